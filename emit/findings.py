@@ -1,0 +1,71 @@
+"""What a check can find, and how many of each kind it tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+KINDS = (
+    "inconsistent",  # numbers that contradict each other
+    "limit",  # more than the target's reader or kernel takes
+    "overrun",
+    "duplicate connection",
+    "unpaired",
+    "unequal counts",
+    "dangling dependency",
+    "deadlock",
+    "race",
+    "read before write",
+    "wrong result",
+)
+TOLD = 20  # of one kind; the others are only counted
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault: its kind (of KINDS), a line in words, and where (None: not at one place).
+
+    `cell` is (buffer, index); `cycle` the steps (rank, tb, step) of a deadlock, each waiting for the next.
+    """
+
+    kind: str
+    message: str
+    rank: int | None = None
+    tb: int | None = None
+    step: int | None = None
+    cell: tuple[str, int] | None = None
+    cycle: tuple[tuple[int, int, int], ...] = ()
+
+
+@dataclass(slots=True)
+class Findings:
+    """Findings in the order they were made, TOLD of a kind."""
+
+    told: list[Finding] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def full(self, kind: str) -> bool:
+        """Whether another finding of this kind would only be counted."""
+        return self.counts.get(kind, 0) >= TOLD
+
+    def add(
+        self,
+        kind: str,
+        message: str,
+        rank: int | None = None,
+        tb: int | None = None,
+        step: int | None = None,
+        cell: tuple[str, int] | None = None,
+        cycle: tuple[tuple[int, int, int], ...] = (),
+    ) -> None:
+        """Record one; the place is put before `message`, but not before a cycle, which names its own."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if self.counts[kind] > TOLD:
+            return
+        places = () if cycle else (("rank", rank), ("tb", tb), ("step", step))
+        words = [f"{w} {x}" for w, x in places if x is not None]
+        place = " ".join(words) + (": " if words and tb is not None else " " if words else "")
+        self.told.append(Finding(kind, place + message, rank, tb, step, cell, cycle))
+
+    def untold(self) -> list[str]:
+        """A line for each kind of which some were only counted."""
+        return [f"{n - TOLD} more of kind {kind!r}" for kind, n in self.counts.items() if n > TOLD]

@@ -1,0 +1,314 @@
+"""Collectives: which rank holds which chunk before, and which must hold it after.
+
+A collective is stated over the positions 0..k-1 of a group. A chunk that *reduces* has one contribution from
+every rank that holds it before, and each rank that wants it after must hold each contribution exactly once.
+A chunk that does not reduce is one value; several holders before mean several copies of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.errors import InputError
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+MAX_ENTRIES = 20_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class Collective:
+    """Pre- and postcondition over (rank, chunk), and where each chunk lies in the ranks' buffers.
+
+    Attributes:
+        name: the collective's name, as `parse_name` returns it, or a custom pattern's own.
+        nranks: k, the ranks of the group.
+        chunks: chunks in one block (C of an (S, R, C) triple). A block is the smallest piece that the
+            collective addresses: the whole buffer for allreduce, broadcast, reduce, sendrecv and alltonext;
+            one rank's share for allgather, reducescatter, gather and scatter; one pair's for alltoall.
+        nchunks: chunks in all.
+        reduces: bool, shape (nchunks,).
+        fraction: float, shape (nchunks,): bytes of a chunk / message size (nccl-tests' size).
+        pre, post: int, shapes (p, 2) and (q, 2): rows (rank, chunk), sorted and without repetition.
+        in_index, out_index: int, shapes (p,) and (q,): the chunk's place in that rank's input and output
+            buffer, in chunks.
+        root: the root's position in the group, or 0.
+    """
+
+    name: str
+    nranks: int
+    chunks: int
+    nchunks: int
+    reduces: Bools
+    fraction: Floats
+    pre: Ints
+    post: Ints
+    in_index: Ints
+    out_index: Ints
+    root: int = 0
+
+    @cached_property
+    def holds(self) -> Bools:
+        """Shape (nchunks, nranks): who holds which chunk before."""
+        table = np.zeros((self.nchunks, self.nranks), dtype=bool)
+        table[self.pre[:, 1], self.pre[:, 0]] = True
+        return table
+
+    @cached_property
+    def wants(self) -> Bools:
+        """Shape (nchunks, nranks): who must hold which chunk after."""
+        table = np.zeros((self.nchunks, self.nranks), dtype=bool)
+        table[self.post[:, 1], self.post[:, 0]] = True
+        return table
+
+    @property
+    def reducing(self) -> bool:
+        return bool(self.reduces.any())
+
+    def chunk_bytes(self, size_bytes: float) -> Floats:
+        """Bytes of every chunk, shape (nchunks,), when the message has `size_bytes`."""
+        return self.fraction * size_bytes
+
+
+def _make(
+    name: str,
+    nranks: int,
+    fraction: Floats | float,
+    pre: Ints,
+    post: Ints,
+    in_index: Ints,
+    out_index: Ints,
+    *,
+    nchunks: int,
+    reduces: bool = False,
+    root: int = 0,
+) -> Collective:
+    order_pre, order_post = np.lexsort(pre.T[::-1]), np.lexsort(post.T[::-1])
+    return Collective(
+        name=name,
+        nranks=nranks,
+        chunks=1,
+        nchunks=nchunks,
+        reduces=np.full(nchunks, reduces),
+        fraction=np.broadcast_to(np.asarray(fraction, dtype=np.float64), (nchunks,)).copy(),
+        pre=pre[order_pre],
+        post=post[order_post],
+        in_index=in_index[order_pre],
+        out_index=out_index[order_post],
+        root=root,
+    )
+
+
+def subdivided(whole: Collective, chunks: int) -> Collective:
+    """The same collective with every chunk cut into `chunks` equal parts, which lie side by side."""
+    if chunks == 1:
+        return whole
+    part = np.arange(chunks)
+
+    def cut(table: Ints) -> Ints:
+        rank = np.repeat(table[:, 0], chunks)
+        return np.column_stack([rank, (table[:, 1, None] * chunks + part).ravel()])
+
+    return replace(
+        whole,
+        chunks=whole.chunks * chunks,
+        nchunks=whole.nchunks * chunks,
+        reduces=np.repeat(whole.reduces, chunks),
+        fraction=np.repeat(whole.fraction / chunks, chunks),
+        pre=cut(whole.pre),
+        post=cut(whole.post),
+        in_index=(whole.in_index[:, None] * chunks + part).ravel(),
+        out_index=(whole.out_index[:, None] * chunks + part).ravel(),
+    )
+
+
+def _every(nranks: int, nchunks: int) -> Ints:
+    return np.column_stack([np.repeat(np.arange(nranks), nchunks), np.tile(np.arange(nchunks), nranks)])
+
+
+def _own(nranks: int) -> Ints:
+    return np.column_stack([np.arange(nranks), np.arange(nranks)])
+
+
+def _at(rank: int, nchunks: int) -> Ints:
+    return np.column_stack([np.full(nchunks, rank), np.arange(nchunks)])
+
+
+def allreduce(k: int, _root: int = 0) -> Collective:
+    cells = _every(k, 1)
+    return _make("allreduce", k, 1.0, cells, cells, cells[:, 1], cells[:, 1], nchunks=1, reduces=True)
+
+
+def allgather(k: int, _root: int = 0) -> Collective:
+    own, every = _own(k), _every(k, k)
+    return _make("allgather", k, 1 / k, own, every, own[:, 1] * 0, every[:, 1], nchunks=k)
+
+
+def reducescatter(k: int, _root: int = 0) -> Collective:
+    own, every = _own(k), _every(k, k)
+    return _make(
+        "reducescatter", k, 1 / k, every, own, every[:, 1], own[:, 1] * 0, nchunks=k, reduces=True
+    )
+
+
+def gather(k: int, root: int = 0) -> Collective:
+    own, at = _own(k), _at(root, k)
+    return _make("gather", k, 1 / k, own, at, own[:, 1] * 0, at[:, 1], nchunks=k, root=root)
+
+
+def scatter(k: int, root: int = 0) -> Collective:
+    own, at = _own(k), _at(root, k)
+    return _make("scatter", k, 1 / k, at, own, at[:, 1], own[:, 1] * 0, nchunks=k, root=root)
+
+
+def broadcast(k: int, root: int = 0) -> Collective:
+    at, every = _at(root, 1), _every(k, 1)
+    return _make("broadcast", k, 1.0, at, every, at[:, 1], every[:, 1], nchunks=1, root=root)
+
+
+def reduce(k: int, root: int = 0) -> Collective:
+    at, every = _at(root, 1), _every(k, 1)
+    return _make("reduce", k, 1.0, every, at, every[:, 1], at[:, 1], nchunks=1, reduces=True, root=root)
+
+
+def alltoall(k: int, _root: int = 0) -> Collective:
+    source, dest = (a.ravel() for a in np.indices((k, k)))
+    ident = np.arange(k * k)
+    pre, post = np.column_stack([source, ident]), np.column_stack([dest, ident])
+    return _make("alltoall", k, 1 / k, pre, post, dest, source, nchunks=k * k)
+
+
+def _shift(name: str, k: int, last: bool) -> Collective:
+    pre = _own(k if last else k - 1)
+    post = np.column_stack([(pre[:, 0] + 1) % k, pre[:, 1]])
+    return _make(name, k, 1.0, pre, post, pre[:, 1] * 0, pre[:, 1] * 0, nchunks=len(pre))
+
+
+def sendrecv(k: int, _root: int = 0) -> Collective:
+    """Every rank sends its buffer to the next, the last to the first (nccl-tests' sendrecv)."""
+    return _shift("sendrecv", k, last=True)
+
+
+def alltonext(k: int, _root: int = 0) -> Collective:
+    """Every rank but the last sends its buffer to the next (MSCCLang, section 7)."""
+    return _shift("alltonext", k, last=False)
+
+
+def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
+    """All-to-all with a block of its own size for every pair.
+
+    Args:
+        sizes_bytes: shape (k, k): what rank i sends to rank j. The message size is the largest row's sum (the
+            fullest send buffer); at another size all blocks scale with it.
+
+    Raises:
+        InputError: not square, k < 2, a negative or non-finite entry, or nothing to send at all.
+    """
+    try:
+        table = np.asarray(sizes_bytes, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("alltoallv: the size matrix must be k rows of k numbers (bytes)") from None
+    if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
+        raise InputError(f"alltoallv: the size matrix has shape {table.shape}; it must be k × k with k ≥ 2")
+    bad = np.argwhere(~np.isfinite(table) | (table < 0))
+    if len(bad):
+        i, j = (int(x) for x in bad[0])
+        raise InputError(
+            f"alltoallv: size[{i}][{j}] is {table[i, j]}; it must be a number of bytes, 0 or more"
+        )
+    size = table.sum(axis=1).max()
+    if not (table - np.diag(np.diag(table))).any():
+        raise InputError(
+            "alltoallv: every size between two ranks is 0; at least one pair must have something to send"
+        )
+    source, dest = np.nonzero(table)
+    ident = np.arange(len(source))
+    # a rank's blocks lie one after the other in its buffers, empty ones take no place
+    return _make(
+        "alltoallv",
+        len(table),
+        table[source, dest] / size,
+        np.column_stack([source, ident]),
+        np.column_stack([dest, ident]),
+        _place_within(source),
+        _place_within(dest),
+        nchunks=len(ident),
+    )
+
+
+def _place_within(owner: Ints) -> Ints:
+    """For every entry, how many earlier ones have the same owner."""
+    order = np.argsort(owner, kind="stable")
+    first = np.searchsorted(owner[order], owner[order])
+    place = np.empty(len(owner), dtype=np.int64)
+    place[order] = np.arange(len(owner)) - first
+    return place
+
+
+Builder = Callable[[int, int], Collective]
+NAMED: dict[str, Builder] = {
+    "allreduce": allreduce,
+    "allgather": allgather,
+    "reducescatter": reducescatter,
+    "alltoall": alltoall,
+    "broadcast": broadcast,
+    "reduce": reduce,
+    "scatter": scatter,
+    "gather": gather,
+    "sendrecv": sendrecv,
+    "alltonext": alltonext,
+}
+NAMES = (*NAMED, "alltoallv")
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
+_ALIASES = {  # torch.distributed's spellings, after '_' and '-' are dropped
+    "allgatherintotensor": "allgather",
+    "reducescattertensor": "reducescatter",
+    "alltoallsingle": "alltoall",
+    "bcast": "broadcast",
+}
+
+
+def parse_name(name: str) -> str:
+    """The collective's own name for any accepted spelling (`all_reduce`, `all_gather_into_tensor`, …).
+
+    Raises:
+        InputError: unknown, with the nearest names.
+    """
+    plain = name.lower().replace("_", "").replace("-", "")
+    plain = _ALIASES.get(plain, plain)
+    if plain in NAMES:
+        return plain
+    near = difflib.get_close_matches(plain, NAMES, n=2, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise InputError(f"collective: {name!r} is not known{hint} It is one of: {', '.join(NAMES)}")
+
+
+def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
+    """A named collective over `nranks` ranks with `chunks` chunks a block and its root at position `root`.
+
+    Raises:
+        InputError: unknown name, fewer than two ranks, no chunks, a root outside the group, or too large.
+    """
+    name = parse_name(name)
+    if name == "alltoallv":
+        raise InputError("alltoallv: needs a size matrix (--sizes FILE); alltoall has equal sizes")
+    if nranks < 2:
+        raise InputError(f"group: has {nranks} rank; a collective needs at least 2")
+    if chunks < 1:
+        raise InputError(f"chunks: {chunks} is not possible; it must be 1 or more")
+    if not 0 <= root < nranks:
+        raise InputError(f"root: position {root} is not in a group of {nranks}")
+    wide = {"alltoall": nranks * nranks, "allgather": nranks**2, "reducescatter": nranks**2}
+    if wide.get(name, nranks) * chunks > MAX_ENTRIES:
+        raise InputError(
+            f"{name}: {nranks} ranks × {chunks} chunks is over {MAX_ENTRIES} entries; use fewer chunks"
+        )
+    return subdivided(NAMED[name](nranks, root), chunks)

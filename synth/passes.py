@@ -1,0 +1,122 @@
+"""Ways from one Problem to an easier one and back with the answer (each pass carries its inverse).
+
+A reduction is a copy read backwards: the tree that carries a chunk from one rank to many, with every link and
+every step reversed, brings the contributions of the many together at the one (SCCL, section 3.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from synth.collective import Collective, Ints
+from synth.problem import Problem
+from synth.schedule import Schedule, untimed
+
+
+def tidy(problem: Problem, schedule: Schedule) -> Schedule:
+    """A copying schedule without sends that nobody needs: one arrival a rank and chunk, and each leads on.
+
+    Of several arrivals the one of the earliest step (then row) stays, so what remains is a tree for every chunk.
+    """
+    net, collective = problem.network, problem.collective
+    have = {(c, r) for r, c in collective.pre.tolist()}
+    parent: dict[tuple[int, int], int] = {}
+    order = np.argsort(schedule.step, kind="stable")
+    chunk, src, dst = schedule.chunk.tolist(), net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
+    for row in order.tolist():
+        cell = (chunk[row], dst[row])
+        if cell not in have and cell not in parent:
+            parent[cell] = row
+    kept = np.zeros(len(schedule), dtype=bool)
+    for rank, c in collective.post.tolist():
+        cell = (c, rank)
+        while cell in parent and not kept[parent[cell]]:
+            row = parent[cell]
+            kept[row] = True
+            cell = (c, src[row])
+    return schedule.take(kept)
+
+
+def needed(problem: Problem, schedule: Schedule) -> Schedule:
+    """A reducing schedule without sends whose effect nobody sees (read backwards from the outputs)."""
+    net = problem.network
+    live = {(c, r) for r, c in problem.collective.post.tolist()}
+    kept = np.zeros(len(schedule), dtype=bool)
+    chunk, step = schedule.chunk.tolist(), schedule.step
+    src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
+    for at in range(schedule.nsteps - 1, -1, -1):
+        rows = [row for row in np.flatnonzero(step == at).tolist() if (chunk[row], dst[row]) in live]
+        kept[rows] = True
+        live -= {(chunk[row], dst[row]) for row in rows if not schedule.reduces[row]}
+        live |= {(chunk[row], src[row]) for row in rows}
+    return schedule.take(kept)
+
+
+def reverse(problem: Problem) -> Problem:
+    """The copy problem whose answer, read backwards, solves a problem in which every chunk is wanted once."""
+    old, net = problem.collective, problem.network
+    mirrored = replace(
+        old,
+        name=f"{old.name} reversed",
+        reduces=np.zeros(old.nchunks, dtype=bool),
+        pre=old.post,
+        post=old.pre,
+        in_index=old.out_index,
+        out_index=old.in_index,
+    )
+    return replace(problem, collective=mirrored, network=replace(net, src=net.dst, dst=net.src))
+
+
+def unreverse(original: Problem, schedule: Schedule) -> Schedule:
+    """The schedule of `original` from one of `reverse(original)`; plain values stay copies."""
+    schedule = tidy(reverse(original), schedule)
+    last = schedule.nsteps - 1
+    back = np.argsort(last - schedule.step[::-1], kind="stable")
+    rows = np.arange(len(schedule))[::-1][back]
+    chunk = schedule.chunk[rows]
+    return untimed(chunk, schedule.link[rows], last - schedule.step[rows], original.collective.reduces[chunk])
+
+
+def reversible(collective: Collective) -> bool:
+    """Whether every chunk reduces and is wanted by one rank only."""
+    wanted = np.bincount(collective.post[:, 1], minlength=collective.nchunks)
+    return bool(collective.reduces.all() and (wanted == 1).all())
+
+
+def owners(collective: Collective) -> Ints:
+    """A rank for every chunk at which its contributions can come together, spread over those that want it."""
+    wanted: list[list[int]] = [[] for _ in range(collective.nchunks)]
+    for rank, chunk in collective.post.tolist():
+        wanted[chunk].append(rank)
+    # chunks are taken in blocks, so that an allreduce splits into a reducescatter and an allgather
+    block = max(1, -(-collective.nchunks // collective.nranks))
+    return np.array([ranks[(c // block) % len(ranks)] if ranks else 0 for c, ranks in enumerate(wanted)])
+
+
+def split(problem: Problem) -> tuple[Problem, Problem]:
+    """Bring each chunk's contributions together at its owner, then copy from there (allreduce = both)."""
+    old = problem.collective
+    cells = np.column_stack([owners(old), np.arange(old.nchunks)])
+    cells = cells[np.lexsort((cells[:, 1], cells[:, 0]))]
+    index = np.zeros(len(cells), dtype=np.int64)
+    gathering = replace(old, name=f"{old.name}, reducing half", post=cells, out_index=index)
+    spreading = replace(
+        old,
+        name=f"{old.name}, copying half",
+        reduces=np.zeros(old.nchunks, dtype=bool),
+        pre=cells,
+        in_index=index,
+    )
+    return replace(problem, collective=gathering), replace(problem, collective=spreading)
+
+
+def join(first: Schedule, second: Schedule) -> Schedule:
+    """`second` after `first`, overlapped as far as the data allow when timed."""
+    return untimed(
+        np.concatenate([first.chunk, second.chunk]),
+        np.concatenate([first.link, second.link]),
+        np.concatenate([first.step, second.step + first.nsteps]),
+        np.concatenate([first.reduces, second.reduces]),
+    )

@@ -1,0 +1,205 @@
+"""A Problem: a collective over a group of ranks of a topology, and which outsiders may relay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from synth.collective import Collective, Floats, Ints, named, subdivided
+from topologies.errors import InputError
+from topologies.network import Network, network
+from topologies.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is asked.
+
+    Attributes:
+        topology: the whole machine or cluster.
+        collective: over positions 0..k-1.
+        group: the topology rank at each position.
+        relays: outsiders that may hold and forward chunks, ascending.
+        network: links between the ranks at hand. Local ranks: 0..k-1 are the group's positions, k.. the relays.
+    """
+
+    topology: Topology
+    collective: Collective
+    group: tuple[int, ...]
+    relays: tuple[int, ...]
+    network: Network
+
+    @property
+    def nranks(self) -> int:
+        """Local ranks: group and relays."""
+        return self.network.nranks
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Topology rank of every local rank."""
+        return self.group + self.relays
+
+    def with_chunks(self, chunks: int) -> Problem:
+        """The same question with every chunk cut into equal parts."""
+        return replace(self, collective=subdivided(self.collective, chunks))
+
+    def link_name(self, link: int) -> str:
+        net = self.network
+        return f"{self.ranks[int(net.src[link])]}→{self.ranks[int(net.dst[link])]}"
+
+
+def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
+    """Fewest links between all pairs, shape (nranks, nranks); nranks where there is no way."""
+    reach = np.zeros((nranks, nranks), dtype=bool)
+    reach[src, dst] = True
+    found = np.eye(nranks, dtype=bool)
+    distance = np.where(found, 0, nranks).astype(np.int64)
+    for step in range(1, nranks):
+        fresh = ((found.astype(np.float32) @ reach) > 0) & ~found
+        if not fresh.any():
+            break
+        distance[fresh] = step
+        found |= fresh
+    return distance
+
+
+def least_latency(nranks: int, src: Ints, dst: Ints, alpha_us: Floats) -> Floats:
+    """Least sum of α between all pairs in µs, shape (nranks, nranks); inf where there is no way."""
+    best = np.full((nranks, nranks), np.inf)
+    np.minimum.at(best, (src, dst), alpha_us)
+    np.fill_diagonal(best, 0.0)
+    for middle in range(nranks):
+        np.minimum(best, best[:, middle, None] + best[None, middle, :], out=best)
+    return best
+
+
+def parse_ranks(text: str, what: str, nranks: int) -> tuple[int, ...]:
+    """Ranks from `0,2,4-7`, in the order given.
+
+    Raises:
+        InputError: not a rank, out of 0..nranks-1, or one rank twice.
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        ends = part.strip().split("-")
+        if len(ends) > 2 or not all(end.isdecimal() and len(end) < 10 for end in ends):
+            raise InputError(
+                f"{what}: {part.strip()!r} is not a rank or a range of ranks; write for example 0,2,4-7"
+            )
+        low, high = int(ends[0]), int(ends[-1])
+        if low > high:
+            raise InputError(f"{what}: range {part.strip()} runs backwards; write {high}-{low}")
+        check_ranks((low, high) if low != high else (low,), what, nranks)
+        ranks.extend(range(low, high + 1))
+    check_ranks(ranks, what, nranks)
+    return tuple(ranks)
+
+
+def check_ranks(ranks: Sequence[int], what: str, nranks: int) -> None:
+    seen: set[int] = set()
+    for rank in ranks:
+        if not 0 <= rank < nranks:
+            raise InputError(f"{what}: rank {rank} is not in this topology; it has ranks 0..{nranks - 1}")
+        if rank in seen:
+            raise InputError(f"{what}: rank {rank} is given twice")
+        seen.add(rank)
+
+
+def make_problem(
+    topology: Topology,
+    collective: str | Collective,
+    group: Sequence[int] | None = None,
+    relays: Sequence[int] = (),
+    chunks: int = 1,
+    root: int | None = None,
+) -> Problem:
+    """State a problem.
+
+    Args:
+        topology: the machine or cluster.
+        collective: a name, or a Collective over len(group) ranks.
+        group: topology ranks in order; all when None.
+        relays: outsiders that may forward.
+        chunks: chunks a block, for a name.
+        root: a topology rank of the group, for a name; the first of the group when None.
+
+    Raises:
+        InputError: ranks that do not exist or repeat, a group of one, a relay inside the group, a root outside,
+            a collective for another number of ranks, or chunks that cannot get to where they are wanted.
+    """
+    members = tuple(range(topology.nranks)) if group is None else tuple(int(r) for r in group)
+    check_ranks(members, "group", topology.nranks)
+    outsiders = tuple(sorted(int(r) for r in relays))
+    check_ranks(outsiders, "relay", topology.nranks)
+    for rank in outsiders:
+        if rank in members:
+            raise InputError(
+                f"relay: rank {rank} is in the group; relays are ranks outside it (members may forward anyway)"
+            )
+    if len(members) < 2:
+        raise InputError(f"group: has {len(members)} rank; a collective needs at least 2")
+    if isinstance(collective, str):
+        if root is not None and root not in members:
+            raise InputError(
+                f"root: rank {root} is not in the group {','.join(map(str, members[:16]))}"
+                f"{'…' if len(members) > 16 else ''}"
+            )
+        position = 0 if root is None else members.index(root)
+        collective = named(collective, len(members), chunks, position)
+    if collective.nranks != len(members):
+        raise InputError(
+            f"group: has {len(members)} ranks, but {collective.name} is stated for {collective.nranks}"
+        )
+    problem = Problem(topology, collective, members, outsiders, network(topology, members + outsiders))
+    _check_connected(problem)
+    return problem
+
+
+def _missing(collective: Collective, distance: Ints, nranks: int) -> tuple[int, int] | None:
+    """A pair (from, to) of positions that some chunk must travel and cannot."""
+    # a contribution must come from every holder; a plain value from any one of them
+    order = np.argsort(collective.pre[:, 1], kind="stable")
+    holders = np.split(
+        collective.pre[order, 0], np.searchsorted(collective.pre[order, 1], np.arange(1, collective.nchunks))
+    )
+    seen: set[tuple[bytes, int]] = set()
+    for rank, chunk in collective.post.tolist():
+        key = (holders[chunk].tobytes(), rank)
+        if key in seen:
+            continue
+        seen.add(key)
+        away = distance[holders[chunk], rank] >= nranks
+        if away.any() if collective.reduces[chunk] else away.all():
+            return int(holders[chunk][np.argmax(away)]), rank
+    return None
+
+
+def _check_connected(problem: Problem) -> None:
+    net, topology = problem.network, problem.topology
+    gap = _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks)
+    if gap is None:
+        return
+    names = f"rank {problem.group[gap[0]]} cannot reach rank {problem.group[gap[1]]}"
+    others = [r for r in range(topology.nranks) if r not in problem.ranks]
+    whole = network(topology, problem.ranks + tuple(others)) if others else net
+    if _missing(problem.collective, hops(whole.nranks, whole.src, whole.dst), whole.nranks) is not None:
+        raise InputError(
+            f"group: {names}, not even through the other ranks; the topology {topology.name} is disconnected"
+        )
+    joining = _few_relays(problem, others)
+    raise InputError(
+        f"group: {names} inside the group; let others relay: --relay {','.join(map(str, joining))} (or --relay all)"
+    )
+
+
+def _few_relays(problem: Problem, others: list[int]) -> list[int]:
+    """Relays that join the group, none of which could be left out."""
+    kept = list(others)
+    for rank in reversed(others):
+        trial = [r for r in kept if r != rank]
+        net = network(problem.topology, problem.ranks + tuple(trial))
+        if _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks) is None:
+            kept = trial
+    return kept

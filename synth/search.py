@@ -1,0 +1,321 @@
+"""Which engines answer a problem, in which order, for how long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+
+from synth.algorithm import Algorithm
+from synth.baselines import baseline
+from synth.bounds import Bound, lengths_witness, prove
+from synth.collective import Ints
+from synth.engines import direct, greedy
+from synth.engines.workers import Workers
+from synth.forms import Form, forms, mirror_links
+from synth.frontier import LARGEST, SMALLEST, Range, frontier
+from synth.passes import join
+from synth.problem import Problem, hops
+from synth.schedule import Schedule, unit_gbs
+from synth.stepwise import Claim, Shape, StepSearch, Verdict, pareto
+from synth.symmetry import Symmetry, free_symmetry
+
+ENGINES = ("auto", "greedy", "cpsat", "smt", "milp")
+WARM = ("cpsat", "linear")
+_MOST_EXTRA_STEPS = 4  # beyond the fewest: a step more seldom pays, and each costs a search
+_COMBINING_SIZE = 400_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user pins. Sizes in bytes, budget in seconds."""
+
+    size: int | None = None
+    chunks: int | None = None
+    steps: int | None = None
+    rounds: int | None = None
+    engine: str = "auto"
+    budget_s: float = 30.0
+    seed: int = 0
+
+    @property
+    def pinned(self) -> bool:
+        """Whether a shape is asked for."""
+        return self.chunks is not None or self.steps is not None or self.rounds is not None
+
+
+@dataclass
+class Found:
+    """What a search came to.
+
+    Attributes:
+        ranges: the frontier, or one range at the pinned size.
+        bound: on the time of any algorithm.
+        baselines: what a vendor library would run.
+        claims: per copying half and number of steps, what is proved in the k-synchronous model.
+        impossible: why no schedule of the pinned shape exists, where that was proved.
+        ended: "" or why the search stopped early ("budget", "interrupted").
+    """
+
+    problem: Problem
+    ranges: list[Range] = field(default_factory=list)
+    bound: Bound = field(default_factory=lambda: Bound(()))
+    baselines: list[Algorithm] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    impossible: str = ""
+    ended: str = ""
+    seconds: float = 0.0
+
+
+Progress = Callable[[str, "Algorithm | None"], None]
+
+
+def search(problem: Problem, options: Options, workers: Workers, progress: Progress | None = None) -> Found:
+    """Search a problem (one chunk a block) until everything is proved, the budget ends or Ctrl-C.
+
+    There is an answer however it ends: a constructive engine gives one before the solvers start.
+    """
+    return _Search(problem, options, workers, progress or (lambda _, __: None)).run()
+
+
+class _Search:
+    def __init__(self, problem: Problem, options: Options, workers: Workers, progress: Progress) -> None:
+        self.problem, self.options, self.workers, self.progress = problem, options, workers, progress
+        self.begun = time.monotonic()
+        self.deadline = self.begun + options.budget_s
+        self.found = Found(problem)
+        self.algorithms: list[Algorithm] = []
+        self.latest: Algorithm | None = None
+
+    def run(self) -> Found:
+        found, options = self.found, self.options
+        try:
+            found.bound = prove(self.problem, max_flow=False)
+            if not options.pinned:
+                self._construct()
+            if options.engine != "greedy":
+                self._exact()
+                if self.problem.collective.name == "allreduce":
+                    self._combining()
+                if options.engine in ("auto", "milp"):
+                    self._timed()
+            if not options.pinned:
+                found.baselines = baseline(self.problem)
+            self._tighten()
+        except KeyboardInterrupt:
+            found.ended = "interrupted"
+        if not found.ended and time.monotonic() >= self.deadline:
+            found.ended = "budget"
+        if not self.algorithms and not options.pinned:
+            self._construct()
+        if not found.bound.witnesses:
+            found.bound = prove(self.problem, max_flow=False)
+        if options.size is not None and self.algorithms:
+            size = options.size
+            best = min(self.algorithms, key=lambda a: (a.time_us(size), a.steps, len(a.schedule)))
+            found.ranges = [Range(best, size, size, size)]
+        else:
+            found.ranges = frontier(self.algorithms)
+        found.seconds = time.monotonic() - self.begun
+        return found
+
+    def _add(self, problem: Problem, schedule: Schedule, engine: str) -> None:
+        algorithm = Algorithm(problem, schedule, engine)
+        self.algorithms.append(algorithm)
+        self.latest = algorithm
+
+    def _say(self, text: str) -> None:
+        self.progress(text, self.latest)
+
+    def _construct(self) -> None:
+        """Answers at once, for small and for large messages."""
+        large = self.options.size or LARGEST
+        small = self.options.size or SMALLEST
+        halves = forms(self.problem)
+        for chunks, size in ((1, small), (1, large), (4, large)):
+            if self.problem.collective.nchunks * chunks * self.problem.nranks > 300_000 and self.algorithms:
+                break
+            parts = [form.back(chunks, greedy.solve(form.copying(chunks), size)) for form in halves]
+            self._add(self.problem.with_chunks(halves[0].chunks(chunks)), _joined(parts), greedy.NAME)
+            self._say("constructive search")
+
+    def _exact(self) -> None:
+        """The Pareto set of every copying half, put together."""
+        halves = forms(self.problem)
+        options = self.options
+        chunks, steps, rounds = options.chunks, options.steps, options.rounds
+        if len(halves) == 2:  # the user's numbers are of the whole
+            unit = halves[0].chunks(1)
+            if any(x is not None and x % d for x, d in ((chunks, unit), (steps, 2), (rounds, 2))):
+                return
+            chunks, steps, rounds = (
+                None if x is None else x // d for x, d in ((chunks, unit), (steps, 2), (rounds, 2))
+            )
+        first = self._stepper(halves[0])
+        whole = halves[0].copying(1)
+        net = whole.network
+        distance = hops(net.nranks, net.src, net.dst)
+        fewest = _fewest_steps(whole, distance)
+        ratio = _ratio_bound(whole, prove(whole, max_flow=False))
+        for claim in pareto(
+            first,
+            fewest,
+            ratio,
+            most_steps=fewest + _MOST_EXTRA_STEPS,
+            steps=steps,
+            chunks=chunks,
+            rounds=rounds,
+            say=self._say,
+        ):
+            self.found.claims.append(claim)
+            if claim.best is None or claim.best.schedule is None:
+                if options.pinned and claim.complete and claim.best is None:
+                    self.found.impossible = _refusal(claim, options)
+                continue
+            self._compose(halves, claim.best)
+
+    def _stepper(self, form: Form) -> StepSearch:
+        @lru_cache(maxsize=64)
+        def copying(chunks: int) -> Problem:
+            return form.copying(chunks)
+
+        known: dict[int, Symmetry] = {}
+
+        def symmetry(problem: Problem) -> Symmetry:
+            return known.setdefault(problem.collective.nchunks, free_symmetry(problem))
+
+        return StepSearch(
+            self.workers,
+            copying,
+            symmetry,
+            deadline=self.deadline,
+            engine=self.options.engine,
+            seed=self.options.seed,
+        )
+
+    def _compose(self, halves: list[Form], verdict: Verdict) -> None:
+        shape, schedule = verdict.shape, verdict.schedule
+        assert schedule is not None
+        problem = self.problem.with_chunks(halves[0].chunks(shape.chunks))
+        parts = [halves[0].back(shape.chunks, schedule)]
+        if len(halves) == 2:
+            other = self._other_half(halves[1], shape, schedule)
+            if other is None:
+                return
+            parts.append(halves[1].back(shape.chunks, other))
+        self._add(problem, _joined(parts), verdict.by)
+        self._say(f"found ({shape.chunks}, {shape.steps}, {shape.rounds})")
+
+    def _other_half(self, form: Form, shape: Shape, schedule: Schedule) -> Schedule | None:
+        """The spreading half from the gathering one: the same where every link has its like the other way."""
+        mirror = mirror_links(self.problem.network)
+        if mirror is not None:
+            return replace(schedule, link=mirror[schedule.link])
+        stepper = self._stepper(form)
+        for extra in range(shape.steps + 1):
+            verdict = stepper.decide(
+                replace(shape, rounds=shape.rounds + extra), max(0.3, stepper.left() / 4)
+            )
+            if verdict.schedule is not None:
+                return verdict.schedule
+        return greedy.solve(form.copying(shape.chunks), LARGEST)
+
+    def _combining(self) -> None:
+        """All-reduce in fewer steps than a reduce-scatter and an all-gather need."""
+        problem, options = self.problem, self.options
+        net, k = problem.network, problem.collective.nranks
+        distance = hops(net.nranks, net.src, net.dst)
+        diameter = int(distance[:k, :k].max())
+        search = StepSearch(
+            self.workers,
+            problem.with_chunks,
+            free_symmetry,
+            deadline=self.deadline,
+            engine=options.engine,
+            seed=options.seed,
+            combining=True,
+        )
+        composed = min((a.steps for a in self.algorithms), default=2 * diameter)
+        numbers = range(diameter, max(diameter + 1, composed)) if options.steps is None else [options.steps]
+        for steps in numbers:
+            for chunks in (1, k) if options.chunks is None else (options.chunks,):
+                work = net.nlinks * k * steps * chunks * free_symmetry(problem).order
+                if (options.pinned and self.algorithms) or search.left() <= 0 or work > _COMBINING_SIZE:
+                    continue
+                self._fewest_rounds(search, steps, chunks)
+
+    def _fewest_rounds(self, search: StepSearch, steps: int, chunks: int) -> None:
+        ratio = _ratio_bound(self.problem, self.found.bound)
+        lowest = max(steps, int(np.ceil(ratio * chunks - 1e-9)))
+        numbers = range(lowest, lowest + 12) if self.options.rounds is None else [self.options.rounds]
+        refuted = True
+        for rounds in numbers:
+            self._say(f"all-reduce at one go: {steps} steps, {rounds} rounds, {chunks} chunks")
+            shape = Shape(steps, rounds, chunks)
+            verdict = search.decide(shape, max(0.3, search.left() / 6))
+            if verdict.schedule is not None:
+                self._add(self.problem.with_chunks(chunks), verdict.schedule, verdict.by)
+                self.found.claims.append(
+                    Claim(steps, rounds / chunks, verdict.by, verdict, refuted, chunks, None)
+                )
+                return
+            refuted = refuted and verdict.status == "unsat"
+            if self.options.pinned and refuted:
+                claim = Claim(steps, rounds / chunks, verdict.by, None, True, chunks, None)
+                self.found.impossible = _refusal(claim, self.options)
+            if search.left() <= 0:
+                return
+
+    def _timed(self) -> None:
+        """Engines in continuous time, where α and bandwidths differ."""
+
+    def _tighten(self) -> None:
+        """Work on the bound where the best algorithm does not meet it yet."""
+        best = min((a.time_us(LARGEST) for a in self.algorithms), default=0.0)
+        if best <= self.found.bound.at(LARGEST)[0] * 1.001:
+            return
+        self.found.bound = prove(self.problem, max_flow=True)
+        if best <= self.found.bound.at(LARGEST)[0] * 1.001:
+            return
+        witness = lengths_witness(self.problem, self.workers, max(2.0, self.deadline - time.monotonic()))
+        if witness is not None:
+            self.found.bound = Bound((*self.found.bound.witnesses, witness))
+
+
+def _joined(parts: list[Schedule]) -> Schedule:
+    return parts[0] if len(parts) == 1 else join(parts[0], parts[1])
+
+
+def _fewest_steps(problem: Problem, distance: Ints) -> int:
+    """Hops that some chunk must go."""
+    collective = problem.collective
+    holds, wants = collective.holds, collective.wants
+    k = collective.nranks
+    far = 0
+    for chunk in range(collective.nchunks):
+        goals = np.flatnonzero(wants[chunk] & ~holds[chunk])
+        if len(goals):
+            far = max(far, int(distance[:k, :k][holds[chunk]][:, goals].min(axis=0).max()))
+    return far
+
+
+def _ratio_bound(problem: Problem, bound: Bound) -> float:
+    """Rounds a chunk that no algorithm can beat, from the bound for large messages (one chunk a block)."""
+    smallest = float(problem.collective.fraction.min()) * problem.collective.chunks
+    return bound.per_byte_us * 1e3 * unit_gbs(problem) / smallest
+
+
+def _refusal(claim: Claim, options: Options) -> str:
+    shape = ", ".join(
+        f"{value} {name}"
+        for name, value in (
+            ("steps", options.steps),
+            ("rounds", options.rounds),
+            ("chunks", options.chunks),
+        )
+        if value is not None
+    )
+    return f"no schedule has {shape}: proved by {claim.by}"

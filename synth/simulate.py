@@ -1,0 +1,146 @@
+"""The one place that turns a schedule into microseconds (the model of time in the design document).
+
+A send of b bytes holds its link for b / bandwidth; the sends in flight through a shared resource never have more
+rate together than its capacity; the chunk can be used at the far end α after the send has ended.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+import numpy as np
+
+from synth.problem import Problem
+from synth.schedule import Schedule
+
+US_PER_BYTE_AT_1_GBS = 1e-3
+
+
+class ScheduleError(ValueError):
+    """A schedule that breaks the model; the message names the send, the rank and the chunk."""
+
+
+def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
+    """The schedule with every send as early as its place in the order allows, for this message size.
+
+    Rows are served in their order: a send starts when what it carries has arrived and its link and shared
+    resources are free of the rows before it.
+
+    Raises:
+        ScheduleError: a send whose chunk is not at its source, or comes only in a later row.
+    """
+    net = problem.network
+    collective = problem.collective
+    hold_us = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
+    shared = _shared_resources(problem)
+    free = [0.0] * net.nresources
+    link_free = [0.0] * net.nlinks
+    active: dict[int, _Shared] = {r: _Shared(float(net.capacity_gbs[r])) for r in shared}
+    uses = [
+        net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]].tolist() for link in range(net.nlinks)
+    ]
+    src, dst = net.src.tolist(), net.dst.tolist()
+    alpha, rate = net.alpha_us.tolist(), net.bandwidth_gbs.tolist()
+    hold = hold_us.tolist()
+    adds = collective.reduces.tolist()
+    held = {(c, r) for r, c in collective.pre.tolist()}
+    arrivals: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    start_us = np.empty(len(schedule))
+    end_us = np.empty(len(schedule))
+    rows = zip(
+        schedule.chunk.tolist(),
+        schedule.link.tolist(),
+        schedule.step.tolist(),
+        schedule.reduces.tolist(),
+        strict=True,
+    )
+    for row, (chunk, link, step, reduces) in enumerate(rows):
+        cell = (chunk, src[link])
+        came = [t for s, t in arrivals.get(cell, ()) if s < step]
+        if cell not in held and not came:
+            raise ScheduleError(
+                f"send {row}: chunk {chunk} is not at rank {problem.ranks[src[link]]} before step {step}"
+            )
+        ready = (max(came, default=0.0) if adds[chunk] else min(came)) if came else 0.0
+        if not adds[chunk] and cell in held:
+            ready = 0.0
+        lasts = hold[chunk] / rate[link]
+        if adds[chunk] and not reduces:
+            # what it replaces must have come before it does
+            for s, t in arrivals.get((chunk, dst[link]), ()):
+                if s < step:
+                    ready = max(ready, t - lasts - alpha[link])
+        begin = max(ready, link_free[link])
+        for r in uses[link]:
+            if r not in active and free[r] > begin:
+                begin = free[r]
+        limits = [active[r] for r in uses[link] if r in active]
+        if limits:
+            begin = _fit(limits, begin, rate[link])
+            for limit in limits:
+                limit.add(begin, begin + lasts, rate[link])
+        end = begin + lasts
+        link_free[link] = end
+        for r in uses[link]:
+            free[r] = end
+        arrivals.setdefault((chunk, dst[link]), []).append((step, end + alpha[link]))
+        start_us[row], end_us[row] = begin, end
+    return replace(schedule, start_us=start_us, end_us=end_us, size_bytes=float(size_bytes))
+
+
+def time_us(problem: Problem, schedule: Schedule) -> float:
+    """When the last chunk has arrived, in µs, of a timed schedule."""
+    if not len(schedule):
+        return 0.0
+    return float((schedule.end_us + problem.network.alpha_us[schedule.link]).max())
+
+
+def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float:
+    """Time of the algorithm at a message size, in µs."""
+    return time_us(problem, timed(problem, schedule, size_bytes))
+
+
+def _shared_resources(problem: Problem) -> list[int]:
+    """Resources that several sends can use at once, because some link through them is narrower."""
+    net = problem.network
+    link_of = np.repeat(np.arange(net.nlinks), net.uses_ptr[1:] - net.uses_ptr[:-1])
+    narrow = net.bandwidth_gbs[link_of] < net.capacity_gbs[net.uses_idx] * (1 - 1e-12)
+    return [int(r) for r in np.unique(net.uses_idx[narrow])]
+
+
+class _Shared:
+    """Sends in flight through one resource, taken in order of their start."""
+
+    def __init__(self, capacity: float) -> None:
+        self.capacity = capacity * (1 + 1e-12)
+        self.used = 0.0
+        self.latest = 0.0
+        self.ends: list[tuple[float, float]] = []
+
+    def room_from(self, when: float, rate: float) -> float:
+        when = max(when, self.latest)
+        used = self.used
+        for end, freed in sorted(self.ends):
+            if end > when and used + rate <= self.capacity:
+                break
+            when = max(when, end)
+            used -= freed
+        return when
+
+    def add(self, start: float, end: float, rate: float) -> None:
+        while self.ends and self.ends[0][0] <= start:
+            self.used -= heapq.heappop(self.ends)[1]
+        self.used = self.used + rate if self.ends else rate
+        self.latest = start
+        heapq.heappush(self.ends, (end, rate))
+
+
+def _fit(limits: list[_Shared], begin: float, rate: float) -> float:
+    while True:
+        then = begin
+        for limit in limits:
+            then = limit.room_from(then, rate)
+        if then == begin:
+            return begin
+        begin = then

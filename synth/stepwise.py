@@ -1,0 +1,293 @@
+"""The Pareto set of a copying problem in the k-synchronous model (SCCL, section 3.3), with proofs.
+
+For each number of steps the linear relaxation says how few rounds a chunk there can be, for all numbers of chunks
+at once; shapes (rounds, chunks) from there upwards are decided by solvers until one has a schedule.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+from synth.engines import direct, ksync
+from synth.engines.answer import Answer
+from synth.engines.linear import LinearAnswer
+from synth.engines.workers import Workers
+from synth.problem import Problem
+from synth.relaxation import Relaxation, lockstep, prices, safe_value, variables
+from synth.schedule import Schedule
+from synth.symmetry import Symmetry, trivial
+
+LARGEST_MODEL = 150_000  # variables that a solver is asked to decide
+LARGEST_PROGRAM = 400_000  # variables of a relaxation
+MOST_CHUNKS = 8
+_TRIES = 10  # shapes of one number of steps that are decided before going on to the next
+_ROUND_OFF = 1e-7
+
+
+@dataclass(frozen=True)
+class Shape:
+    """(S, R, C)."""
+
+    steps: int
+    rounds: int
+    chunks: int
+
+    @property
+    def ratio(self) -> Fraction:
+        return Fraction(self.rounds, self.chunks)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a shape: a schedule, or that none exists and what says so, or neither."""
+
+    shape: Shape
+    schedule: Schedule | None
+    status: str  # sat, unsat, unknown
+    by: str
+
+
+@dataclass(frozen=True)
+class StepBound:
+    """Fewest rounds a chunk in a number of steps, over all numbers of chunks, with the prices that prove it."""
+
+    steps: int
+    ratio: float
+    prices: tuple[dict[int, float], ...]
+
+
+Builder = Callable[[Problem, int, int, Symmetry], ksync.StepModel]
+Reader = Callable[[Problem, ksync.StepModel, "ksync.Ints", Symmetry], Schedule]
+
+
+class StepSearch:
+    """Decides shapes of one problem, within one deadline.
+
+    Args:
+        copying: the problem with so many chunks a block.
+        symmetry: of the problem with so many chunks a block.
+        combining: whether sends may add (the all-reduce model of `engines.direct`).
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        copying: Callable[[int], Problem],
+        symmetry: Callable[[Problem], Symmetry],
+        *,
+        deadline: float,
+        engine: str = "auto",
+        seed: int = 0,
+        combining: bool = False,
+    ) -> None:
+        self.workers, self.copying, self._symmetry = workers, copying, symmetry
+        self.deadline, self.engine, self.seed = deadline, engine, seed
+        self.build: Builder = direct.step_model if combining else ksync.step_model
+        self.read: Reader = direct.read_schedule if combining else ksync.read_schedule
+
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def bound(self, steps: int) -> StepBound | None:
+        """The relaxation's bound for so many steps; None where it is too large or the time is up."""
+        problem = self.copying(1)
+        symmetry = self._symmetry(problem)
+        if variables(problem, steps, symmetry) > LARGEST_PROGRAM:
+            return None
+        relaxation = lockstep(problem, steps, symmetry)
+        if relaxation is None:
+            return StepBound(steps, float("inf"), ())
+        answer = self._linear(relaxation)
+        if answer is None or not answer.solved:
+            return None
+        ratio = safe_value(relaxation, answer)
+        return StepBound(steps, ratio, tuple(prices(problem, relaxation, answer, symmetry)))
+
+    def _linear(self, relaxation: Relaxation) -> LinearAnswer | None:
+        ticket = self.workers.ask("linear", "solve", relaxation.program, self.left())
+        done = self.workers.first([ticket], self.deadline)
+        if done is None or done.failure:
+            self.workers.drop(ticket)
+            return None
+        answer: LinearAnswer = done.reply
+        return answer
+
+    def decide(self, shape: Shape, budget_s: float) -> Verdict:
+        """A schedule of this shape, or a proof that there is none, or neither within the budget.
+
+        A schedule that keeps the symmetry is looked for first; only without it does `unsat` mean that none exists.
+        """
+        problem = self.copying(shape.chunks)
+        symmetries = [self._symmetry(problem)]
+        if symmetries[0].order > 1:
+            symmetries.append(trivial(problem))
+        for symmetry in symmetries:
+            until = min(self.deadline, time.monotonic() + budget_s)
+            if _size(problem, shape.steps, symmetry) > LARGEST_MODEL:
+                break
+            model = self.build(problem, shape.steps, shape.rounds, symmetry)
+            if model.impossible:
+                return Verdict(shape, None, "unsat", model.impossible)
+            answer = self._race(model, until)
+            if answer.status == "sat" and answer.chosen is not None:
+                schedule = self.read(problem, model, answer.chosen, symmetry)
+                return Verdict(shape, schedule, "sat", answer.solver)
+            if answer.status == "unsat" and symmetry is symmetries[-1]:
+                return Verdict(shape, None, "unsat", answer.solver)
+        return Verdict(shape, None, "unknown", "")
+
+    def _race(self, model: ksync.StepModel, until: float) -> Answer:
+        """CP-SAT, and after a moment Z3 beside it; a proof counts from either, a schedule from CP-SAT first.
+
+        Which schedule comes out must not depend on which process the machine favoured.
+        """
+        names = {"cpsat": ["cpsat"], "smt": ["smt"]}.get(self.engine, ["cpsat", "smt"])
+        unknown = Answer("unknown", None, "", 0.0)
+        tickets = [
+            self.workers.ask(names[0], "solve", model, max(0.05, until - time.monotonic()), self.seed)
+        ]
+        first = self.workers.first(tickets, min(until, time.monotonic() + 1.5) if len(names) > 1 else until)
+        spare = unknown
+        try:
+            if first is None and len(names) > 1 and time.monotonic() < until:
+                tickets.append(
+                    self.workers.ask(names[1], "solve", model, max(0.05, until - time.monotonic()), self.seed)
+                )
+            waiting = list(tickets)
+            while waiting:
+                done = self.workers.first(waiting, until + 0.5)
+                if done is None:
+                    break
+                waiting.remove(done)
+                if done.failure:
+                    continue
+                answer: Answer = done.reply
+                if answer.status == "unsat" or (answer.status == "sat" and done is tickets[0]):
+                    return answer
+                if answer.status == "sat":
+                    spare = answer
+            return spare
+        finally:
+            for ticket in tickets:
+                self.workers.drop(ticket)
+
+
+def _size(problem: Problem, steps: int, symmetry: Symmetry) -> int:
+    return len(symmetry.orbits) * problem.network.nlinks * steps
+
+
+def shapes(
+    steps: int, at_least: float, below: Fraction | None, most_chunks: int, most_rounds: int
+) -> Iterator[Shape]:
+    """Shapes by rising rounds a chunk (then chunks), from the bound up, better than `below`."""
+    found = []
+    for chunks in range(1, most_chunks + 1):
+        lowest = max(steps, -int(-(at_least * chunks - _ROUND_OFF) // 1))
+        for rounds in range(lowest, most_rounds + 1):
+            ratio = Fraction(rounds, chunks)
+            if below is not None and ratio >= below:
+                break
+            if ratio >= Fraction(lowest, chunks) + 2 * max(1, int(at_least)):
+                break
+            found.append(Shape(steps, rounds, chunks))
+    seen = set()
+    for shape in sorted(found, key=lambda s: (s.ratio, s.chunks)):
+        # twice the rounds for twice the chunks is asked only if once was not possible
+        if (shape.rounds, shape.chunks) not in seen:
+            seen.add((shape.rounds, shape.chunks))
+            yield shape
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What is proved of a number of steps: at least `at_least` rounds a chunk, and by what.
+
+    `best` is the shape found, if any. `complete`: no better shape with this many steps exists, for any number of
+    chunks (by the relaxation or a cut) or for up to `chunks` of them (each better shape refuted).
+    """
+
+    steps: int
+    at_least: float
+    by: str
+    best: Verdict | None
+    complete: bool
+    chunks: int | None
+    bound: StepBound | None
+
+
+def pareto(
+    search: StepSearch,
+    fewest_steps: int,
+    ratio_bound: float,
+    *,
+    most_steps: int,
+    most_chunks: int = MOST_CHUNKS,
+    steps: int | None = None,
+    chunks: int | None = None,
+    rounds: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Claim]:
+    """Claims for rising numbers of steps, until no further step can help, the deadline, or `most_steps`.
+
+    Args:
+        ratio_bound: rounds a chunk that no number of steps can beat (from cuts).
+        steps, chunks, rounds: pinned by the user.
+    """
+    best: Fraction | None = None
+    numbers = range(fewest_steps, most_steps + 1) if steps is None else [steps]
+    for count in numbers:
+        if search.left() <= 0 or (best is not None and float(best) <= ratio_bound * (1 + _ROUND_OFF)):
+            return
+        say(f"{count} steps")
+        bound = search.bound(count)
+        floor = max(ratio_bound, bound.ratio if bound else 0.0)
+        if floor == float("inf"):
+            yield Claim(count, floor, "distance", None, True, None, bound)
+            continue
+        if best is not None and floor >= float(best) * (1 - _ROUND_OFF):
+            continue  # as many rounds a chunk with more steps: never faster
+        claim = _best_shape(
+            search, count, floor, best, most_chunks if chunks is None else chunks, chunks, rounds, bound, say
+        )
+        if claim.best is not None:
+            best = claim.best.shape.ratio
+        yield claim
+
+
+def _best_shape(
+    search: StepSearch,
+    count: int,
+    floor: float,
+    below: Fraction | None,
+    most_chunks: int,
+    chunks: int | None,
+    rounds: int | None,
+    bound: StepBound | None,
+    say: Callable[[str], None],
+) -> Claim:
+    by = "relaxation" if bound is not None and bound.ratio >= floor else "cut"
+    most_rounds = max(count, int(floor * most_chunks + 1)) + count if rounds is None else rounds
+    refuted = True
+    tries = 0
+    for shape in shapes(count, floor, below, most_chunks, most_rounds):
+        if (chunks is not None and shape.chunks != chunks) or (
+            rounds is not None and shape.rounds != rounds
+        ):
+            continue
+        if tries >= _TRIES or search.left() <= 0:
+            refuted = False
+            break
+        tries += 1
+        say(f"{count} steps, {shape.rounds} rounds, {shape.chunks} chunks")
+        verdict = search.decide(shape, max(0.3, search.left() / 5))
+        if verdict.status == "sat":
+            exact = float(shape.ratio) <= floor * (1 + _ROUND_OFF)
+            if refuted and not exact:
+                by = verdict.by
+            limit = None if exact else most_chunks
+            return Claim(count, floor, by, verdict, exact or refuted, limit, bound)
+        refuted = refuted and verdict.status == "unsat"
+    return Claim(count, floor, by, None, refuted and tries > 0, most_chunks, bound)

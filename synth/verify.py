@@ -1,0 +1,233 @@
+"""Replay of a timed schedule: the check that every Algorithm passes at construction.
+
+It shares no code with the simulator or the engines: times are checked against the model, contents are counted.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synth.collective import Bools, Floats, Ints
+from synth.problem import Problem
+from synth.schedule import Schedule
+
+SLACK = 1e-9  # of the whole time: what floating point may lose in sums of times
+_CELLS_AT_ONCE = 20_000_000
+
+
+class Refused(ValueError):
+    """The schedule is not right; the message says which send, rank and chunk, what it holds and should hold."""
+
+
+def replay(problem: Problem, schedule: Schedule) -> None:
+    """Check a schedule against its problem at the size it is timed for.
+
+    Raises:
+        Refused: a send outside the problem, earlier than what it carries, a link or resource over capacity, or
+            an output that does not hold each contribution exactly once.
+    """
+    _check_columns(problem, schedule)
+    net = problem.network
+    tolerance = SLACK * max(1.0, float(schedule.end_us.max(initial=0.0)))
+    _check_links(problem, schedule, tolerance)
+    _check_resources(problem, schedule, tolerance)
+    order = np.argsort(schedule.chunk, kind="stable")
+    cuts = np.searchsorted(schedule.chunk[order], np.arange(problem.collective.nchunks + 1))
+    arrival = schedule.end_us + net.alpha_us[schedule.link]
+    batch = max(1, _CELLS_AT_ONCE // max(1, net.nranks * problem.collective.nranks))
+    for first in range(0, problem.collective.nchunks, batch):
+        last = min(first + batch, problem.collective.nchunks)
+        _replay_chunks(problem, schedule, arrival, order[cuts[first] : cuts[last]], first, last, tolerance)
+
+
+def _check_columns(problem: Problem, schedule: Schedule) -> None:
+    net, collective = problem.network, problem.collective
+    lengths = {
+        len(column)
+        for column in (
+            schedule.chunk,
+            schedule.link,
+            schedule.step,
+            schedule.reduces,
+            schedule.start_us,
+            schedule.end_us,
+        )
+    }
+    if len(lengths) != 1:
+        raise Refused(f"columns have different lengths {sorted(lengths)}")
+    if not len(schedule):
+        return
+    for name, column, end in (
+        ("chunk", schedule.chunk, collective.nchunks),
+        ("link", schedule.link, net.nlinks),
+        ("step", schedule.step, np.iinfo(np.int64).max),
+    ):
+        bad = np.flatnonzero((column < 0) | (column >= end))
+        if len(bad):
+            raise Refused(f"send {bad[0]}: {name} {column[bad[0]]} does not exist (0..{end - 1})")
+    bad = np.flatnonzero(schedule.reduces & ~collective.reduces[schedule.chunk])
+    if len(bad):
+        raise Refused(f"send {bad[0]}: reduces chunk {schedule.chunk[bad[0]]}, which is a plain value")
+    lasts = collective.fraction[schedule.chunk] * schedule.size_bytes / net.bandwidth_gbs[schedule.link] / 1e3
+    wrong = ~np.isfinite(schedule.start_us) | ~np.isfinite(schedule.end_us) | (schedule.start_us < 0)
+    wrong |= np.abs(schedule.end_us - schedule.start_us - lasts) > SLACK * np.maximum(1, schedule.end_us)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise Refused(
+            f"send {row}: holds its link from {schedule.start_us[row]:.9g} to {schedule.end_us[row]:.9g} µs;"
+            f" at its bandwidth it takes {lasts[row]:.9g} µs"
+        )
+
+
+def _check_links(problem: Problem, schedule: Schedule, tolerance: float) -> None:
+    order = np.lexsort((schedule.start_us, schedule.link))
+    link = schedule.link[order]
+    same = link[1:] == link[:-1]
+    early = same & (schedule.start_us[order][1:] < schedule.end_us[order][:-1] - tolerance)
+    if early.any():
+        at = int(np.argmax(early))
+        raise Refused(
+            f"sends {order[at]} and {order[at + 1]} are on link {problem.link_name(int(link[at]))} at once"
+        )
+
+
+def _check_resources(problem: Problem, schedule: Schedule, tolerance: float) -> None:
+    net = problem.network
+    counts = (net.uses_ptr[1:] - net.uses_ptr[:-1])[schedule.link]
+    if not counts.sum():
+        return
+    row = np.repeat(np.arange(len(schedule)), counts)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    resource = net.uses_idx[net.uses_ptr[schedule.link[row]] + within]
+    # a send that ends within the tolerance of another's start has made room for it
+    busy = np.maximum(schedule.end_us - tolerance, schedule.start_us)[row]
+    rate = net.bandwidth_gbs[schedule.link[row]]
+    when = np.concatenate([schedule.start_us[row], busy])
+    change = np.concatenate([rate, -rate])
+    both = np.concatenate([resource, resource])
+    opening = np.concatenate([np.ones(len(row)), np.zeros(len(row))])
+    order = np.lexsort((opening, when, both))
+    level = np.cumsum(change[order])
+    kept = both[order]
+    begins = np.flatnonzero(np.diff(kept, prepend=-1))
+    base = np.repeat(
+        np.concatenate([[0.0], level[begins[1:] - 1]]), np.diff(np.append(begins, len(kept)))
+    )
+    over = level - base > net.capacity_gbs[kept] * (1 + 1e-6)
+    if over.any():
+        at = int(np.argmax(over))
+        raise Refused(
+            f"{net.resource_names[kept[at]]} carries {level[at] - base[at]:.6g} GB/s"
+            f" at {when[order][at]:.9g} µs; it can carry {net.capacity_gbs[kept[at]]:.6g}"
+        )
+
+
+def _replay_chunks(
+    problem: Problem,
+    schedule: Schedule,
+    arrival: Floats,
+    rows: Ints,
+    first: int,
+    last: int,
+    tolerance: float,
+) -> None:
+    net, collective = problem.network, problem.collective
+    holds = collective.holds[first:last]
+    reducing = collective.reduces[first:last]
+    # content[chunk, rank, contributor]: how often; a plain value counts as one contribution of its holder 0
+    content = np.zeros((last - first, net.nranks, collective.nranks), dtype=np.int32)
+    position = np.arange(collective.nranks)
+    content[:, position, position] = np.where(reducing[:, None], holds, 0)
+    content[:, : collective.nranks, 0] += np.where(reducing[:, None], 0, holds)
+    first_at = np.where(holds, 0.0, np.inf)
+    earliest = np.full((last - first, net.nranks), np.inf)  # a plain value: any copy will do
+    earliest[:, : collective.nranks] = first_at
+    latest = np.zeros((last - first, net.nranks))  # a sum: every part must be there
+    if len(rows):
+        rows = rows[np.argsort(schedule.step[rows], kind="stable")]
+        step = schedule.step[rows]
+        for part in np.split(rows, np.flatnonzero(np.diff(step)) + 1):
+            _replay_step(
+                problem, schedule, arrival, part, first, content, earliest, latest, reducing, tolerance
+            )
+    _check_outputs(problem, content, first, holds, reducing)
+
+
+def _replay_step(
+    problem: Problem,
+    schedule: Schedule,
+    arrival: Floats,
+    rows: Ints,
+    first: int,
+    content: Ints,
+    earliest: Floats,
+    latest: Floats,
+    reducing: Bools,
+    tolerance: float,
+) -> None:
+    net = problem.network
+    chunk = schedule.chunk[rows] - first
+    src, dst = net.src[schedule.link[rows]], net.dst[schedule.link[rows]]
+    carried = content[chunk, src]
+    empty = ~carried.any(axis=1)
+    if empty.any():
+        at = int(np.argmax(empty))
+        raise Refused(
+            f"send {rows[at]}: chunk {chunk[at] + first} is not at rank {problem.ranks[src[at]]}"
+            f" before step {schedule.step[rows[at]]}"
+        )
+    ready = np.where(reducing[chunk], latest[chunk, src], earliest[chunk, src])
+    early = schedule.start_us[rows] < ready - tolerance
+    if early.any():
+        at = int(np.argmax(early))
+        raise Refused(
+            f"send {rows[at]}: chunk {chunk[at] + first} leaves rank {problem.ranks[src[at]]} at"
+            f" {schedule.start_us[rows[at]]:.9g} µs but is complete there only at {ready[at]:.9g} µs"
+        )
+    adds = schedule.reduces[rows]
+    replaced = ~adds & reducing[chunk]
+    if replaced.any():
+        cell, times = np.unique(chunk * net.nranks + dst, return_counts=True)
+        clash = np.isin(chunk * net.nranks + dst, cell[times > 1]) & replaced
+        if clash.any():
+            at = int(np.argmax(clash))
+            raise Refused(
+                f"send {rows[at]}: chunk {chunk[at] + first} is replaced at rank {problem.ranks[dst[at]]}"
+                f" in step {schedule.step[rows[at]]}, in which another send changes it too"
+            )
+        before = replaced & (arrival[rows] < latest[chunk, dst] - tolerance)
+        if before.any():
+            at = int(np.argmax(before))
+            raise Refused(
+                f"send {rows[at]}: chunk {chunk[at] + first} is replaced at rank {problem.ranks[dst[at]]}"
+                " before an earlier step's arrival"
+            )
+    copies = ~adds
+    content[chunk[copies], dst[copies]] = carried[copies]
+    np.add.at(content, (chunk[adds], dst[adds]), carried[adds])
+    np.minimum.at(earliest, (chunk, dst), arrival[rows])
+    np.maximum.at(latest, (chunk, dst), arrival[rows])
+
+
+def _check_outputs(problem: Problem, content: Ints, first: int, holds: Bools, reducing: Bools) -> None:
+    collective = problem.collective
+    wants = collective.wants[first : first + len(content)]
+    right = np.where(
+        reducing[:, None],
+        (content[:, : collective.nranks] == holds[:, None, :]).all(axis=2),
+        content[:, : collective.nranks].any(axis=2),
+    )
+    wrong = np.argwhere(wants & ~right)
+    if not len(wrong):
+        return
+    chunk, rank = (int(x) for x in wrong[0])
+    at = f"rank {problem.group[rank]}, chunk {chunk + first}"
+    if not reducing[chunk]:
+        raise Refused(f"{at}: never arrives")
+    counts = content[chunk, rank]
+    has = [f"{problem.group[i]}×{n}" if n > 1 else f"{problem.group[i]}" for i, n in enumerate(counts) if n]
+    needs = [str(problem.group[i]) for i in np.flatnonzero(holds[chunk])]
+    raise Refused(
+        f"{at}: holds the contributions of ranks {', '.join(has) or 'none'};"
+        f" should hold {', '.join(needs)}, each once"
+    )

@@ -1,0 +1,156 @@
+"""Typed reading of one TOML table: a wrong value becomes one line with its place and remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from topologies.errors import InputError
+
+__all__ = ["Fields", "shown"]
+
+
+def shown(value: object) -> str:
+    """The value as one short line for an error message."""
+    if isinstance(value, str):
+        text = repr(value[:80])
+    elif isinstance(value, dict):
+        text = "a table"
+    elif isinstance(value, list):
+        text = f"an array of {len(value)}"
+    elif isinstance(value, int) and abs(value) > 10**30:
+        text = "a number of more than 30 digits"
+    else:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+    return text if len(text) <= 64 else text[:60] + "…'"
+
+
+class Fields:
+    """One table of a document.
+
+    values: what tomllib read.  text, origin: the whole document and its name, for places in errors.
+    table: "" for the top, else "nic" or "links"; index: which of several [[links]], from 0.
+    """
+
+    def __init__(
+        self, values: Mapping[str, Any], text: str, origin: str, table: str = "", index: int | None = None
+    ) -> None:
+        self.values = values
+        self.text = text
+        self.origin = origin
+        self.table = table
+        self.index = index
+
+    def fail(self, key: str, problem: str) -> NoReturn:
+        """Raises InputError: place, field, `problem` (which ends with what would be right)."""
+        place = self.origin
+        line = self._line(key)
+        if line:
+            place += f":{line}"
+        if self.index is not None:
+            place += f": [[{self.table}]] number {self.index + 1}"
+        elif self.table:
+            place += f": [{self.table}]"
+        raise InputError(f"{place}: {key}: {problem}" if key else f"{place}: {problem}")
+
+    def only(self, allowed: Sequence[str]) -> None:
+        """Raises InputError for a key that is not in `allowed`, with the nearest that is."""
+        for key in self.values:
+            if key not in allowed:
+                from difflib import get_close_matches
+
+                near = get_close_matches(key[:60], allowed, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"keys here are {', '.join(allowed)}"
+                self.fail(shown(key), f"unknown key; {hint}")
+
+    def string(self, key: str, default: str | None = None) -> str:
+        """Text of `key`; raises InputError where it is missing without a default, or no text."""
+        value = self._get(key, default, 'a text, such as "0-7"' if self.table else "a text")
+        if type(value) is not str:
+            self.fail(key, f"{shown(value)} is no text; put it in quotes")
+        return value
+
+    def boolean(self, key: str, default: bool) -> bool:
+        """true or false of `key`."""
+        value = self._get(key, default, "true or false")
+        if type(value) is not bool:
+            self.fail(key, f"{shown(value)} is neither true nor false; write one of these without quotes")
+        return value
+
+    def integer(self, key: str, low: int, high: int) -> int:
+        """Whole number of `key`, low to high."""
+        value = self._get(key, None, f"a whole number from {low} to {high}")
+        if type(value) is not int:
+            self.fail(key, f"{shown(value)} is no whole number; write one from {low} to {high}")
+        if not low <= value <= high:
+            self.fail(key, f"{shown(value)} is out of range; must be {low} to {high}")
+        return value
+
+    def number(self, key: str, low: float, high: float, unit: str) -> float:
+        """Number of `key`, low to high; NaN and infinities are refused."""
+        value = self._get(key, None, f"a number in {unit}")
+        if type(value) not in (int, float):
+            self.fail(key, f"{shown(value)} is no number; write one in {unit}, without quotes")
+        if not low <= value <= high:
+            self.fail(key, f"{shown(value)} is out of range; must be {low:g} to {high:g} {unit}")
+        return float(value)
+
+    def strings(self, key: str, default: Sequence[str] | None = None) -> list[str]:
+        """Array of texts of `key`."""
+        value = self._get(key, default, 'an array of texts, such as ["a", "b"]')
+        if not isinstance(value, (list, tuple)):
+            self.fail(key, f'{shown(value)} is no array; write an array of texts, such as ["a", "b"]')
+        for item in value:
+            if type(item) is not str:
+                self.fail(key, f"holds {shown(item)}, which is no text; put it in quotes")
+        return list(value)
+
+    def tables(self, key: str) -> list[Fields]:
+        """The [[key]] tables, in order."""
+        value = self.values.get(key, [])
+        if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
+            self.fail(key, f"{shown(value)} is no array of tables; begin each with a line [[{key}]]")
+        return [Fields(item, self.text, self.origin, key, i) for i, item in enumerate(value)]
+
+    def sub(self, key: str) -> Fields | None:
+        """The table [key], None where there is none."""
+        if key not in self.values:
+            return None
+        value = self.values[key]
+        if not isinstance(value, dict):
+            self.fail(key, f"{shown(value)} is no table; begin it with a line [{key}]")
+        return Fields(value, self.text, self.origin, key)
+
+    def _get(self, key: str, default: Any, right: str) -> Any:
+        if key in self.values:
+            return self.values[key]
+        if default is None:
+            self.fail(key, f"missing; give {right}")
+        return default
+
+    def _line(self, key: str) -> int:
+        """Line of the field, or of its table's header; 0 where neither stands on a line of its own."""
+        lines = self.text.split("\n")
+        start, end = 0, len(lines)
+        if self.table:
+            head = f"[[{self.table}]]" if self.index is not None else f"[{self.table}]"
+            heads = [i for i, line in enumerate(lines) if line.split("#")[0].replace(" ", "").strip() == head]
+            if len(heads) <= (self.index or 0):
+                return 0
+            start = heads[self.index or 0]
+        pattern = re.compile(r"\s*[\"']?" + re.escape(key.strip("'\"")) + r"[\"']?\s*[=.]")
+        for i in range(start + bool(self.table), end):
+            if lines[i].lstrip().startswith("["):
+                # A row of a matrix also starts with a bracket, but then the field stands before it.
+                if re.match(r"\s*\[+\s*[A-Za-z_\"']", lines[i]):
+                    head_here = re.match(r"\s*\[+\s*([A-Za-z_]+)", lines[i])
+                    if not self.table and head_here is not None and head_here[1] == key:
+                        return i + 1
+                    break
+                continue
+            if pattern.match(lines[i]):
+                return i + 1
+        if self.table:
+            return start + 1
+        return 0

@@ -1,0 +1,159 @@
+"""A group of symmetries that moves every member: one orbit is planned, the rest is its translation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["free_subgroup"]
+
+Ints = NDArray[np.int64]
+
+_STARTS = 48
+_WORK = 30_000_000  # permutation entries composed; about a second
+
+
+def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
+    """The largest group found among `perms` whose every element but the identity moves every member.
+
+    perms: int64 (n,) each, as `automorphisms` gives them.  members: the ranks that must move.
+    The group is closed under composition, its identity first, the rest in the order in which it was
+    generated; its order divides len(members). Greedy from several starts, so not proved largest unless it is
+    transitive on an orbit. Raises ValueError for no perms.
+    """
+    if not perms:
+        raise ValueError("no permutations; give at least the identity")
+    n = len(perms[0])
+    identity = np.arange(n, dtype=np.int64)
+    where = np.asarray(members, dtype=np.int64)
+    if not len(where):
+        return [identity]
+    table = np.stack([np.asarray(p, dtype=np.int64) for p in perms])
+    # Cheap and exact for one step: an element that fixes some member is out, whatever its powers do.
+    moving = (table[:, where] != where).all(axis=1)
+    candidates = [p for p, good in zip(table, moving, strict=True) if good]
+    orders = [_order(p, where) for p in candidates]
+    free = [(p, order) for p, order in zip(candidates, orders, strict=True) if order]
+    goal = _goal(perms, where)
+    best = [identity]
+    work = _WORK
+    # Natural generators stand first in the list; then long cycles, the fewest steps to a large group.
+    by_length = sorted(range(len(free)), key=lambda i: (-free[i][1], i))
+    starts = list(dict.fromkeys([*range(min(8, len(free))), *by_length]))[:_STARTS]
+    for start in starts:
+        group = [identity]
+        for p in [free[start][0], *(p for p, _ in free)]:
+            if len(group) >= goal or work < 0:
+                break
+            if any((p == q).all() for q in _same_first(group, p, int(where[0]))):
+                continue
+            larger, cost = _extended(group, p, where, goal)
+            work -= cost
+            if larger is not None:
+                group = larger
+        if len(group) > len(best):
+            best = group
+        if len(best) >= goal or work < 0:
+            break
+    return best
+
+
+def _same_first(group: list[Ints], p: Ints, member: int) -> list[Ints]:
+    # In a free group an element is known by the image of one member.
+    return [q for q in group if q[member] == p[member]]
+
+
+def _order(p: Ints, where: Ints) -> int:
+    """Order of p where all its powers but the identity move every member; 0 where they do not."""
+    first = int(where[0])
+    at, length = int(p[first]), 1
+    while at != first:
+        at, length = int(p[at]), length + 1
+    if (_power(p, length) != np.arange(len(p))).any():
+        return 0
+    # All cycles divide `length` now; one is shorter exactly where a power length / prime stands still.
+    for prime in (d for d in range(2, length + 1) if length % d == 0 and all(d % e for e in range(2, d))):
+        if (_power(p, length // prime)[where] == where).any():
+            return 0
+    return length
+
+
+def _power(p: Ints, exponent: int) -> Ints:
+    result, square = np.arange(len(p), dtype=np.int64), p
+    while exponent:
+        if exponent & 1:
+            result = square[result]
+        square = square[square]
+        exponent >>= 1
+    return result
+
+
+def _goal(perms: Sequence[Ints], where: Ints) -> int:
+    """A free group's order divides the size of every orbit of members: their greatest common divisor."""
+    n = len(perms[0])
+    orbit = np.arange(n, dtype=np.int64)
+    while True:
+        before = orbit.copy()
+        for p in perms:
+            low = np.minimum(orbit, orbit[p])
+            orbit = low.copy()
+            orbit[p] = np.minimum(low[p], low)
+        if (before == orbit).all():
+            break
+    inside = np.zeros(n, dtype=bool)
+    inside[where] = True
+    sizes = np.bincount(orbit[inside])
+    return math.gcd(*sizes[sizes > 0].tolist())
+
+
+def _extended(group: list[Ints], p: Ints, where: Ints, goal: int) -> tuple[list[Ints] | None, int]:
+    """The group that `group` and p generate, None where it is not free; and the entries composed."""
+    known = {int(q[where[0]]): q for q in group}
+    found = [*group, p]
+    known[int(p[where[0]])] = p
+    generators = [*_generators(group), p]
+    cost, at = 0, 0
+    while at < len(found):
+        for g in generators:
+            product = g[found[at]]
+            cost += len(p)
+            image = int(product[where[0]])
+            if image in known:
+                if (product != known[image]).any():
+                    return None, cost
+                continue
+            still = product[where] == where
+            if still.any() or len(found) >= goal:
+                return None, cost
+            known[image] = product
+            found.append(product)
+        at += 1
+    if goal % len(found):
+        return None, cost
+    return found, cost
+
+
+def _generators(group: list[Ints]) -> list[Ints]:
+    """Few elements that generate the group, in its order, none that earlier ones give."""
+    identity = group[0]
+    closed = {identity.tobytes()}
+    chosen: list[Ints] = []
+    for p in group[1:]:
+        if p.tobytes() in closed:
+            continue
+        chosen.append(p)
+        elements, at = [identity], 0
+        closed = {identity.tobytes()}
+        while at < len(elements):
+            for g in chosen:
+                product = g[elements[at]]
+                if product.tobytes() not in closed:
+                    closed.add(product.tobytes())
+                    elements.append(product)
+            at += 1
+        if len(elements) == len(group):
+            break
+    return chosen

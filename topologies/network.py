@@ -1,0 +1,185 @@
+"""What sends use: links from rank to rank, through switches, and the capacities these links share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.errors import InputError
+from topologies.routing import forwarding_tables, walk
+from topologies.topology import Topology
+
+__all__ = ["Network", "network"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Links between local ranks 0..nranks-1 and the resources they take part in. All arrays are read-only.
+
+    ranks: int64 (nranks,), local rank → rank of the topology.
+    src, dst: int64 (nlinks,), local ranks; links are sorted by (src, dst), a direct link before ways through
+        switches, these by their first switch.
+    alpha_us: float64 (nlinks,), µs, summed over the way.
+    bandwidth_gbs: float64 (nlinks,), GB/s, the smallest on the way (limits that it crosses included: no send
+        could ever move faster than these).
+    uses_ptr, uses_idx: int64, CSR: link l uses resources uses_idx[uses_ptr[l]:uses_ptr[l+1]], sorted, each
+    once. capacity_gbs: float64 (nresources,), GB/s.
+    resource_names: "0→1" or "0→nvswitch" (ranks of the topology) for a physical link, else a limit's name.
+    """
+
+    nranks: int
+    ranks: Ints
+    src: Ints
+    dst: Ints
+    alpha_us: Floats
+    bandwidth_gbs: Floats
+    uses_ptr: Ints
+    uses_idx: Ints
+    capacity_gbs: Floats
+    resource_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for column in (
+            self.ranks, self.src, self.dst, self.alpha_us, self.bandwidth_gbs,
+            self.uses_ptr, self.uses_idx, self.capacity_gbs,
+        ):  # fmt: skip
+            column.setflags(write=False)
+
+    @property
+    def nlinks(self) -> int:
+        """Number of links."""
+        return len(self.src)
+
+    @property
+    def nresources(self) -> int:
+        """Number of resources."""
+        return len(self.capacity_gbs)
+
+
+def network(topology: Topology, ranks: Sequence[int]) -> Network:
+    """The network that `ranks` (ranks of the topology, in the caller's order) have among themselves.
+
+    Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch)
+    there is one way to each rank that can be reached through switches only, by the switches' tables
+    (`routing.py`): least α, then most bandwidth, then fewest hops, equal ways spread by destination. Two
+    ways of one pair differ in their first physical link, which is a resource of each, so none makes another
+    superfluous. A link uses every physical link it crosses and every limit that holds one of these.
+
+    Raises InputError for a rank that is not in the topology or given twice, and for no ranks.
+    """
+    wanted = _checked(topology, ranks)
+    local = np.full(topology.nranks, -1, dtype=np.int64)
+    local[wanted] = np.arange(len(wanted))
+    n = topology.nranks
+    phys_src, phys_dst = topology.link_src, topology.link_dst
+
+    inside = phys_src < n
+    inside[inside] = local[phys_src[inside]] >= 0
+    direct = np.flatnonzero(inside & (phys_dst < n))
+    direct = direct[local[phys_dst[direct]] >= 0]
+    ports = np.flatnonzero(inside & (phys_dst >= n))
+
+    src, dst = [local[phys_src[direct]]], [local[phys_dst[direct]]]
+    first, hops = [np.full(len(direct), -1, dtype=np.int64)], [[direct]]
+    if len(ports):
+        tables = forwarding_tables(topology, wanted)
+        port, column = np.nonzero(tables.reach[phys_dst[ports] - n])
+        own = local[phys_src[ports[port]]] == column
+        port, column = port[~own], column[~own]
+        switch = phys_dst[ports[port]] - n
+        src.append(local[phys_src[ports[port]]])
+        dst.append(column)
+        first.append(switch)
+        # Spread by the rank's number in the topology, not in the group: what else takes part moves no route.
+        hops.append([ports[port], *walk(tables, switch, column, wanted[column])])
+    depth = max(len(h) for h in hops)
+    crossed = np.concatenate(
+        [np.stack(h + [np.full(len(h[0]), -1, dtype=np.int64)] * (depth - len(h)), axis=1) for h in hops]
+    )
+    all_src, all_dst, all_first = np.concatenate(src), np.concatenate(dst), np.concatenate(first)
+    order = np.lexsort((all_first, all_dst, all_src))
+    return _assembled(topology, wanted, all_src[order], all_dst[order], crossed[order])
+
+
+def _checked(topology: Topology, ranks: Sequence[int]) -> Ints:
+    given = np.asarray(ranks)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise InputError(f"ranks must be a sequence of whole numbers from 0 to {topology.nranks - 1}")
+    wanted = given.astype(np.int64)
+    if not len(wanted):
+        raise InputError(f"no ranks; give at least one of 0 to {topology.nranks - 1}")
+    outside = (wanted < 0) | (wanted >= topology.nranks)
+    if outside.any():
+        bad = int(wanted[np.argmax(outside)])
+        raise InputError(f"rank {bad} is not in {topology.name}; its ranks are 0 to {topology.nranks - 1}")
+    values, counts = np.unique(wanted, return_counts=True)
+    if len(values) < len(wanted):
+        raise InputError(f"rank {int(values[np.argmax(counts)])} is given twice; give each rank once")
+    return wanted
+
+
+def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: Ints) -> Network:
+    """The Network of links src→dst that cross the physical links in each row of `crossed` (-1: none)."""
+    used = crossed >= 0
+    rates = np.where(used, topology.bandwidth_gbs[crossed], np.inf).min(axis=1, initial=np.inf)
+    alpha = (
+        np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1) if crossed.size else np.zeros(len(src))
+    )
+    # Through switches the sum is rounded to 1e-9 µs: 0.1+0.2 in another order is still the same latency.
+    alpha = np.where(used.sum(axis=1) > 1, np.round(alpha, 9), alpha)
+    link, where = np.nonzero(used)
+    resource = crossed[link, where]
+    if topology.limits:
+        holder, limit = _limits_crossed(topology, link, resource)
+        caps = np.array([x.bandwidth_gbs for x in topology.limits])
+        np.minimum.at(rates, holder, caps[limit])
+        link = np.concatenate([link, holder])
+        resource = np.concatenate([resource, topology.nlinks + limit])
+    order = np.lexsort((resource, link))
+    link, resource = link[order], resource[order]
+    kept, index = np.unique(resource, return_inverse=True)
+    ptr = np.zeros(len(src) + 1, dtype=np.int64)
+    np.cumsum(np.bincount(link, minlength=len(src)), out=ptr[1:])
+    capacity = np.concatenate([topology.bandwidth_gbs, [x.bandwidth_gbs for x in topology.limits]])[kept]
+    names = [str(r) for r in range(topology.nranks)] + list(topology.switches)
+    physical = kept[kept < topology.nlinks]
+    words = [
+        f"{names[a]}→{names[b]}"
+        for a, b in zip(
+            topology.link_src[physical].tolist(), topology.link_dst[physical].tolist(), strict=True
+        )
+    ]
+    words += [topology.limits[i].name for i in (kept[len(physical) :] - topology.nlinks).tolist()]
+    return Network(
+        nranks=len(wanted),
+        ranks=wanted,
+        src=src,
+        dst=dst,
+        alpha_us=alpha,
+        bandwidth_gbs=rates,
+        uses_ptr=ptr,
+        uses_idx=index.reshape(-1).astype(np.int64),
+        capacity_gbs=capacity,
+        resource_names=tuple(words),
+    )
+
+
+def _limits_crossed(topology: Topology, link: Ints, physical: Ints) -> tuple[Ints, Ints]:
+    """(link, limit) for every limit that a link crosses, once for all of its physical links there."""
+    count = len(topology.limits)
+    member = np.concatenate([x.links for x in topology.limits])
+    owner = np.repeat(np.arange(count), [len(x.links) for x in topology.limits])
+    by_link = np.argsort(member, kind="stable")
+    member, owner = member[by_link], owner[by_link]
+    low = np.searchsorted(member, physical, side="left")
+    many = np.searchsorted(member, physical, side="right") - low
+    row = np.repeat(np.arange(len(physical)), many)
+    offset = np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
+    pair = np.unique(link[row] * count + owner[low[row] + offset])
+    return pair // count, pair % count

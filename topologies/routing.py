@@ -1,0 +1,136 @@
+"""Forwarding tables of switches: which way a message for a rank leaves each switch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.topology import Topology
+
+__all__ = ["Tables", "forwarding_tables", "walk"]
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_FAR = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Best ways from each switch to each wanted rank, through switches only.
+
+    edge_link: int64 (E,), physical switch→switch links sorted by source switch.
+    edge_start: int64 (nswitches+1,), edges of switch s are edge_start[s]:edge_start[s+1].
+    edge_to: int64 (E,), the switch each edge leads to.
+    best: bool (E, D), whether the edge is on an equally best way to the wanted rank.
+    last: int64 (nswitches, D), the link from the switch straight to the rank where that is best, else -1.
+    reach: bool (nswitches, D).
+    """
+
+    edge_link: Ints
+    edge_start: Ints
+    edge_to: Ints
+    best: NDArray[np.bool_]
+    last: Ints
+    reach: NDArray[np.bool_]
+
+
+def forwarding_tables(topology: Topology, ranks: Ints) -> Tables:
+    """Tables of every switch for the destinations `ranks` (int64 (D,), topology ranks).
+
+    Each switch compares ways from itself on: least α, then most bandwidth, then fewest hops. α is compared
+    in whole picoseconds, so that the order in which the same figures are added up decides nothing.
+    """
+    n, nswitches, wanted = topology.nranks, len(topology.switches), len(ranks)
+    picos = np.rint(topology.alpha_us * 1e6)
+    gbs = topology.bandwidth_gbs
+    src, dst = topology.link_src, topology.link_dst
+    column = np.full(n, -1, dtype=np.int64)
+    column[ranks] = np.arange(wanted)
+
+    down = np.flatnonzero((src >= n) & (dst < n))
+    down = down[column[dst[down]] >= 0]
+    at = (src[down] - n, column[dst[down]])
+    last = np.full((nswitches, wanted), -1, dtype=np.int64)
+    last[at] = down
+    alpha = np.full((nswitches, wanted), np.inf)
+    alpha[at] = picos[down]
+    rate = np.zeros((nswitches, wanted))
+    rate[at] = gbs[down]
+    straight_alpha, straight_rate = alpha.copy(), rate.copy()
+
+    edges = np.flatnonzero((src >= n) & (dst >= n))  # sorted by source, as all links are
+    tail, head = src[edges] - n, dst[edges] - n
+    start = np.searchsorted(tail, np.arange(nswitches + 1))
+    if not len(edges):
+        return Tables(edges, start, head, np.zeros((0, wanted), dtype=bool), last, last >= 0)
+    sources = np.flatnonzero(np.diff(start))
+    blocks = start[sources]
+    cost, width = picos[edges][:, None], gbs[edges][:, None]
+
+    while True:
+        found = np.minimum.reduceat(cost + alpha[head], blocks)
+        if not (found < alpha[sources]).any():
+            break
+        alpha[sources] = np.minimum(alpha[sources], found)
+    reach = np.isfinite(alpha)
+    best = (cost + alpha[head] == alpha[tail]) & reach[tail]
+    straight = (straight_alpha == alpha) & reach
+
+    rate = np.where(straight, straight_rate, 0.0)
+    while True:
+        wide = np.where(best, np.minimum(width, rate[head]), 0.0)
+        found = np.maximum.reduceat(wide, blocks)
+        if not (found > rate[sources]).any():
+            break
+        rate[sources] = np.maximum(rate[sources], found)
+    best &= np.minimum(width, rate[head]) == rate[tail]
+    straight &= straight_rate == rate
+
+    hops = np.where(straight, 1, _FAR).astype(np.int64)
+    while True:
+        found_hops = np.minimum.reduceat(np.where(best, hops[head] + 1, _FAR), blocks)
+        if not (found_hops < hops[sources]).any():
+            break
+        hops[sources] = np.minimum(hops[sources], found_hops)
+    best &= hops[head] + 1 == hops[tail]
+    return Tables(edges, start, head, best, np.where(straight, last, -1), reach)
+
+
+def walk(tables: Tables, switch: Ints, column: Ints, spread: Ints) -> list[Ints]:
+    """Follows the tables from each `switch` to the wanted rank in `column`, all int64 (m,).
+
+    spread: picks one of several equally best edges: spread mod choices at the first switch that has a
+        choice, the quotient at the next, so that a fat tree's destinations fill all its spines (D-mod-k
+        routing).
+    Returns one int64 (m,) column of physical links a hop, -1 where a way has already arrived.
+    Every pair must be reachable.
+    """
+    at, quotient = switch.copy(), spread.copy()
+    moving = np.arange(len(switch))
+    hops: list[Ints] = []
+    while len(moving):
+        taken = np.full(len(switch), -1, dtype=np.int64)
+        final = tables.last[at[moving], column[moving]]
+        taken[moving] = final
+        moving = moving[final < 0]
+        # A last link is fewer hops than any edge, so an edge is only taken where there is none.
+        order = np.argsort(at[moving], kind="stable")
+        moving = moving[order]
+        here = at[moving]
+        for group in np.split(np.arange(len(moving)), np.flatnonzero(np.diff(here)) + 1):
+            if not len(group):
+                continue
+            who = moving[group]
+            s = int(at[who[0]])
+            low, high = int(tables.edge_start[s]), int(tables.edge_start[s + 1])
+            open_edges = tables.best[low:high][:, column[who]]
+            upto = np.cumsum(open_edges, axis=0)
+            choices = upto[-1]
+            pick = np.argmax(upto == quotient[who] % choices + 1, axis=0)
+            quotient[who] //= choices
+            taken[who] = tables.edge_link[low + pick]
+            at[who] = tables.edge_to[low + pick]
+        hops.append(taken)
+    return hops
