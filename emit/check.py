@@ -129,11 +129,12 @@ def _goals(program: Program, found: Findings) -> list[tuple[str, Goal | None, bo
     p = program
     for inplace, prefix in calls:
         try:
-            goal = goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
-            _sizes(program, inplace, goal, found)
+            buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, p.root, p.root)
         except InputError as error:
             found.add("inconsistent", str(error))
             return []
+        goal = goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
+        _sizes(program, inplace, goal, found)
         goals.append((prefix if len(calls) > 1 else "", goal, inplace))
     return goals
 

@@ -12,7 +12,7 @@ from emit.program import BUFFERS
 from topologies.errors import InputError
 
 Column = NDArray[np.int64]
-MAX_CELLS = 1 << 21  # cells in all buffers of all ranks: keeps a check of hostile input under 1 GiB
+MAX_CELLS = 1 << 20  # cells in all buffers of all ranks: keeps a check of hostile input under 1 GiB
 
 # The buffer is cut into nranks equal blocks.
 BLOCKED = frozenset({"allgather", "reducescatter", "alltoall"})

@@ -13,7 +13,7 @@ from emit.msccl_read import read_msccl
 from emit.program import Program
 from topologies.errors import InputError
 
-_ROOT_STEPS = 1 << 22  # steps checked while the root of a file is sought
+_ROOT_WORK = 1 << 22  # steps and chunks looked at while the root of a file is sought
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def _best(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[
         f.kind not in ("wrong result", "read before write", "inconsistent") for f in first.findings
     ):
         return first, program
-    for root in root_of(program)[1 : max(2, _ROOT_STEPS // max(1, program.nsteps))]:
+    work = program.nsteps + program.nranks * program.nchunks_per_loop
+    for root in root_of(program)[1 : max(2, _ROOT_WORK // work)]:
         other = replace(program, root=root)
         report = check(other, goal, fifo_depth, target=None, split=False)
         if report.status != "wrong":

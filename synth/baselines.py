@@ -9,6 +9,7 @@ from synth.collective import Floats, Ints
 from synth.passes import join, reverse, reversible, split, unreverse
 from synth.problem import Problem
 from synth.schedule import Schedule, untimed
+from synth.slots import slotted
 
 _SEARCH_LIMIT = 100_000
 
@@ -24,7 +25,7 @@ def baseline(problem: Problem) -> list[Algorithm]:
         return _ring_algorithms(problem, loops) if loops else []
     if problem.collective.reducing:
         return []
-    return [Algorithm(problem, direct(problem), "direct")]
+    return [Algorithm(problem, slotted(problem, direct(problem)), "direct")]
 
 
 def rings(problem: Problem) -> list[list[int]]:

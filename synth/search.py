@@ -20,6 +20,7 @@ from synth.frontier import LARGEST, SMALLEST, Range, frontier
 from synth.passes import join
 from synth.problem import Problem, hops
 from synth.schedule import Schedule, unit_gbs
+from synth.slots import slotted
 from synth.stepwise import Claim, Shape, StepSearch, Verdict, pareto
 from synth.symmetry import Symmetry, free_symmetry
 
@@ -123,6 +124,8 @@ class _Search:
         return found
 
     def _add(self, problem: Problem, schedule: Schedule, engine: str) -> None:
+        if engine != greedy.NAME:
+            schedule = slotted(problem, schedule)
         algorithm = Algorithm(problem, schedule, engine)
         self.algorithms.append(algorithm)
         self.latest = algorithm
@@ -170,7 +173,7 @@ class _Search:
             rounds=rounds,
             say=self._say,
         ):
-            self.found.claims.append(claim)
+            self.found.claims.append(replace(claim, part=whole.collective.name if len(halves) == 2 else ""))
             if claim.best is None or claim.best.schedule is None:
                 if options.pinned and claim.complete and claim.best is None:
                     self.found.impossible = _refusal(claim, options)

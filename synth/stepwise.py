@@ -207,6 +207,7 @@ class Claim:
 
     `best` is the shape found, if any. `complete`: no better shape with this many steps exists, for any number of
     chunks (by the relaxation or a cut) or for up to `chunks` of them (each better shape refuted).
+    `part` names the half of the collective that it is about, where that is not the whole.
     """
 
     steps: int
@@ -216,6 +217,7 @@ class Claim:
     complete: bool
     chunks: int | None
     bound: StepBound | None
+    part: str = ""
 
 
 def pareto(
