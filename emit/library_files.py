@@ -52,7 +52,9 @@ def stem(found: Found, served: Range) -> str:
     return "-".join([*parts, f"{shape.steps}step", f"{shape.rounds}r{shape.chunks}c"])
 
 
-def documents(found: Found, target: str, protocol: str | None = None) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def documents(
+    found: Found, target: str, protocol: str | None = None
+) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """File name → text, and the index entries.
 
     Raises:

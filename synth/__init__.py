@@ -1,8 +1,8 @@
 """synth: topology-aware synthesis of collective-communication algorithms, with a proved gap on every answer.
 
-    import synth
-    a = synth.synthesize("allreduce", topo="dgx-a100", group=[0, 2, 4, 6])
-    a.gap, a.table(), a.save("out/")
+import synth
+a = synth.synthesize("allreduce", topo="dgx-a100", group=[0, 2, 4, 6])
+a.gap, a.table(), a.save("out/")
 """
 
 from __future__ import annotations

@@ -82,7 +82,9 @@ def _widest_loop(problem: Problem, left: Floats) -> list[int] | None:
 
 def _cycle(k: int, pairs: set[tuple[int, int]]) -> list[int] | None:
     """A Hamiltonian cycle by backtracking, neighbours in ascending order from the current rank."""
-    after = [sorted((v for u, v in pairs if u == rank), key=lambda v, r=rank: (v - r) % k) for rank in range(k)]  # type: ignore[misc]
+    after = [
+        sorted((v for u, v in pairs if u == rank), key=lambda v, r=rank: (v - r) % k) for rank in range(k)
+    ]  # type: ignore[misc]
     way, used = [0], {0}
     choices = [iter(after[0])]
     for _ in range(_SEARCH_LIMIT):

@@ -63,7 +63,9 @@ class _Commands(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="synth-collectives", prog_name="synth")
 def cli() -> None:
     """Find, prove and write algorithms for collectives on a given network.
@@ -78,8 +80,12 @@ def cli() -> None:
 def _asking(command: Callable[..., None]) -> Callable[..., None]:
     """Options that all searches share."""
     options = [
-        click.option("--topo", required=True, metavar="T", help="Machine, machine:N, family (torus:4x4) or FILE.toml."),
-        click.option("--group", metavar="RANKS", help="Ordered ranks that take part, as 0,2,4-7. Default: all."),
+        click.option(
+            "--topo", required=True, metavar="T", help="Machine, machine:N, family (torus:4x4) or FILE.toml."
+        ),
+        click.option(
+            "--group", metavar="RANKS", help="Ordered ranks that take part, as 0,2,4-7. Default: all."
+        ),
         click.option("--relay", default="none", metavar="none|all|RANKS", help="Outsiders that may forward."),
         click.option("--size", metavar="BYTES", help="One message size (64K, 1M) instead of all."),
         click.option("--chunks", type=int, metavar="C", help="Chunks a block."),
@@ -89,7 +95,9 @@ def _asking(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--budget", default="30s", metavar="TIME", help="Time for the search: 30s, 500ms, 5m."),
         click.option("--seed", type=int, default=0, metavar="N", help="Seed of the solvers."),
         click.option("--out", default="out", metavar="DIR", help="Folder for the files. Default: out."),
-        click.option("--target", default="executor-nccl", metavar="NAME", help="executor-nccl, rccl or msccl."),
+        click.option(
+            "--target", default="executor-nccl", metavar="NAME", help="executor-nccl, rccl or msccl."
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ]
     for option in reversed(options):
@@ -111,9 +119,13 @@ def _collective_command(name: str, words: str) -> None:
     run.__doc__ = f"{words}\n\n    \b\n    {example}\n    "
     command = _asking(run)
     if rooted:
-        command = click.option("--root", type=int, metavar="RANK", help="Default: the group's first.")(command)
+        command = click.option("--root", type=int, metavar="RANK", help="Default: the group's first.")(
+            command
+        )
     if name == "alltoallv":
-        command = click.option("--sizes", required=True, metavar="FILE", help="Matrix of bytes, CSV or JSON.")(command)
+        command = click.option(
+            "--sizes", required=True, metavar="FILE", help="Matrix of bytes, CSV or JSON."
+        )(command)
     cli.command(name)(command)
 
 
@@ -230,7 +242,11 @@ class _Progress:
         self.begun = begun
 
     def __call__(self, text: str, best: Algorithm | None) -> None:
-        so_far = "" if best is None else f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
+        so_far = (
+            ""
+            if best is None
+            else f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
+        )
         sys.stderr.write(f"\r\x1b[2K{time.monotonic() - self.begun:5.1f} s  {text}{so_far}")
         sys.stderr.flush()
 
@@ -262,7 +278,9 @@ def _report(found: Found, out: str, target: str, as_json: bool, begun: float) ->
         if found.ranges:
             click.echo(table(found))
         else:
-            click.echo(heading(found, said) + "\n\n" + (found.impossible or "nothing found within the budget"))
+            click.echo(
+                heading(found, said) + "\n\n" + (found.impossible or "nothing found within the budget")
+            )
         click.echo("\n" + _closing(found, paths, unsaved, begun))
     if found.ended == "interrupted":
         raise SystemExit(130)
@@ -368,7 +386,11 @@ def _topo_show(topology: str, as_json: bool) -> None:
     from topologies.topology import to_toml
 
     found = load(topology)
-    click.echo(json.dumps(_described(found), ensure_ascii=False, indent=1) if as_json else to_toml(found).rstrip("\n"))
+    click.echo(
+        json.dumps(_described(found), ensure_ascii=False, indent=1)
+        if as_json
+        else to_toml(found).rstrip("\n")
+    )
 
 
 @_topo.command("check")
@@ -387,9 +409,17 @@ def _topo_check(topology: str, as_json: bool) -> None:
         click.echo(json.dumps(said, ensure_ascii=False, indent=1))
         return
     click.echo(f"{said['topology']}: {said['summary'] or 'no summary'}")
-    click.echo(f"  {said['ranks']} ranks, {said['switches']} switches, {said['links']} links, {said['limits']} limits")
-    click.echo(f"  out of a rank {said['out_gbs']} GB/s, α {said['alpha_us']} µs{' assumed' if said['alpha_assumed'] else ''}")
-    click.echo("  every rank reaches every other" if said["connected"] else "  not connected: some ranks cannot reach others")
+    click.echo(
+        f"  {said['ranks']} ranks, {said['switches']} switches, {said['links']} links, {said['limits']} limits"
+    )
+    click.echo(
+        f"  out of a rank {said['out_gbs']} GB/s, α {said['alpha_us']} µs{' assumed' if said['alpha_assumed'] else ''}"
+    )
+    click.echo(
+        "  every rank reaches every other"
+        if said["connected"]
+        else "  not connected: some ranks cannot reach others"
+    )
 
 
 def _described(topology: Any) -> dict[str, Any]:

@@ -154,9 +154,7 @@ def allgather(k: int, _root: int = 0) -> Collective:
 
 def reducescatter(k: int, _root: int = 0) -> Collective:
     own, every = _own(k), _every(k, k)
-    return _make(
-        "reducescatter", k, 1 / k, every, own, every[:, 1], own[:, 1] * 0, nchunks=k, reduces=True
-    )
+    return _make("reducescatter", k, 1 / k, every, own, every[:, 1], own[:, 1] * 0, nchunks=k, reduces=True)
 
 
 def gather(k: int, root: int = 0) -> Collective:

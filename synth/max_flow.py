@@ -40,7 +40,11 @@ def worst_cut(problem: Problem, start_us_per_byte: float) -> list[list[int]]:
                 if value >= supply.sum() * (1 - 1e-9):
                     break
                 side = sorted(r for r in nodes if r in near)
-                out = sum(data["gbs"] for u, v, data in graph.edges(data=True) if "gbs" in data and u in near and v not in near)
+                out = sum(
+                    data["gbs"]
+                    for u, v, data in graph.edges(data=True)
+                    if "gbs" in data and u in near and v not in near
+                )
                 sent = float(sum(supply[r] for r in side if r < len(supply)))
                 if not out or sent / out / 1e3 <= us_per_byte * (1 + 1e-12):
                     break
@@ -72,7 +76,9 @@ def _graph(problem: Problem, inward: bool):  # type: ignore[no-untyped-def]
     local = {rank: i for i, rank in enumerate(problem.ranks)}
     graph = nx.DiGraph()
     graph.add_nodes_from(range(problem.nranks))
-    links = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs.tolist(), strict=True)
+    links = zip(
+        topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs.tolist(), strict=True
+    )
     for u, v, gbs in links:
         if (u < topology.nranks and u not in local) or (v < topology.nranks and v not in local):
             continue

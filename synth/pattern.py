@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from synth.collective import MAX_ENTRIES, NAMES, Collective, Floats, Ints, parse_name
+from synth.collective import MAX_ENTRIES, Collective, Floats, Ints, parse_name
 from topologies.errors import InputError
 from topologies.fields import Fields, shown
 

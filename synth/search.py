@@ -13,7 +13,7 @@ from synth.algorithm import Algorithm
 from synth.baselines import baseline
 from synth.bounds import Bound, lengths_witness, prove
 from synth.collective import Ints
-from synth.engines import direct, greedy
+from synth.engines import greedy
 from synth.engines.workers import Workers
 from synth.forms import Form, forms, mirror_links
 from synth.frontier import LARGEST, SMALLEST, Range, frontier
@@ -21,13 +21,14 @@ from synth.passes import join
 from synth.problem import Problem, hops
 from synth.schedule import Schedule, unit_gbs
 from synth.slots import slotted
-from synth.stepwise import Claim, Shape, StepSearch, Verdict, pareto
+from synth.stepwise import Claim, Pins, Shape, StepSearch, Verdict, pareto
 from synth.symmetry import Symmetry, free_symmetry
 
 ENGINES = ("auto", "greedy", "cpsat", "smt", "milp")
 WARM = ("cpsat", "linear")
 _MOST_EXTRA_STEPS = 4  # beyond the fewest: a step more seldom pays, and each costs a search
 _COMBINING_SIZE = 400_000
+COMBINING = "sums exchanged"  # the part that a claim about `engines.direct` is about
 
 
 @dataclass(frozen=True)
@@ -168,9 +169,7 @@ class _Search:
             fewest,
             ratio,
             most_steps=fewest + _MOST_EXTRA_STEPS,
-            steps=steps,
-            chunks=chunks,
-            rounds=rounds,
+            pins=Pins(steps, chunks, rounds),
             say=self._say,
         ):
             self.found.claims.append(replace(claim, part=whole.collective.name if len(halves) == 2 else ""))
@@ -253,22 +252,25 @@ class _Search:
     def _fewest_rounds(self, search: StepSearch, steps: int, chunks: int) -> None:
         ratio = _ratio_bound(self.problem, self.found.bound)
         lowest = max(steps, int(np.ceil(ratio * chunks - 1e-9)))
-        numbers = range(lowest, lowest + 12) if self.options.rounds is None else [self.options.rounds]
-        refuted = True
-        for rounds in numbers:
+        pinned = self.options.rounds
+        refuted: list[Shape] = []
+        for tried, rounds in enumerate(range(lowest, lowest + 12) if pinned is None else [pinned]):
             self._say(f"all-reduce at one go: {steps} steps, {rounds} rounds, {chunks} chunks")
-            shape = Shape(steps, rounds, chunks)
-            verdict = search.decide(shape, max(0.3, search.left() / 6))
+            verdict = search.decide(Shape(steps, rounds, chunks), max(0.3, search.left() / 6))
             if verdict.schedule is not None:
                 self._add(self.problem.with_chunks(chunks), verdict.schedule, verdict.by)
-                self.found.claims.append(
-                    Claim(steps, rounds / chunks, verdict.by, verdict, refuted, chunks, None)
+                complete = pinned is None and len(refuted) == tried
+                by = verdict.by if refuted else "cut"
+                claim = Claim(
+                    steps, rounds / chunks, by, verdict, complete, chunks, None, tuple(refuted), COMBINING
                 )
+                self.found.claims.append(claim)
                 return
-            refuted = refuted and verdict.status == "unsat"
-            if self.options.pinned and refuted:
-                claim = Claim(steps, rounds / chunks, verdict.by, None, True, chunks, None)
-                self.found.impossible = _refusal(claim, self.options)
+            if verdict.status == "unsat":
+                refuted.append(verdict.shape)
+                if pinned is not None and self.options.chunks is not None and self.options.steps is not None:
+                    claim = Claim(steps, rounds / chunks, verdict.by, None, True, chunks, None, (), COMBINING)
+                    self.found.impossible = _refusal(claim, self.options)
             if search.left() <= 0:
                 return
 
@@ -312,13 +314,11 @@ def _ratio_bound(problem: Problem, bound: Bound) -> float:
 
 
 def _refusal(claim: Claim, options: Options) -> str:
-    shape = ", ".join(
-        f"{value} {name}"
-        for name, value in (
-            ("steps", options.steps),
-            ("rounds", options.rounds),
-            ("chunks", options.chunks),
-        )
-        if value is not None
-    )
-    return f"no schedule has {shape}: proved by {claim.by}"
+    pinned = (("steps", options.steps), ("rounds", options.rounds), ("chunks", options.chunks))
+    shape = ", ".join(f"{value} {name}" for name, value in pinned if value is not None)
+    why = {
+        "relaxation": f"{claim.steps} steps need at least {claim.at_least:.6g} rounds a chunk (relaxation)",
+        "cut": f"any number of steps needs at least {claim.at_least:.6g} rounds a chunk (cut)",
+        "distance": "some chunk has further to go than there are steps",
+    }.get(claim.by, f"refuted by {claim.by}")
+    return f"no schedule has {shape}: {why}"

@@ -37,9 +37,7 @@ def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
     free = [0.0] * net.nresources
     link_free = [0.0] * net.nlinks
     active: dict[int, _Shared] = {r: _Shared(float(net.capacity_gbs[r])) for r in shared}
-    uses = [
-        net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]].tolist() for link in range(net.nlinks)
-    ]
+    uses = [net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]].tolist() for link in range(net.nlinks)]
     src, dst = net.src.tolist(), net.dst.tolist()
     alpha, rate = net.alpha_us.tolist(), net.bandwidth_gbs.tolist()
     hold = hold_us.tolist()

@@ -48,6 +48,7 @@ def row(found: Found, served: Range) -> dict[str, Any]:
     others = [a.time_us(size) for a in found.baselines]
     gap = time_us / bound_us
     optimal = gap <= OPTIMAL
+    word = "optimal: " if optimal else _regime(found, algorithm)
     return {
         "steps": algorithm.steps,
         "rounds": algorithm.rounds,
@@ -61,9 +62,19 @@ def row(found: Found, served: Range) -> dict[str, Any]:
         "bound_us": bound_us,
         "gap": max(1.0, gap) if optimal else gap,
         "optimal": optimal,
-        "proof": ("optimal: " if optimal else "") + witness.text,
+        "proof": word + witness.text,
         "vs_baseline": min(others) / time_us if others else None,
     }
+
+
+def _regime(found: Found, algorithm: Algorithm) -> str:
+    """Whether the algorithm meets the bound as messages grow, or as they shrink."""
+    huge, tiny = 1 << 60, 1e-6
+    if algorithm.time_us(huge) <= found.bound.at(huge)[0] * (1 + 1e-7):
+        return "bandwidth-optimal: "
+    if algorithm.time_us(tiny) <= found.bound.at(tiny)[0] * (1 + 1e-7):
+        return "latency-optimal: "
+    return ""
 
 
 def statement(found: Found) -> dict[str, Any]:
@@ -113,6 +124,7 @@ def _claims(found: Found) -> list[dict[str, Any]]:
                 "proved": claim.complete,
                 "by": claim.by,
                 "up_to_chunks": claim.chunks if claim.complete else None,
+                "refuted": [[r.steps, r.rounds, r.chunks] for r in claim.refuted],
             }
         )
     return claims
@@ -130,7 +142,11 @@ def size_words(size_bytes: int) -> str:
     """`1 KiB`, `180 KiB`, `1.5 GiB`, in powers of two."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size_bytes >= unit:
-            return f"{size_bytes / unit:.3g} {name}" if size_bytes < 1000 * unit else f"{size_bytes // unit} {name}"
+            return (
+                f"{size_bytes / unit:.3g} {name}"
+                if size_bytes < 1000 * unit
+                else f"{size_bytes // unit} {name}"
+            )
     return f"{size_bytes} B"
 
 

@@ -146,9 +146,7 @@ class StepSearch:
         """
         names = {"cpsat": ["cpsat"], "smt": ["smt"]}.get(self.engine, ["cpsat", "smt"])
         unknown = Answer("unknown", None, "", 0.0)
-        tickets = [
-            self.workers.ask(names[0], "solve", model, max(0.05, until - time.monotonic()), self.seed)
-        ]
+        tickets = [self.workers.ask(names[0], "solve", model, max(0.05, until - time.monotonic()), self.seed)]
         first = self.workers.first(tickets, min(until, time.monotonic() + 1.5) if len(names) > 1 else until)
         spare = unknown
         try:
@@ -179,34 +177,34 @@ def _size(problem: Problem, steps: int, symmetry: Symmetry) -> int:
     return len(symmetry.orbits) * problem.network.nlinks * steps
 
 
-def shapes(
-    steps: int, at_least: float, below: Fraction | None, most_chunks: int, most_rounds: int
-) -> Iterator[Shape]:
-    """Shapes by rising rounds a chunk (then chunks), from the bound up, better than `below`."""
+def shapes(steps: int, at_least: float, below: Fraction | None, most_chunks: int) -> list[Shape]:
+    """All shapes of up to `most_chunks` chunks from the bound up, by rising rounds a chunk (then chunks).
+
+    They end below `below`, or a little above what one chunk needs, for all numbers of chunks alike.
+    """
+    ceiling = Fraction(max(steps, _ceil(at_least)) + 2)
+    if below is not None:
+        ceiling = min(ceiling, below)
     found = []
     for chunks in range(1, most_chunks + 1):
-        lowest = max(steps, -int(-(at_least * chunks - _ROUND_OFF) // 1))
-        for rounds in range(lowest, most_rounds + 1):
-            ratio = Fraction(rounds, chunks)
-            if below is not None and ratio >= below:
-                break
-            if ratio >= Fraction(lowest, chunks) + 2 * max(1, int(at_least)):
-                break
+        rounds = max(steps, _ceil(at_least * chunks))
+        while Fraction(rounds, chunks) < ceiling:
             found.append(Shape(steps, rounds, chunks))
-    seen = set()
-    for shape in sorted(found, key=lambda s: (s.ratio, s.chunks)):
-        # twice the rounds for twice the chunks is asked only if once was not possible
-        if (shape.rounds, shape.chunks) not in seen:
-            seen.add((shape.rounds, shape.chunks))
-            yield shape
+            rounds += 1
+    return sorted(found, key=lambda s: (s.ratio, s.chunks))
+
+
+def _ceil(value: float) -> int:
+    return -int(-(value - _ROUND_OFF) // 1)
 
 
 @dataclass(frozen=True)
 class Claim:
     """What is proved of a number of steps: at least `at_least` rounds a chunk, and by what.
 
-    `best` is the shape found, if any. `complete`: no better shape with this many steps exists, for any number of
-    chunks (by the relaxation or a cut) or for up to `chunks` of them (each better shape refuted).
+    `best` is the shape found, if any. `complete`: no better shape with this many steps exists: for any number of
+    chunks (by the relaxation or a cut), or if `chunks` is set for up to so many (each better one was refuted).
+    `refuted` are the shapes for which a solver proved that there is no schedule.
     `part` names the half of the collective that it is about, where that is not the whole.
     """
 
@@ -217,7 +215,20 @@ class Claim:
     complete: bool
     chunks: int | None
     bound: StepBound | None
+    refuted: tuple[Shape, ...] = ()
     part: str = ""
+
+
+@dataclass(frozen=True)
+class Pins:
+    """Numbers of steps, chunks a block and rounds that the user pinned."""
+
+    steps: int | None = None
+    chunks: int | None = None
+    rounds: int | None = None
+
+    def admits(self, shape: Shape) -> bool:
+        return self.chunks in (None, shape.chunks) and self.rounds in (None, shape.rounds)
 
 
 def pareto(
@@ -226,34 +237,23 @@ def pareto(
     ratio_bound: float,
     *,
     most_steps: int,
-    most_chunks: int = MOST_CHUNKS,
-    steps: int | None = None,
-    chunks: int | None = None,
-    rounds: int | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    pins: Pins,
+    say: Callable[[str], None],
 ) -> Iterator[Claim]:
     """Claims for rising numbers of steps, until no further step can help, the deadline, or `most_steps`.
 
-    Args:
-        ratio_bound: rounds a chunk that no number of steps can beat (from cuts).
-        steps, chunks, rounds: pinned by the user.
+    `ratio_bound`: rounds a chunk that no number of steps can beat (from cuts).
     """
     best: Fraction | None = None
-    numbers = range(fewest_steps, most_steps + 1) if steps is None else [steps]
-    for count in numbers:
+    for count in range(fewest_steps, most_steps + 1) if pins.steps is None else [pins.steps]:
         if search.left() <= 0 or (best is not None and float(best) <= ratio_bound * (1 + _ROUND_OFF)):
             return
         say(f"{count} steps")
         bound = search.bound(count)
         floor = max(ratio_bound, bound.ratio if bound else 0.0)
-        if floor == float("inf"):
-            yield Claim(count, floor, "distance", None, True, None, bound)
-            continue
         if best is not None and floor >= float(best) * (1 - _ROUND_OFF):
             continue  # as many rounds a chunk with more steps: never faster
-        claim = _best_shape(
-            search, count, floor, best, most_chunks if chunks is None else chunks, chunks, rounds, bound, say
-        )
+        claim = _best_shape(search, count, floor, best, pins, bound, say)
         if claim.best is not None:
             best = claim.best.shape.ratio
         yield claim
@@ -264,32 +264,42 @@ def _best_shape(
     count: int,
     floor: float,
     below: Fraction | None,
-    most_chunks: int,
-    chunks: int | None,
-    rounds: int | None,
+    pins: Pins,
     bound: StepBound | None,
     say: Callable[[str], None],
 ) -> Claim:
     by = "relaxation" if bound is not None and bound.ratio >= floor else "cut"
-    most_rounds = max(count, int(floor * most_chunks + 1)) + count if rounds is None else rounds
-    refuted = True
-    tries = 0
-    for shape in shapes(count, floor, below, most_chunks, most_rounds):
-        if (chunks is not None and shape.chunks != chunks) or (
-            rounds is not None and shape.rounds != rounds
-        ):
-            continue
-        if tries >= _TRIES or search.left() <= 0:
-            refuted = False
+    if floor == float("inf"):
+        return Claim(count, floor, "distance", None, True, None, bound)
+    most_chunks = MOST_CHUNKS if pins.chunks is None else pins.chunks
+    if pins.rounds is not None and pins.chunks is not None:
+        pinned = Shape(count, pins.rounds, pins.chunks)
+        asked = [pinned] if float(pinned.ratio) >= floor * (1 - _ROUND_OFF) else []
+    else:
+        asked = [s for s in shapes(count, floor, below, most_chunks) if pins.admits(s)]
+    refuted: list[Shape] = []
+    for tried, shape in enumerate(asked):
+        if tried >= _TRIES or search.left() <= 0:
             break
-        tries += 1
         say(f"{count} steps, {shape.rounds} rounds, {shape.chunks} chunks")
         verdict = search.decide(shape, max(0.3, search.left() / 5))
         if verdict.status == "sat":
             exact = float(shape.ratio) <= floor * (1 + _ROUND_OFF)
-            if refuted and not exact:
-                by = verdict.by
-            limit = None if exact else most_chunks
-            return Claim(count, floor, by, verdict, exact or refuted, limit, bound)
-        refuted = refuted and verdict.status == "unsat"
-    return Claim(count, floor, by, None, refuted and tries > 0, most_chunks, bound)
+            whole = len(refuted) == tried and pins.chunks is None and pins.rounds is None
+            if exact:
+                return Claim(count, floor, by, verdict, True, None, bound, tuple(refuted))
+            return Claim(
+                count,
+                floor,
+                verdict.by,
+                verdict,
+                whole,
+                most_chunks if whole else None,
+                bound,
+                tuple(refuted),
+            )
+        if verdict.status == "unsat":
+            refuted.append(shape)
+            by = verdict.by
+    none_left = len(refuted) == len(asked) and (not asked or pins.rounds is not None)
+    return Claim(count, floor, by, None, none_left, most_chunks if asked else None, bound, tuple(refuted))

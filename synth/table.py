@@ -80,11 +80,12 @@ def _proved(said: dict[str, Any]) -> list[str]:
     for claim in said["k_synchronous"]:
         if not claim["proved"] or claim["rounds"] is None:
             continue
-        shape = f"{claim['steps']} steps, {claim['rounds']} rounds, {claim['chunks']} chunks"
-        limit = claim["up_to_chunks"]
-        whom = "" if limit is None else f" up to {limit} chunks"
-        part = f"{claim['part']}: " if claim["part"] else ""
+        steps, limit = claim["steps"], claim["up_to_chunks"]
+        part = f" ({claim['part']})" if claim["part"] else ""
+        whom = "for any number of chunks" if limit is None else f"for up to {limit} chunks"
+        means = {"cut": "a cut", "relaxation": "the linear relaxation"}.get(claim["by"], claim["by"])
         lines.append(
-            f"k-synchronous: {part}{shape}; no fewer rounds a chunk in {claim['steps']} steps{whom} ({claim['by']})"
+            f"k-synchronous{part}: {claim['rounds']} rounds / {claim['chunks']} chunks is the least"
+            f" in {steps} step{'s' if steps > 1 else ''} {whom}, by {means}"
         )
     return lines

@@ -110,9 +110,7 @@ def _check_resources(problem: Problem, schedule: Schedule, tolerance: float) -> 
     level = np.cumsum(change[order])
     kept = both[order]
     begins = np.flatnonzero(np.diff(kept, prepend=-1))
-    base = np.repeat(
-        np.concatenate([[0.0], level[begins[1:] - 1]]), np.diff(np.append(begins, len(kept)))
-    )
+    base = np.repeat(np.concatenate([[0.0], level[begins[1:] - 1]]), np.diff(np.append(begins, len(kept))))
     over = level - base > net.capacity_gbs[kept] * (1 + 1e-6)
     if over.any():
         at = int(np.argmax(over))

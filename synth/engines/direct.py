@@ -92,9 +92,7 @@ def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) 
     for chunk in range(collective.nchunks):
         for rank in range(n):
             first = min(
-                zip(
-                    names.chunk_images[:, chunk].tolist(), names.rank_images[:, rank].tolist(), strict=True
-                )
+                zip(names.chunk_images[:, chunk].tolist(), names.rank_images[:, rank].tolist(), strict=True)
             )
             if first in done:
                 continue

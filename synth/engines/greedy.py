@@ -50,7 +50,8 @@ def solve(problem: Problem, size_bytes: float) -> Schedule:
     sends: list[tuple[float, int, int, int]] = []
     for chunk in _order(problem, holders, wanted):
         sends += [
-            (start, chunk, link, step) for start, link, step in state.grow(holders[chunk], wanted[chunk], hold[chunk])
+            (start, chunk, link, step)
+            for start, link, step in state.grow(holders[chunk], wanted[chunk], hold[chunk])
         ]
     sends.sort()
     columns = np.array([s[1:] for s in sends], dtype=np.int64).reshape(-1, 3)
@@ -125,7 +126,9 @@ class _State:
                 missing.discard(v)
         return sends
 
-    def _soonest(self, arrived: dict[int, float], missing: set[int], hold: float) -> tuple[int, dict[int, int]]:
+    def _soonest(
+        self, arrived: dict[int, float], missing: set[int], hold: float
+    ) -> tuple[int, dict[int, int]]:
         """The missing rank that can have the chunk first, and the links on the way (Dijkstra)."""
         reached: dict[int, float] = dict(arrived)
         parent: dict[int, int] = {}
