@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from emit.goal import Goal
@@ -302,7 +303,7 @@ def _topological(ops: list[_Op], place: dict[int, tuple[int, int]]) -> list[_Op]
     followers: dict[int, list[_Op]] = defaultdict(list)
     waits: dict[int, int] = {id(op): 0 for op in ops}
     for queue in blocks.values():
-        for earlier, later in zip(queue, queue[1:], strict=False):
+        for earlier, later in pairwise(queue):
             followers[id(earlier)].append(later)
             waits[id(later)] += 1
     for op in ops:

@@ -82,9 +82,9 @@ def _widest_loop(problem: Problem, left: Floats) -> list[int] | None:
 
 def _cycle(k: int, pairs: set[tuple[int, int]]) -> list[int] | None:
     """A Hamiltonian cycle by backtracking, neighbours in ascending order from the current rank."""
-    after = [
-        sorted((v for u, v in pairs if u == rank), key=lambda v, r=rank: (v - r) % k) for rank in range(k)
-    ]  # type: ignore[misc]
+    after: list[list[int]] = [[] for _ in range(k)]
+    for u, v in sorted(pairs, key=lambda pair: (pair[0], (pair[1] - pair[0]) % k)):
+        after[u].append(v)
     way, used = [0], {0}
     choices = [iter(after[0])]
     for _ in range(_SEARCH_LIMIT):

@@ -194,7 +194,7 @@ class _Finder:
         carried = np.zeros(net.nlinks)
         carried[both] = load[net.src[both], net.dst[both]]
         busy = np.bincount(net.uses_idx, weights=carried[self.link_of], minlength=net.nresources)
-        busy /= net.capacity_gbs
+        busy = busy / net.capacity_gbs
         worst = int(busy.argmax())
         alpha = float(net.alpha_us.min())
         text = f"one hop or two: {net.resource_names[worst]}, {net.capacity_gbs[worst]:.6g} GB/s"

@@ -59,7 +59,7 @@ class _Commands(click.Group):
             raise InputError(f"command {name[:60]!r} is not known{hint} See synth --help")
         return super().resolve_command(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - in the order of the file
         return list(self.commands)
 
 
@@ -135,7 +135,7 @@ def _named(name: str, sizes: str | None) -> Any:
     from synth.collective import alltoallv
     from synth.pattern import read_sizes
 
-    return alltoallv(read_sizes(sizes))
+    return alltoallv(read_sizes(sizes).astype(float))
 
 
 for _name, _words in _COLLECTIVES.items():

@@ -60,7 +60,7 @@ def _supplies(problem: Problem, inward: bool) -> Floats:
     weight = collective.fraction[:, None]
     if inward:
         plain = ~collective.reduces & (collective.holds.sum(axis=1) == 1)
-        table = (holds[plain] * weight[plain]).T @ wants[plain]
+        table: Floats = (holds[plain] * weight[plain]).T @ wants[plain]
     else:
         these = collective.reduces & (collective.wants.sum(axis=1) == 1)
         table = (wants[these] * weight[these]).T @ holds[these]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
+from synth.collective import Ints
 from synth.engines import direct, ksync
 from synth.engines.answer import Answer
 from synth.engines.linear import LinearAnswer
@@ -60,7 +61,7 @@ class StepBound:
 
 
 Builder = Callable[[Problem, int, int, Symmetry], ksync.StepModel]
-Reader = Callable[[Problem, ksync.StepModel, "ksync.Ints", Symmetry], Schedule]
+Reader = Callable[[Problem, ksync.StepModel, Ints, Symmetry], Schedule]
 
 
 class StepSearch:

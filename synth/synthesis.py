@@ -33,7 +33,7 @@ class Synthesis:
     @property
     def gap(self) -> float:
         """The largest time / bound over the algorithms, each at the size it is shown for."""
-        return max(row["gap"] for row in self.algorithms)
+        return max(float(row["gap"]) for row in self.algorithms)
 
     def algorithm(self, size_bytes: int) -> Algorithm:
         """The algorithm that serves a message size."""

@@ -6,6 +6,7 @@ It shares no code with the simulator or the engines: times are checked against t
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from synth.collective import Bools, Floats, Ints
 from synth.problem import Problem
@@ -157,7 +158,7 @@ def _replay_step(
     arrival: Floats,
     rows: Ints,
     first: int,
-    content: Ints,
+    content: NDArray[np.int32],
     earliest: Floats,
     latest: Floats,
     reducing: Bools,
@@ -207,7 +208,9 @@ def _replay_step(
     np.maximum.at(latest, (chunk, dst), arrival[rows])
 
 
-def _check_outputs(problem: Problem, content: Ints, first: int, holds: Bools, reducing: Bools) -> None:
+def _check_outputs(
+    problem: Problem, content: NDArray[np.int32], first: int, holds: Bools, reducing: Bools
+) -> None:
     collective = problem.collective
     wants = collective.wants[first : first + len(content)]
     right = np.where(

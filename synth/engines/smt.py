@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def solve(model: StepModel, budget_s: float, seed: int) -> Answer:
     # more[s][k]: step s has at least k + 2 rounds
     more = [[z3.Bool(f"r{s}_{k}") for k in range(most - 1)] for s in range(model.nsteps)]
     for row in more:
-        for fewer, further in zip(row, row[1:], strict=False):
+        for fewer, further in pairwise(row):
             solver.add(z3.Implies(further, fewer))
     if most > 1:
         solver.add(z3.PbEq([(b, 1) for row in more for b in row], most - 1))
