@@ -8,7 +8,7 @@ sent in a step is read before what arrives in it is written.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -61,19 +61,25 @@ def lower(
         )
     named = collective.name in _NAMED and not problem.relays
     inplace = named and collective.name in _INPLACE
-    ranks = [_Rank(collective, rank, inplace) for rank in range(problem.nranks)]
     limits = limits_of(target)
+    fused = "rrc" in limits.ops
+    ranks = [_Rank(collective, rank, inplace, fused) for rank in range(problem.nranks)]
     _fill(algorithm, ranks)
+    # a channel has room for so many peers; a pair's lane follows from its distance, so that both ends agree
+    lanes = -(-(problem.nranks - 1) // limits.tbs_per_channel)
     channels = 1
     while True:
-        gpus = [_blocks(rank, channels) for rank in ranks]
+        gpus = [
+            _blocks(rank, channels, lambda u, v: (v - u) % problem.nranks * lanes // problem.nranks)
+            for rank in ranks
+        ]
         longest = max((len(tb.steps) for gpu in gpus for tb in gpu.threadblocks), default=0)
         if longest <= limits.steps_per_tb:
             break
         channels = max(channels + 1, channels * longest // limits.steps_per_tb)
-        if channels > limits.channels:
+        if channels * lanes > limits.channels:
             raise InputError(
-                f"{name}: needs {longest} steps in a threadblock even with {channels - 1} channels;"
+                f"{name}: needs {longest} steps in a threadblock even with {limits.channels} channels;"
                 f" {target} has room for {limits.steps_per_tb}; use fewer chunks (--chunks)"
             )
     per_loop = collective.nchunks
@@ -130,8 +136,8 @@ def custom_goal(collective: Collective, nranks: int) -> Goal:
 class _Rank:
     """One rank's buffers and its instructions in the order in which they touch the cells."""
 
-    def __init__(self, collective: Collective, rank: int, inplace: bool) -> None:
-        self.rank, self.reduces = rank, collective.reduces
+    def __init__(self, collective: Collective, rank: int, inplace: bool, fused: bool) -> None:
+        self.rank, self.fused = rank, fused
         pre = collective.pre[:, 0] == rank
         post = collective.post[:, 0] == rank
         held = dict(zip(collective.pre[pre, 1].tolist(), collective.in_index[pre].tolist(), strict=True))
@@ -199,10 +205,19 @@ class _Rank:
     def receive(self, chunk: int, adds: bool, block: tuple[str, int, int]) -> None:
         cell = self.target(chunk)
         home = self.home.get(chunk)
-        if adds and home is not None:
+        if not adds or home is None:
+            self.add(_Op(self.rank, "r", cell, cell, block), [], cell)
+        elif self.fused:
             self.add(_Op(self.rank, "rrc", home, cell, block), [home], cell)
         else:
-            self.add(_Op(self.rank, "r", cell, cell, block), [], cell)
+            # received beside what it is added to, in scratch if that is where it must end
+            beside = cell
+            if home == cell:
+                beside = ("s", self.scratch)
+                self.scratch += 1
+            self.add(_Op(self.rank, "r", beside, beside, block), [], beside)
+            other = beside if home == cell else home
+            self.add(_Op(self.rank, "re", other, cell, block), [other, cell], cell)
         self.home[chunk] = cell
 
     def settle(self) -> None:
@@ -231,8 +246,8 @@ def _fill(algorithm: Algorithm, ranks: list[_Rank]) -> None:
         rank.settle()
 
 
-def _blocks(rank: _Rank, channels: int) -> Gpu:
-    """Threadblocks of one rank, each connection's sends dealt out over `channels` in runs."""
+def _blocks(rank: _Rank, channels: int, lane: Callable[[int, int], int]) -> Gpu:
+    """Threadblocks of one rank, each connection's sends dealt out over `channels` of its lane in runs."""
     by_block: dict[tuple[str, int, int], list[_Op]] = defaultdict(list)
     connections: dict[tuple[str, int], list[_Op]] = defaultdict(list)
     for op in rank.ops:
@@ -240,8 +255,11 @@ def _blocks(rank: _Rank, channels: int) -> Gpu:
     for (kind, peer), ops in sorted(connections.items()):
         ops.sort(key=lambda op: op.block[2])
         share = -(-len(ops) // channels)
+        first = 0
+        if kind != "local":
+            first = channels * (lane(rank.rank, peer) if kind == "s" else lane(peer, rank.rank))
         for i, op in enumerate(ops):
-            by_block[kind, peer, i // share].append(op)
+            by_block[kind, peer, first + i // share].append(op)
     keys = sorted(by_block)
     place = {id(op): (b, i) for b, key in enumerate(keys) for i, op in enumerate(by_block[key])}
     needed = _pruned(rank.ops, place)

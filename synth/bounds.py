@@ -193,7 +193,7 @@ class _Finder:
         both = (net.src < k) & (net.dst < k) & single_way
         carried = np.zeros(net.nlinks)
         carried[both] = load[net.src[both], net.dst[both]]
-        busy = np.bincount(net.uses_idx, weights=carried[self.link_of], minlength=net.nresources)
+        busy: Floats = np.bincount(net.uses_idx, weights=carried[self.link_of], minlength=net.nresources)
         busy = busy / net.capacity_gbs
         worst = int(busy.argmax())
         alpha = float(net.alpha_us.min())

@@ -91,7 +91,7 @@ def _asking(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--chunks", type=int, metavar="C", help="Chunks a block."),
         click.option("--steps", type=int, metavar="S", help="Steps (k-synchronous model)."),
         click.option("--rounds", type=int, metavar="R", help="Rounds of all steps together."),
-        click.option("--engine", default="auto", metavar="E", help="auto, greedy, cpsat, smt or milp."),
+        click.option("--engine", default="auto", metavar="E", help="auto, route, cpsat, smt or milp."),
         click.option("--budget", default="30s", metavar="TIME", help="Time for the search: 30s, 500ms, 5m."),
         click.option("--seed", type=int, default=0, metavar="N", help="Seed of the solvers."),
         click.option("--out", default="out", metavar="DIR", help="Folder for the files. Default: out."),
@@ -194,7 +194,7 @@ def _synthesize(
     from synth.engines.workers import Workers
 
     # the solvers load while the question is read
-    with Workers(("cpsat", "linear") if engine != "greedy" else ()) as workers:
+    with Workers(("cpsat", "linear") if engine != "route" else ()) as workers:
         from synth.pattern import parse_size
         from synth.problem import parse_ranks
         from synth.synthesis import synthesize

@@ -28,6 +28,7 @@ def frontier(algorithms: Sequence[Algorithm]) -> list[Range]:
     """Cover all sizes with the fastest of the algorithms, in predicted time; few rather than many."""
     if not algorithms:
         return []
+    algorithms = _worth_looking_at(algorithms)
     sizes = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
     times = {id(a): [a.time_us(size) for size in sizes] for a in algorithms}
     kept = sorted(algorithms, key=lambda a: (a.steps, len(a.schedule), a.chunks))
@@ -51,6 +52,18 @@ def frontier(algorithms: Sequence[Algorithm]) -> list[Range]:
     if len(ranges) == 1:
         return [Range(ranges[0].algorithm, 0, None, LARGEST)]
     return ranges
+
+
+def _worth_looking_at(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
+    """Without those that are clearly slower than others at a few sizes spread over the whole range."""
+    few = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), 4)]
+    times = [[a.time_us(size) for size in few] for a in algorithms]
+    best = [min(column) for column in zip(*times, strict=True)]
+    return [
+        a
+        for a, own in zip(algorithms, times, strict=True)
+        if any(t <= 1.2 * b for t, b in zip(own, best, strict=True))
+    ]
 
 
 def _loss(kept: Sequence[Algorithm], without: Algorithm, times: dict[int, list[float]]) -> float:

@@ -77,8 +77,7 @@ def unreverse(original: Problem, schedule: Schedule) -> Schedule:
     """The schedule of `original` from one of `reverse(original)`; plain values stay copies."""
     schedule = tidy(reverse(original), schedule)
     last = schedule.nsteps - 1
-    back = np.argsort(last - schedule.step[::-1], kind="stable")
-    rows = np.arange(len(schedule))[::-1][back]
+    rows = np.arange(len(schedule))[::-1]
     chunk = schedule.chunk[rows]
     return untimed(chunk, schedule.link[rows], last - schedule.step[rows], original.collective.reduces[chunk])
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -63,12 +64,12 @@ def read_pattern(path: str | Path) -> Collective:
     """The collective that a pattern file states, with one chunk a block and its root at position 0.
 
     The message size is the largest sum of weights that a position holds before (its fullest send buffer, the
-    same data once); a chunk's fraction is its weight over that. Chunks are numbered in file order. A position's
-    places in its input buffer are numbered in file order too, one a chunk that it holds or one for all chunks of
-    the same `data`; those in its output buffer, one a chunk that it wants.
+    same data once); a chunk's fraction is its weight over that. Chunks are numbered in file order, and so are
+    a position's places: in its input buffer one a chunk that it holds, or one for all chunks of the same
+    `data`; in its output buffer one a chunk that it wants. A position outside `of` does not hold the chunk.
 
-    A position outside `of` does not hold the chunk. Chunks travel apart even where they name the same data: a
-    schedule does not build one chunk's sum out of another's, and a bound speaks of such schedules only.
+    Chunks travel apart even where they name the same data: a schedule does not build one chunk's sum out of
+    another's, and a bound speaks of such schedules only.
 
     Raises:
         InputError: the file cannot be read, is not TOML, or does not state a pattern with something to move.
@@ -95,7 +96,7 @@ def read_pattern(path: str | Path) -> Collective:
         if cells > MAX_ENTRIES:
             table.fail(
                 "count",
-                f"up to here {cells} places of chunks at ranks; at most {MAX_ENTRIES}, use fewer and heavier chunks",
+                f"up to here {cells} entries (rank, chunk); at most {MAX_ENTRIES}, use fewer and heavier chunks",
             )
         entries.append(entry)
     _check_data(entries)
@@ -108,12 +109,12 @@ def _name(top: Fields) -> str:
     name = top.string("name")
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name):
         top.fail("name", f"{shown(name)} is no short plain word; write 1 to 40 letters, digits, _ or -")
-    try:
+    known = ""
+    with suppress(InputError):
         known = parse_name(name)
-    except InputError:
-        return name
-    # Others go by the name: a pattern called allreduce would be taken for it.
-    top.fail("name", f"{shown(name)} is the collective {known}; give the pattern a name of its own")
+    if known:  # others go by the name: a pattern called allreduce would be taken for it
+        top.fail("name", f"{shown(name)} is the collective {known}; give the pattern a name of its own")
+    return name
 
 
 def _entry(table: Fields, nranks: int) -> _Entry:
@@ -182,41 +183,32 @@ def _positions(table: Fields, key: str, nranks: int) -> Ints:
 def _check_data(entries: list[_Entry]) -> None:
     """Entries of the same data must agree, and no two may state one value apart from itself."""
     first: dict[str, _Entry] = {}
-    value_of: dict[tuple[str, int], int] = {}
+    values: set[tuple[str, int]] = set()
     sums: set[tuple[str, bytes]] = set()
     for entry in entries:
         if not entry.data:
             continue
         known = first.setdefault(entry.data, entry)
-        for key, mine, other in (
-            ("weight", entry.weight, known.weight),
-            ("count", entry.count, known.count),
-        ):
+        for key, mine, other in (("weight", entry.weight, known.weight), ("count", entry.count, known.count)):
             if mine != other:
                 entry.table.fail(
                     key,
-                    f"{mine:g} for data {shown(entry.data)}, which has {other:g} in [[chunk]] number"
-                    f" {(known.table.index or 0) + 1}; the same data has the same {key} everywhere",
+                    f"{mine:g}, but {other:g} in an earlier chunk of data {shown(entry.data)};"
+                    " the same data has one weight and one count",
                 )
         # Two chunks for one value would be sent, and counted in bounds, twice over.
         if entry.reduces:
-            asked = (entry.data, entry.holders.tobytes())
-            if asked in sums:
-                entry.table.fail(
-                    "data",
-                    f"an earlier chunk asks for the same sum of {shown(entry.data)};"
-                    " state it once with all positions in `to`",
-                )
-            sums.add(asked)
-            continue
-        for holder in entry.holders.tolist():
-            other = value_of.setdefault((entry.data, holder), entry.table.index or 0)
-            if other != entry.table.index:
-                entry.table.fail(
-                    "data",
-                    f"{shown(entry.data)} of position {holder} is already [[chunk]] number {other + 1};"
-                    " state it once with all positions in `to`",
-                )
+            again = (entry.data, entry.holders.tobytes()) in sums
+            sums.add((entry.data, entry.holders.tobytes()))
+        else:
+            again = any((entry.data, holder) in values for holder in entry.holders.tolist())
+            values.update((entry.data, holder) for holder in entry.holders.tolist())
+        if again:
+            what = "sum" if entry.reduces else "value"
+            entry.table.fail(
+                "data",
+                f"an earlier chunk has this {what} of {shown(entry.data)}; state it once, all positions in `to`",
+            )
 
 
 def _moves(entry: _Entry) -> bool:
@@ -303,8 +295,8 @@ def _bytes(text: str, what: str) -> int:
 def read_sizes(path: str | Path) -> Ints:
     """Bytes that position i sends to position j, int64 of shape (k, k), 2 ≤ k ≤ 4096.
 
-    The file is text, k rows of k sizes with commas or blanks between them and `#` before comments, or JSON, an
-    array of k arrays. Sizes as `parse_size` takes them, 0 included.
+    The file is text, k rows of k sizes with commas or blanks between them and `#` before comments, or JSON,
+    an array of k arrays. Sizes as `parse_size` takes them, 0 included.
 
     Raises:
         InputError: the file cannot be read, an entry is no size, or the rows do not make a square.

@@ -13,7 +13,8 @@ from synth.algorithm import Algorithm
 from synth.baselines import baseline
 from synth.bounds import Bound, lengths_witness, prove
 from synth.collective import Ints
-from synth.engines import greedy
+from synth.dispatch import dispatched
+from synth.engines import route
 from synth.engines.workers import Workers
 from synth.forms import Form, forms, mirror_links
 from synth.frontier import LARGEST, SMALLEST, Range, frontier
@@ -24,10 +25,11 @@ from synth.slots import slotted
 from synth.stepwise import Claim, Pins, Shape, StepSearch, Verdict, pareto
 from synth.symmetry import Symmetry, free_symmetry
 
-ENGINES = ("auto", "greedy", "cpsat", "smt", "milp")
+ENGINES = ("auto", "route", "cpsat", "smt", "milp")
 WARM = ("cpsat", "linear")
 _MOST_EXTRA_STEPS = 4  # beyond the fewest: a step more seldom pays, and each costs a search
 _COMBINING_SIZE = 400_000
+_CONSTRUCTIVE_SHARE = 0.1  # of the budget
 COMBINING = "sums exchanged"  # the part that a claim about `engines.direct` is about
 
 
@@ -98,14 +100,14 @@ class _Search:
             found.bound = prove(self.problem, max_flow=False)
             if not options.pinned:
                 self._construct()
-            if options.engine != "greedy":
+                found.baselines = baseline(self.problem)
+                self.algorithms += found.baselines
+            if options.engine != "route":
                 self._exact()
                 if self.problem.collective.name == "allreduce":
                     self._combining()
                 if options.engine in ("auto", "milp"):
                     self._timed()
-            if not options.pinned:
-                found.baselines = baseline(self.problem)
             self._tighten()
         except KeyboardInterrupt:
             found.ended = "interrupted"
@@ -125,7 +127,7 @@ class _Search:
         return found
 
     def _add(self, problem: Problem, schedule: Schedule, engine: str) -> None:
-        if engine != greedy.NAME:
+        if engine != route.NAME:
             schedule = slotted(problem, schedule)
         algorithm = Algorithm(problem, schedule, engine)
         self.algorithms.append(algorithm)
@@ -135,15 +137,25 @@ class _Search:
         self.progress(text, self.latest)
 
     def _construct(self) -> None:
-        """Answers at once, for small and for large messages."""
-        large = self.options.size or LARGEST
-        small = self.options.size or SMALLEST
+        """Answers at once: shallow trees for small messages, deeper ones of more chunks for large."""
+        large, small = self.options.size or LARGEST, self.options.size or SMALLEST
         halves = forms(self.problem)
-        for chunks, size in ((1, small), (1, large), (4, large)):
-            if self.problem.collective.nchunks * chunks * self.problem.nranks > 300_000 and self.algorithms:
-                break
-            parts = [form.back(chunks, greedy.solve(form.copying(chunks), size)) for form in halves]
-            self._add(self.problem.with_chunks(halves[0].chunks(chunks)), _joined(parts), greedy.NAME)
+        source = halves[0].copying(1).collective.pre[:, 0]
+        several = (8, 64) if len(np.unique(source)) == 1 else (4,)
+        plans = [(1, small, 1.0, 1), (1, large, 1.0, 3), (1, large, 0.5, 3)]
+        plans += [(chunks, large, depth, 3) for chunks in several for depth in (0.0, 0.5, 1.0)]
+        spent = 0.0
+        for chunks, size, depth, passes in plans:
+            # told by counting, not by the clock: the same question must get the same answer
+            spent += sum(route.work(form.copying(chunks)) for form in halves) * passes
+            if spent > _CONSTRUCTIVE_SHARE * self.options.budget_s and self.algorithms:
+                continue
+            parts = [
+                form.back(chunks, route.solve(form.copying(chunks), size, depth, passes)) for form in halves
+            ]
+            problem = self.problem.with_chunks(halves[0].chunks(chunks))
+            schedule = parts[0] if len(parts) == 1 else dispatched(problem, join(*parts), size)
+            self._add(problem, schedule, route.NAME)
             self._say("constructive search")
 
     def _exact(self) -> None:
@@ -223,7 +235,7 @@ class _Search:
             )
             if verdict.schedule is not None:
                 return verdict.schedule
-        return greedy.solve(form.copying(shape.chunks), LARGEST)
+        return route.solve(form.copying(shape.chunks), LARGEST)
 
     def _combining(self) -> None:
         """All-reduce in fewer steps than a reduce-scatter and an all-gather need."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from synth.problem import Problem
 from synth.schedule import Schedule
+from topologies.network import Network
 
 US_PER_BYTE_AT_1_GBS = 1e-3
 
@@ -33,11 +35,10 @@ def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
     net = problem.network
     collective = problem.collective
     hold_us = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
-    shared = _shared_resources(problem)
+    shared, uses = _plan(net)
     free = [0.0] * net.nresources
     link_free = [0.0] * net.nlinks
     active: dict[int, _Shared] = {r: _Shared(float(net.capacity_gbs[r])) for r in shared}
-    uses = [net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]].tolist() for link in range(net.nlinks)]
     src, dst = net.src.tolist(), net.dst.tolist()
     alpha, rate = net.alpha_us.tolist(), net.bandwidth_gbs.tolist()
     hold = hold_us.tolist()
@@ -99,12 +100,15 @@ def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float
     return time_us(problem, timed(problem, schedule, size_bytes))
 
 
-def _shared_resources(problem: Problem) -> list[int]:
-    """Resources that several sends can use at once, because some link through them is narrower."""
-    net = problem.network
+@lru_cache(maxsize=8)
+def _plan(net: Network) -> tuple[list[int], list[list[int]]]:
+    """Resources that several sends can use at once, because some link through them is narrower; and every link's."""
     link_of = np.repeat(np.arange(net.nlinks), net.uses_ptr[1:] - net.uses_ptr[:-1])
     narrow = net.bandwidth_gbs[link_of] < net.capacity_gbs[net.uses_idx] * (1 - 1e-12)
-    return [int(r) for r in np.unique(net.uses_idx[narrow])]
+    cuts = net.uses_ptr.tolist()
+    flat = net.uses_idx.tolist()
+    uses = [flat[cuts[i] : cuts[i + 1]] for i in range(net.nlinks)]
+    return [int(r) for r in np.unique(net.uses_idx[narrow])], uses
 
 
 class _Shared:

@@ -81,7 +81,7 @@ def synthesize(
         root: rank of the root for rooted collectives; the group's first when None.
         size: bytes; with it the one best algorithm, without it the frontier over all sizes.
         chunks, steps, rounds: pin the shape (k-synchronous model).
-        engine: one of auto, greedy, cpsat, smt, milp.
+        engine: one of auto, route, cpsat, smt, milp.
         budget: seconds.
 
     Raises:
@@ -106,5 +106,5 @@ def synthesize(
     options = Options(size, chunks, steps, rounds, engine, budget, seed)
     if workers is not None:
         return Synthesis(search(problem, options, workers, progress))
-    with Workers(WARM if engine != "greedy" else ()) as own:
+    with Workers(WARM if engine != "route" else ()) as own:
         return Synthesis(search(problem, options, own, progress))

@@ -1,0 +1,38 @@
+# Needs python3 (3.11 or newer) with venv; everything else comes into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+EXAMPLE := allreduce --topo dgx-a100 --group 0,2,4,6
+
+.PHONY: demo test results clean
+.DELETE_ON_ERROR:
+
+demo: .venv/.installed
+	$(BIN)/synth $(EXAMPLE)
+	@for file in out/allreduce-dgx-a100-0.2.4.6-*.xml; do $(BIN)/synth verify "$$file" || exit; done
+
+test: .venv/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --durations=15
+
+results: .venv/.installed
+	@for script in $$(LC_ALL=C ls results/*.py); do echo "== $$script"; $(BIN)/python "$$script" || exit; done
+
+clean:
+	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "needs Python 3.11 or newer (make PYTHON=python3.11 …)" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+
+# the stamps: a second run installs nothing unless pyproject.toml changed
+.venv/.installed: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+# setuptools: the test of the wheel builds one without a network
+.venv/.installed-dev: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' 'setuptools>=77'
+	@touch $@ .venv/.installed

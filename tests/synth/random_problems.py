@@ -1,0 +1,104 @@
+"""Random topologies, problems and answers, each from a random.Random so that a seed says which."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+
+from synth import passes
+from synth.collective import NAMES, ROOTED, Collective, alltoallv
+from synth.engines import route
+from synth.pattern import read_pattern
+from synth.problem import Problem, make_problem
+from synth.schedule import Schedule
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import Limit, Topology
+
+SPECS = (
+    "ring:5", "ring:2", "line:4", "full:4", "mesh:2x3", "torus:3x3", "hypercube:3", "star:4", "fattree:3x2x2",
+    "dragonfly:3x2x2", "dgx1", "ndv2", "mi250", "ndv2:2",
+)  # fmt: skip
+
+
+def random_topology(rng: random.Random, most: int = 6) -> Topology:
+    """Ranks and switches on a directed ring in random order, more links across, limits over some of them."""
+    nranks = rng.randint(2, most)
+    nswitches = rng.choice((0, 0, 0, 1, 2))
+    order = list(range(nranks + nswitches))
+    rng.shuffle(order)
+    pairs = set(zip(order, order[1:] + order[:1], strict=True))
+    for _ in range(rng.randint(0, 2 * len(order))):
+        u, v = rng.sample(order, 2)
+        pairs.add((u, v))
+        if rng.random() < 0.5:
+            pairs.add((v, u))
+    src, dst = np.array(sorted(pairs)).T
+    gbs = np.array([rng.choice((1.0, 10.0, 12.5, 25.0, 50.0, 50.0, 300.0)) for _ in src])
+    alpha = np.array([rng.choice((0.0, 0.1, 0.7, 0.7, 3.0)) for _ in src])
+    limits = []
+    for i in range(rng.choice((0, 0, 1, 2, 3))):
+        held = np.array(sorted(rng.sample(range(len(src)), rng.randint(1, len(src)))))
+        limits.append(Limit(f"limit{i}", held, float(gbs[held].sum()) * rng.choice((0.2, 0.4, 0.7, 1.0))))
+    nodes = np.array([rng.randrange(min(2, nranks)) for _ in range(nranks)])
+    names = tuple(f"s{i}" for i in range(nswitches))
+    return Topology("random", nranks, names, src, dst, alpha, gbs, tuple(limits), nodes=nodes)
+
+
+def random_pattern_text(rng: random.Random, nranks: int) -> str:
+    lines = ['name = "mine"', f"ranks = {nranks}"]
+    for i in range(rng.randint(1, 4)):
+        holders = rng.sample(range(nranks), rng.randint(1, nranks))
+        goals = rng.sample(range(nranks), rng.randint(1, nranks))
+        reduces = rng.random() < 0.5
+        lines += ["[[chunk]]", f"from = {holders}", f"to = {goals}", f"reduce = {str(reduces).lower()}"]
+        if reduces and rng.random() < 0.4:
+            lines.append(f"of = {rng.sample(holders, rng.randint(1, len(holders)))}")
+        if i == 0:  # something always moves
+            lines[2:] = ["[[chunk]]", f"from = [{holders[0]}]", f"to = [{(holders[0] + 1) % nranks}]"]
+        if rng.random() < 0.5:
+            lines.append(f"weight = {rng.choice((1, 2, 0.5, 7))}")
+        if rng.random() < 0.5:
+            lines.append(f"count = {rng.randint(1, 3)}")
+    return "\n".join(lines) + "\n"
+
+
+def random_collective(rng: random.Random, nranks: int, folder: Path | None) -> str | Collective:
+    if folder is not None and rng.random() < 0.2:
+        path = folder / "pattern.toml"
+        path.write_text(random_pattern_text(rng, nranks))
+        return read_pattern(path)
+    name = rng.choice(NAMES)
+    if name != "alltoallv":
+        return name
+    sizes = [[rng.choice((0, 1, 5, 1000)) for _ in range(nranks)] for _ in range(nranks)]
+    sizes[0][1] = 7
+    return alltoallv(sizes)
+
+
+def random_problem(rng: random.Random, folder: Path | None = None, name: str | None = None) -> Problem:
+    """Any collective (or the one named) over a random group, with the relays that it needs and maybe more."""
+    topology = load(rng.choice(SPECS)) if rng.random() < 0.4 else random_topology(rng)
+    members = rng.sample(range(topology.nranks), rng.randint(2, min(topology.nranks, 6)))
+    collective = name if name is not None else random_collective(rng, len(members), folder)
+    others = [r for r in range(topology.nranks) if r not in members]
+    relays = rng.sample(others, rng.randint(0, len(others)))
+    root = rng.choice(members) if collective in ROOTED else None
+    chunks = rng.choice((1, 1, 2, 3)) if len(members) < 6 else 1
+    try:
+        return make_problem(topology, collective, members, relays, chunks, root)
+    except InputError:
+        return make_problem(topology, collective, members, others, chunks, root)
+
+
+def answered(problem: Problem, size_bytes: float) -> Schedule:
+    """The constructive engine's schedule, through the passes where the collective reduces."""
+    if not problem.collective.reducing:
+        return route.solve(problem, size_bytes)
+    if passes.reversible(problem.collective):
+        return passes.unreverse(problem, route.solve(passes.reverse(problem), size_bytes))
+    gathering, spreading = passes.split(problem)
+    first = passes.unreverse(gathering, route.solve(passes.reverse(gathering), size_bytes))
+    return passes.join(first, passes.tidy(spreading, route.solve(spreading, size_bytes)))
