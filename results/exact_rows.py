@@ -11,14 +11,21 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from measure import HERE, Timed, geometric_mean, grid, median_run, page, run, seconds_words, synth, write
+from sccl_like import COLLECTIVES
 
 PEER_LIMIT_S = 150.0
-PEER_COLLECTIVES = ("allgather", "alltoall", "broadcast", "gather")
-PEER_MACHINES = {"dgx1": "dgx1", "ring:8": "ring:8", "ring:16": "ring:16", "dgx2": "hub:16", "ring:4": "ring:4"}
+PEER_MACHINES = {
+    "dgx1": "dgx1",
+    "ring:8": "ring:8",
+    "ring:16": "ring:16",
+    "dgx2": "hub:16",
+    "ring:4": "ring:4",
+}
 LONG_S = 2.0  # rows whose published time is above this count in the mean
 
 
@@ -98,21 +105,27 @@ def verdict(row: Row, timed: Timed) -> tuple[str, str]:
     if found["chunks"] != row.chunks or found["steps"] > row.steps or found["rounds"] > row.rounds:
         return "wrong", f"wrong shape ({found['chunks']},{found['steps']},{found['rounds']})"
     checked = run(synth("verify", found["file"]))
-    return ("sat", "found, verified") if checked.code == 0 else ("wrong", f"synth verify: {checked.out.strip()[:120]}")
+    return (
+        ("sat", "found, verified")
+        if checked.code == 0
+        else ("wrong", f"synth verify: {checked.out.strip()[:120]}")
+    )
 
 
 def ours(row: Row, times: int) -> tuple[str, str, float]:
     """Verdict, its words and seconds of the whole command."""
     with tempfile.TemporaryDirectory() as folder:
         shape = ("--chunks", row.chunks, "--steps", row.steps, "--rounds", row.rounds)
-        timed = median_run(synth(row.collective, "--topo", row.topo, *shape, "--json", "--out", folder), times)
+        timed = median_run(
+            synth(row.collective, "--topo", row.topo, *shape, "--json", "--out", folder), times
+        )
         word, words = verdict(row, timed)
     return word, words, timed.seconds
 
 
 def peer(row: Row, times: int, limit_s: float) -> tuple[str, float]:
     """The peer's verdict (sat, unsat, none; empty where it does not know the collective) and seconds."""
-    if row.collective not in PEER_COLLECTIVES:
+    if row.collective not in COLLECTIVES:
         return "", 0.0
     shape = ("--chunks", row.chunks, "--steps", row.steps, "--rounds", row.rounds, "--limit", limit_s)
     asked = [row.collective, PEER_MACHINES[row.topo], *map(str, shape)]
@@ -121,16 +134,39 @@ def peer(row: Row, times: int, limit_s: float) -> tuple[str, float]:
     return ("none" if timed.code is None or word == "unknown" else word), min(timed.seconds, limit_s)
 
 
-def measured(row: Row, times: int = 3, peer_limit_s: float = PEER_LIMIT_S) -> Measured:
-    return Measured(row, *ours(row, times), *peer(row, times, peer_limit_s))
+def measured(rows: Sequence[Row], times: int = 3, peer_limit_s: float = PEER_LIMIT_S) -> list[Measured]:
+    """All of ours, then all of the peer's, which are long."""
+    mine = []
+    for row in rows:
+        mine.append(Measured(row, *ours(row, times)))
+        print(mine[-1], file=sys.stderr, flush=True)
+    both = []
+    for m in mine:
+        word, seconds = peer(m.row, times, peer_limit_s)
+        both.append(replace(m, peer=word, peer_s=seconds))
+        print(both[-1], file=sys.stderr, flush=True)
+    return both
 
 
 def table(all_rows: list[Measured]) -> str:
     """One line a row."""
-    titles = ["collective", "topology", "(C,S,R)", "synth", "s", "msccl-tools s", "ratio", "peer", "peer s", "ratio"]
+    titles = [
+        "collective",
+        "topology",
+        "(C,S,R)",
+        "synth",
+        "s",
+        "msccl-tools s",
+        "ratio",
+        "peer",
+        "peer s",
+        "ratio",
+    ]
     lines = []
     for m in all_rows:
-        published = f"{m.row.published_s:g}" if m.row.published != "none" else f"none in {m.row.published_s:g}"
+        published = (
+            f"{m.row.published_s:g}" if m.row.published != "none" else f"none in {m.row.published_s:g}"
+        )
         theirs = f"{m.peer_s / m.seconds:.1f}" if m.peer else "–"
         lines.append(
             [
@@ -183,17 +219,17 @@ def summary(all_rows: list[Measured]) -> str:
 
 
 def main() -> None:
-    done = []
-    for row in ROWS:
-        done.append(measured(row))
-        print(f"{row.collective} {row.topo} {row.shape}: {done[-1]}", file=sys.stderr, flush=True)
+    done = measured(ROWS)
     notes = (
         "Whole commands in fresh processes, median of 3; `synth COLLECTIVE --topo T --chunks C --steps S --rounds R`."
         " msccl-tools: times taken elsewhere on a machine of the same kind (shared/facts/published.md, ±50 %)."
         " Peer: SCCL's encoding written again in Z3 (`results/sccl_like.py`), the same machine and Z3, stopped at"
         f" {PEER_LIMIT_S:g} s, one run where it takes over 60 s; the ratios are theirs / ours."
     )
-    write(__file__, page(__file__, "Exact questions, (chunks, steps, rounds)", [notes, summary(done), table(done)]))
+    write(
+        __file__,
+        page(__file__, "Exact questions, (chunks, steps, rounds)", [notes, summary(done), table(done)]),
+    )
 
 
 if __name__ == "__main__":

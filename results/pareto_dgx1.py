@@ -12,7 +12,7 @@ import tempfile
 from typing import Any
 
 from measure import grid, median_run, page, seconds_words, synth, write
-from proofs import proof_words
+from points import proof_words, words
 
 # shared/facts/published.md: "whole Allgather Pareto run" of msccl-tools, and SCCL's published set
 PUBLISHED_S = 57.9
@@ -32,18 +32,21 @@ def measured(topo: str = "dgx1", times: int = 3) -> tuple[float, dict[str, Any]]
 def text(seconds: float, said: dict[str, Any]) -> str:
     claims = [c for c in said["k_synchronous"] if c["rounds"]]
     found = {(c["chunks"], c["steps"], c["rounds"]) for c in claims}
-    rows = [[f"({c['chunks']},{c['steps']},{c['rounds']})", proof_words(c)] for c in claims]
+    rows = [[words((c["chunks"], c["steps"], c["rounds"])), proof_words(c)] for c in claims]
     lines = [
         f"`synth allgather --topo dgx1`: **{seconds_words(seconds)} s** (goal under {GOAL_S:g} s);"
         f" msccl-tools {PUBLISHED_S} s; ratio {PUBLISHED_S / seconds:.0f} ×.",
         f"The set is {'the same as' if found == PUBLISHED else 'not the same as'} SCCL's published one,"
-        f" {', '.join(map(str, sorted(PUBLISHED)))}.".replace(", 2", ",2"),
+        f" {', '.join(map(words, sorted(PUBLISHED)))}.",
         grid(["(C,S,R)", "what is proved"], rows),
         grid(
-            ["steps", "rounds", "chunks", "sizes from", "gap at", "gap", "proof"],
+            ["steps", "rounds", "chunks", "from bytes", "shown at bytes", "gap", "proof"],
             [
-                [a["steps"], a["rounds"], a["chunks"], f"{a['min_bytes']} B", f"{a['shown_bytes']} B"]
-                + [f"{a['gap']:.4f}", a["proof"]]
+                [
+                    *(a[name] for name in ("steps", "rounds", "chunks", "min_bytes", "shown_bytes")),
+                    f"{a['gap']:.4f}",
+                    a["proof"],
+                ]
                 for a in said["algorithms"]
             ],
         ),

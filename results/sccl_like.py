@@ -4,9 +4,10 @@
 
 It shares nothing with synth, the machines included, so that its verdicts check synth's. As in the paper: for every
 chunk and rank an integer, the step by which the chunk is there; for every chunk and link a boolean, that it is sent
-there; for every step its rounds, counted by one boolean for each after the first (integers, as in the paper, were
-five times slower and more); a bandwidth constraint for every step and set of links. A schedule that it finds is replayed before it says `sat`. It leaves nothing out that the paper describes, and adds nothing: no
-pruning by distance and no symmetry.
+there; for every step its rounds, counted by a boolean for each after the first (integers, as in the paper, were five
+times slower and more); a bandwidth constraint for every step and set of links. It leaves nothing out that the paper
+describes, and adds nothing: no pruning by distance and no symmetry. A schedule that it finds is replayed before it
+says `sat`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 Pair = tuple[int, int]
+COLLECTIVES = ("allgather", "alltoall", "broadcast", "gather")
 
 # NVLinks between the GPUs of a DGX-1, pairs of single and of double links (SCCL, figure 2).
 _DGX1_SINGLE = ((0, 2), (0, 3), (1, 2), (1, 5), (3, 7), (4, 6), (4, 7), (5, 6))
@@ -53,7 +55,7 @@ def machine(name: str) -> Machine:
     kind, _, number = name.partition(":")
     n = int(number) if number else 8
     if kind == "dgx1":
-        weights = {pair: 1 for pair in _DGX1_SINGLE} | {pair: 2 for pair in _DGX1_DOUBLE}
+        weights = dict.fromkeys(_DGX1_SINGLE, 1) | dict.fromkeys(_DGX1_DOUBLE, 2)
     elif kind == "ring":
         weights = {(i, (i + 1) % n): 1 for i in range(n)}
     elif kind in ("full", "hub"):
@@ -170,10 +172,10 @@ def decide(collective: str, name: str, chunks: int, steps: int, rounds: int, lim
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the verdict of one question."""
     parser = argparse.ArgumentParser(description="SCCL's encoding in Z3")
-    parser.add_argument("collective", choices=("allgather", "alltoall", "broadcast", "gather"))
-    parser.add_argument("machine", help="dgx1, ring:N, full:N, hub:N")
-    for option in ("--chunks", "--steps", "--rounds"):
-        parser.add_argument(option, type=int, required=True)
+    parser.add_argument("collective", nargs="?", default="allgather", choices=COLLECTIVES)
+    parser.add_argument("machine", nargs="?", default="dgx1", help="dgx1, ring:N, full:N, hub:N")
+    for option, example in (("--chunks", 2), ("--steps", 2), ("--rounds", 3)):
+        parser.add_argument(option, type=int, default=example)
     parser.add_argument("--limit", type=float, default=150.0, help="seconds")
     asked = parser.parse_args(arguments)
     print(decide(asked.collective, asked.machine, asked.chunks, asked.steps, asked.rounds, asked.limit))

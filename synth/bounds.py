@@ -193,8 +193,8 @@ class _Finder:
         both = (net.src < k) & (net.dst < k) & single_way
         carried = np.zeros(net.nlinks)
         carried[both] = load[net.src[both], net.dst[both]]
-        busy: Floats = np.bincount(net.uses_idx, weights=carried[self.link_of], minlength=net.nresources)
-        busy = busy / net.capacity_gbs
+        loads = np.bincount(net.uses_idx, weights=carried[self.link_of], minlength=net.nresources)
+        busy: Floats = loads / net.capacity_gbs
         worst = int(busy.argmax())
         alpha = float(net.alpha_us.min())
         text = f"one hop or two: {net.resource_names[worst]}, {net.capacity_gbs[worst]:.6g} GB/s"

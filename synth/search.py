@@ -14,13 +14,15 @@ from synth.baselines import baseline
 from synth.bounds import Bound, lengths_witness, prove
 from synth.collective import Ints
 from synth.dispatch import dispatched
-from synth.engines import route
+from synth.engines import milp, route
 from synth.engines.workers import Workers
 from synth.forms import Form, forms, mirror_links
 from synth.frontier import LARGEST, SMALLEST, Range, frontier
 from synth.passes import join
 from synth.problem import Problem, hops
+from synth.recheck import MOST_GOALS, check_step_bound
 from synth.schedule import Schedule, unit_gbs
+from synth.slot_search import SlotClaim, in_slots
 from synth.slots import slotted
 from synth.stepwise import Claim, Pins, Shape, StepSearch, Verdict, pareto
 from synth.symmetry import Symmetry, free_symmetry
@@ -60,6 +62,7 @@ class Found:
         bound: on the time of any algorithm.
         baselines: what a vendor library would run.
         claims: per copying half and number of steps, what is proved in the k-synchronous model.
+        slots: what the dual bounds of time-slot programs prove.
         impossible: why no schedule of the pinned shape exists, where that was proved.
         ended: "" or why the search stopped early ("budget", "interrupted").
     """
@@ -69,6 +72,7 @@ class Found:
     bound: Bound = field(default_factory=lambda: Bound(()))
     baselines: list[Algorithm] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
+    slots: list[SlotClaim] = field(default_factory=list)
     impossible: str = ""
     ended: str = ""
     seconds: float = 0.0
@@ -93,6 +97,7 @@ class _Search:
         self.found = Found(problem)
         self.algorithms: list[Algorithm] = []
         self.latest: Algorithm | None = None
+        self.claimed: dict[str, Problem] = {}  # the problem that claims of a part are about
 
     def run(self) -> Found:
         found, options = self.found, self.options
@@ -102,13 +107,14 @@ class _Search:
                 self._construct()
                 found.baselines = baseline(self.problem)
                 self.algorithms += found.baselines
-            if options.engine != "route":
+            if options.engine in ("auto", "cpsat", "smt"):
                 self._exact()
                 if self.problem.collective.name == "allreduce":
                     self._combining()
-                if options.engine in ("auto", "milp"):
-                    self._timed()
+            if options.engine in ("auto", "milp"):
+                self._timed()
             self._tighten()
+            self._recheck()
         except KeyboardInterrupt:
             found.ended = "interrupted"
         if not found.ended and time.monotonic() >= self.deadline:
@@ -172,6 +178,8 @@ class _Search:
             )
         first = self._stepper(halves[0])
         whole = halves[0].copying(1)
+        part = "each half" if len(halves) == 2 else ""
+        self.claimed[part] = whole
         net = whole.network
         distance = hops(net.nranks, net.src, net.dst)
         fewest = _fewest_steps(whole, distance)
@@ -184,7 +192,7 @@ class _Search:
             pins=Pins(steps, chunks, rounds),
             say=self._say,
         ):
-            self.found.claims.append(replace(claim, part=whole.collective.name if len(halves) == 2 else ""))
+            self.found.claims.append(replace(claim, part=part))
             if claim.best is None or claim.best.schedule is None:
                 if options.pinned and claim.complete and claim.best is None:
                     self.found.impossible = _refusal(claim, options)
@@ -287,7 +295,28 @@ class _Search:
                 return
 
     def _timed(self) -> None:
-        """Engines in continuous time, where α and bandwidths differ."""
+        """Time slots in place of steps, where α and bandwidths differ (or this engine is asked for)."""
+        net, options = self.problem.network, self.options
+        halves = forms(self.problem)
+        alike = np.ptp(net.alpha_us) == 0 and np.ptp(net.bandwidth_gbs) == 0
+        if len(halves) == 2 or (options.engine == "auto" and (alike or options.pinned)):
+            return
+        sizes = [options.size] if options.size else [r.shown for r in frontier(self.algorithms)]
+        for size in sizes or [LARGEST]:
+            best = min((a.time_us(size) for a in self.algorithms), default=np.inf)
+            if options.engine == "auto" and best <= self.found.bound.at(size)[0] * 1.01:
+                continue
+            for chunks in (1, 2) if options.chunks is None else (options.chunks,):
+                self._say(f"time slots: {chunks} chunks")
+                answer = in_slots(self.workers, halves[0], chunks, size, self._slot_budget(), options.seed)
+                if answer is not None:
+                    schedule, claim = answer
+                    self._add(self.problem.with_chunks(claim.chunks), schedule, milp.NAME)
+                    self.found.slots.append(claim)
+
+    def _slot_budget(self) -> float:
+        left = self.deadline - time.monotonic()
+        return left * (0.9 if self.options.engine == "milp" else 0.2)
 
     def _tighten(self) -> None:
         """Work on the bound where the best algorithm does not meet it yet."""
@@ -300,6 +329,15 @@ class _Search:
         witness = lengths_witness(self.problem, self.workers, max(2.0, self.deadline - time.monotonic()))
         if witness is not None:
             self.found.bound = Bound((*self.found.bound.witnesses, witness))
+
+    def _recheck(self) -> None:
+        """Step bounds again from their prices alone; one that does not hold is a defect and is not hidden."""
+        for claim in self.found.claims:
+            problem = self.claimed.get(claim.part)
+            if claim.bound is None or problem is None or time.monotonic() >= self.deadline:
+                continue
+            if problem.collective.nranks <= MOST_GOALS + 1 and np.isfinite(claim.bound.ratio):
+                check_step_bound(problem, claim.bound)
 
 
 def _joined(parts: list[Schedule]) -> Schedule:

@@ -82,7 +82,8 @@ def statement(found: Found) -> dict[str, Any]:
 
     Keys: those of `question`; summary, alpha; algorithms (see `row`); baseline (its name or None); bounds (each
     witness: kind, text, base_us, us_per_byte, cap_us); k_synchronous (what is proved for each number of steps);
-    impossible, ended, seconds.
+    time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); impossible, ended,
+    seconds.
     """
     problem = found.problem
     return {
@@ -102,6 +103,10 @@ def statement(found: Found) -> dict[str, Any]:
             for w in found.bound.witnesses
         ],
         "k_synchronous": _claims(found),
+        "time_slots": [
+            {"bytes": c.size, "chunks": c.chunks, "bound_us": c.bound_us, "solver": c.solver}
+            for c in found.slots
+        ],
         "impossible": found.impossible,
         "ended": found.ended,
         "seconds": round(found.seconds, 3),

@@ -88,4 +88,9 @@ def _proved(said: dict[str, Any]) -> list[str]:
             f"k-synchronous{part}: {claim['rounds']} rounds / {claim['chunks']} chunks is the least"
             f" in {steps} step{'s' if steps > 1 else ''} {whom}, by {means}"
         )
+    for claim in said["time_slots"]:
+        lines.append(
+            f"time slots: with {claim['chunks']} chunks a block no schedule of {size_words(claim['bytes'])}"
+            f" takes less than {time_words(claim['bound_us'])}, by {claim['solver']}'s dual bound"
+        )
     return lines

@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from calling import Answer, Call
 
 from synth.cli import main
-
-
-@dataclass(frozen=True)
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def refusal(self) -> str:
-        """The one line of a refusal; fails where it is none."""
-        lines = self.err.splitlines()
-        assert self.code == 2, (self.code, self.out, self.err)
-        assert len(lines) == 1, self.err
-        assert lines[0].startswith("synth: "), self.err
-        assert "Traceback" not in self.err
-        assert self.out == ""
-        return lines[0]
-
-
-Call = Callable[..., Answer]
 
 
 @pytest.fixture
@@ -68,13 +46,13 @@ def synth(
 def process(here: Path) -> Call:
     """Call the command in a process of its own, in the same empty folder."""
 
-    def call(*arguments: object) -> Answer:
+    def call(*arguments: object, timeout_s: float = 60) -> Answer:
         done = subprocess.run(
             [sys.executable, "-m", "synth.cli", *map(str, arguments)],
             cwd=here,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=timeout_s,
             check=False,
         )
         return Answer(done.returncode, done.stdout, done.stderr)

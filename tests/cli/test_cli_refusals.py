@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Call
+from calling import Call
 
 ALLREDUCE = ("allreduce", "--topo", "dgx1")
 PAIR = (*ALLREDUCE, "--group", "0,1")
@@ -108,7 +108,7 @@ def test_refused_by_a_real_process(process: Call, here: Path, arguments: tuple[s
 @pytest.mark.parametrize("pin", ["--chunks", "--steps"])
 def test_huge_pins_end_soon(process: Call, here: Path, pin: str) -> None:
     """Refused at once, or said to be impossible, or no answer within the budget: but no hang and no crash."""
-    answer = process("allgather", "--topo", "ring:4", pin, 10**9, "--budget", "2s")
+    answer = process("allgather", "--topo", "ring:4", pin, 10**9, "--budget", "2s", timeout_s=15)
     assert "Traceback" not in answer.err
     assert answer.code in (1, 2)
     assert list(here.iterdir()) == []

@@ -1,0 +1,159 @@
+"""Process groups: every size on a DGX-A100, and every group of a DGX-1 up to its symmetry.
+
+    python results/groups.py [--budget 8]
+
+makes groups.md. One process and one pool of solvers for all (start-up is not in the seconds); a budget a question.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from measure import grid, page, seconds_words, write
+
+from synth import synthesize
+from synth.engines.workers import Workers
+from synth.search import WARM
+from topologies.automorphism import automorphisms
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.network import network
+
+GOAL_S = 10.0
+ALL = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")
+SOME = ("allreduce", "allgather", "alltoall", "broadcast")
+Group = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One question's answer: seconds, rows shown, how many of them optimal, the worst gap; refusal before relays."""
+
+    topo: str
+    group: Group
+    collective: str
+    seconds: float
+    rows: int
+    optimal: int
+    worst: float
+    ended: str
+    refusal: str = ""
+
+
+def groups_up_to_symmetry(topo: str, least: int = 2) -> list[Group]:
+    """One group of every kind, smallest ranks first: no symmetry of the machine brings one to another."""
+    topology = load(topo)
+    ranks = tuple(range(topology.nranks))
+    images = [p.tolist() for p in automorphisms(network(topology, ranks), [ranks])]
+    found: list[Group] = []
+    for size in range(least, topology.nranks + 1):
+        seen: set[Group] = set()
+        for group in combinations(ranks, size):
+            if group not in seen:
+                seen.update(tuple(sorted(p[r] for r in group)) for p in images)
+                found.append(group)
+    return found
+
+
+def answered(topo: str, group: Group, collective: str, budget: float, workers: Workers) -> Answered:
+    """Ask, and ask with relays where the group alone is refused."""
+    refusal = ""
+    begun = time.monotonic()
+    try:
+        answer = synthesize(collective, topo, group, budget=budget, workers=workers)
+    except InputError as error:
+        refusal = str(error)
+        begun = time.monotonic()
+        answer = synthesize(collective, topo, group, relay="all", budget=budget, workers=workers)
+    seconds = time.monotonic() - begun
+    rows = answer.algorithms
+    optimal = sum(row["optimal"] for row in rows)
+    return Answered(
+        topo, group, collective, seconds, len(rows), optimal, answer.gap, answer.found.ended, refusal
+    )
+
+
+def summary(answers: Sequence[Answered]) -> str:
+    """Slowest, gaps and optima of many answers, and those over the goal."""
+    if not answers:
+        return ""
+    slowest = max(answers, key=lambda a: a.seconds)
+    late = [a for a in answers if a.seconds > GOAL_S]
+    gaps = sorted(a.worst for a in answers)
+    full = sum(a.optimal == a.rows for a in answers)
+    return (
+        f"{len(answers)} questions, all answered, each algorithm replayed; slowest"
+        f" **{seconds_words(slowest.seconds)} s** ({slowest.collective} {_ranks(slowest.group)}),"
+        f" {len(late)} over the goal of {GOAL_S:g} s, {sum(a.ended != '' for a in answers)} ended by their budget."
+        f" {sum(a.optimal for a in answers)} of {sum(a.rows for a in answers)} algorithms are optimal at the size they"
+        f" are shown for; {full} answers are optimal throughout. Worst gap of an answer: median"
+        f" {gaps[len(gaps) // 2]:.3f}, largest {gaps[-1]:.3f}."
+    )
+
+
+def _ranks(group: Group) -> str:
+    return ",".join(map(str, group))
+
+
+def table(answers: Sequence[Answered]) -> str:
+    """Groups down, collectives across: seconds, worst gap, optimal of shown."""
+    names = list(dict.fromkeys(a.collective for a in answers))
+    by_group: dict[Group, dict[str, Answered]] = {}
+    for answer in answers:
+        by_group.setdefault(answer.group, {})[answer.collective] = answer
+    lines = [[_ranks(group), *(_cell(of.get(name)) for name in names)] for group, of in by_group.items()]
+    return grid(["group", *names], lines)
+
+
+def _cell(answer: Answered | None) -> str:
+    if answer is None:
+        return "–"
+    late = "!" if answer.seconds > GOAL_S else ""
+    relayed = " relays" if answer.refusal else ""
+    return f"{seconds_words(answer.seconds)} s{late}, {answer.worst:.3f}, {answer.optimal}/{answer.rows}{relayed}"
+
+
+def refusals(answers: Iterable[Answered]) -> str:
+    """The groups that are not connected, with what they are told the first time."""
+    said: dict[Group, str] = {}
+    for answer in answers:
+        if answer.refusal:
+            said.setdefault(answer.group, answer.refusal)
+    return "\n".join(f"- {_ranks(group)}: `{text}`" for group, text in said.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Process groups on two machines")
+    parser.add_argument("--budget", type=float, default=8.0, help="seconds a question")
+    budget: float = parser.parse_args().budget
+    plan = [("dgx-a100", tuple(range(k)), name) for k in range(2, 9) for name in ALL]
+    plan += [("dgx1", group, name) for group in groups_up_to_symmetry("dgx1") for name in SOME]
+    answers = []
+    with Workers(WARM) as workers:
+        for question in plan:
+            answers.append(answered(*question, budget, workers))
+            print(answers[-1], file=sys.stderr, flush=True)
+    switch = [a for a in answers if a.topo == "dgx-a100"]
+    mesh = [a for a in answers if a.topo == "dgx1"]
+    relayed = refusals(mesh)
+    parts = [
+        f"A cell: seconds, worst gap (time / bound) over the algorithms shown, how many of them are optimal. Budget"
+        f" {budget:g} s a question, all questions in one process. Roots are the group's first rank.",
+        "## dgx-a100, groups 0..k-1 (all groups of a size are alike)",
+        summary(switch),
+        table(switch),
+        f"## dgx1, all {len({a.group for a in mesh})} groups up to the machine's symmetry",
+        summary(mesh),
+        table(mesh),
+        *(["Refused as they stand, and answered with `--relay all`:\n\n" + relayed] if relayed else []),
+    ]
+    write(__file__, page(__file__, "Process groups", parts))
+
+
+if __name__ == "__main__":
+    main()

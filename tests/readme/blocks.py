@@ -1,0 +1,69 @@
+"""The README's blocks, and how to make its shown output anew: `python tests/readme/blocks.py`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+EXAMPLE = "synth allreduce --topo dgx-a100 --group 0,2,4,6"
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+
+
+@dataclass(frozen=True)
+class Block:
+    kind: str
+    text: str
+    line: int
+
+
+def blocks(*kinds: str) -> list[Block]:
+    text = README.read_text(encoding="utf-8")
+    return [
+        Block(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text) if m[1] in kinds
+    ]
+
+
+def write_files(folder: Path) -> None:
+    """The files that the README shows, each under the name in its first line."""
+    for block in blocks("toml", "csv"):
+        name = block.text.splitlines()[0].removeprefix("# ")
+        (folder / name).write_text(block.text, encoding="utf-8")
+
+
+def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A script by bash, which stops at the first command that fails; `synth` and `python` are ours."""
+    path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
+    return subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env=dict(os.environ, PATH=path),
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+def without_seconds(text: str) -> str:
+    """The output but for how long it took, which stands at the end."""
+    return re.sub(r" +[0-9.]+ s$", "", text.rstrip())
+
+
+def _renewed(match: re.Match[str]) -> str:
+    if match[1] != "console":
+        return match[0]
+    command = match[2].splitlines()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        write_files(Path(folder))
+        done = run(command.removeprefix("$ "), Path(folder))
+    return f"```console\n{command}\n{done.stdout.rstrip()}\n```"
+
+
+if __name__ == "__main__":
+    README.write_text(_BLOCK.sub(_renewed, README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,104 @@
+"""All that the README shows as a command or a file works, and its output is what the program prints."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from blocks import EXAMPLE, README, Block, blocks, run, without_seconds, write_files
+
+from synth.cli import cli
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the README shows, where its first example has been run."""
+    folder = tmp_path_factory.mktemp("readme")
+    write_files(folder)
+    assert run(EXAMPLE, folder).returncode == 0
+    return folder
+
+
+def _at(block: Block) -> str:
+    return f"line{block.line}"
+
+
+def test_opening() -> None:
+    """Two sentences, the two commands, the table."""
+    text = README.read_text(encoding="utf-8")
+    assert text.index("    pip install .\n") < text.index(f"    {EXAMPLE}\n") < text.index("```console")
+    assert len(text.split("    pip install")[0].splitlines()) < 8
+    assert blocks("console")[0].text.startswith(f"$ {EXAMPLE}\n")
+
+
+@pytest.mark.parametrize("block", blocks("console"), ids=_at)
+def test_shown_output(example: Path, block: Block) -> None:
+    """Renew it with `python tests/readme/blocks.py`."""
+    command, _, shown = block.text.partition("\n")
+    done = run(command.removeprefix("$ "), example)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert without_seconds(done.stdout) == without_seconds(shown)
+
+
+def _commands() -> list[tuple[str, str]]:
+    found = []
+    for block in blocks("sh"):
+        found += [(f"line{block.line + i}", c) for i, c in enumerate(block.text.splitlines(), 1)]
+    return found
+
+
+@pytest.mark.parametrize("command", [c for _, c in _commands()], ids=[i for i, _ in _commands()])
+def test_command(example: Path, command: str) -> None:
+    done = run(command, example)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=_at)
+def test_python(example: Path, block: Block) -> None:
+    (example / "block.py").write_text(block.text, encoding="utf-8")
+    done = run(f"{sys.executable} block.py", example)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "did you mean dgx-a100" in done.stdout
+
+
+def test_every_file_that_is_shown_is_used() -> None:
+    commands = " ".join(c for _, c in _commands())
+    for block in blocks("toml", "csv"):
+        assert block.text.splitlines()[0].removeprefix("# ") in commands
+
+
+def test_kinds_of_blocks() -> None:
+    """No block that nobody runs."""
+    text = README.read_text(encoding="utf-8")
+    shown = re.findall(r"^```(\w*)$", text, re.M)
+    assert {kind for kind in shown if kind} <= {"console", "sh", "python", "toml", "csv"}
+    assert len([kind for kind in shown if kind]) * 2 == len(shown)
+
+
+def test_all_commands_options_and_fields_are_named(example: Path) -> None:
+    text = README.read_text(encoding="utf-8")
+    for name, command in cli.commands.items():
+        assert name in text
+        for parameter in command.params:
+            for option in parameter.opts:
+                assert not option.startswith("--") or option in text, (name, option)
+    index = json.loads((example / "out" / "index.json").read_text(encoding="utf-8"))
+    for field in index["algorithms"][0]:
+        assert f"`{field}`" in text, field
+    said = json.loads(run(f"{EXAMPLE} --out elsewhere --json", example).stdout)
+    for field in said:
+        assert f"`{field}`" in text, field
+    titles = run(f"{EXAMPLE} --out elsewhere", example).stdout.splitlines()[2]
+    for title in re.split(r" {2,}", titles.strip()):
+        assert f"| {title} |" in text, title
+
+
+def test_families_are_named() -> None:
+    from topologies.families import FAMILIES
+
+    text = README.read_text(encoding="utf-8")
+    for name in FAMILIES:
+        assert f"`{name}:" in text

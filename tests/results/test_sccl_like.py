@@ -1,0 +1,97 @@
+"""SCCL's encoding written on its own agrees with synth on which shapes exist: an independent check of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sccl_like import COLLECTIVES, Demand, Machine, Outcome, decide, demand, machine, solve, wrong
+
+from synth import synthesize
+from synth.engines.workers import Workers
+from synth.search import WARM
+from topologies.load import load
+
+SHAPES = [(c, s, r) for c in (1, 2) for s in (1, 2, 3) for r in range(s, 4)]
+QUESTIONS = [(collective, topo, SHAPES) for topo in ("ring:4", "full:4") for collective in COLLECTIVES]
+QUESTIONS += [
+    ("allgather", "dgx1", [(1, 2, 2), (2, 2, 2), (2, 2, 3), (3, 2, 4), (2, 3, 3), (6, 2, 7)]),
+    ("alltoall", "dgx1", [(1, 2, 2), (1, 2, 3)]),
+    ("broadcast", "dgx1", [(2, 2, 2), (3, 2, 2), (3, 2, 3), (6, 3, 3), (6, 2, 5)]),
+    ("gather", "dgx1", [(2, 2, 3), (3, 2, 3), (3, 2, 4), (1, 2, 2)]),
+]
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers(WARM) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    ("collective", "topo", "shapes"),
+    QUESTIONS,
+    ids=[f"{collective}-{topo}" for collective, topo, _ in QUESTIONS],
+)
+def test_the_verdicts_are_synths(
+    collective: str, topo: str, shapes: list[tuple[int, int, int]], workers: Workers
+) -> None:
+    for chunks, steps, rounds in shapes:
+        found = synthesize(collective, topo, chunks=chunks, steps=steps, rounds=rounds, workers=workers).found
+        ours = "sat" if found.ranges else "unsat" if found.impossible else "unknown"
+        assert (chunks, steps, rounds, ours) == (
+            chunks,
+            steps,
+            rounds,
+            decide(collective, topo, chunks, steps, rounds, 60),
+        )
+
+
+@pytest.mark.parametrize("topo", ["dgx1", "ring:4", "ring:8", "full:4"])
+def test_the_machines_are_synths(topo: str) -> None:
+    theirs, ours = machine(topo), load(topo)
+    weight = {links[0]: carries for links, carries in theirs.bandwidth}
+    unit = ours.bandwidth_gbs.min()
+    assert weight == {
+        (u, v): gbs / unit
+        for u, v, gbs in zip(
+            ours.link_src.tolist(), ours.link_dst.tolist(), ours.bandwidth_gbs.tolist(), strict=True
+        )
+    }
+
+
+def test_a_hub_has_one_way_in_and_one_way_out() -> None:
+    hub = machine("hub:3")
+    assert [len(links) for links, _ in hub.bandwidth] == [2] * 6
+    assert decide("allgather", "hub:3", 1, 2, 2, 60) == "sat"
+    assert decide("allgather", "hub:3", 1, 1, 1, 60) == "unsat"
+
+
+TWO = Machine(2, ((0, 1), (1, 0)), ((((0, 1),), 1), (((1, 0),), 1)))
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (Outcome("sat", ((0, (0, 1), 0),), (1,)), "chunk 1 does not come to [0]"),
+        (Outcome("sat", ((0, (1, 0), 0), (1, (1, 0), 0)), (1,)), "does not hold"),
+        (Outcome("sat", ((0, (0, 1), 0), (1, (1, 0), 0)), (2,)), "rounds"),
+        (Outcome("sat", ((0, (0, 1), 0), (1, (1, 0), 0)), (1,)), ""),
+    ],
+)
+def test_its_replay_sees_what_is_wrong(found: Outcome, says: str) -> None:
+    fault = wrong(TWO, demand("allgather", 2, 1), 1, 1, found)
+    assert says in fault
+    assert bool(says) == bool(fault)
+
+
+def test_its_replay_sees_a_full_link() -> None:
+    wanted = demand("broadcast", 2, 2)
+    both = Outcome("sat", ((0, (0, 1), 0), (1, (0, 1), 0)), (1,))
+    assert "2 chunks over" in wrong(TWO, wanted, 1, 1, both)
+    assert wrong(TWO, wanted, 1, 2, Outcome("sat", both.sends, (2,))) == ""
+
+
+def test_it_says_when_its_time_is_up() -> None:
+    hard = Demand(tuple(range(8)) * 6, (tuple(range(8)),) * 48)
+    assert solve(machine("dgx1"), hard, 3, 7, 0.05).status == "unknown"
