@@ -1,6 +1,6 @@
 """Process groups: every size on a DGX-A100, and every group of a DGX-1 up to its symmetry.
 
-    python results/groups.py [--budget 8]
+    python results/groups.py [--budget 5]
 
 makes groups.md. One process and one pool of solvers for all (start-up is not in the seconds); a budget a question.
 """
@@ -18,6 +18,7 @@ from measure import grid, page, seconds_words, write
 
 from synth import synthesize
 from synth.engines.workers import Workers
+from synth.problem import make_problem
 from synth.search import WARM
 from topologies.automorphism import automorphisms
 from topologies.errors import InputError
@@ -32,7 +33,10 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Answered:
-    """One question's answer: seconds, rows shown, how many of them optimal, the worst gap; refusal before relays."""
+    """One question's answer: seconds, rows shown, how many of them optimal, the worst gap; refusal before relays.
+
+    `failed` is the error where there is no answer, which is a defect of synth: the table is written all the same.
+    """
 
     topo: str
     group: Group
@@ -43,6 +47,7 @@ class Answered:
     worst: float
     ended: str
     refusal: str = ""
+    failed: str = ""
 
 
 def groups_up_to_symmetry(topo: str, least: int = 2) -> list[Group]:
@@ -62,14 +67,18 @@ def groups_up_to_symmetry(topo: str, least: int = 2) -> list[Group]:
 
 def answered(topo: str, group: Group, collective: str, budget: float, workers: Workers) -> Answered:
     """Ask, and ask with relays where the group alone is refused."""
-    refusal = ""
+    topology = load(topo)
     begun = time.monotonic()
+    relay, refusal = "none", ""
     try:
-        answer = synthesize(collective, topo, group, budget=budget, workers=workers)
+        make_problem(topology, collective, group)
     except InputError as error:
-        refusal = str(error)
-        begun = time.monotonic()
-        answer = synthesize(collective, topo, group, relay="all", budget=budget, workers=workers)
+        relay, refusal = "all", str(error)
+    try:
+        answer = synthesize(collective, topology, group, relay=relay, budget=budget, workers=workers)
+    except Exception as error:
+        failed = f"{type(error).__name__}: {error}"
+        return Answered(topo, group, collective, time.monotonic() - begun, 0, 0, 0.0, "", refusal, failed)
     seconds = time.monotonic() - begun
     rows = answer.algorithms
     optimal = sum(row["optimal"] for row in rows)
@@ -80,14 +89,15 @@ def answered(topo: str, group: Group, collective: str, budget: float, workers: W
 
 def summary(answers: Sequence[Answered]) -> str:
     """Slowest, gaps and optima of many answers, and those over the goal."""
+    asked, answers = len(answers), [a for a in answers if not a.failed]
     if not answers:
-        return ""
+        return f"{asked} questions, none answered"
     slowest = max(answers, key=lambda a: a.seconds)
     late = [a for a in answers if a.seconds > GOAL_S]
     gaps = sorted(a.worst for a in answers)
     full = sum(a.optimal == a.rows for a in answers)
     return (
-        f"{len(answers)} questions, all answered, each algorithm replayed; slowest"
+        f"{asked} questions, {len(answers)} answered, each algorithm replayed; slowest"
         f" **{seconds_words(slowest.seconds)} s** ({slowest.collective} {_ranks(slowest.group)}),"
         f" {len(late)} over the goal of {GOAL_S:g} s, {sum(a.ended != '' for a in answers)} ended by their budget."
         f" {sum(a.optimal for a in answers)} of {sum(a.rows for a in answers)} algorithms are optimal at the size they"
@@ -113,6 +123,8 @@ def table(answers: Sequence[Answered]) -> str:
 def _cell(answer: Answered | None) -> str:
     if answer is None:
         return "–"
+    if answer.failed:
+        return "failed"
     late = "!" if answer.seconds > GOAL_S else ""
     relayed = " relays" if answer.refusal else ""
     return f"{seconds_words(answer.seconds)} s{late}, {answer.worst:.3f}, {answer.optimal}/{answer.rows}{relayed}"
@@ -127,9 +139,16 @@ def refusals(answers: Iterable[Answered]) -> str:
     return "\n".join(f"- {_ranks(group)}: `{text}`" for group, text in said.items())
 
 
+def failures(answers: Iterable[Answered]) -> str:
+    """The questions that have no answer, with the error."""
+    return "\n".join(
+        f"- {a.topo} {a.collective} {_ranks(a.group)}: `{a.failed}`" for a in answers if a.failed
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Process groups on two machines")
-    parser.add_argument("--budget", type=float, default=8.0, help="seconds a question")
+    parser.add_argument("--budget", type=float, default=5.0, help="seconds a question")
     budget: float = parser.parse_args().budget
     plan = [("dgx-a100", tuple(range(k)), name) for k in range(2, 9) for name in ALL]
     plan += [("dgx1", group, name) for group in groups_up_to_symmetry("dgx1") for name in SOME]
@@ -140,7 +159,7 @@ def main() -> None:
             print(answers[-1], file=sys.stderr, flush=True)
     switch = [a for a in answers if a.topo == "dgx-a100"]
     mesh = [a for a in answers if a.topo == "dgx1"]
-    relayed = refusals(mesh)
+    relayed, failed = refusals(mesh), failures(answers)
     parts = [
         f"A cell: seconds, worst gap (time / bound) over the algorithms shown, how many of them are optimal. Budget"
         f" {budget:g} s a question, all questions in one process. Roots are the group's first rank.",
@@ -151,8 +170,11 @@ def main() -> None:
         summary(mesh),
         table(mesh),
         *(["Refused as they stand, and answered with `--relay all`:\n\n" + relayed] if relayed else []),
+        *(["Failed:\n\n" + failed] if failed else []),
     ]
     write(__file__, page(__file__, "Process groups", parts))
+    if failed:
+        raise SystemExit("groups: some questions have no answer, see the table")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from synth.algorithm import Algorithm
 
 SMALLEST, LARGEST = 1 << 10, 1 << 30
-_WORTH = 0.005  # an algorithm that is never better than the others by this part is left out
+_WORTH = 0.02  # an algorithm that is never better than the others by this part is left out
 
 
 @dataclass(frozen=True)

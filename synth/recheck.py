@@ -101,7 +101,7 @@ def _fractional(problem: Problem, price: Floats, holders: tuple[int, ...], goals
     net, steps = problem.network, len(price)
     program = pulp.LpProblem("delivery", pulp.LpMinimize)
     sent = {
-        (link, step): pulp.LpVariable(f"x{link}_{step}", 0, 1)
+        (link, step): program.add_variable(f"x{link}_{step}", 0, 1)
         for link in range(net.nlinks)
         for step in range(steps)
     }
@@ -111,7 +111,7 @@ def _fractional(problem: Problem, price: Floats, holders: tuple[int, ...], goals
             if rank in holders:
                 has[rank, step] = 1.0
             else:
-                has[rank, step] = pulp.LpVariable(f"h{rank}_{step}", 0, 1) if step else 0.0
+                has[rank, step] = program.add_variable(f"h{rank}_{step}", 0, 1) if step else 0.0
     program += pulp.lpSum(float(price[step, link]) * x for (link, step), x in sent.items())
     for (link, step), x in sent.items():
         program += x <= has[int(net.src[link]), step]
@@ -123,7 +123,7 @@ def _fractional(problem: Problem, price: Floats, holders: tuple[int, ...], goals
             program += has[rank, step + 1] <= has[rank, step] + pulp.lpSum(came)
         if rank in goals:
             program += has[rank, steps] == 1
-    program.solve(pulp.PULP_CBC_CMD(msg=False))
+    program.solve(pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False))
     if pulp.LpStatus[program.status] != "Optimal":
         raise BadWitness(f"the delivery program ended as {pulp.LpStatus[program.status]}")
     return float(pulp.value(program.objective))

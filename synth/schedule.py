@@ -66,9 +66,9 @@ def unit_gbs(problem: Problem) -> float:
 
 
 def step_loads(problem: Problem, schedule: Schedule) -> Floats:
-    """Rounds that every resource is busy in every step, shape (steps, resources), in chunks of average size."""
+    """Rounds that every resource is busy in every step, shape (steps, resources), in chunks of the smallest size."""
     net, collective = problem.network, problem.collective
-    weight = collective.fraction / collective.fraction.mean()
+    weight = collective.fraction / collective.fraction.min()
     loads = np.zeros((schedule.nsteps, net.nresources))
     counts = net.uses_ptr[1:] - net.uses_ptr[:-1]
     rows = np.repeat(np.arange(len(schedule)), counts[schedule.link])

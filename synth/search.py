@@ -147,7 +147,7 @@ class _Search:
         large, small = self.options.size or LARGEST, self.options.size or SMALLEST
         halves = forms(self.problem)
         source = halves[0].copying(1).collective.pre[:, 0]
-        several = (8, 64) if len(np.unique(source)) == 1 else (4,)
+        several = (8, 64) if len(np.unique(source)) == 1 else (4, 16)
         plans = [(1, small, 1.0, 1), (1, large, 1.0, 3), (1, large, 0.5, 3)]
         plans += [(chunks, large, depth, 3) for chunks in several for depth in (0.0, 0.5, 1.0)]
         spent = 0.0
@@ -295,10 +295,10 @@ class _Search:
                 return
 
     def _timed(self) -> None:
-        """Time slots in place of steps, where α and bandwidths differ (or this engine is asked for)."""
+        """Time slots in place of steps, where no one step suits all links (or this engine is asked for)."""
         net, options = self.problem.network, self.options
         halves = forms(self.problem)
-        alike = np.ptp(net.alpha_us) == 0 and np.ptp(net.bandwidth_gbs) == 0
+        alike = np.ptp(net.alpha_us) == 0
         if len(halves) == 2 or (options.engine == "auto" and (alike or options.pinned)):
             return
         sizes = [options.size] if options.size else [r.shown for r in frontier(self.algorithms)]

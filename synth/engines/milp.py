@@ -162,8 +162,8 @@ def solve(model: SlotModel, budget_s: float, seed: int) -> SlotAnswer:
     import pulp
 
     program = pulp.LpProblem("slots", pulp.LpMinimize)
-    x = [pulp.LpVariable(f"x{i}", cat="Binary") for i in range(len(model.sends))]
-    end = pulp.LpVariable("end", 0, model.ceiling_us)
+    x = [program.add_variable(f"x{i}", cat="Binary") for i in range(len(model.sends))]
+    end = program.add_variable("end", 0, model.ceiling_us)
     program += end
     for variables, exactly in model.once:
         total = pulp.lpSum(x[v] for v in variables)
@@ -202,8 +202,13 @@ def _run(program: Any, budget_s: float, seed: int) -> tuple[float, str, str]:
     except (ImportError, AttributeError):
         pass
     with tempfile.NamedTemporaryFile(suffix=".log") as log:
-        cbc = pulp.PULP_CBC_CMD(
-            msg=False, timeLimit=budget_s, threads=1, logPath=log.name, options=[f"randomSeed {seed}"]
+        cbc = pulp.COIN_CMD(
+            path=pulp.PULP_CBC_CMD.pulp_cbc_path,
+            msg=False,
+            timeLimit=budget_s,
+            threads=1,
+            logPath=log.name,
+            options=[f"randomSeed {seed}"],
         )
         program.solve(cbc)
         said = Path(log.name).read_text(encoding="utf-8", errors="replace")

@@ -120,6 +120,18 @@ def test_groups() -> None:
     assert "2 questions" in groups.summary(answers)
 
 
+def test_a_question_without_an_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(groups, "synthesize", broken)
+    with Workers(()) as workers:
+        answer = groups.answered("ring:4", (0, 1), "allgather", 5.0, workers)
+    assert groups.failures([answer]) == "- ring:4 allgather 0,1: `RuntimeError: no`"
+    assert groups.summary([answer]) == "1 questions, none answered"
+    assert "failed" in groups.table([answer])
+
+
 def test_a_dgx1_has_73_kinds_of_groups() -> None:
     assert len(groups.groups_up_to_symmetry("dgx1")) == 73  # (247 + those that a symmetry keeps) / 4
 

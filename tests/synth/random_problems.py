@@ -84,7 +84,8 @@ def random_problem(rng: random.Random, folder: Path | None = None, name: str | N
     members = rng.sample(range(topology.nranks), rng.randint(2, min(topology.nranks, 6)))
     collective = name if name is not None else random_collective(rng, len(members), folder)
     others = [r for r in range(topology.nranks) if r not in members]
-    relays = rng.sample(others, rng.randint(0, len(others)))
+    # a sum that several want meets at one of them, so these must reach one another
+    relays = others if isinstance(collective, Collective) else rng.sample(others, rng.randint(0, len(others)))
     root = rng.choice(members) if collective in ROOTED else None
     chunks = rng.choice((1, 1, 2, 3)) if len(members) < 6 else 1
     try:

@@ -1,0 +1,15 @@
+"""One pool of solver processes for all tests here: starting one costs more than most questions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from synth.engines.workers import Workers
+
+
+@pytest.fixture(scope="session")
+def workers() -> Iterator[Workers]:
+    with Workers(("cpsat", "linear")) as pool:
+        yield pool

@@ -1,0 +1,89 @@
+"""Pinned shapes: what is said to exist is shown, what is said not to is refuted by other code too."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from synth import synthesize
+from synth.engines import cpsat, ksync, smt
+from synth.engines.workers import Workers
+from synth.problem import Problem, make_problem
+from synth.recheck import check_step_bound, refuted_again
+from synth.stepwise import Shape, StepBound, StepSearch
+from synth.symmetry import free_symmetry, trivial
+from synth.witness import BadWitness
+from topologies.load import load
+
+PLACES = ("ring:4", "ring:5", "line:4", "mesh:2x3", "star:4", "full:3")
+
+
+def _search(problem: Problem, workers: Workers) -> StepSearch:
+    return StepSearch(workers, problem.with_chunks, free_symmetry, deadline=time.monotonic() + 60)
+
+
+@pytest.mark.parametrize("topo", PLACES)
+@pytest.mark.parametrize("collective", ["allgather", "alltoall", "broadcast", "gather"])
+def test_prices_prove_step_bounds_and_raised_ones_are_refused(
+    workers: Workers, topo: str, collective: str
+) -> None:
+    problem = make_problem(load(topo), collective)
+    for steps in (1, 2, 3, 4):
+        bound = _search(problem, workers).bound(steps)
+        assert bound is not None
+        if np.isinf(bound.ratio):
+            continue
+        assert check_step_bound(problem, bound) == pytest.approx(bound.ratio, rel=1e-5)
+        raised = StepBound(bound.steps, bound.ratio * 1.01, bound.prices)
+        pytest.raises(BadWitness, check_step_bound, problem, raised)
+        shaken = tuple(
+            {r: p * (1.5 if i % 2 else 0.5) for i, (r, p) in enumerate(ps.items())} for ps in bound.prices
+        )
+        if len(shaken[0]) > 1:
+            proved = check_step_bound(problem, StepBound(steps, 0.0, shaken))
+            assert proved <= bound.ratio * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("topo", ["ring:4", "line:3", "full:3", "star:3"])
+@pytest.mark.parametrize("collective", ["allgather", "alltoall", "broadcast"])
+def test_three_encodings_agree(workers: Workers, topo: str, collective: str) -> None:
+    base = make_problem(load(topo), collective)
+    search = _search(base, workers)
+    for steps, rounds, chunks in ((1, 1, 1), (2, 2, 1), (2, 3, 1), (3, 3, 1), (2, 3, 2), (3, 4, 2)):
+        problem = base.with_chunks(chunks)
+        shape = Shape(steps, rounds, chunks)
+        model = ksync.step_model(problem, steps, rounds, trivial(problem))
+        verdicts = {cpsat.solve(model, 20, 0).status, smt.solve(model, 20, 0).status}
+        assert len(verdicts) == 1
+        again = refuted_again(problem, shape, 20)
+        assert again is (verdicts == {"unsat"})
+        # the symmetric search may only ever say what holds without the symmetry
+        assert search.decide(shape, 20).status in verdicts
+
+
+def test_a_shape_below_the_bound_is_said_to_be_impossible(workers: Workers) -> None:
+    answer = synthesize("allgather", "dgx1", steps=2, rounds=7, chunks=6, workers=workers)
+    assert not answer.found.ranges
+    assert "at least 1.5 rounds a chunk" in answer.found.impossible
+
+
+@pytest.mark.parametrize(
+    ("collective", "steps", "rounds", "chunks"),
+    [
+        ("allgather", 2, 3, 2),
+        ("alltoall", 3, 3, 1),
+        ("broadcast", 3, 3, 6),
+        ("allreduce", 4, 4, 1),
+        ("gather", 2, 3, 2),
+    ],
+)
+def test_pinned_shapes_come_out_as_pinned(
+    workers: Workers, collective: str, steps: int, rounds: int, chunks: int
+) -> None:
+    answer = synthesize(collective, "dgx1", steps=steps, rounds=rounds, chunks=chunks, workers=workers)
+    (row,) = answer.algorithms
+    assert row["chunks"] == chunks
+    assert row["steps"] <= steps
+    assert row["rounds"] <= rounds

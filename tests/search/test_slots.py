@@ -1,0 +1,79 @@
+"""Time slots: the dual bound holds for schedules found by others, and the schedules are right."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from synth.algorithm import Algorithm
+from synth.engines import milp, route
+from synth.engines.workers import Workers
+from synth.problem import Problem, make_problem
+from synth.simulate import predict_us
+from topologies.load import load
+from topologies.topology import from_toml
+
+BOX = """
+name = "box"
+ranks = 4
+switches = ["pcie"]
+[[links]]
+pairs = "0>1 2>3"
+both = true
+gbs = 50
+alpha_us = 0.7
+[[links]]
+from = "0-3"
+to = "pcie"
+both = true
+gbs = 12
+alpha_us = 1.0
+"""
+
+
+def _problems() -> list[Problem]:
+    box = from_toml(BOX, "box")
+    return [
+        make_problem(box, "allgather"),
+        make_problem(box, "alltoall", [0, 2, 3]),
+        make_problem(box, "broadcast", chunks=2),
+        make_problem(load("line:3"), "allgather"),
+        make_problem(load("ring:4"), "gather"),
+    ]
+
+
+@pytest.mark.parametrize("problem", _problems(), ids=lambda p: f"{p.topology.name}-{p.collective.name}")
+@pytest.mark.parametrize("size", [1 << 12, 1 << 20])
+def test_no_schedule_of_these_chunks_beats_the_dual_bound(
+    workers: Workers, problem: Problem, size: int
+) -> None:
+    known = [route.solve(problem, size, depth) for depth in (0.0, 0.5, 1.0)]
+    ceiling = min(predict_us(problem, s, size) for s in known)
+    model = milp.slot_model(problem, size, ceiling * 1.2, 8)
+    answer = _solved(workers, model)
+    assert answer.chosen is not None
+    best = Algorithm(problem, milp.read_schedule(problem, model, answer.chosen), milp.NAME)
+    assert 0 < answer.bound_us <= min(ceiling, best.time_us(size)) * (1 + 1e-6)
+
+
+def _solved(workers: Workers, model: milp.SlotModel) -> milp.SlotAnswer:
+    ticket = workers.ask("milp", "solve", model, 20.0, 0)
+    assert workers.first([ticket], time.monotonic() + 40) is ticket
+    assert not ticket.failure
+    answer: milp.SlotAnswer = ticket.reply
+    return answer
+
+
+def test_cbc_serves_where_highs_is_absent(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pulp
+
+    problem = make_problem(load("line:3"), "allgather")
+    size = 1 << 20
+    ceiling = predict_us(problem, route.solve(problem, size), size)
+    model = milp.slot_model(problem, size, ceiling, 8)
+    with_highs = _solved(workers, model)
+    monkeypatch.setattr(pulp.HiGHS, "available", lambda _: False)
+    with_cbc = milp.solve(model, 20.0, 0)
+    assert (with_highs.solver, with_cbc.solver) == ("HiGHS", "CBC")
+    assert with_cbc.bound_us == pytest.approx(with_highs.bound_us, rel=1e-4)

@@ -1,0 +1,66 @@
+"""Solver processes: killed when late, missed when dead, gone when the pool is closed."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+
+from synth import synthesize
+from synth.engines.ksync import StepModel
+from synth.engines.workers import Workers
+
+
+def _hard() -> StepModel:
+    """Pigeons: more of them than holes, which resolution needs exponential time to see."""
+    holes, pigeons = 14, 15
+    x = np.arange(holes * pigeons).reshape(pigeons, holes)
+    model = StepModel(1, 1, x.size, [], [], [], [], [], np.zeros((x.size, 3), dtype=np.int64))
+    model.clauses = [[(int(v), True) for v in row] for row in x]
+    model.clauses += [
+        [(int(x[a, h]), False), (int(x[b, h]), False)]
+        for h in range(holes)
+        for a in range(pigeons)
+        for b in range(a)
+    ]
+    return model
+
+
+def test_a_late_solver_is_dropped_and_the_pool_goes_on() -> None:
+    with Workers() as pool:
+        ticket = pool.ask("smt", "solve", _hard(), 1e5, 0)
+        assert pool.first([ticket], time.monotonic() + 0.5) is None
+        pool.drop(ticket)
+        easy = StepModel(1, 1, 1, [[0]], [], [], [], [], np.zeros((1, 3), dtype=np.int64))
+        again = pool.ask("smt", "solve", easy, 5.0, 0)
+        done = pool.first([again], time.monotonic() + 20)
+        assert done is again
+        assert again.reply.status == "sat"
+
+
+def test_a_dead_solver_is_noticed() -> None:
+    with Workers() as pool:
+        ticket = pool.ask("smt", "solve", _hard(), 1e5, 0)
+        os.kill(pool._busy[ticket].process.pid, 9)
+        done = pool.first([ticket], time.monotonic() + 20)
+        assert done is ticket
+        assert "died" in ticket.failure
+
+
+def test_a_solver_that_always_fails_costs_no_answer(workers: Workers, monkeypatch: object) -> None:
+    class Broken(Workers):
+        def ask(self, engine: str, function: str, *arguments: object) -> object:  # type: ignore[override]
+            return super().ask(engine, "no_such_function", *arguments)
+
+    with Broken() as pool:
+        answer = synthesize("allgather", "ring:4", budget=3, workers=pool)
+    assert answer.found.ranges
+
+
+def test_closing_the_pool_leaves_no_process() -> None:
+    with Workers(("smt",)) as pool:
+        pool.ask("smt", "solve", _hard(), 1e5, 0)
+        processes = [c.process for c in [*pool._idle.values(), *pool._busy.values()]]
+        assert processes
+    assert all(p.poll() is not None for p in processes)
