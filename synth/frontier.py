@@ -9,6 +9,7 @@ from synth.algorithm import Algorithm
 
 SMALLEST, LARGEST = 1 << 10, 1 << 30
 _WORTH = 0.02  # an algorithm that is never better than the others by this part is left out
+_ENDS = 20.0  # at the smallest and the largest size even a twentieth of that counts
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ def _loss(kept: Sequence[Algorithm], without: Algorithm, times: dict[int, list[f
     """The largest part by which some size gets slower when one algorithm is left out."""
     mine = times[id(without)]
     rest = [min(column) for column in zip(*(times[id(a)] for a in kept if a is not without), strict=True)]
-    return max(other / own - 1 if own > 0 else 0.0 for own, other in zip(mine, rest, strict=True))
+    losses = [other / own - 1 if own > 0 else 0.0 for own, other in zip(mine, rest, strict=True)]
+    return max(max(losses), losses[0] * _ENDS, losses[-1] * _ENDS)
 
 
 def _takeover(before: Algorithm, after: Algorithm, low: int, high: int) -> int:

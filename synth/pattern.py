@@ -42,7 +42,7 @@ MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e9
 _TOP = ("name", "ranks", "chunk")
 _CHUNK = ("name", "from", "to", "reduce", "of", "data", "weight", "count")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]?)(?:I?B)?")
+_SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]?)(?:(?<=[KMG])I)?B?")
 _POWER = {"": 0, "K": 10, "M": 20, "G": 30}
 _SIZE_FORM = "write whole bytes, or K, M or G for powers of 1024, such as 4096, 64K, 1M or 2GiB"
 

@@ -22,6 +22,7 @@ from synth.passes import join
 from synth.problem import Problem, hops
 from synth.recheck import MOST_GOALS, check_step_bound
 from synth.schedule import Schedule, unit_gbs
+from synth.schedule import rounds as rounds_of
 from synth.slot_search import SlotClaim, in_slots
 from synth.slots import slotted
 from synth.stepwise import Claim, Pins, Shape, StepSearch, Verdict, pareto
@@ -32,6 +33,7 @@ WARM = ("cpsat", "linear")
 _MOST_EXTRA_STEPS = 4  # beyond the fewest: a step more seldom pays, and each costs a search
 _COMBINING_SIZE = 400_000
 _CONSTRUCTIVE_SHARE = 0.1  # of the budget
+_MOST_EXTRA_ROUNDS = 12  # above the bound, of an all-reduce at one go
 COMBINING = "sums exchanged"  # the part that a claim about `engines.direct` is about
 
 
@@ -270,29 +272,48 @@ class _Search:
                 self._fewest_rounds(search, steps, chunks)
 
     def _fewest_rounds(self, search: StepSearch, steps: int, chunks: int) -> None:
+        """By bisection: what cannot be done in so many rounds cannot be done in fewer."""
         ratio = _ratio_bound(self.problem, self.found.bound)
-        lowest = max(steps, int(np.ceil(ratio * chunks - 1e-9)))
         pinned = self.options.rounds
+        low = max(steps, int(np.ceil(ratio * chunks - 1e-9)))
+        high = low + _MOST_EXTRA_ROUNDS if pinned is None else pinned
+        if pinned is not None and self.options.chunks is not None and pinned >= low:
+            low = pinned
+        problem = self.problem.with_chunks(chunks)
+        best: Verdict | None = None
         refuted: list[Shape] = []
-        for tried, rounds in enumerate(range(lowest, lowest + 12) if pinned is None else [pinned]):
-            self._say(f"all-reduce at one go: {steps} steps, {rounds} rounds, {chunks} chunks")
-            verdict = search.decide(Shape(steps, rounds, chunks), max(0.3, search.left() / 6))
+        asked, known = high, True
+        while low <= high and search.left() > 0:
+            self._say(f"all-reduce at one go: {steps} steps, {asked} rounds, {chunks} chunks")
+            verdict = search.decide(Shape(steps, asked, chunks), max(0.3, search.left() / 20))
             if verdict.schedule is not None:
-                self._add(self.problem.with_chunks(chunks), verdict.schedule, verdict.by)
-                complete = pinned is None and len(refuted) == tried
-                by = verdict.by if refuted else "cut"
-                claim = Claim(
-                    steps, rounds / chunks, by, verdict, complete, chunks, None, tuple(refuted), COMBINING
-                )
-                self.found.claims.append(claim)
-                return
-            if verdict.status == "unsat":
-                refuted.append(verdict.shape)
-                if pinned is not None and self.options.chunks is not None and self.options.steps is not None:
-                    claim = Claim(steps, rounds / chunks, verdict.by, None, True, chunks, None, (), COMBINING)
-                    self.found.impossible = _refusal(claim, self.options)
-            if search.left() <= 0:
-                return
+                asked = min(asked, rounds_of(problem, verdict.schedule))
+                best = replace(verdict, shape=Shape(steps, asked, chunks))
+                high = asked - 1
+            else:
+                known = known and verdict.status == "unsat"
+                if verdict.status == "unsat":
+                    refuted.append(verdict.shape)
+                low = asked + 1
+            asked = (low + high) // 2
+        if best is not None and best.schedule is not None:
+            self._add(problem, best.schedule, best.by)
+            by = best.by if refuted else "cut"
+            claim = Claim(
+                steps,
+                float(best.shape.ratio),
+                by,
+                best,
+                known and pinned is None,
+                chunks,
+                None,
+                tuple(refuted),
+                COMBINING,
+            )
+            self.found.claims.append(claim)
+        elif refuted and pinned is not None and None not in (self.options.chunks, self.options.steps):
+            claim = Claim(steps, pinned / chunks, "a solver", None, True, chunks, None)
+            self.found.impossible = _refusal(claim, self.options)
 
     def _timed(self) -> None:
         """Time slots in place of steps, where no one step suits all links (or this engine is asked for)."""

@@ -10,6 +10,8 @@ from synth.engines.answer import Answer
 from synth.engines.ksync import StepModel
 
 NAME = "cp-sat"
+_FIRST_TRY = 0.05  # of CP-SAT's deterministic seconds
+_LONGER = 1.5
 
 
 def warm() -> None:
@@ -43,13 +45,20 @@ def solve(model: StepModel, budget_s: float, seed: int) -> Answer:
     for vs, weights, step, capacity in model.loads:
         load = cp_model.LinearExpr.weighted_sum([x[v] for v in vs], weights)
         cp.add(load <= capacity * rounds[step])
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(0.01, budget_s)
-    solver.parameters.random_seed = seed
-    # subsolvers that take turns instead of racing: as quick on these models, and the same answer every time
-    solver.parameters.num_workers = 8
-    solver.parameters.interleave_search = True
-    status = solver.solve(cp)
+    status = cp_model.UNKNOWN
+    for attempt in range(64):
+        left = budget_s - (time.monotonic() - begun)
+        if status != cp_model.UNKNOWN or (attempt and left <= 0):
+            break
+        solver = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = max(0.01, left)
+        # some seeds are unlucky by a factor of twenty: each gets a little longer than the one before it
+        solver.parameters.max_deterministic_time = _FIRST_TRY * _LONGER**attempt
+        solver.parameters.random_seed = seed + attempt
+        # subsolvers that take turns instead of racing: as quick on these models, and the same answer every time
+        solver.parameters.num_workers = 8
+        solver.parameters.interleave_search = True
+        status = solver.solve(cp)
     seconds = time.monotonic() - begun
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         chosen = [v for v in range(len(model.sends)) if solver.boolean_value(x[v])]

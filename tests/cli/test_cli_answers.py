@@ -98,6 +98,16 @@ def test_more_rounds_than_needed_are_not_called_impossible(synth: Call) -> None:
     assert "no schedule" not in answer.out
 
 
+def test_pattern_of_copies_and_sums(synth: Call, here: Path) -> None:
+    """A chunk that is copied and one that is summed in one pattern."""
+    text = 'name = "mixed"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n'
+    (here / "mixed.toml").write_text(text + '[[chunk]]\nreduce = true\nfrom = "all"\nto = [0]\n')
+    answer = synth("pattern", "mixed.toml", "--topo", "mesh:2x2", "--target", "msccl", "--budget", "3s")
+    assert (answer.code, answer.err) == (0, "")
+    for file in (here / "out").glob("*.xml"):
+        assert synth("verify", file).code == 0
+
+
 def test_table_and_files(synth: Call, here: Path) -> None:
     answer = synth(*EXAMPLE)
     assert (answer.code, answer.err) == (0, "")

@@ -14,8 +14,8 @@ from synth import synthesize
 from synth.collective import NAMED, alltoallv
 from synth.engines.workers import Workers
 from synth.frontier import LARGEST, SMALLEST
-from synth.verify import replay
 from synth.simulate import timed
+from synth.verify import replay
 from synth.witness import check
 
 TOPOLOGIES = ("ring:5", "line:4", "mesh:2x3", "star:4", "full:4", "hypercube:3", "dgx1", "z52", "dgx-a100")

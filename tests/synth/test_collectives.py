@@ -1,0 +1,208 @@
+"""Every collective's pre- and postcondition against a statement of its own, in plain loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.collective import (
+    MAX_ENTRIES,
+    NAMED,
+    NAMES,
+    ROOTED,
+    Collective,
+    alltoallv,
+    named,
+    parse_name,
+    subdivided,
+)
+from topologies.errors import InputError
+
+# (rank, place in its input) pairs that hold data before; (rank, place in its output) after; for each place of an
+# output the places of inputs that it is made of, in blocks. k ranks, root r.
+Place = tuple[int, int]
+Fact = Callable[[int, int], dict[Place, list[Place]]]
+FACTS: dict[str, Fact] = {
+    "allreduce": lambda k, _: {(i, 0): [(j, 0) for j in range(k)] for i in range(k)},
+    "allgather": lambda k, _: {(i, j): [(j, 0)] for i in range(k) for j in range(k)},
+    "reducescatter": lambda k, _: {(i, 0): [(j, i) for j in range(k)] for i in range(k)},
+    "alltoall": lambda k, _: {(i, j): [(j, i)] for i in range(k) for j in range(k)},
+    "broadcast": lambda k, r: {(i, 0): [(r, 0)] for i in range(k)},
+    "reduce": lambda k, r: {(r, 0): [(j, 0) for j in range(k)]},
+    "scatter": lambda k, r: {(i, 0): [(r, i)] for i in range(k)},
+    "gather": lambda k, r: {(r, j): [(j, 0)] for j in range(k)},
+    "sendrecv": lambda k, _: {((i + 1) % k, 0): [(i, 0)] for i in range(k)},
+    "alltonext": lambda k, _: {(i + 1, 0): [(i, 0)] for i in range(k - 1)},
+}
+WHOLE = ("allreduce", "broadcast", "reduce", "sendrecv", "alltonext")  # their block is the whole message
+
+
+def made_of(collective: Collective) -> dict[Place, list[Place]]:
+    """For every place of an output the places of inputs whose sum or copy it is."""
+    pre = zip(collective.pre.tolist(), collective.in_index.tolist(), strict=True)
+    sources: dict[int, list[Place]] = {}
+    for (rank, chunk), place in pre:
+        sources.setdefault(chunk, []).append((rank, place))
+    post = zip(collective.post.tolist(), collective.out_index.tolist(), strict=True)
+    return {(rank, place): sources[chunk] for (rank, chunk), place in post}
+
+
+def check_form(collective: Collective) -> None:
+    """What every Collective keeps, whatever it does."""
+    for table, index in ((collective.pre, collective.in_index), (collective.post, collective.out_index)):
+        assert [tuple(row) for row in table.tolist()] == sorted({tuple(row) for row in table.tolist()})
+        assert len(index) == len(table)
+        assert table[:, 0].min() >= 0
+        assert table[:, 0].max() < collective.nranks
+        assert table[:, 1].min() >= 0
+        assert table[:, 1].max() < collective.nchunks
+    assert collective.reduces.shape == collective.fraction.shape == (collective.nchunks,)
+    assert (collective.fraction > 0).all()
+    assert set(collective.pre[:, 1].tolist()) == set(range(collective.nchunks))
+    out = [
+        (rank, place)
+        for (rank, _), place in zip(collective.post.tolist(), collective.out_index.tolist(), strict=True)
+    ]
+    assert len(set(out)) == len(out)
+    for rank in range(collective.nranks):  # no gaps in a buffer
+        for table, index in ((collective.pre, collective.in_index), (collective.post, collective.out_index)):
+            places = index[table[:, 0] == rank]
+            assert sorted(set(places.tolist())) == list(range(len(set(places.tolist()))))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.sampled_from(list(NAMED)), st.integers(2, 9), st.integers(1, 5), st.data())
+def test_named(name: str, k: int, chunks: int, data: st.DataObject) -> None:
+    root = data.draw(st.integers(0, k - 1)) if name in ROOTED else 0
+    collective = named(name, k, chunks, root)
+    check_form(collective)
+    expected = {
+        (rank, place * chunks + part): [(r, p * chunks + part) for r, p in sources]
+        for (rank, place), sources in FACTS[name](k, root).items()
+        for part in range(chunks)
+    }
+    assert made_of(collective) == expected
+    assert (collective.name, collective.nranks, collective.chunks) == (name, k, chunks)
+    assert collective.root == root
+    assert (collective.reduces == (name in ("allreduce", "reducescatter", "reduce"))).all()
+    np.testing.assert_allclose(collective.fraction, (1 if name in WHOLE else 1 / k) / chunks)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.sampled_from(list(NAMED)), st.integers(2, 7), st.integers(1, 4), st.integers(1, 4))
+def test_cutting_keeps_totals(name: str, k: int, first: int, second: int) -> None:
+    whole, cut = named(name, k, first), subdivided(named(name, k, first), second)
+    direct = named(name, k, first * second)
+    for a, b in ((cut.pre, direct.pre), (cut.post, direct.post), (cut.in_index, direct.in_index)):
+        assert a.tolist() == b.tolist()
+    assert cut.out_index.tolist() == direct.out_index.tolist()
+    assert cut.chunks == first * second
+    for table in ("pre", "post"):  # bytes at every rank, before and after
+        per_rank = [
+            np.bincount(getattr(c, table)[:, 0], c.fraction[getattr(c, table)[:, 1]], minlength=k)
+            for c in (whole, cut)
+        ]
+        np.testing.assert_allclose(*per_rank)
+    np.testing.assert_allclose(cut.chunk_bytes(1e6).sum(), whole.chunk_bytes(1e6).sum())
+
+
+def test_holds_and_wants_are_the_tables() -> None:
+    for name in NAMED:
+        collective = named(name, 5, 2)
+        held = {(r, c) for c, r in np.argwhere(collective.holds).tolist()}
+        wanted = {(r, c) for c, r in np.argwhere(collective.wants).tolist()}
+        assert held == {tuple(row) for row in collective.pre.tolist()}
+        assert wanted == {tuple(row) for row in collective.post.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("all_reduce", "allreduce"),
+        ("ALLREDUCE", "allreduce"),
+        ("all-gather", "allgather"),
+        ("all_gather_into_tensor", "allgather"),
+        ("reduce_scatter", "reducescatter"),
+        ("reduce_scatter_tensor", "reducescatter"),
+        ("all_to_all", "alltoall"),
+        ("all_to_all_single", "alltoall"),
+        ("bcast", "broadcast"),
+        ("AllToAllV", "alltoallv"),
+        ("send_recv", "sendrecv"),
+        ("all_to_next", "alltonext"),
+        *((name, name) for name in NAMES),
+    ],
+)
+def test_spellings(spelling: str, name: str) -> None:
+    assert parse_name(spelling) == name
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda: parse_name("alreduce"), ["'alreduce'", "allreduce"]),
+        (lambda: parse_name(""), ["''", "allgather"]),
+        (lambda: named("alltoallv", 4, 1), ["size matrix"]),
+        (lambda: named("allreduce", 1, 1), ["1 rank", "at least 2"]),
+        (lambda: named("allreduce", 4, 0), ["chunks", "0"]),
+        (lambda: named("broadcast", 4, 1, 4), ["root", "4"]),
+        (lambda: named("broadcast", 4, 1, -1), ["root", "-1"]),
+        (lambda: named("alltoall", 4096, 4096), [str(MAX_ENTRIES)]),
+    ],
+)
+def test_refusals(ask: Callable[[], object], words: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        ask()
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.integers(2, 7), st.data())
+def test_alltoallv_layout(k: int, data: st.DataObject) -> None:
+    size = st.sampled_from([0, 0, 1, 3, 1000, 2.5])
+    sizes = data.draw(st.lists(st.lists(size, min_size=k, max_size=k), min_size=k, max_size=k))
+    sizes[k - 1][0] = 4
+    collective = alltoallv(sizes)
+    check_form(collective)
+    largest = max(sum(row) for row in sizes)
+    expected: dict[Place, list[Place]] = {}
+    received = [0] * k
+    fractions = []
+    for i in range(k):
+        full = [j for j in range(k) if sizes[i][j]]
+        for place, j in enumerate(full):  # a block of nothing takes no place
+            expected[j, received[j]] = [(i, place)]
+            received[j] += 1
+            fractions.append(sizes[i][j] / largest)
+    assert made_of(collective) == expected
+    np.testing.assert_allclose(collective.fraction, fractions)
+    np.testing.assert_allclose(np.bincount(collective.pre[:, 0], collective.fraction).max(), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ([[0, 1]], ["(1, 2)", "k × k"]),
+        ([[1]], ["(1, 1)"]),
+        ([], ["k × k"]),
+        ([[0, 1], [1]], ["k rows of k"]),
+        ([[0, "x"], [1, 0]], ["k rows of k"]),
+        ([[0, -1], [1, 0]], ["size[0][1]", "-1"]),
+        ([[0, 1], [float("nan"), 0]], ["size[1][0]", "nan"]),
+        ([[0, 1], [float("inf"), 0]], ["size[1][0]", "inf"]),
+        ([[5, 0], [0, 5]], ["at least one pair"]),
+        ([[[1, 2]]], ["(1, 1, 2)"]),
+    ],
+)
+def test_alltoallv_refusals(sizes: list[list[float]], words: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        alltoallv(sizes)
+    assert "\n" not in str(error.value)
+    for word in words:
+        assert word in str(error.value)
