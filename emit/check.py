@@ -62,14 +62,14 @@ def check(
     goal: Goal | None = None,
     fifo_depth: int | None = None,
     *,
-    target: str | None = "EX",
+    target: str | None = "executor-nccl",
     split: bool = True,
 ) -> Report:
     """Check that every interleaving of `program` ends, without a race, in what `goal` asks for.
 
     goal: None means that of the program's collective, in place, out of place or both as the program says.
     fifo_depth: slots of a (source, destination, channel), in transmissions; None means the protocol's.
-    target: whose limits to check (EX, RC, MS; None: nobody's).
+    target: whose limits to check (executor-nccl, rccl, msccl; None: nobody's).
     split: a step of count chunks takes count slots, as it does for large messages; False: one slot, and
     whether it also ends with count slots is in the report (`splits`).
 

@@ -60,6 +60,11 @@ def documents(
     Raises:
         InputError: what the target cannot express.
     """
+    if found.problem.relays and target != "msccl":
+        raise InputError(
+            f"{target} names collectives only, and none with relays: use --target msccl (coll custom, for a"
+            " communicator that holds the relays too), or --relay none"
+        )
     texts: dict[str, str] = {}
     entries = []
     for served in found.ranges:
@@ -94,7 +99,9 @@ def documents(
     return texts, entries
 
 
-def save(found: Found, folder: str | Path, target: str = "EX", protocol: str | None = None) -> list[Path]:
+def save(
+    found: Found, folder: str | Path, target: str = "executor-nccl", protocol: str | None = None
+) -> list[Path]:
     """Write the algorithms and `index.json`; entries of the index for other questions stay.
 
     Raises:

@@ -28,9 +28,9 @@ class Limits:
 
 
 TARGETS = {
-    "EX": Limits("EX", 64, 1024, 32),
-    "RC": Limits("RC", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
-    "MS": Limits("MS", 256, 216, 32),
+    "executor-nccl": Limits("executor-nccl", 64, 1024, 32),
+    "rccl": Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
+    "msccl": Limits("msccl", 256, 216, 32),
 }
 
 

@@ -44,7 +44,7 @@ def lower(
     *,
     min_bytes: int = 0,
     max_bytes: int = 0,
-    target: str = "EX",
+    target: str = "executor-nccl",
 ) -> tuple[Program, Goal | None]:
     """A program that does what the algorithm's schedule does, and its goal where the name does not say it.
 

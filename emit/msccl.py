@@ -13,7 +13,7 @@ from topologies.errors import InputError
 __all__ = ["Verdict", "verify_file", "write_msccl"]
 
 _NAMES = {
-    "EX": {
+    "executor-nccl": {
         name: name
         for name in (
             "reduce",
@@ -29,7 +29,7 @@ _NAMES = {
             "alltoallv",
         )
     },
-    "MS": {
+    "msccl": {
         "allreduce": "allreduce",
         "allgather": "allgather",
         "reduce": "reduce",
@@ -39,19 +39,19 @@ _NAMES = {
         "custom": "custom",
     },
 }
-_NAMES["RC"] = _NAMES["EX"]
+_NAMES["rccl"] = _NAMES["executor-nccl"]
 
 _NAME = re.compile(r"[ !#-%'-;=?-~]+")  # printable ASCII but for " & < >
 
 # What MSCCL readers have no convention for, and what would be right.
 _ONE_FORM = {"reducescatter": ("outofplace", "in place"), "alltoall": ("inplace", "out of place")}
 
-# MS reads maxBytes as exclusive and 0 as never; no buffer is a pebibyte.
+# The original msccl reads maxBytes as exclusive and 0 as never; no buffer is a pebibyte.
 _MS_NO_LIMIT = 1 << 50
 
 
-def write_msccl(program: Program, goal: Goal | None = None, target: str = "EX") -> str:
-    """The program as text that the reader of `target` (EX, RC, MS) takes, ended by a newline.
+def write_msccl(program: Program, goal: Goal | None = None, target: str = "executor-nccl") -> str:
+    """The program as text that the reader of `target` (executor-nccl, rccl, msccl) takes, ended by a newline.
 
     goal: what it must achieve; None means that of its collective.
     Nothing unverified is written: the program is checked at its protocol's FIFO depth and target's limits.
@@ -70,7 +70,7 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str = "EX") 
     if program.collective in _ONE_FORM and getattr(program, _ONE_FORM[program.collective][0]):
         right = _ONE_FORM[program.collective][1]
         raise InputError(f"{target} has no such form of {program.collective}: would be {right} only")
-    longest = 63 if target == "MS" else 255
+    longest = 63 if target == "msccl" else 255
     if len(program.name) > longest or not _NAME.fullmatch(program.name):
         raise InputError(
             f"program name {program.name!a}: would be 1 to {longest} printable ASCII characters "
@@ -83,7 +83,7 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str = "EX") 
             f"collective {program.collective!r} has no goal of its own: would be given one to check against"
         )
     most = program.max_bytes
-    if target == "MS":
+    if target == "msccl":
         most = most + 1 if most else _MS_NO_LIMIT
         if program.redop not in ("sum", "prod", "max", "min"):
             raise InputError(f"program redop {program.redop!r}: would be one of sum, prod, max, min")
@@ -92,7 +92,7 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str = "EX") 
 
 def _lines(program: Program, coll: str, most: int, target: str) -> list[str]:
     p = program
-    redop = f' redop="{p.redop}"' if target == "MS" else ""
+    redop = f' redop="{p.redop}"' if target == "msccl" else ""
     lines = [
         f'<algo name="{p.name}" proto="{p.protocol}" nchannels="{p.nchannels}" '
         f'nchunksperloop="{p.nchunks_per_loop}" ngpus="{p.nranks}" coll="{coll}" inplace="{int(p.inplace)}" '

@@ -51,7 +51,8 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
     """Read a file, or a text that holds a `<`.
 
-    Attributes that MS files lack get defaults: outofplace = not inplace, minBytes 0, maxBytes 0 (no limit).
+    Attributes that files for the original msccl lack get defaults:
+    outofplace = not inplace, minBytes 0, maxBytes 0 (no limit).
     The byte range is kept as given. The program is not checked here.
 
     Raises InputError with the line and attribute at the first thing no reader would take or that contradicts

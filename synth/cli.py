@@ -30,7 +30,6 @@ _COLLECTIVES = {
     "sendrecv": "Every rank sends its buffer to the next, the last to the first.",
     "alltonext": "Every rank but the last sends its buffer to the next.",
 }
-_TARGETS = {"executor-nccl": "EX", "rccl": "RC", "msccl": "MS"}
 
 
 class _Commands(click.Group):
@@ -189,9 +188,11 @@ def _synthesize(
 ) -> None:
     begun = time.monotonic()
     seconds = _seconds(budget)
-    if target not in _TARGETS:
-        raise InputError(f"--target {target!r}: is not known; it is one of {', '.join(_TARGETS)}")
+    from emit.limits import TARGETS
     from synth.engines.workers import Workers
+
+    if target not in TARGETS:
+        raise InputError(f"--target {target!r}: is not known; it is one of {', '.join(TARGETS)}")
 
     # the solvers load while the question is read
     with Workers(("cpsat", "linear") if engine != "route" else ()) as workers:
@@ -263,7 +264,7 @@ def _report(found: Found, out: str, target: str, as_json: bool, begun: float) ->
     paths: list[Path] = []
     if found.ranges:
         try:
-            paths = save(found, out, _TARGETS[target])
+            paths = save(found, out, target)
         except InputError as error:
             if not str(error).startswith("--out"):
                 unsaved = str(error)

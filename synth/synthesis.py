@@ -43,7 +43,7 @@ class Synthesis:
         """What the command line prints."""
         return table(self.found)
 
-    def save(self, folder: str | Path, target: str = "EX") -> list[Path]:
+    def save(self, folder: str | Path, target: str = "executor-nccl") -> list[Path]:
         """Write one MSCCL XML an algorithm and the index; returns the paths.
 
         Raises:

@@ -58,7 +58,7 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
 
 
 def test_targets_name_what_they_can() -> None:
-    text = write_msccl(replace(ring_reducescatter(3), max_bytes=1023), target="MS")
+    text = write_msccl(replace(ring_reducescatter(3), max_bytes=1023), target="msccl")
     assert 'coll="reduce_scatter"' in text
     assert 'maxBytes="1024"' in text
     assert 'redop="sum"' in text
@@ -68,16 +68,16 @@ def test_targets_name_what_they_can() -> None:
         Gpu(0, 1, 0, [ThreadBlock(-1, 0, 0, [Step("r", "i", 0, "o", 0, 1)])]),
     ])  # fmt: skip
     goal = Goal.from_arrays(2, ([0], ["i"], [0], [0], [0]), ([1], ["o"], [0], [0], [0]))
-    assert 'coll="custom"' in write_msccl(relay, goal, "MS")
-    with pytest.raises(InputError, match="would be target MS"):
-        write_msccl(relay, goal, "EX")
+    assert 'coll="custom"' in write_msccl(relay, goal, "msccl")
+    with pytest.raises(InputError, match="would be target msccl"):
+        write_msccl(relay, goal, "executor-nccl")
     with pytest.raises(InputError, match="given one to check"):
-        write_msccl(relay, None, "MS")
-    with pytest.raises(InputError, match="would be target EX or RC"):
-        write_msccl(RIGHT["direct_gather"], target="MS")
-    with pytest.raises(InputError, match=r"limit: .* RC runs only"):
-        write_msccl(ring_allgather(3), target="RC")
-    assert write_msccl(alltoall(3), target="RC")
+        write_msccl(relay, None, "msccl")
+    with pytest.raises(InputError, match="would be target executor-nccl or rccl"):
+        write_msccl(RIGHT["direct_gather"], target="msccl")
+    with pytest.raises(InputError, match=r"limit: .* rccl runs only"):
+        write_msccl(ring_allgather(3), target="rccl")
+    assert write_msccl(alltoall(3), target="rccl")
 
 
 def test_nothing_unverified_is_written() -> None:
@@ -94,7 +94,7 @@ def test_nothing_unverified_is_written() -> None:
     with pytest.raises(InputError, match="in place only"):
         write_msccl(replace(ring_reducescatter(3), outofplace=True))
     with pytest.raises(InputError, match="1 to 63"):
-        write_msccl(replace(ring_allgather(3), name="x" * 64), target="MS")
+        write_msccl(replace(ring_allgather(3), name="x" * 64), target="msccl")
     with pytest.raises(InputError, match="target 'xx'"):
         write_msccl(ring_allgather(3), target="xx")
 

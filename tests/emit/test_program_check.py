@@ -289,9 +289,9 @@ def test_goal_refuses_contradictions() -> None:
 
 
 def test_limits_by_target() -> None:
-    assert check(_long_block(65), target="MS").ok
+    assert check(_long_block(65), target="msccl").ok
     assert check(_long_block(65), target=None).ok
-    assert [f.kind for f in check(RING, target="RC").findings] == ["limit"] * 8
+    assert [f.kind for f in check(RING, target="rccl").findings] == ["limit"] * 8
     with pytest.raises(InputError, match="target 'XX'"):
         check(RING, target="XX")
     chain = [Step("re", "s", 0, "i", 0, 1)] * 17

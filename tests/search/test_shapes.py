@@ -37,7 +37,8 @@ def test_prices_prove_step_bounds_and_raised_ones_are_refused(
             continue
         assert check_step_bound(problem, bound) == pytest.approx(bound.ratio, rel=1e-5)
         raised = StepBound(bound.steps, bound.ratio * 1.01, bound.prices)
-        pytest.raises(BadWitness, check_step_bound, problem, raised)
+        with pytest.raises(BadWitness, match="prove"):
+            check_step_bound(problem, raised)
         shaken = tuple(
             {r: p * (1.5 if i % 2 else 0.5) for i, (r, p) in enumerate(ps.items())} for ps in bound.prices
         )
