@@ -50,7 +50,8 @@ def prove(problem: Problem, *, max_flow: bool = True) -> Bound:
     for inside in _plain_cuts(problem):
         found += finder.cut(inside)
     if finder.all_to_all_sum:
-        found += finder.parts(_node_parts(problem))
+        for parts in (_node_parts(problem), *_tight_parts(problem)):
+            found += finder.parts(parts)
         found += finder.parts([[r] for r in range(problem.collective.nranks)])
     if max_flow:
         from synth.max_flow import worst_cut
@@ -92,6 +93,22 @@ def _node_parts(problem: Problem) -> list[list[int]]:
     """Local ranks of every node of the cluster that the group touches."""
     node = problem.topology.nodes[np.array(problem.ranks)]
     return [np.flatnonzero(node == i).tolist() for i in np.unique(node)]
+
+
+def _tight_parts(problem: Problem) -> Iterable[list[list[int]]]:
+    """Ranks that wide links join, for every width that links have: what is between the parts is narrow."""
+    net = problem.network
+    for width in np.unique(net.bandwidth_gbs)[::-1]:
+        part = np.arange(net.nranks)
+        wide = net.bandwidth_gbs >= width
+        while True:
+            low = part.copy()
+            np.minimum.at(low, net.dst[wide], part[net.src[wide]])
+            np.minimum.at(low, net.src[wide], part[net.dst[wide]])
+            if np.array_equal(low, part):
+                break
+            part = low
+        yield [np.flatnonzero(part == i).tolist() for i in np.unique(part)]
 
 
 class _Finder:
@@ -155,7 +172,7 @@ class _Finder:
         """For allreduce; relays join the part of a member of their node, or the first."""
         net = self.problem.network
         k = self.problem.collective.nranks
-        parts = [list(part) for part in parts if min(part) < k]
+        parts = [list(part) for part in parts if min(part) < k]  # relays alone make no part
         node = self.problem.topology.nodes[np.array(self.problem.ranks)]
         for rank in sorted(set(range(net.nranks)) - {r for part in parts for r in part}):
             home = next((p for p in parts if node[p[0]] == node[rank]), parts[0])

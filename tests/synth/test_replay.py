@@ -37,7 +37,7 @@ def sends(problem: Problem, *rows: tuple[int, str, int, bool]) -> Schedule:
     return untimed(np.array(chunk), np.array([link(problem, w) for w in way]), np.array(step), np.array(adds))
 
 
-def refused(problem: Problem, schedule: Schedule, words: str = "") -> None:
+def refused(problem: Problem, schedule: Schedule, words: str | None = None) -> None:
     with pytest.raises(Refused, match=words) as error:
         replay(problem, schedule)
     assert len(str(error.value).splitlines()) == 1
