@@ -16,8 +16,9 @@ from typing import Any
 
 from emit.goal import Goal
 from emit.lower import goal_columns, lower
-from emit.msccl import write_msccl
+from emit.msccl import NAMES, write_msccl
 from synth.frontier import Range
+from synth.problem import Problem
 from synth.search import Found
 from synth.statement import question, row
 from topologies.errors import InputError
@@ -29,6 +30,30 @@ _SMALL_BYTES = 256 << 10  # up to here LL's flags cost less than Simple's barrie
 def protocol_for(served: Range) -> str:
     """LL for small messages, Simple for the rest."""
     return "LL" if served.high is not None and served.high <= _SMALL_BYTES else "Simple"
+
+
+def target_for(problem: Problem, asked: str = "auto") -> str:
+    """The executor to write for: the one asked for, or the first that can express the problem.
+
+    Raises:
+        InputError: the one asked for cannot, or none can.
+    """
+    collective = problem.collective
+    if collective.fraction.max() > collective.fraction.min() * (1 + 1e-9):
+        raise InputError(
+            f"{collective.name}: its chunks have different sizes, which no format can say; use equal sizes"
+        )
+    name = "custom" if problem.relays else collective.name
+    if name not in NAMES["executor-nccl"] and name not in NAMES["msccl"]:
+        name = "custom"
+    able = [target for target, names in NAMES.items() if name in names]
+    if asked == "auto":
+        return able[0]
+    if asked not in able:
+        what = f"{collective.name} with relays" if problem.relays else collective.name
+        ways = f"use --target {' or '.join(able)}" + (" or --relay none" if problem.relays else "")
+        raise InputError(f"--target {asked}: has no name for {what}; {ways}")
+    return asked
 
 
 def stem(found: Found, served: Range) -> str:
@@ -60,11 +85,7 @@ def documents(
     Raises:
         InputError: what the target cannot express.
     """
-    if found.problem.relays and target != "msccl":
-        raise InputError(
-            f"{target} names collectives only, and none with relays: use --target msccl (coll custom, for a"
-            " communicator that holds the relays too), or --relay none"
-        )
+    target = target_for(found.problem, target)
     texts: dict[str, str] = {}
     entries = []
     for served in found.ranges:
@@ -113,7 +134,7 @@ def save(
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)
-        kept, stale = _others(where / "index.json", question(found.problem), target)
+        kept, stale = _others(where / "index.json", question(found.problem), entries[0]["target"])
         index = {"format": FORMAT, "algorithms": [*kept, *entries]}
         texts["index.json"] = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
         _write_all(where, texts)

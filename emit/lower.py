@@ -51,14 +51,10 @@ def lower(
     In place where the formats know the collective so (allreduce, allgather, reducescatter), else out of place.
 
     Raises:
-        InputError: chunks of different sizes, or more steps than the target's threadblocks and channels hold.
+        InputError: more steps than the target's threadblocks and channels hold.
     """
     problem = algorithm.problem
     collective = problem.collective
-    if collective.fraction.max() > collective.fraction.min() * (1 + 1e-9):
-        raise InputError(
-            f"{collective.name}: its chunks have different sizes, which no format can say; use equal sizes"
-        )
     named = collective.name in _NAMED and not problem.relays
     inplace = named and collective.name in _INPLACE
     limits = limits_of(target)

@@ -12,7 +12,7 @@ from topologies.errors import InputError
 
 __all__ = ["Verdict", "verify_file", "write_msccl"]
 
-_NAMES = {
+NAMES = {
     "executor-nccl": {
         name: name
         for name in (
@@ -39,7 +39,7 @@ _NAMES = {
         "custom": "custom",
     },
 }
-_NAMES["rccl"] = _NAMES["executor-nccl"]
+NAMES["rccl"] = NAMES["executor-nccl"]
 
 _NAME = re.compile(r"[ !#-%'-;=?-~]+")  # printable ASCII but for " & < >
 
@@ -59,11 +59,11 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str = "execu
     Raises InputError where the check finds anything, where no goal is known, or where the target has no name
     for the collective, its in-place or out-of-place form, the reduction or the program's own name.
     """
-    if target not in _NAMES:
-        raise InputError(f"target {target!r}: would be one of {', '.join(sorted(_NAMES))}")
-    coll = _NAMES[target].get(program.collective)
+    if target not in NAMES:
+        raise InputError(f"target {target!r}: would be one of {', '.join(sorted(NAMES))}")
+    coll = NAMES[target].get(program.collective)
     if coll is None:
-        able = [t for t in sorted(_NAMES) if program.collective in _NAMES[t]]
+        able = [t for t in sorted(NAMES) if program.collective in NAMES[t]]
         raise InputError(
             f"{target} has no name for collective {program.collective!r}: would be target {' or '.join(able)}"
         )

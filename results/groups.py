@@ -33,8 +33,9 @@ Group = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Answered:
-    """One question's answer: seconds, rows shown, how many of them optimal, the worst gap; refusal before relays.
+    """One question's answer: seconds, rows shown, how many of them optimal, the worst gap and that of the last row.
 
+    `refusal` is what was said before relays were let in;
     `failed` is the error where there is no answer, which is a defect of synth: the table is written all the same.
     """
 
@@ -45,6 +46,7 @@ class Answered:
     rows: int
     optimal: int
     worst: float
+    last: float
     ended: str
     refusal: str = ""
     failed: str = ""
@@ -78,13 +80,14 @@ def answered(topo: str, group: Group, collective: str, budget: float, workers: W
         answer = synthesize(collective, topology, group, relay=relay, budget=budget, workers=workers)
     except Exception as error:
         failed = f"{type(error).__name__}: {error}"
-        return Answered(topo, group, collective, time.monotonic() - begun, 0, 0, 0.0, "", refusal, failed)
+        return Answered(
+            topo, group, collective, time.monotonic() - begun, 0, 0, 0.0, 0.0, "", refusal, failed
+        )
     seconds = time.monotonic() - begun
     rows = answer.algorithms
     optimal = sum(row["optimal"] for row in rows)
-    return Answered(
-        topo, group, collective, seconds, len(rows), optimal, answer.gap, answer.found.ended, refusal
-    )
+    gaps = (answer.gap, rows[-1]["gap"])
+    return Answered(topo, group, collective, seconds, len(rows), optimal, *gaps, answer.found.ended, refusal)
 
 
 def summary(answers: Sequence[Answered]) -> str:
@@ -94,7 +97,7 @@ def summary(answers: Sequence[Answered]) -> str:
         return f"{asked} questions, none answered"
     slowest = max(answers, key=lambda a: a.seconds)
     late = [a for a in answers if a.seconds > GOAL_S]
-    gaps = sorted(a.worst for a in answers)
+    gaps, large = sorted(a.worst for a in answers), sorted(a.last for a in answers)
     full = sum(a.optimal == a.rows for a in answers)
     return (
         f"{asked} questions, {len(answers)} answered, each algorithm replayed; slowest"
@@ -102,7 +105,8 @@ def summary(answers: Sequence[Answered]) -> str:
         f" {len(late)} over the goal of {GOAL_S:g} s, {sum(a.ended != '' for a in answers)} ended by their budget."
         f" {sum(a.optimal for a in answers)} of {sum(a.rows for a in answers)} algorithms are optimal at the size they"
         f" are shown for; {full} answers are optimal throughout. Worst gap of an answer: median"
-        f" {gaps[len(gaps) // 2]:.3f}, largest {gaps[-1]:.3f}."
+        f" {gaps[len(gaps) // 2]:.3f}, largest {gaps[-1]:.3f}; of the algorithm for the largest messages: median"
+        f" {large[len(large) // 2]:.3f}, largest {large[-1]:.3f}."
     )
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from synth.search import COMBINING
+
 _MEANS = {"cut": "a cut", "relaxation": "the linear relaxation", "distance": "distance"}
 Shape = tuple[int, int, int]
 
@@ -55,22 +57,23 @@ def proof_words(claim: dict[str, Any]) -> str:
 
 def points(said: dict[str, Any]) -> list[Point]:
     """The Pareto set in (steps, rounds a chunk): what the claims found and what the algorithms shown come to."""
-    halves = 2 if said["collective"] == "allreduce" else 1
+    ranks = len(said["group"])
     found = []
     for claim in said["k_synchronous"]:
         if not claim["rounds"]:
             continue
-        half = halves == 2 and claim["part"].startswith(said["collective"])
-        times = 2 if half else 1
-        chunks = claim["chunks"] * (len(said["group"]) if half else 1)
-        note = "each half: " if half else ""
-        shape = (chunks, claim["steps"] * times, claim["rounds"] * times)
+        shape, note = (claim["chunks"], claim["steps"], claim["rounds"]), ""
+        if claim["part"] not in ("", COMBINING):  # of one of two halves, whose chunk is a rank's share
+            shape, note = (
+                (shape[0] * ranks, shape[1] * 2, shape[2] * 2),
+                "as reducescatter and allgather, each: ",
+            )
         found.append(Point(shape, note + proof_words(claim)))
     proved = {point.shape for point in found}
     for row in said["algorithms"]:
         shape = (row["chunks"], row["steps"], row["rounds"])
         if shape not in proved:
-            found.append(Point(shape, f"constructed ({row['engine']}), nothing proved of it in this model"))
+            found.append(Point(shape, f"constructed ({row['engine']}), nothing proved in this model"))
     return pareto(found)
 
 

@@ -95,7 +95,10 @@ def _asking(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--seed", type=int, default=0, metavar="N", help="Seed of the solvers."),
         click.option("--out", default="out", metavar="DIR", help="Folder for the files. Default: out."),
         click.option(
-            "--target", default="executor-nccl", metavar="NAME", help="executor-nccl, rccl or msccl."
+            "--target",
+            default="auto",
+            metavar="NAME",
+            help="executor-nccl, rccl, msccl; auto: the first that can.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ]
@@ -188,28 +191,28 @@ def _synthesize(
 ) -> None:
     begun = time.monotonic()
     seconds = _seconds(budget)
+    if not out:
+        raise InputError("--out: is empty; give the name of a folder")
     from emit.limits import TARGETS
     from synth.engines.workers import Workers
 
-    if target not in TARGETS:
-        raise InputError(f"--target {target!r}: is not known; it is one of {', '.join(TARGETS)}")
-
+    if target not in ("auto", *TARGETS):
+        raise InputError(f"--target {target!r}: is not known; it is auto or one of {', '.join(TARGETS)}")
     # the solvers load while the question is read
     with Workers(("cpsat", "linear") if engine != "route" else ()) as workers:
+        from emit.library_files import target_for
         from synth.pattern import parse_size
         from synth.problem import parse_ranks
-        from synth.synthesis import synthesize
+        from synth.search import search
+        from synth.synthesis import ask
         from topologies.load import load
 
         topology = load(topo)
-        members = None if group is None else parse_ranks(group, "--group", topology.nranks)
-        relays = relay if relay in ("none", "all") else parse_ranks(relay, "--relay", topology.nranks)
-        _writable(out)
-        answer = synthesize(
+        problem, options = ask(
             collective(),
             topology,
-            members,
-            relay=relays,
+            None if group is None else parse_ranks(group, "--group", topology.nranks),
+            relay=relay if relay in ("none", "all") else parse_ranks(relay, "--relay", topology.nranks),
             root=root,
             size=None if size is None else parse_size(size, "--size"),
             chunks=chunks,
@@ -218,22 +221,31 @@ def _synthesize(
             engine=engine,
             budget=seconds,
             seed=seed,
-            progress=_Progress(begun) if sys.stderr.isatty() else None,
-            workers=workers,
         )
-    _report(answer.found, out, target, as_json, begun)
+        if target != "auto":
+            target_for(problem, target)
+        _writable(Path(out))
+        found = search(problem, options, workers, _Progress(begun) if sys.stderr.isatty() else None)
+    _report(found, out, target, as_json, begun)
 
 
-def _writable(folder: str) -> None:
+def _writable(folder: Path) -> None:
     """Say that the files cannot be written before the search and not after it."""
-    import os
+    import tempfile
 
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
+    if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder}: is a file; it must be a folder")
-    present = next(p for p in [path, *path.absolute().parents] if p.exists())
-    if not present.is_dir() or not os.access(present, os.W_OK | os.X_OK):
-        raise InputError(f"--out {folder}: {present} is not writable; give another folder")
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"--out {folder}: cannot be written ({error.strerror or error})") from None
+    finally:
+        for made in missing:
+            if made.is_dir():
+                made.rmdir()
 
 
 class _Progress:
@@ -336,6 +348,8 @@ def _verify(file: str, depth: int | None, as_json: bool) -> None:
                 indent=1,
             )
         )
+    elif verdict.status == "not readable":
+        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
     else:
         click.echo(f"{file}: {verdict.status}")
         for line in verdict.lines:

@@ -108,9 +108,17 @@ def _make(
 
 
 def subdivided(whole: Collective, chunks: int) -> Collective:
-    """The same collective with every chunk cut into `chunks` equal parts, which lie side by side."""
+    """The same collective with every chunk cut into `chunks` equal parts, which lie side by side.
+
+    Raises InputError where that would be more than MAX_ENTRIES places.
+    """
     if chunks == 1:
         return whole
+    if max(len(whole.pre), len(whole.post)) * chunks > MAX_ENTRIES:
+        raise InputError(
+            f"chunks: {whole.name} over {whole.nranks} ranks in {chunks} chunks a block has over {MAX_ENTRIES}"
+            " places to fill; use fewer chunks"
+        )
     part = np.arange(chunks)
 
     def cut(table: Ints) -> Ints:

@@ -92,25 +92,39 @@ def owners(collective: Collective) -> Ints:
     """A rank for every chunk at which its contributions can come together, spread over those that want it."""
     wanted: list[list[int]] = [[] for _ in range(collective.nchunks)]
     for rank, chunk in collective.post.tolist():
-        wanted[chunk].append(rank)
+        if collective.reduces[chunk]:
+            wanted[chunk].append(rank)
+    for rank, chunk in collective.pre.tolist():
+        if not wanted[chunk]:
+            wanted[chunk].append(rank)  # a plain value, or one that nobody wants, stays with its first holder
     # chunks are taken in blocks, so that an allreduce splits into a reducescatter and an allgather
     block = max(1, -(-collective.nchunks // collective.nranks))
-    return np.array([ranks[(c // block) % len(ranks)] if ranks else 0 for c, ranks in enumerate(wanted)])
+    return np.array([ranks[(c // block) % len(ranks)] for c, ranks in enumerate(wanted)])
 
 
 def split(problem: Problem) -> tuple[Problem, Problem]:
     """Bring each chunk's contributions together at its owner, then copy from there (allreduce = both)."""
     old = problem.collective
-    cells = np.column_stack([owners(old), np.arange(old.nchunks)])
+    at = owners(old)
+    cells = np.column_stack([at, np.arange(old.nchunks)])
     cells = cells[np.lexsort((cells[:, 1], cells[:, 0]))]
     index = np.zeros(len(cells), dtype=np.int64)
-    gathering = replace(old, name=f"{old.name}, reducing half", post=cells, out_index=index)
+    # plain values stay where they are in the first half
+    moved = old.reduces[old.pre[:, 1]] | (old.pre[:, 0] == at[old.pre[:, 1]])
+    gathering = replace(
+        old,
+        name=f"{old.name}, reducing half",
+        pre=old.pre[moved],
+        in_index=old.in_index[moved],
+        post=cells,
+        out_index=index,
+    )
     spreading = replace(
         old,
         name=f"{old.name}, copying half",
         reduces=np.zeros(old.nchunks, dtype=bool),
-        pre=cells,
-        in_index=index,
+        pre=(start := np.unique(np.concatenate([cells, old.pre[~old.reduces[old.pre[:, 1]]]]), axis=0)),
+        in_index=np.zeros(len(start), dtype=np.int64),
     )
     return replace(problem, collective=gathering), replace(problem, collective=spreading)
 

@@ -226,17 +226,17 @@ class _Search:
         problem = self.problem.with_chunks(halves[0].chunks(shape.chunks))
         parts = [halves[0].back(shape.chunks, schedule)]
         if len(halves) == 2:
-            other = self._other_half(halves[1], shape, schedule)
-            if other is None:
-                return
+            other = self._other_half(halves, shape, schedule)
             parts.append(halves[1].back(shape.chunks, other))
         self._add(problem, _joined(parts), verdict.by)
         self._say(f"found ({shape.chunks}, {shape.steps}, {shape.rounds})")
 
-    def _other_half(self, form: Form, shape: Shape, schedule: Schedule) -> Schedule | None:
-        """The spreading half from the gathering one: the same where every link has its like the other way."""
+    def _other_half(self, halves: list[Form], shape: Shape, schedule: Schedule) -> Schedule:
+        """The second half's schedule from the first's: the same where both ask the same of like networks."""
+        form = halves[1]
         mirror = mirror_links(self.problem.network)
-        if mirror is not None:
+        one, two = (half.copying(shape.chunks).collective for half in halves)
+        if mirror is not None and np.array_equal(one.pre, two.pre) and np.array_equal(one.post, two.post):
             return replace(schedule, link=mirror[schedule.link])
         stepper = self._stepper(form)
         for extra in range(shape.steps + 1):
@@ -262,6 +262,10 @@ class _Search:
             seed=options.seed,
             combining=True,
         )
+        if options.steps is not None and options.steps < diameter:
+            claim = Claim(options.steps, np.inf, "distance", None, True, None, None)
+            self.found.impossible = _refusal(claim, options)
+            return
         composed = min((a.steps for a in self.algorithms), default=2 * diameter)
         numbers = range(diameter, max(diameter + 1, composed)) if options.steps is None else [options.steps]
         for steps in numbers:
@@ -386,7 +390,9 @@ def _ratio_bound(problem: Problem, bound: Bound) -> float:
 
 def _refusal(claim: Claim, options: Options) -> str:
     pinned = (("steps", options.steps), ("rounds", options.rounds), ("chunks", options.chunks))
-    shape = ", ".join(f"{value} {name}" for name, value in pinned if value is not None)
+    shape = ", ".join(
+        f"{value} {name if value > 1 else name[:-1]}" for name, value in pinned if value is not None
+    )
     why = {
         "relaxation": f"{claim.steps} steps need at least {claim.at_least:.6g} rounds a chunk (relaxation)",
         "cut": f"any number of steps needs at least {claim.at_least:.6g} rounds a chunk (cut)",

@@ -6,10 +6,12 @@ at once; shapes (rounds, chunks) from there upwards are decided by solvers until
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import islice
 
 from synth.collective import Ints
 from synth.engines import direct, ksync
@@ -178,21 +180,24 @@ def _size(problem: Problem, steps: int, symmetry: Symmetry) -> int:
     return len(symmetry.orbits) * problem.network.nlinks * steps
 
 
-def shapes(steps: int, at_least: float, below: Fraction | None, most_chunks: int) -> list[Shape]:
-    """All shapes of up to `most_chunks` chunks from the bound up, by rising rounds a chunk (then chunks).
+def shapes(
+    steps: int, at_least: float, below: Fraction | None, numbers_of_chunks: Iterable[int]
+) -> Iterator[Shape]:
+    """All shapes of these numbers of chunks from the bound up, by rising rounds a chunk (then chunks).
 
     They end below `below`, or a little above what one chunk needs, for all numbers of chunks alike.
     """
     ceiling = Fraction(max(steps, _ceil(at_least)) + 2)
     if below is not None:
         ceiling = min(ceiling, below)
-    found = []
-    for chunks in range(1, most_chunks + 1):
+
+    def of(chunks: int) -> Iterator[Shape]:
         rounds = max(steps, _ceil(at_least * chunks))
         while Fraction(rounds, chunks) < ceiling:
-            found.append(Shape(steps, rounds, chunks))
+            yield Shape(steps, rounds, chunks)
             rounds += 1
-    return sorted(found, key=lambda s: (s.ratio, s.chunks))
+
+    return heapq.merge(*map(of, numbers_of_chunks), key=lambda s: (s.ratio, s.chunks))
 
 
 def _ceil(value: float) -> int:
@@ -228,9 +233,6 @@ class Pins:
     chunks: int | None = None
     rounds: int | None = None
 
-    def admits(self, shape: Shape) -> bool:
-        return self.chunks in (None, shape.chunks) and self.rounds in (None, shape.rounds)
-
 
 def pareto(
     search: StepSearch,
@@ -260,6 +262,17 @@ def pareto(
         yield claim
 
 
+def _asked(count: int, floor: float, below: Fraction | None, pins: Pins) -> Iterator[Shape]:
+    """Shapes of `count` steps that the pins admit and the bound does not rule out, the best first."""
+    if pins.rounds is None:
+        numbers = range(1, MOST_CHUNKS + 1) if pins.chunks is None else [pins.chunks]
+        return shapes(count, floor, below, numbers)
+    fit = MOST_CHUNKS if floor <= 0 else min(MOST_CHUNKS, int(pins.rounds / floor + _ROUND_OFF))
+    numbers = range(fit, 0, -1) if pins.chunks is None else [pins.chunks]
+    pinned = (Shape(count, pins.rounds, chunks) for chunks in numbers)
+    return (s for s in pinned if s.rounds >= count and float(s.ratio) >= floor * (1 - _ROUND_OFF))
+
+
 def _best_shape(
     search: StepSearch,
     count: int,
@@ -273,11 +286,8 @@ def _best_shape(
     if floor == float("inf"):
         return Claim(count, floor, "distance", None, True, None, bound)
     most_chunks = MOST_CHUNKS if pins.chunks is None else pins.chunks
-    if pins.rounds is not None and pins.chunks is not None:
-        pinned = Shape(count, pins.rounds, pins.chunks)
-        asked = [pinned] if float(pinned.ratio) >= floor * (1 - _ROUND_OFF) else []
-    else:
-        asked = [s for s in shapes(count, floor, below, most_chunks) if pins.admits(s)]
+    # one more than is tried, to know whether any were left
+    asked = list(islice(_asked(count, floor, below, pins), _TRIES + 1))
     refuted: list[Shape] = []
     for tried, shape in enumerate(asked):
         if tried >= _TRIES or search.left() <= 0:
@@ -302,5 +312,5 @@ def _best_shape(
         if verdict.status == "unsat":
             refuted.append(shape)
             by = verdict.by
-    none_left = len(refuted) == len(asked) and (not asked or pins.rounds is not None)
+    none_left = pins.rounds is not None and len(refuted) == len(asked)
     return Claim(count, floor, by, None, none_left, most_chunks if asked else None, bound, tuple(refuted))

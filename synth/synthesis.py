@@ -10,13 +10,15 @@ from typing import Any
 from synth.algorithm import Algorithm
 from synth.collective import Collective
 from synth.engines.workers import Workers
-from synth.problem import make_problem
+from synth.problem import Problem, make_problem
 from synth.search import ENGINES, WARM, Found, Options, Progress, search
 from synth.statement import fastest, statement
 from synth.table import table
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
+
+_SEEDS = 2**31  # what all solvers take
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,7 @@ class Synthesis:
         """What the command line prints."""
         return table(self.found)
 
-    def save(self, folder: str | Path, target: str = "executor-nccl") -> list[Path]:
+    def save(self, folder: str | Path, target: str = "auto") -> list[Path]:
         """Write one MSCCL XML an algorithm and the index; returns the paths.
 
         Raises:
@@ -54,7 +56,7 @@ class Synthesis:
         return save(self.found, folder, target)
 
 
-def synthesize(
+def ask(
     collective: str | Collective,
     topo: str | Path | Topology,
     group: Sequence[int] | None = None,
@@ -68,30 +70,15 @@ def synthesize(
     engine: str = "auto",
     budget: float = 30.0,
     seed: int = 0,
-    progress: Progress | None = None,
-    workers: Workers | None = None,
-) -> Synthesis:
-    """Search for algorithms.
-
-    Args:
-        collective: a name (torch's spellings too) or a Collective.
-        topo: a machine, a family, a file, or a Topology.
-        group: ranks that take part, in order; all when None.
-        relay: outsiders that may forward: "none", "all" or ranks.
-        root: rank of the root for rooted collectives; the group's first when None.
-        size: bytes; with it the one best algorithm, without it the frontier over all sizes.
-        chunks, steps, rounds: pin the shape (k-synchronous model).
-        engine: one of auto, route, cpsat, smt, milp.
-        budget: seconds.
-
-    Raises:
-        InputError: anything that cannot be, in one line.
-    """
+) -> tuple[Problem, Options]:
+    """State a question without answering it; arguments and errors as those of `synthesize`."""
     for name, value in (("size", size), ("chunks", chunks), ("steps", steps), ("rounds", rounds)):
         if value is not None and value < 1:
             raise InputError(f"{name}: {value} is not possible; it must be 1 or more")
     if not 0 < budget < 1e7:
         raise InputError(f"budget: {budget:g} s is not possible; it must be more than 0 seconds")
+    if not 0 <= seed < _SEEDS:
+        raise InputError(f"seed: {seed} is not possible; it must be in 0..{_SEEDS - 1}")
     if engine not in ENGINES:
         raise InputError(f"engine: {engine!r} is not known; it is one of {', '.join(ENGINES)}")
     topology = topo if isinstance(topo, Topology) else load(topo)
@@ -103,8 +90,38 @@ def synthesize(
     else:
         outsiders = list(relay)
     problem = make_problem(topology, collective, members, outsiders, root=root)
-    options = Options(size, chunks, steps, rounds, engine, budget, seed)
+    if chunks is not None:
+        problem.with_chunks(chunks)  # whether so many are possible is said now
+    return problem, Options(size, chunks, steps, rounds, engine, budget, seed)
+
+
+def synthesize(
+    collective: str | Collective,
+    topo: str | Path | Topology,
+    group: Sequence[int] | None = None,
+    *,
+    progress: Progress | None = None,
+    workers: Workers | None = None,
+    **options: Any,
+) -> Synthesis:
+    """Search for algorithms.
+
+    Args:
+        collective: a name (torch's spellings too) or a Collective.
+        topo: a machine, a family, a file, or a Topology.
+        group: ranks that take part, in order; all when None.
+        progress: called with what is tried and the best so far.
+        workers: solver processes to use again.
+        options: relay: outsiders that may forward, "none", "all" or ranks. root: rank of the root for rooted
+            collectives; the group's first when None. size: bytes; with it the one best algorithm, without it the
+            frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model). engine: one of auto,
+            route, cpsat, smt, milp. budget: seconds. seed: of the solvers.
+
+    Raises:
+        InputError: anything that cannot be, in one line.
+    """
+    problem, chosen = ask(collective, topo, group, **options)
     if workers is not None:
-        return Synthesis(search(problem, options, workers, progress))
-    with Workers(WARM if engine != "route" else ()) as own:
-        return Synthesis(search(problem, options, own, progress))
+        return Synthesis(search(problem, chosen, workers, progress))
+    with Workers(WARM if chosen.engine != "route" else ()) as own:
+        return Synthesis(search(problem, chosen, own, progress))

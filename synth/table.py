@@ -74,6 +74,10 @@ def table(found: Found) -> str:
     return "\n".join([*text, *([""] if proved else []), *proved])
 
 
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def _proved(said: dict[str, Any]) -> list[str]:
     """One line for every number of steps of which something is proved."""
     lines = []
@@ -82,15 +86,15 @@ def _proved(said: dict[str, Any]) -> list[str]:
             continue
         steps, limit = claim["steps"], claim["up_to_chunks"]
         part = f" ({claim['part']})" if claim["part"] else ""
-        whom = "for any number of chunks" if limit is None else f"for up to {limit} chunks"
+        whom = "for any number of chunks" if limit is None else f"for up to {_count(limit, 'chunk')}"
         means = {"cut": "a cut", "relaxation": "the linear relaxation"}.get(claim["by"], claim["by"])
         lines.append(
-            f"k-synchronous{part}: {claim['rounds']} rounds / {claim['chunks']} chunks is the least"
-            f" in {steps} step{'s' if steps > 1 else ''} {whom}, by {means}"
+            f"k-synchronous{part}: {_count(claim['rounds'], 'round')} / {_count(claim['chunks'], 'chunk')}"
+            f" is the least in {_count(steps, 'step')} {whom}, by {means}"
         )
     for claim in said["time_slots"]:
         lines.append(
-            f"time slots: with {claim['chunks']} chunks a block no schedule of {size_words(claim['bytes'])}"
+            f"time slots: with {_count(claim['chunks'], 'chunk')} a block no schedule of {size_words(claim['bytes'])}"
             f" takes less than {time_words(claim['bound_us'])}, by {claim['solver']}'s dual bound"
         )
     return lines

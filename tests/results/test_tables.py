@@ -79,8 +79,8 @@ def test_the_points_of_an_all_reduce_are_of_the_whole() -> None:
         "collective": "allreduce",
         "group": [0, 1, 2, 3],
         "k_synchronous": [
-            {**claim, "part": "allreduce, reducing half reversed"},
-            {**open_claim, "part": "sums exchanged"},
+            {**claim, "part": "each half"},
+            {**open_claim, "part": points.COMBINING},
             {**claim, "rounds": None, "part": ""},
         ],
         "algorithms": [{"chunks": 64, "steps": 9, "rounds": 20, "engine": "greedy"}],

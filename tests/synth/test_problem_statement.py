@@ -40,7 +40,7 @@ ONE_WAY = Topology("oneway", 3, (), np.array([0, 1]), np.array([1, 2]), np.full(
         (lambda: make_problem(LINE, "allreduce", [0, 1], chunks=0), ["chunks", "0"]),
         (lambda: make_problem(LINE, "allredcue", [0, 1]), ["allreduce"]),
         (lambda: make_problem(LINE, named("allreduce", 3, 1), [0, 1]), ["2 ranks", "stated for 3"]),
-        (lambda: make_problem(LINE, "allgather", [0, 2]), ["rank 0 cannot reach rank 2", "--relay 1 "]),
+        (lambda: make_problem(LINE, "allgather", [0, 2]), ["rank 2 cannot reach rank 0", "--relay 1 "]),
         (lambda: make_problem(LINE, "allgather", [4, 1]), ["cannot reach", "--relay 2,3 "]),
         (lambda: make_problem(LINE, "allgather", [0, 4], [2]), ["cannot reach", "--relay 1,3 "]),
         (lambda: make_problem(ISLANDS, "allgather"), ["not even through", "islands", "disconnected"]),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -207,7 +206,7 @@ def test_two_sends_on_a_link_at_once(seed: int) -> None:
     start[second] -= shift
     end[second] -= shift
     assume(start[second] >= 0)
-    refused(problem, replace(schedule, start_us=start, end_us=end), "at once|leaves rank|carries")
+    refused(problem, replace(schedule, start_us=start, end_us=end), "at once")
 
 
 def test_a_port_and_a_limit_over_capacity() -> None:
@@ -279,8 +278,7 @@ def test_the_simulator_refuses_what_cannot_start() -> None:
         timed(problem, sends(problem, (0, "0→1", 0, False), (0, "1→2", 0, False)), 1e6)
 
 
-def test_a_relay_adds_nothing_of_its_own(tmp_path: Path) -> None:
-    del tmp_path
+def test_a_relay_adds_nothing_of_its_own() -> None:
     problem = make_problem(load("line:3"), "reduce", [0, 2], [1])
     way = sends(problem, (0, "2→1", 0, True), (0, "1→0", 1, True))
     replay(problem, timed(problem, way, 1e6))
@@ -320,3 +318,19 @@ def test_an_add_before_the_copy_that_it_follows() -> None:
     # by the clock rank 1 adds at 20.7 µs and is overwritten at 120.7 µs: it ends with rank 0's value alone
     late = replace(rows, start_us=np.array([100.0, 0.0]), end_us=np.array([120.0, 20.0]), size_bytes=1e6)
     refused(problem, late)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the direct baseline starts from the last holder, whether it has a way or not"
+)
+def test_a_baseline_takes_the_copy_that_has_a_way() -> None:
+    """0→1→2 and 0⇄3; ranks 0 and 2 hold copies, rank 1 wants one, and from rank 2 there is no way."""
+    src, dst = np.array([[0, 1, 0, 3], [1, 2, 3, 0]])
+    one_way = Topology("oneway", 4, (), src, dst, np.full(4, 0.7), np.full(4, 50.0))
+    pattern = Collective(
+        "mine", 4, 1, 1, np.array([False]), np.ones(1), np.array([[0, 0], [2, 0]]), np.array([[1, 0]]),
+        np.zeros(2, dtype=np.int64), np.zeros(1, dtype=np.int64),
+    )  # fmt: skip
+    problem = make_problem(one_way, pattern)
+    replay(problem, timed(problem, answered(problem, 1e6), 1e6))
+    assert [a.engine for a in baseline(problem)] == ["direct"]
