@@ -44,8 +44,17 @@ def tidy(problem: Problem, schedule: Schedule) -> Schedule:
 
 
 def needed(problem: Problem, schedule: Schedule) -> Schedule:
-    """A reducing schedule without sends whose effect nobody sees (read backwards from the outputs)."""
+    """A reducing schedule without sends of nothing, and without those whose effect nobody sees."""
     net = problem.network
+    filled = {(c, r) for r, c in problem.collective.pre.tolist()}
+    full = np.zeros(len(schedule), dtype=bool)
+    for at in range(schedule.nsteps):
+        these = np.flatnonzero(schedule.step == at)
+        cells = zip(schedule.chunk[these].tolist(), net.src[schedule.link[these]].tolist(), strict=True)
+        full[these] = [cell in filled for cell in cells]
+        sent = these[full[these]]
+        filled |= set(zip(schedule.chunk[sent].tolist(), net.dst[schedule.link[sent]].tolist(), strict=True))
+    schedule = schedule.take(full)
     live = {(c, r) for r, c in problem.collective.post.tolist()}
     kept = np.zeros(len(schedule), dtype=bool)
     chunk, step = schedule.chunk.tolist(), schedule.step

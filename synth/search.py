@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from synth.algorithm import Algorithm
+from synth.at_one_go import PART, fewest_rounds
 from synth.baselines import baseline
 from synth.bounds import Bound, lengths_witness, prove
 from synth.collective import Ints
@@ -33,8 +34,6 @@ WARM = ("cpsat", "linear")
 _MOST_EXTRA_STEPS = 4  # beyond the fewest: a step more seldom pays, and each costs a search
 _COMBINING_SIZE = 400_000
 _CONSTRUCTIVE_SHARE = 0.1  # of the budget
-_MOST_EXTRA_ROUNDS = 12  # above the bound, of an all-reduce at one go
-COMBINING = "sums exchanged"  # the part that a claim about `engines.direct` is about
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ class _Search:
                 self._construct()
                 found.baselines = baseline(self.problem)
                 self.algorithms += found.baselines
-            if options.engine in ("auto", "cpsat", "smt"):
+            if options.engine in ("auto", "cpsat", "smt") and not self._lucky():
                 self._exact()
                 if self.problem.collective.name == "allreduce":
                     self._combining()
@@ -165,6 +164,25 @@ class _Search:
             schedule = parts[0] if len(parts) == 1 else dispatched(problem, join(*parts), size)
             self._add(problem, schedule, route.NAME)
             self._say("constructive search")
+
+    def _lucky(self) -> bool:
+        """Whether routing happens to meet a pinned shape, which then needs no solver."""
+        options = self.options
+        if options.engine != "auto" or None in (options.steps, options.rounds, options.chunks):
+            return False
+        halves = forms(self.problem)
+        if len(halves) == 2 or options.chunks is None:
+            return False
+        problem = self.problem.with_chunks(options.chunks)
+        copying = halves[0].copying(options.chunks)
+        if route.work(copying) > 0.1:
+            return False
+        for depth in (1.0, 0.5):
+            schedule = halves[0].back(options.chunks, route.solve(copying, LARGEST, depth))
+            if schedule.nsteps == options.steps and rounds_of(problem, schedule) <= (options.rounds or 0):
+                self._add(problem, schedule, route.NAME)
+                return True
+        return False
 
     def _exact(self) -> None:
         """The Pareto set of every copying half, put together."""
@@ -273,50 +291,16 @@ class _Search:
                 work = net.nlinks * k * steps * chunks * free_symmetry(problem).order
                 if (options.pinned and self.algorithms) or search.left() <= 0 or work > _COMBINING_SIZE:
                     continue
-                self._fewest_rounds(search, steps, chunks)
+                self._at_one_go(search, steps, chunks)
 
-    def _fewest_rounds(self, search: StepSearch, steps: int, chunks: int) -> None:
-        """By bisection: what cannot be done in so many rounds cannot be done in fewer."""
+    def _at_one_go(self, search: StepSearch, steps: int, chunks: int) -> None:
         ratio = _ratio_bound(self.problem, self.found.bound)
-        pinned = self.options.rounds
-        low = max(steps, int(np.ceil(ratio * chunks - 1e-9)))
-        high = low + _MOST_EXTRA_ROUNDS if pinned is None else pinned
-        if pinned is not None and self.options.chunks is not None and pinned >= low:
-            low = pinned
-        problem = self.problem.with_chunks(chunks)
-        best: Verdict | None = None
-        refuted: list[Shape] = []
-        asked, known = high, True
-        while low <= high and search.left() > 0:
-            self._say(f"all-reduce at one go: {steps} steps, {asked} rounds, {chunks} chunks")
-            verdict = search.decide(Shape(steps, asked, chunks), max(0.3, search.left() / 20))
-            if verdict.schedule is not None:
-                asked = min(asked, rounds_of(problem, verdict.schedule))
-                best = replace(verdict, shape=Shape(steps, asked, chunks))
-                high = asked - 1
-            else:
-                known = known and verdict.status == "unsat"
-                if verdict.status == "unsat":
-                    refuted.append(verdict.shape)
-                low = asked + 1
-            asked = (low + high) // 2
-        if best is not None and best.schedule is not None:
-            self._add(problem, best.schedule, best.by)
-            by = best.by if refuted else "cut"
-            claim = Claim(
-                steps,
-                float(best.shape.ratio),
-                by,
-                best,
-                known and pinned is None,
-                chunks,
-                None,
-                tuple(refuted),
-                COMBINING,
-            )
+        pins = Pins(steps, self.options.chunks, self.options.rounds)
+        claim = fewest_rounds(search, steps, chunks, ratio, pins, self._say)
+        if claim.best is not None and claim.best.schedule is not None:
+            self._add(self.problem.with_chunks(chunks), claim.best.schedule, claim.best.by)
             self.found.claims.append(claim)
-        elif refuted and pinned is not None and None not in (self.options.chunks, self.options.steps):
-            claim = Claim(steps, pinned / chunks, "a solver", None, True, chunks, None)
+        elif claim.complete and None not in (self.options.steps, self.options.chunks, self.options.rounds):
             self.found.impossible = _refusal(claim, self.options)
 
     def _timed(self) -> None:
@@ -398,4 +382,7 @@ def _refusal(claim: Claim, options: Options) -> str:
         "cut": f"any number of steps needs at least {claim.at_least:.6g} rounds a chunk (cut)",
         "distance": "some chunk has further to go than there are steps",
     }.get(claim.by, f"refuted by {claim.by}")
-    return f"no schedule has {shape}: {why}"
+    what = (
+        "schedule" if claim.part != PART or claim.by == "cut" else "all-reduce with one sum a rank and chunk"
+    )
+    return f"no {what} has {shape}: {why}"

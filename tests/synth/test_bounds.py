@@ -307,6 +307,29 @@ def test_the_two_hop_bound_ends_where_two_hops_pay() -> None:
     replay(problem, timed(problem, answered(problem, 1e6), 1e6))
 
 
+def test_two_hops_through_eight_are_no_faster_than_the_bound() -> None:
+    """A root's port is busy 63 times straight; through eight others each is busy eight times only."""
+    problem = make_problem(load("star:64"), "broadcast")
+    ways = {
+        (int(u), int(v)): i
+        for i, (u, v) in enumerate(zip(problem.network.src, problem.network.dst, strict=True))
+    }
+    first = [(0, ways[0, head]) for head in range(8, 64, 8)]
+    second = [(1, ways[head, head + i]) for i in range(1, 8) for head in range(8, 64, 8)]
+    near = [(0, ways[0, i]) for i in range(1, 8)]
+    table = np.array(first + near + second)
+    rows = untimed(table[:, 0] * 0, table[:, 1], table[:, 0], np.zeros(len(table), dtype=bool))
+    bound = prove(problem, max_flow=False)
+    kinds = set()
+    for size in (100.0, 1000.0, 1800.0, 2500.0, 1e4, 1e6):
+        at = timed(problem, rows, size)
+        replay(problem, at)
+        limit, witness = bound.at(size)
+        never_beaten(limit, time_us(problem, at))
+        kinds.add(witness.kind)
+    assert "direct" in kinds
+
+
 def test_a_problem_that_cannot_be_has_no_bound() -> None:
     with pytest.raises(InputError):
         make_problem(load("line:5"), "allgather", [0, 2])

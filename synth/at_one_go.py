@@ -1,0 +1,53 @@
+"""All-reduce at one go: the fewest rounds for a number of steps and chunks, by bisection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from synth.schedule import rounds as rounds_of
+from synth.stepwise import Claim, Pins, Shape, StepSearch, Verdict
+
+PART = "sums exchanged"  # what claims about `engines.direct` are about
+_MOST_EXTRA_ROUNDS = 12  # above the bound; with more there is no reason to have so few steps
+
+
+def fewest_rounds(
+    search: StepSearch, steps: int, chunks: int, ratio_bound: float, pins: Pins, say: Callable[[str], None]
+) -> Claim:
+    """The best shape found, and whether it is the best there is.
+
+    What cannot be done in so many rounds cannot be done in fewer. Without a shape the claim is complete if the
+    pinned number of rounds was refuted.
+    """
+    problem = search.copying(chunks)
+    low = max(steps, int(np.ceil(ratio_bound * chunks - 1e-9)))
+    high = low + _MOST_EXTRA_ROUNDS if pins.rounds is None else pins.rounds
+    if pins.rounds is not None and pins.chunks is not None:
+        low = max(low, pins.rounds)  # this one shape, unless the bound rules it out
+    best: Verdict | None = None
+    refuted: list[Shape] = []
+    sure = True
+    asked = high
+    while low <= high and search.left() > 0:
+        say(f"all-reduce at one go: {steps} steps, {asked} rounds, {chunks} chunks")
+        verdict = search.decide(Shape(steps, asked, chunks), max(0.3, search.left() / 20))
+        if verdict.schedule is not None:
+            asked = min(asked, rounds_of(problem, verdict.schedule))
+            best = replace(verdict, shape=Shape(steps, asked, chunks))
+            high = asked - 1
+        else:
+            sure = sure and verdict.status == "unsat"
+            if verdict.status == "unsat":
+                refuted.append(verdict.shape)
+            low = asked + 1
+        asked = (low + high) // 2
+    sure = sure and low > high
+    if best is None:
+        pinned = (pins.rounds or 0) / chunks
+        return Claim(steps, pinned, "a solver" if refuted else "cut", None, sure, chunks, None, (), PART)
+    complete = sure and pins.rounds is None
+    by = best.by if refuted else "cut"
+    return Claim(steps, float(best.shape.ratio), by, best, complete, chunks, None, tuple(refuted), PART)
