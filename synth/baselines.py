@@ -7,7 +7,7 @@ import numpy as np
 from synth.algorithm import Algorithm
 from synth.collective import Floats, Ints
 from synth.passes import join, reverse, reversible, split, unreverse
-from synth.problem import Problem
+from synth.problem import Problem, hops
 from synth.schedule import Schedule, untimed
 from synth.slots import slotted
 
@@ -189,12 +189,11 @@ def direct(problem: Problem) -> Schedule:
             reached |= further.keys()
             edge = sorted(further)
         toward[goal] = following
-    holder = dict(zip(collective.pre[:, 1].tolist(), collective.pre[:, 0].tolist(), strict=True))
+    distance = hops(n, net.src, net.dst)
     rows = set()
     for goal, chunk in collective.post.tolist():
-        at, step = holder[chunk], 0
-        if collective.holds[chunk, goal]:
-            continue
+        holders = np.flatnonzero(collective.holds[chunk])
+        at, step = int(holders[distance[holders, goal].argmin()]), 0
         while at != goal:
             link = toward[goal][at]
             rows.add((step, chunk, link))

@@ -44,7 +44,11 @@ class Bound:
 
 
 def prove(problem: Problem, *, max_flow: bool = True) -> Bound:
-    """Bounds of a problem; `max_flow` also looks for the worst cut among all sets of ranks."""
+    """Bounds of a problem; `max_flow` also looks for the worst cut among all sets of ranks.
+
+    Of chunks made from the same data (a scan's sums) only some count: one send may serve several of them.
+    """
+    problem = apart(problem)
     finder = _Finder(problem)
     found = [finder.path(), *finder.direct()]
     for inside in _plain_cuts(problem):
@@ -63,6 +67,27 @@ def prove(problem: Problem, *, max_flow: bool = True) -> Bound:
     for witness in bound.witnesses:
         check(problem, witness)
     return bound
+
+
+def apart(problem: Problem) -> Problem:
+    """The problem with only such chunks wanted as share no place of an input buffer with each other."""
+    old = problem.collective
+    places: dict[tuple[int, int], int] = {}
+    shared = np.zeros(old.nchunks, dtype=bool)
+    by_chunk: dict[int, list[tuple[int, int]]] = {}
+    for (rank, chunk), index in zip(old.pre.tolist(), old.in_index.tolist(), strict=True):
+        by_chunk.setdefault(chunk, []).append((rank, index))
+    # the sums of most parts first: they say most
+    for chunk in sorted(by_chunk, key=lambda c: (-len(by_chunk[c]), c)):
+        if any(place in places for place in by_chunk[chunk]):
+            shared[chunk] = True
+        else:
+            places |= dict.fromkeys(by_chunk[chunk], chunk)
+    if not shared.any():
+        return problem
+    kept = ~shared[old.post[:, 1]]
+    fewer = replace(old, post=old.post[kept], out_index=old.out_index[kept])
+    return replace(problem, collective=fewer)
 
 
 def _useful(witnesses: list[Witness]) -> list[Witness]:
@@ -247,6 +272,7 @@ class _Finder:
 
 def lengths_witness(problem: Problem, workers: Workers, budget_s: float) -> Witness | None:
     """Link lengths from the dual of the flow relaxation, for problems that copy each chunk to one rank."""
+    problem = apart(problem)
     if problem.collective.reducing:
         return None
     symmetry = free_symmetry(problem)

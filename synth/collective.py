@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 MAX_ENTRIES = 20_000_000
+MAX_CELLS = 1_500_000_000  # chunks × ranks: tables of who holds and wants what, a byte each
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +111,15 @@ def _make(
 def subdivided(whole: Collective, chunks: int) -> Collective:
     """The same collective with every chunk cut into `chunks` equal parts, which lie side by side.
 
-    Raises InputError where that would be more than MAX_ENTRIES places.
+    Raises InputError where that would be too much for the memory.
     """
     if chunks == 1:
         return whole
-    if max(len(whole.pre), len(whole.post)) * chunks > MAX_ENTRIES:
+    dense = whole.nchunks * whole.nranks * chunks
+    if max(len(whole.pre), len(whole.post)) * chunks > MAX_ENTRIES or dense > MAX_CELLS:
         raise InputError(
-            f"chunks: {whole.name} over {whole.nranks} ranks in {chunks} chunks a block has over {MAX_ENTRIES}"
-            " places to fill; use fewer chunks"
+            f"chunks: {whole.name} over {whole.nranks} ranks in {chunks} chunks a block is more than is held in"
+            " memory; use fewer chunks"
         )
     part = np.arange(chunks)
 
@@ -230,7 +232,10 @@ def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
         raise InputError(
             f"alltoallv: size[{i}][{j}] is {table[i, j]}; it must be a number of bytes, 0 or more"
         )
-    size = table.sum(axis=1).max()
+    with np.errstate(over="ignore"):
+        size = table.sum(axis=1).max()
+    if not np.isfinite(size):
+        raise InputError("alltoallv: a row's sizes add up to more than a number can hold; give bytes")
     if not (table - np.diag(np.diag(table))).any():
         raise InputError(
             "alltoallv: every size between two ranks is 0; at least one pair must have something to send"
@@ -312,9 +317,10 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
         raise InputError(f"chunks: {chunks} is not possible; it must be 1 or more")
     if not 0 <= root < nranks:
         raise InputError(f"root: position {root} is not in a group of {nranks}")
-    wide = {"alltoall": nranks * nranks, "allgather": nranks**2, "reducescatter": nranks**2}
-    if wide.get(name, nranks) * chunks > MAX_ENTRIES:
+    wide = nranks * nranks if name in ("alltoall", "allgather", "reducescatter") else nranks
+    cells = wide * nranks if name == "alltoall" else wide
+    if wide * chunks > MAX_ENTRIES or cells * chunks > MAX_CELLS:
         raise InputError(
-            f"{name}: {nranks} ranks × {chunks} chunks is over {MAX_ENTRIES} entries; use fewer chunks"
+            f"{name}: {nranks} ranks × {chunks} chunks is more than is held in memory; use fewer chunks or ranks"
         )
     return subdivided(NAMED[name](nranks, root), chunks)

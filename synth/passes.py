@@ -11,8 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from synth.collective import Collective, Ints
-from synth.problem import Problem
+from synth.problem import Problem, hops
 from synth.schedule import Schedule, untimed
+from topologies.errors import InputError
 
 
 def tidy(problem: Problem, schedule: Schedule) -> Schedule:
@@ -97,24 +98,40 @@ def reversible(collective: Collective) -> bool:
     return bool(collective.reduces.all() and (wanted == 1).all())
 
 
-def owners(collective: Collective) -> Ints:
-    """A rank for every chunk at which its contributions can come together, spread over those that want it."""
-    wanted: list[list[int]] = [[] for _ in range(collective.nchunks)]
-    for rank, chunk in collective.post.tolist():
-        if collective.reduces[chunk]:
-            wanted[chunk].append(rank)
-    for rank, chunk in collective.pre.tolist():
-        if not wanted[chunk]:
-            wanted[chunk].append(rank)  # a plain value, or one that nobody wants, stays with its first holder
+def owners(problem: Problem) -> Ints:
+    """A rank for every chunk at which its contributions can come together, spread over those that want it.
+
+    Raises InputError where no member of the group can be reached by all contributors and reach all that want it.
+    """
+    collective, net = problem.collective, problem.network
+    k = collective.nranks
+    near = hops(net.nranks, net.src, net.dst)[:k, :k] < net.nranks
     # chunks are taken in blocks, so that an allreduce splits into a reducescatter and an allgather
-    block = max(1, -(-collective.nchunks // collective.nranks))
-    return np.array([ranks[(c // block) % len(ranks)] for c, ranks in enumerate(wanted)])
+    block = max(1, -(-collective.nchunks // k))
+    known: dict[bytes, Ints] = {}
+    found = np.zeros(collective.nchunks, dtype=np.int64)
+    for chunk in range(collective.nchunks):
+        holds, wants = collective.holds[chunk], collective.wants[chunk]
+        if not collective.reduces[chunk] or not wants.any():
+            found[chunk] = int(holds.argmax())  # a plain value stays with its first holder
+            continue
+        key = holds.tobytes() + wants.tobytes()
+        if key not in known:
+            able = near[holds].all(axis=0) & near[:, wants].all(axis=1)
+            known[key] = np.flatnonzero(able & wants) if (able & wants).any() else np.flatnonzero(able)
+        if not len(known[key]):
+            raise InputError(
+                f"{collective.name}: no rank of the group can gather chunk {chunk} from all that contribute and"
+                " reach all that want it; give links the other way"
+            )
+        found[chunk] = known[key][(chunk // block) % len(known[key])]
+    return found
 
 
 def split(problem: Problem) -> tuple[Problem, Problem]:
     """Bring each chunk's contributions together at its owner, then copy from there (allreduce = both)."""
     old = problem.collective
-    at = owners(old)
+    at = owners(problem)
     cells = np.column_stack([at, np.arange(old.nchunks)])
     cells = cells[np.lexsort((cells[:, 1], cells[:, 0]))]
     index = np.zeros(len(cells), dtype=np.int64)

@@ -45,6 +45,7 @@ def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
     adds = collective.reduces.tolist()
     held = {(c, r) for r, c in collective.pre.tolist()}
     arrivals: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    copied: dict[tuple[int, int], float] = {}
     start_us = np.empty(len(schedule))
     end_us = np.empty(len(schedule))
     rows = zip(
@@ -70,6 +71,9 @@ def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
             for s, t in arrivals.get((chunk, dst[link]), ()):
                 if s < step:
                     ready = max(ready, t - lasts - alpha[link])
+        elif reduces:
+            # and what it is added to must have been put there
+            ready = max(ready, copied.get((chunk, dst[link]), 0.0) - lasts - alpha[link])
         begin = max(ready, link_free[link])
         for r in uses[link]:
             if r not in active and free[r] > begin:
@@ -84,6 +88,8 @@ def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
         for r in uses[link]:
             free[r] = end
         arrivals.setdefault((chunk, dst[link]), []).append((step, end + alpha[link]))
+        if adds[chunk] and not reduces:
+            copied[chunk, dst[link]] = end + alpha[link]
         start_us[row], end_us[row] = begin, end
     return replace(schedule, start_us=start_us, end_us=end_us, size_bytes=float(size_bytes))
 

@@ -56,6 +56,8 @@ def _check_columns(problem: Problem, schedule: Schedule) -> None:
     }
     if len(lengths) != 1:
         raise Refused(f"columns have different lengths {sorted(lengths)}")
+    if not (np.isfinite(schedule.size_bytes) and schedule.size_bytes >= 0):
+        raise Refused(f"the message size {schedule.size_bytes} is not a number of bytes")
     if not len(schedule):
         return
     for name, column, end in (
@@ -142,12 +144,23 @@ def _replay_chunks(
     earliest = np.full((last - first, net.nranks), np.inf)  # a plain value: any copy will do
     earliest[:, : collective.nranks] = first_at
     latest = np.zeros((last - first, net.nranks))  # a sum: every part must be there
+    replaced_at = np.zeros((last - first, net.nranks))
     if len(rows):
         rows = rows[np.argsort(schedule.step[rows], kind="stable")]
         step = schedule.step[rows]
         for part in np.split(rows, np.flatnonzero(np.diff(step)) + 1):
             _replay_step(
-                problem, schedule, arrival, part, first, content, earliest, latest, reducing, tolerance
+                problem,
+                schedule,
+                arrival,
+                part,
+                first,
+                content,
+                earliest,
+                latest,
+                replaced_at,
+                reducing,
+                tolerance,
             )
     _check_outputs(problem, content, first, holds, reducing)
 
@@ -161,6 +174,7 @@ def _replay_step(
     content: NDArray[np.int32],
     earliest: Floats,
     latest: Floats,
+    replaced_at: Floats,
     reducing: Bools,
     tolerance: float,
 ) -> None:
@@ -201,9 +215,19 @@ def _replay_step(
                 f"send {rows[at]}: chunk {chunk[at] + first} is replaced at rank {problem.ranks[dst[at]]}"
                 " before an earlier step's arrival"
             )
+    overtaken = adds & (arrival[rows] < replaced_at[chunk, dst] - tolerance)
+    if overtaken.any():
+        at = int(np.argmax(overtaken))
+        raise Refused(
+            f"send {rows[at]}: is added to chunk {chunk[at] + first} at rank {problem.ranks[dst[at]]} before the"
+            " copy of an earlier step that it follows has come"
+        )
     copies = ~adds
     content[chunk[copies], dst[copies]] = carried[copies]
     np.add.at(content, (chunk[adds], dst[adds]), carried[adds])
+    # twice is wrong already; more would only wrap round in the end
+    content[chunk[adds], dst[adds]] = np.minimum(content[chunk[adds], dst[adds]], 2)
+    np.maximum.at(replaced_at, (chunk[replaced], dst[replaced]), arrival[rows[replaced]])
     np.minimum.at(earliest, (chunk, dst), arrival[rows])
     np.maximum.at(latest, (chunk, dst), arrival[rows])
 

@@ -122,6 +122,8 @@ def _crosses(collective: Collective, inside: set[int]) -> tuple[list[int], set[i
 
 def _covered(problem: Problem, witness: Witness, side: dict[int, int]) -> None:
     net = problem.network
+    if not witness.resources or not set(witness.resources) <= set(range(net.nresources)):
+        raise BadWitness(f"{witness.kind} {witness.text}: needs resources of the network")
     for link in range(net.nlinks):
         u, v = int(net.src[link]), int(net.dst[link])
         if side[u] == side[v] or side[u] < 0:
@@ -178,6 +180,8 @@ def _direct(problem: Problem, witness: Witness) -> tuple[float, float, float]:
     """Faster than two hops, everything comes straight from where it was: the busiest resource's load."""
     net, collective = problem.network, problem.collective
     alpha = float(net.alpha_us.min())
+    if len(witness.resources) != 1:
+        raise BadWitness("direct: needs one resource")
     (resource,) = witness.resources
     user = {
         link
@@ -214,8 +218,8 @@ def _lengths(problem: Problem, witness: Witness) -> tuple[float, float, float]:
     """
     net, collective = problem.network, problem.collective
     price = dict(witness.prices)
-    if min(price.values(), default=0.0) < 0:
-        raise BadWitness("lengths: a negative price")
+    if not set(price) <= set(range(net.nresources + net.nlinks)) or min(price.values(), default=0.0) < 0:
+        raise BadWitness("lengths: a negative price, or one of a resource that does not exist")
     room = 0.0
     for resource, value in price.items():
         own = resource - net.nresources

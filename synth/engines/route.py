@@ -16,6 +16,7 @@ from synth.dispatch import dispatched
 from synth.problem import Problem, hops
 from synth.schedule import Schedule, untimed
 from synth.simulate import US_PER_BYTE_AT_1_GBS
+from topologies.errors import InputError
 
 NAME = "route"
 _SHARPNESS = 8.0  # of the prices: how much longer the busiest resource is than an idle one, as a power of e
@@ -138,6 +139,8 @@ class _Router:
         while goals:
             length = self.lengths(chunk)
             links = np.flatnonzero(inside[net.src] & ~inside[net.dst])
+            if not len(links):
+                raise InputError(f"chunk {chunk} cannot reach rank {min(goals)} of the problem")
             link = int(links[(length[links] + away[net.src[links]]).argmin()])
             u, v = int(net.src[link]), int(net.dst[link])
             away[v] = self.depth * (away[u] + length[link])
@@ -165,6 +168,8 @@ class _Router:
                 away[net.dst[links]] = through[links]
                 parent[net.dst[links]] = links
             goal = min(goals, key=lambda v: (away[v], v))
+            if np.isinf(away[goal]):
+                raise InputError(f"chunk {chunk} cannot reach rank {goal} of the problem")
             way = []
             at = goal
             while not inside[at]:
