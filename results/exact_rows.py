@@ -47,8 +47,11 @@ class Row:
 
 
 def _rows(collective: str, topo: str, shapes: str, seconds: str, verdict: str = "sat") -> list[Row]:
-    split = [tuple(map(int, shape.split(","))) for shape in shapes.split()]
-    return [Row(collective, topo, *s, float(t), verdict) for s, t in zip(split, seconds.split(), strict=True)]
+    rows = []
+    for shape, published_s in zip(shapes.split(), seconds.split(), strict=True):
+        chunks, steps, rounds = map(int, shape.split(","))
+        rows.append(Row(collective, topo, chunks, steps, rounds, float(published_s), verdict))
+    return rows
 
 
 # msccl-tools on a machine of the same kind: shared/facts/published.md, "Measured here", the first table (±50 %)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from synth.search import COMBINING
-
 _MEANS = {"cut": "a cut", "relaxation": "the linear relaxation", "distance": "distance"}
 Shape = tuple[int, int, int]
+# What a claim's part may be: the whole, an all-reduce in one go, or each half of one done in two.
+WHOLE, ONE_GO, HALF = "", "sums exchanged", "each half"
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ def points(said: dict[str, Any]) -> list[Point]:
         if not claim["rounds"]:
             continue
         shape, note = (claim["chunks"], claim["steps"], claim["rounds"]), ""
-        if claim["part"] not in ("", COMBINING):  # of one of two halves, whose chunk is a rank's share
+        if claim["part"] not in (WHOLE, ONE_GO, HALF):
+            raise ValueError(f"a claim about the part {claim['part']!r}, which is not known here")
+        if claim["part"] == HALF:  # its chunk is a rank's share
             shape, note = (
                 (shape[0] * ranks, shape[1] * 2, shape[2] * 2),
                 "as reducescatter and allgather, each: ",

@@ -37,10 +37,7 @@ class Bound:
     @property
     def per_byte_us(self) -> float:
         """The steepest limit: µs per byte that no algorithm can beat for large messages."""
-        return max(w.per_byte_us for w in self.witnesses if w.cap_us == _NEVER)
-
-    def steepest(self) -> Witness:
-        return max((w for w in self.witnesses if w.cap_us == _NEVER), key=lambda w: w.per_byte_us)
+        return max((w.per_byte_us for w in self.witnesses if w.cap_us == _NEVER), default=0.0)
 
 
 def prove(problem: Problem, *, max_flow: bool = True) -> Bound:

@@ -129,12 +129,14 @@ def owners(problem: Problem) -> Ints:
 
 
 def split(problem: Problem) -> tuple[Problem, Problem]:
-    """Bring each chunk's contributions together at its owner, then copy from there (allreduce = both)."""
+    """Bring each chunk's contributions together at its owner, then copy from there (allreduce = both).
+
+    In between every chunk has a place of its own.
+    """
     old = problem.collective
     at = owners(problem)
     cells = np.column_stack([at, np.arange(old.nchunks)])
     cells = cells[np.lexsort((cells[:, 1], cells[:, 0]))]
-    index = np.zeros(len(cells), dtype=np.int64)
     # plain values stay where they are in the first half
     moved = old.reduces[old.pre[:, 1]] | (old.pre[:, 0] == at[old.pre[:, 1]])
     gathering = replace(
@@ -143,14 +145,14 @@ def split(problem: Problem) -> tuple[Problem, Problem]:
         pre=old.pre[moved],
         in_index=old.in_index[moved],
         post=cells,
-        out_index=index,
+        out_index=cells[:, 1],
     )
     spreading = replace(
         old,
         name=f"{old.name}, copying half",
         reduces=np.zeros(old.nchunks, dtype=bool),
         pre=(start := np.unique(np.concatenate([cells, old.pre[~old.reduces[old.pre[:, 1]]]]), axis=0)),
-        in_index=np.zeros(len(start), dtype=np.int64),
+        in_index=start[:, 1],
     )
     return replace(problem, collective=gathering), replace(problem, collective=spreading)
 

@@ -79,8 +79,8 @@ def test_the_points_of_an_all_reduce_are_of_the_whole() -> None:
         "collective": "allreduce",
         "group": [0, 1, 2, 3],
         "k_synchronous": [
-            {**claim, "part": "each half"},
-            {**open_claim, "part": points.COMBINING},
+            {**claim, "part": points.HALF},
+            {**open_claim, "part": points.ONE_GO},
             {**claim, "rounds": None, "part": ""},
         ],
         "algorithms": [{"chunks": 64, "steps": 9, "rounds": 20, "engine": "greedy"}],
@@ -91,6 +91,14 @@ def test_the_points_of_an_all_reduce_are_of_the_whole() -> None:
     assert "greedy" in found[1].proof
     said["k_synchronous"].pop(1)
     assert [p.shape for p in points.points(said)] == [(8, 4, 6), (64, 9, 20)]
+
+
+def test_an_all_reduce_is_told_in_parts_that_are_known() -> None:
+    _, said = sccl_tables.measured("allreduce", "ring:4")
+    assert {claim["part"] for claim in said["k_synchronous"]} == {points.HALF, points.ONE_GO}
+    assert points.points(said)
+    with pytest.raises(ValueError, match="not known here"):
+        points.points({**said, "k_synchronous": [{**said["k_synchronous"][0], "rounds": 1, "part": "other"}]})
 
 
 def test_marks() -> None:
