@@ -118,7 +118,7 @@ def _ring_algorithms(problem: Problem, loops: list[list[int]]) -> list[Algorithm
         bringing = unreverse(first, _gathering(reverse(first), loops, backward=True))
         return [Algorithm(cut, join(bringing, _gathering(second, loops)), label)]
     made = []
-    for pieces in (1, 4, 16):  # a pipeline: the best number of pieces depends on the size
+    for pieces in (1, 4, 16, 64):  # a pipeline: the best number of pieces depends on the size
         cut = problem.with_chunks(pieces * len(loops))
         if reversible(cut.collective):
             made.append(Algorithm(cut, unreverse(cut, _pipeline(reverse(cut), loops, backward=True)), label))
