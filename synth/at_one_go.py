@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from synth.schedule import rounds as rounds_of
-from synth.stepwise import Claim, Pins, Shape, StepSearch, Verdict
+from synth.stepwise import REFUTED, Claim, Pins, Shape, StepSearch, Verdict
 
 PART = "sums exchanged"  # what claims about `engines.direct` are about
 _MOST_EXTRA_ROUNDS = 12  # above the bound; with more there is no reason to have so few steps
@@ -30,10 +31,11 @@ def fewest_rounds(
     best: Verdict | None = None
     refuted: list[Shape] = []
     sure = True
+    effort = math.inf if low == high else search.effort
     asked = high
     while low <= high and search.left() > 0:
         say(f"all-reduce at one go: {steps} steps, {asked} rounds, {chunks} chunks")
-        verdict = search.decide(Shape(steps, asked, chunks), max(0.3, search.left() / 20))
+        verdict = search.decide(Shape(steps, asked, chunks), effort)
         if verdict.schedule is not None:
             asked = min(asked, rounds_of(problem, verdict.schedule))
             best = replace(verdict, shape=Shape(steps, asked, chunks))
@@ -47,7 +49,7 @@ def fewest_rounds(
     sure = sure and low > high
     if best is None:
         pinned = (pins.rounds or 0) / chunks
-        return Claim(steps, pinned, "a solver" if refuted else "cut", None, sure, chunks, None, (), PART)
+        return Claim(steps, pinned, REFUTED if refuted else "cut", None, sure, chunks, None, (), PART)
     complete = sure and pins.rounds is None
-    by = best.by if refuted else "cut"
+    by = REFUTED if refuted else "cut"
     return Claim(steps, float(best.shape.ratio), by, best, complete, chunks, None, tuple(refuted), PART)

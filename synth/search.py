@@ -234,6 +234,7 @@ class _Search:
             copying,
             symmetry,
             deadline=self.deadline,
+            effort=self.options.budget_s / 50,
             engine=self.options.engine,
             seed=self.options.seed,
         )
@@ -258,9 +259,7 @@ class _Search:
             return replace(schedule, link=mirror[schedule.link])
         stepper = self._stepper(form)
         for extra in range(shape.steps + 1):
-            verdict = stepper.decide(
-                replace(shape, rounds=shape.rounds + extra), max(0.3, stepper.left() / 4)
-            )
+            verdict = stepper.decide(replace(shape, rounds=shape.rounds + extra), stepper.effort)
             if verdict.schedule is not None:
                 return verdict.schedule
         return route.solve(form.copying(shape.chunks), LARGEST)
@@ -276,6 +275,7 @@ class _Search:
             problem.with_chunks,
             free_symmetry,
             deadline=self.deadline,
+            effort=options.budget_s / 150,
             engine=options.engine,
             seed=options.seed,
             combining=True,

@@ -7,6 +7,7 @@ at once; shapes (rounds, chunks) from there upwards are decided by solvers until
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from synth.collective import Ints
 from synth.engines import direct, ksync
 from synth.engines.answer import Answer
 from synth.engines.linear import LinearAnswer
-from synth.engines.workers import Workers
+from synth.engines.workers import Ticket, Workers
 from synth.problem import Problem
 from synth.relaxation import Relaxation, lockstep, prices, safe_value, variables
 from synth.schedule import Schedule
@@ -28,6 +29,8 @@ LARGEST_PROGRAM = 400_000  # variables of a relaxation
 MOST_CHUNKS = 8
 _TRIES = 10  # shapes of one number of steps that are decided before going on to the next
 _ROUND_OFF = 1e-7
+_ALONE_S = 1.5  # before the second solver starts
+REFUTED = "solvers"  # which of them was first is not for the record
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class StepSearch:
     Args:
         copying: the problem with so many chunks a block.
         symmetry: of the problem with so many chunks a block.
+        effort: of a decision about one shape among many, as `cpsat` counts it.
         combining: whether sends may add (the all-reduce model of `engines.direct`).
     """
 
@@ -82,12 +86,13 @@ class StepSearch:
         symmetry: Callable[[Problem], Symmetry],
         *,
         deadline: float,
+        effort: float = math.inf,
         engine: str = "auto",
         seed: int = 0,
         combining: bool = False,
     ) -> None:
         self.workers, self.copying, self._symmetry = workers, copying, symmetry
-        self.deadline, self.engine, self.seed = deadline, engine, seed
+        self.deadline, self.effort, self.engine, self.seed = deadline, effort, engine, seed
         self.build: Builder = direct.step_model if combining else ksync.step_model
         self.read: Reader = direct.read_schedule if combining else ksync.read_schedule
 
@@ -118,8 +123,8 @@ class StepSearch:
         answer: LinearAnswer = done.reply
         return answer
 
-    def decide(self, shape: Shape, budget_s: float) -> Verdict:
-        """A schedule of this shape, or a proof that there is none, or neither within the budget.
+    def decide(self, shape: Shape, effort: float) -> Verdict:
+        """A schedule of this shape, or a proof that there is none, or neither with so much effort (see `cpsat`).
 
         A schedule that keeps the symmetry is looked for first; only without it does `unsat` mean that none exists.
         """
@@ -128,38 +133,40 @@ class StepSearch:
         if symmetries[0].order > 1:
             symmetries.append(trivial(problem))
         for symmetry in symmetries:
-            until = min(self.deadline, time.monotonic() + budget_s)
             if _size(problem, shape.steps, symmetry) > LARGEST_MODEL:
                 break
             model = self.build(problem, shape.steps, shape.rounds, symmetry)
             if model.impossible:
                 return Verdict(shape, None, "unsat", model.impossible)
-            answer = self._race(model, until)
+            answer = self._race(model, effort)
             if answer.status == "sat" and answer.chosen is not None:
                 schedule = self.read(problem, model, answer.chosen, symmetry)
                 return Verdict(shape, schedule, "sat", answer.solver)
             if answer.status == "unsat" and symmetry is symmetries[-1]:
-                return Verdict(shape, None, "unsat", answer.solver)
+                return Verdict(shape, None, "unsat", REFUTED)
         return Verdict(shape, None, "unknown", "")
 
-    def _race(self, model: ksync.StepModel, until: float) -> Answer:
+    def _race(self, model: ksync.StepModel, effort: float) -> Answer:
         """CP-SAT, and after a moment Z3 beside it; a proof counts from either, a schedule from CP-SAT first.
 
-        Which schedule comes out must not depend on which process the machine favoured.
+        What comes out must not depend on which process the machine favoured: both have their effort, not a time.
         """
         names = {"cpsat": ["cpsat"], "smt": ["smt"]}.get(self.engine, ["cpsat", "smt"])
-        unknown = Answer("unknown", None, "", 0.0)
-        tickets = [self.workers.ask(names[0], "solve", model, max(0.05, until - time.monotonic()), self.seed)]
-        first = self.workers.first(tickets, min(until, time.monotonic() + 1.5) if len(names) > 1 else until)
-        spare = unknown
+        tickets: list[Ticket] = []
+
+        def ask(name: str) -> None:
+            left = max(0.05, self.left())
+            tickets.append(self.workers.ask(name, "solve", model, left, self.seed, effort))
+
+        ask(names[0])
+        first = self.workers.first(tickets, min(self.deadline, time.monotonic() + _ALONE_S))
+        spare = Answer("unknown", None, "", 0.0)
         try:
-            if first is None and len(names) > 1 and time.monotonic() < until:
-                tickets.append(
-                    self.workers.ask(names[1], "solve", model, max(0.05, until - time.monotonic()), self.seed)
-                )
+            if len(names) > 1 and (first is None or first.failure or first.reply.status == "unknown"):
+                ask(names[1])
             waiting = list(tickets)
             while waiting:
-                done = self.workers.first(waiting, until + 0.5)
+                done = self.workers.first(waiting, self.deadline + 0.5)
                 if done is None:
                     break
                 waiting.remove(done)
@@ -293,7 +300,7 @@ def _best_shape(
         if tried >= _TRIES or search.left() <= 0:
             break
         say(f"{count} steps, {shape.rounds} rounds, {shape.chunks} chunks")
-        verdict = search.decide(shape, max(0.3, search.left() / 5))
+        verdict = search.decide(shape, math.inf if len(asked) == 1 else search.effort)
         if verdict.status == "sat":
             exact = float(shape.ratio) <= floor * (1 + _ROUND_OFF)
             whole = len(refuted) == tried and pins.chunks is None and pins.rounds is None

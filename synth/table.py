@@ -87,7 +87,9 @@ def _proved(said: dict[str, Any]) -> list[str]:
         steps, limit = claim["steps"], claim["up_to_chunks"]
         part = f" ({claim['part']})" if claim["part"] else ""
         whom = "for any number of chunks" if limit is None else f"for up to {_count(limit, 'chunk')}"
-        means = {"cut": "a cut", "relaxation": "the linear relaxation"}.get(claim["by"], claim["by"])
+        means = {"cut": "a cut", "relaxation": "the linear relaxation", "solvers": "CP-SAT and Z3"}.get(
+            claim["by"], claim["by"]
+        )
         lines.append(
             f"k-synchronous{part}: {_count(claim['rounds'], 'round')} / {_count(claim['chunks'], 'chunk')}"
             f" is the least in {_count(steps, 'step')} {whom}, by {means}"

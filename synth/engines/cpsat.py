@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
@@ -19,8 +20,12 @@ def warm() -> None:
     from ortools.sat.python import cp_model  # noqa: F401
 
 
-def solve(model: StepModel, budget_s: float, seed: int) -> Answer:
-    """Decide the model; the same model and seed give the same assignment while the budget lasts."""
+def solve(model: StepModel, budget_s: float, seed: int, effort: float = math.inf) -> Answer:
+    """Decide the model.
+
+    `effort` bounds the work in CP-SAT's deterministic seconds (about three by the clock each): while the budget, in
+    seconds by the clock, does not end first, the same model, seed and effort get the same answer.
+    """
     from ortools.sat.python import cp_model
 
     begun = time.monotonic()
@@ -46,14 +51,17 @@ def solve(model: StepModel, budget_s: float, seed: int) -> Answer:
         load = cp_model.LinearExpr.weighted_sum([x[v] for v in vs], weights)
         cp.add(load <= capacity * rounds[step])
     status = cp_model.UNKNOWN
+    spent = 0.0
     for attempt in range(64):
         left = budget_s - (time.monotonic() - begun)
-        if status != cp_model.UNKNOWN or (attempt and left <= 0):
+        if status != cp_model.UNKNOWN or (attempt and (left <= 0 or spent >= effort)):
             break
         solver = cp_model.CpSolver()
         solver.parameters.max_time_in_seconds = max(0.01, left)
         # some seeds are unlucky by a factor of twenty: each gets a little longer than the one before it
-        solver.parameters.max_deterministic_time = _FIRST_TRY * _LONGER**attempt
+        limit = min(_FIRST_TRY * _LONGER**attempt, effort - spent)
+        solver.parameters.max_deterministic_time = limit
+        spent += limit
         solver.parameters.random_seed = seed + attempt
         # subsolvers that take turns instead of racing: as quick on these models, and the same answer every time
         solver.parameters.num_workers = 8

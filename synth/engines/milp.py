@@ -24,6 +24,7 @@ from synth.schedule import Schedule, untimed
 from synth.simulate import US_PER_BYTE_AT_1_GBS
 
 NAME = "milp"
+_MOST_NODES = 20_000
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,10 @@ def _run(program: Any, budget_s: float, seed: int) -> tuple[float, str, str]:
     import pulp
 
     try:
-        highs = pulp.HiGHS(msg=False, timeLimit=budget_s, threads=1, random_seed=seed)
+        # nodes, not seconds: so that the bound is the same each time, unless the budget ends first
+        highs = pulp.HiGHS(
+            msg=False, timeLimit=budget_s, threads=1, random_seed=seed, mip_max_nodes=_MOST_NODES
+        )
         if highs.available():
             program.solve(highs)
             info = program.solverModel.getInfo()

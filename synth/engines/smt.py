@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from synth.engines.answer import Answer
 from synth.engines.ksync import StepModel
 
 NAME = "z3"
+_UNITS_OF_EFFORT = 3_000_000  # of Z3's resource count
 
 
 def warm() -> None:
@@ -18,8 +20,8 @@ def warm() -> None:
     import z3  # noqa: F401
 
 
-def solve(model: StepModel, budget_s: float, seed: int) -> Answer:
-    """Decide the model."""
+def solve(model: StepModel, budget_s: float, seed: int, effort: float = math.inf) -> Answer:
+    """Decide the model; `effort` as for CP-SAT, so that what it cannot do does not depend on the clock."""
     import z3
 
     begun = time.monotonic()
@@ -31,6 +33,8 @@ def solve(model: StepModel, budget_s: float, seed: int) -> Answer:
     solver = z3.SolverFor("QF_FD")
     solver.set("timeout", max(1, int(budget_s * 1000)))
     solver.set("random_seed", seed)
+    if effort < math.inf:
+        solver.set("rlimit", int(effort * _UNITS_OF_EFFORT))
     x = [z3.Bool(f"x{v}") for v in range(model.nvars)]
     # more[s][k]: step s has at least k + 2 rounds
     more = [[z3.Bool(f"r{s}_{k}") for k in range(most - 1)] for s in range(model.nsteps)]

@@ -76,7 +76,7 @@ def test_installed_apart(wheel: Path, tmp_path: Path) -> None:
         assert machine.stem in listed.stdout
     found = _run(command, "allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6", cwd=tmp_path)
     assert (found.returncode, found.stderr) == (0, "")
-    assert "cp-sat" in found.stdout  # the solver processes find the package too
+    assert "CP-SAT" in found.stdout  # the solver processes find the package too
     files = sorted((tmp_path / "out").glob("*.xml"))
     assert files
     for file in files:

@@ -29,8 +29,8 @@ def _at(block: Block) -> str:
 def test_opening() -> None:
     """Two sentences, the two commands, the table."""
     text = README.read_text(encoding="utf-8")
-    assert text.index("    pip install .\n") < text.index(f"    {EXAMPLE}\n") < text.index("```console")
-    assert len(text.split("    pip install")[0].splitlines()) < 8
+    assert text.index("    make demo ") < text.index("    make test ") < text.index("```console")
+    assert len(text.split("    make demo")[0].splitlines()) < 8
     assert blocks("console")[0].text.startswith(f"$ {EXAMPLE}\n")
 
 
