@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-_MEANS = {"cut": "a cut", "relaxation": "the linear relaxation", "distance": "distance"}
 Shape = tuple[int, int, int]
 # What a claim's part may be: the whole, an all-reduce in one go, or each half of one done in two.
 WHOLE, ONE_GO, HALF = "", "sums exchanged", "each half"
@@ -44,14 +43,8 @@ def words(shape: Shape) -> str:
 
 def proof_words(claim: dict[str, Any]) -> str:
     """What a claim of `k_synchronous` says of its point."""
-    by = _MEANS.get(claim["by"], claim["by"])
     if claim["proved"]:
-        whom = (
-            "any number of chunks"
-            if claim["up_to_chunks"] is None
-            else f"up to {claim['up_to_chunks']} chunks"
-        )
-        return f"fewest rounds a chunk in {claim['steps']} steps for {whom}, by {by}"
+        return f"fewest rounds a chunk in {claim['steps']} steps {claim['proof']}"
     return f"not proved; {claim['steps']} steps need at least {claim['least_rounds_a_chunk']} rounds a chunk"
 
 

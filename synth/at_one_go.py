@@ -47,9 +47,11 @@ def fewest_rounds(
             low = asked + 1
         asked = (low + high) // 2
     sure = sure and low > high
+    # where no solver was needed: every step takes a round, or the bound leaves no fewer
+    plain = "rounds ≥ steps" if steps >= ratio_bound * chunks else "cut"
+    by = REFUTED if refuted else plain
     if best is None:
         pinned = (pins.rounds or 0) / chunks
-        return Claim(steps, pinned, REFUTED if refuted else "cut", None, sure, chunks, None, (), PART)
+        return Claim(steps, pinned, by, None, sure, chunks, None, tuple(refuted), PART, True)
     complete = sure and pins.rounds is None
-    by = REFUTED if refuted else "cut"
-    return Claim(steps, float(best.shape.ratio), by, best, complete, chunks, None, tuple(refuted), PART)
+    return Claim(steps, float(best.shape.ratio), by, best, complete, chunks, None, tuple(refuted), PART, True)

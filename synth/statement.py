@@ -12,6 +12,7 @@ from synth.collective import ROOTED
 from synth.frontier import Range
 from synth.problem import Problem
 from synth.search import Found
+from synth.stepwise import Claim
 
 OPTIMAL = 1 + 1e-9  # time / bound up to which rounding, and nothing else, keeps them apart
 
@@ -128,11 +129,35 @@ def _claims(found: Found) -> list[dict[str, Any]]:
                 else str(Fraction(claim.at_least).limit_denominator(1000)),
                 "proved": claim.complete,
                 "by": claim.by,
-                "up_to_chunks": claim.chunks if claim.complete else None,
+                "up_to_chunks": claim.chunks if claim.complete and not claim.exactly else None,
+                "for_chunks": claim.chunks if claim.complete and claim.exactly else None,
+                "proof": _proof_words(claim) if claim.complete else "",
                 "refuted": [[r.steps, r.rounds, r.chunks] for r in claim.refuted],
             }
         )
     return claims
+
+
+_MEANS = {
+    "rounds ≥ steps": "each step taking a round",
+    "cut": "a cut",
+    "relaxation": "the linear relaxation",
+    "solvers": "CP-SAT and Z3",
+}
+
+
+def _proof_words(claim: Claim) -> str:
+    """For which numbers of chunks a claim holds, and by what."""
+    if claim.chunks is None:
+        whom = "any number of chunks"
+    else:
+        whom = ("" if claim.exactly else "up to ") + count(claim.chunks, "chunk")
+    return f"for {whom}, by {_MEANS.get(claim.by, claim.by)}"
+
+
+def count(number: int, thing: str) -> str:
+    """`1 chunk`, `2 chunks`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def time_words(microseconds: float) -> str:

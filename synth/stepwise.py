@@ -218,6 +218,7 @@ class Claim:
     `best` is the shape found, if any. `complete`: no better shape with this many steps exists: for any number of
     chunks (by the relaxation or a cut), or if `chunks` is set for up to so many (each better one was refuted).
     `refuted` are the shapes for which a solver proved that there is no schedule.
+    `exactly`: it is about just `chunks` chunks, not about fewer too.
     `part` names the half of the collective that it is about, where that is not the whole.
     """
 
@@ -230,6 +231,7 @@ class Claim:
     bound: StepBound | None
     refuted: tuple[Shape, ...] = ()
     part: str = ""
+    exactly: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from synth.search import Found
-from synth.statement import size_words, statement, time_words
+from synth.statement import count, size_words, statement, time_words
 
 _MANY = 16
 
@@ -74,29 +74,20 @@ def table(found: Found) -> str:
     return "\n".join([*text, *([""] if proved else []), *proved])
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
 def _proved(said: dict[str, Any]) -> list[str]:
     """One line for every number of steps of which something is proved."""
     lines = []
     for claim in said["k_synchronous"]:
         if not claim["proved"] or claim["rounds"] is None:
             continue
-        steps, limit = claim["steps"], claim["up_to_chunks"]
         part = f" ({claim['part']})" if claim["part"] else ""
-        whom = "for any number of chunks" if limit is None else f"for up to {_count(limit, 'chunk')}"
-        means = {"cut": "a cut", "relaxation": "the linear relaxation", "solvers": "CP-SAT and Z3"}.get(
-            claim["by"], claim["by"]
-        )
         lines.append(
-            f"k-synchronous{part}: {_count(claim['rounds'], 'round')} / {_count(claim['chunks'], 'chunk')}"
-            f" is the least in {_count(steps, 'step')} {whom}, by {means}"
+            f"k-synchronous{part}: {count(claim['rounds'], 'round')} / {count(claim['chunks'], 'chunk')}"
+            f" is the least in {count(claim['steps'], 'step')} {claim['proof']}"
         )
     for claim in said["time_slots"]:
         lines.append(
-            f"time slots: with {_count(claim['chunks'], 'chunk')} a block no schedule of {size_words(claim['bytes'])}"
+            f"time slots: with {count(claim['chunks'], 'chunk')} a block no schedule of {size_words(claim['bytes'])}"
             f" takes less than {time_words(claim['bound_us'])}, by {claim['solver']}'s dual bound"
         )
     return lines

@@ -73,7 +73,13 @@ def test_the_pareto_page() -> None:
 
 
 def test_the_points_of_an_all_reduce_are_of_the_whole() -> None:
-    claim = {"steps": 2, "rounds": 3, "chunks": 2, "proved": True, "by": "cut", "up_to_chunks": None}
+    claim = {
+        "steps": 2,
+        "rounds": 3,
+        "chunks": 2,
+        "proved": True,
+        "proof": "for any number of chunks, by a cut",
+    }
     open_claim = {**claim, "chunks": 4, "rounds": 2, "proved": False, "least_rounds_a_chunk": "1/3"}
     said: dict[str, Any] = {
         "collective": "allreduce",
@@ -83,7 +89,7 @@ def test_the_points_of_an_all_reduce_are_of_the_whole() -> None:
             {**open_claim, "part": points.ONE_GO},
             {**claim, "rounds": None, "part": ""},
         ],
-        "algorithms": [{"chunks": 64, "steps": 9, "rounds": 20, "engine": "greedy"}],
+        "algorithms": [{"chunks": 64, "steps": 9, "rounds": 20, "engine": "route"}],
     }
     found = points.points(said)
     assert [p.shape for p in found] == [(4, 2, 2), (64, 9, 20)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -88,6 +89,32 @@ def test_relays_shorten_what_the_group_alone_cannot(workers: Workers) -> None:
     alone = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], budget=5, workers=workers)
     helped = synthesize("allreduce", "dgx-a100", [0, 2, 4, 6], relay="all", budget=5, workers=workers)
     assert helped.found.bound.at(LARGEST)[0] < alone.found.bound.at(LARGEST)[0]
+
+
+@pytest.mark.parametrize("group", [[0, 5], [0, 6], [0, 1, 6], [0, 3, 5, 6]])
+def test_relays_that_hold_nothing_send_nothing(workers: Workers, group: list[int]) -> None:
+    answer = synthesize("allreduce", "dgx1", group, relay="all", budget=3, workers=workers)
+    assert answer.found.ranges
+    assert documents(answer.found, "msccl")
+
+
+def test_claims_say_no_more_than_was_refuted(workers: Workers) -> None:
+    """On a line of three, 3 steps and 3 chunks need 5 rounds, but 2 chunks only 3: each claim is for its chunks."""
+    answer = synthesize("allreduce", "line:3", budget=10, workers=workers)
+    for claim in answer.found.claims:
+        if claim.best is None or not claim.complete:
+            continue
+        for chunks in range(1, (claim.chunks or 3) + 1):
+            if claim.exactly and chunks != claim.chunks:
+                continue
+            rounds = int(np.ceil(float(claim.best.shape.ratio) * chunks - 1e-9)) - 1
+            if claim.part and not claim.exactly:
+                continue  # about a half, which has other steps
+            if rounds >= claim.steps:
+                pinned = synthesize(
+                    "allreduce", "line:3", steps=claim.steps, rounds=rounds, chunks=chunks, workers=workers
+                )
+                assert not pinned.found.ranges, (claim.steps, rounds, chunks)
 
 
 def test_dgx1_allgather_is_sccls_pareto_set_and_proved(workers: Workers) -> None:
