@@ -1,1 +1,1 @@
-
+"""Programs: lowered from schedules, checked, and written in the formats of executors."""

@@ -184,7 +184,7 @@ def _capacity_rows(
             one = np.zeros(1, dtype=np.int64)
             first = rows.add(
                 np.zeros(1),
-                (one, np.array([step]), float(capacity.carries)),
+                (one, np.array([step]), capacity.exact),
                 (zero, np.array(users), -1.0),
             )
             priced.append((capacity, step, first))

@@ -215,7 +215,8 @@ class _Search:
         ):
             self.found.claims.append(replace(claim, part=part))
             if claim.best is None or claim.best.schedule is None:
-                if options.pinned and claim.complete and claim.best is None:
+                # of an all-reduce this is only one way to do it
+                if options.pinned and claim.complete and claim.best is None and len(halves) == 1:
                     self.found.impossible = _refusal(claim, options)
                 continue
             self._compose(halves, claim.best)

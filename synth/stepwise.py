@@ -10,7 +10,7 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
 
@@ -22,6 +22,7 @@ from synth.engines.workers import Ticket, Workers
 from synth.problem import Problem
 from synth.relaxation import Relaxation, lockstep, prices, safe_value, variables
 from synth.schedule import Schedule
+from synth.schedule import rounds as rounds_of
 from synth.symmetry import Symmetry, trivial
 
 LARGEST_MODEL = 150_000  # variables that a solver is asked to decide
@@ -141,7 +142,9 @@ class StepSearch:
             answer = self._race(model, effort)
             if answer.status == "sat" and answer.chosen is not None:
                 schedule = self.read(problem, model, answer.chosen, symmetry)
-                return Verdict(shape, schedule, "sat", answer.solver)
+                # more than asked where a bandwidth had to be rounded for the solver
+                rounds = max(shape.rounds, rounds_of(problem, schedule))
+                return Verdict(replace(shape, rounds=rounds), schedule, "sat", answer.solver)
             if answer.status == "unsat" and symmetry is symmetries[-1]:
                 return Verdict(shape, None, "unsat", REFUTED)
         return Verdict(shape, None, "unknown", "")
@@ -304,14 +307,14 @@ def _best_shape(
         say(f"{count} steps, {shape.rounds} rounds, {shape.chunks} chunks")
         verdict = search.decide(shape, math.inf if len(asked) == 1 else search.effort)
         if verdict.status == "sat":
-            exact = float(shape.ratio) <= floor * (1 + _ROUND_OFF)
-            whole = len(refuted) == tried and pins.chunks is None and pins.rounds is None
+            exact = float(verdict.shape.ratio) <= floor * (1 + _ROUND_OFF)
+            whole = len(refuted) == tried and verdict.shape == shape and pins == Pins(pins.steps)
             if exact:
                 return Claim(count, floor, by, verdict, True, None, bound, tuple(refuted))
             return Claim(
                 count,
                 floor,
-                verdict.by,
+                REFUTED if refuted else by,
                 verdict,
                 whole,
                 most_chunks if whole else None,
@@ -320,6 +323,6 @@ def _best_shape(
             )
         if verdict.status == "unsat":
             refuted.append(shape)
-            by = verdict.by
+            by = REFUTED
     none_left = pins.rounds is not None and len(refuted) == len(asked)
     return Claim(count, floor, by, None, none_left, most_chunks if asked else None, bound, tuple(refuted))

@@ -1,1 +1,1 @@
-
+"""One file an engine: a problem in, a schedule out; solvers run in child processes."""

@@ -20,6 +20,8 @@ from synth.problem import Problem, hops
 from synth.schedule import Schedule, unit_gbs, untimed
 from synth.symmetry import Symmetry
 
+_LARGEST_TERM = 64  # denominators beyond this would make the solvers' sums overflow or crawl
+
 
 @dataclass
 class StepModel:
@@ -50,12 +52,14 @@ class StepModel:
 
 @dataclass(frozen=True, eq=False)
 class Capacity:
-    """Links that together carry at most `carries` chunks a round.
+    """Links that together carry `exact` chunks a round; `carries` is that or a little more, as a short fraction.
 
-    `resource` is the network's resource, or its number of resources + a link whose own bandwidth is meant.
+    What is refuted with a little more capacity is refuted with less. `resource` is the network's
+    resource, or its number of resources + a link whose own bandwidth is meant.
     """
 
     links: Ints
+    exact: float
     carries: Fraction
     resource: int
 
@@ -76,17 +80,25 @@ def capacities(problem: Problem) -> list[Capacity]:
     ]
     bands += [(np.array([link]), float(net.bandwidth_gbs[link])) for link in range(net.nlinks)]
     for resource, (links, gbs) in enumerate(bands):
-        carries = Fraction(gbs / unit).limit_denominator(64)
         key = links.tobytes()
-        if len(links) and (key not in rows or rows[key].carries > carries):
-            rows[key] = Capacity(links, carries, resource)
+        if len(links) and (key not in rows or rows[key].exact > gbs / unit):
+            rows[key] = Capacity(links, gbs / unit, _short(gbs / unit, up=True), resource)
     return list(rows.values())
 
 
 def chunk_sizes(problem: Problem) -> list[Fraction]:
-    """Every chunk's size in smallest chunks."""
+    """Every chunk's size in smallest chunks, or a little less."""
     fraction = problem.collective.fraction
-    return [Fraction(f / fraction.min()).limit_denominator(64) for f in fraction.tolist()]
+    return [_short(f / fraction.min(), up=False) for f in fraction.tolist()]
+
+
+def _short(value: float, *, up: bool) -> Fraction:
+    """The value as a fraction of small terms, rounded in the direction given where it is none."""
+    near = Fraction(value).limit_denominator(_LARGEST_TERM)
+    if abs(float(near) - value) <= 1e-12 * value:
+        return near
+    scaled = value * _LARGEST_TERM
+    return Fraction(math.ceil(scaled) if up else math.floor(scaled), _LARGEST_TERM)
 
 
 def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) -> StepModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
@@ -12,10 +13,12 @@ from synth.engines import cpsat, ksync, smt
 from synth.engines.workers import Workers
 from synth.problem import Problem, make_problem
 from synth.recheck import check_step_bound, refuted_again
+from synth.schedule import rounds as rounds_of
 from synth.stepwise import Shape, StepBound, StepSearch
 from synth.symmetry import free_symmetry, trivial
 from synth.witness import BadWitness
 from topologies.load import load
+from topologies.topology import from_toml
 
 PLACES = ("ring:4", "ring:5", "line:4", "mesh:2x3", "star:4", "full:3")
 
@@ -88,3 +91,36 @@ def test_pinned_shapes_come_out_as_pinned(
     assert row["chunks"] == chunks
     assert row["steps"] <= steps
     assert row["rounds"] <= rounds
+
+
+ODD = """
+name = "odd"
+ranks = 4
+[[links]]
+pairs = "0>1 1>2 2>3 3>0 0>2"
+both = true
+gbs = 23.7
+alpha_us = 0.7
+[[links]]
+pairs = "1>3"
+both = true
+gbs = 50.1234567
+alpha_us = 0.9
+"""
+
+
+@pytest.mark.parametrize("collective", ["allgather", "alltoall", "broadcast"])
+def test_bandwidths_that_are_no_short_fractions(workers: Workers, collective: str) -> None:
+    """What is found has the rounds it is said to have; what is proved is proved for the true bandwidths."""
+    problem = make_problem(from_toml(ODD, "odd"), collective)
+    search = _search(problem, workers)
+    for steps in (1, 2):
+        bound = search.bound(steps)
+        assert bound is not None
+        check_step_bound(problem, bound)
+        for rounds, chunks in ((steps, 1), (steps + 1, 2), (steps + 1, 3)):
+            verdict = search.decide(Shape(steps, rounds, chunks), math.inf)
+            if verdict.schedule is not None:
+                copying = problem.with_chunks(chunks)
+                assert rounds_of(copying, verdict.schedule) <= verdict.shape.rounds
+                assert float(verdict.shape.ratio) >= bound.ratio * (1 - 1e-7)
