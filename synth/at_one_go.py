@@ -30,7 +30,7 @@ def fewest_rounds(
         low = max(low, pins.rounds)  # this one shape, unless the bound rules it out
     best: Verdict | None = None
     refuted: list[Shape] = []
-    sure = True
+    least = low  # rounds that are proved to be needed
     effort = math.inf if low == high else search.effort
     asked = high
     while low <= high and search.left() > 0:
@@ -41,17 +41,16 @@ def fewest_rounds(
             best = replace(verdict, shape=Shape(steps, asked, chunks))
             high = asked - 1
         else:
-            sure = sure and verdict.status == "unsat"
             if verdict.status == "unsat":
                 refuted.append(verdict.shape)
+                least = asked + 1
             low = asked + 1
         asked = (low + high) // 2
-    sure = sure and low > high
     # where no solver was needed: every step takes a round, or the bound leaves no fewer
     plain = "rounds ≥ steps" if steps >= ratio_bound * chunks else "cut"
     by = REFUTED if refuted else plain
     if best is None:
-        pinned = (pins.rounds or 0) / chunks
-        return Claim(steps, pinned, by, None, sure, chunks, None, tuple(refuted), PART, True)
-    complete = sure and pins.rounds is None
-    return Claim(steps, float(best.shape.ratio), by, best, complete, chunks, None, tuple(refuted), PART, True)
+        complete = pins.rounds is not None and least > pins.rounds
+    else:
+        complete = pins.rounds is None and best.shape.rounds <= least
+    return Claim(steps, least / chunks, by, best, complete, chunks, None, tuple(refuted), PART, True)
