@@ -54,7 +54,7 @@ def _rows(collective: str, topo: str, shapes: str, seconds: str, verdict: str = 
     return rows
 
 
-# msccl-tools on a machine of the same kind: shared/facts/published.md, "Measured here", the first table (±50 %)
+# msccl-tools on a machine of the same kind: the published figures, "Measured here", the first table (±50 %)
 ROWS = [
     *_rows(
         "allgather",
@@ -225,7 +225,7 @@ def main() -> None:
     done = measured(ROWS)
     notes = (
         "Whole commands in fresh processes, median of 3; `synth COLLECTIVE --topo T --chunks C --steps S --rounds R`."
-        " msccl-tools: times taken elsewhere on a machine of the same kind (shared/facts/published.md, ±50 %)."
+        " msccl-tools: times taken elsewhere on a machine of the same kind (the project's published figures, ±50 %)."
         " Peer: SCCL's encoding written again in Z3 (`results/sccl_like.py`), the same machine and Z3, stopped at"
         f" {PEER_LIMIT_S:g} s, one run where it takes over 60 s; the ratios are theirs / ours."
     )

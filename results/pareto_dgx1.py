@@ -14,7 +14,7 @@ from typing import Any
 from measure import grid, median_run, page, seconds_words, synth, write
 from points import proof_words, words
 
-# shared/facts/published.md: "whole Allgather Pareto run" of msccl-tools, and SCCL's published set
+# the published figures: "whole Allgather Pareto run" of msccl-tools, and SCCL's published set
 PUBLISHED_S = 57.9
 PUBLISHED = {(2, 2, 3), (6, 3, 7)}
 GOAL_S = 4.0

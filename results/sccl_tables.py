@@ -27,7 +27,7 @@ COLLECTIVES = (
 )
 TOPOLOGIES = ("dgx1", "z52")
 
-# shared/facts/published.md. SCCL's Pareto set, and the satisfiable rows of "Measured here" (the z52 is SCCL's ring
+# The published figures: SCCL's Pareto set, and the satisfiable rows of "Measured here" (the z52 is SCCL's ring
 # of 8). An all-reduce's C counts the whole buffer, an all-to-all's a pair.
 SETS: dict[tuple[str, str], list[Shape]] = {
     ("allgather", "dgx1"): [(2, 2, 3), (6, 3, 7)],
@@ -70,7 +70,7 @@ def main() -> None:
         "Rounds a chunk: R / C. The sets hold what no other point beats in steps and rounds a chunk, proved points"
         " first. C counts as SCCL does: of a rank's share (allgather, reducescatter, gather, scatter), of the buffer"
         " (broadcast, reduce, allreduce), of a pair's block (alltoall). Published beside it, from"
-        " shared/facts/published.md: points of SCCL's sets, and single rows; `same` if the set has it, `better` if"
+        " the published figures: points of SCCL's sets, and single rows; `same` if the set has it, `better` if"
         " it has one that beats it, `not reached` if neither."
     ]
     for topo in TOPOLOGIES:
