@@ -77,9 +77,7 @@ def stem(found: Found, served: Range) -> str:
     return "-".join([*parts, f"{shape.steps}step", f"{shape.rounds}r{shape.chunks}c"])
 
 
-def documents(
-    found: Found, target: str, protocol: str | None = None
-) -> tuple[dict[str, str], list[dict[str, Any]]]:
+def documents(found: Found, target: str) -> tuple[dict[str, str], list[dict[str, Any]]]:
     """File name → text, and the index entries.
 
     Raises:
@@ -96,7 +94,7 @@ def documents(
         program, goal = lower(
             served.algorithm,
             name[:63],
-            protocol or protocol_for(served),
+            protocol_for(served),
             min_bytes=served.low,
             max_bytes=most,
             target=target,
@@ -120,9 +118,7 @@ def documents(
     return texts, entries
 
 
-def save(
-    found: Found, folder: str | Path, target: str = "executor-nccl", protocol: str | None = None
-) -> list[Path]:
+def save(found: Found, folder: str | Path, target: str = "auto") -> list[Path]:
     """Write the algorithms and `index.json`; entries of the index for other questions stay.
 
     Raises:
@@ -130,7 +126,7 @@ def save(
     """
     if not found.ranges:
         raise InputError("nothing to write: no algorithm was found")
-    texts, entries = documents(found, target, protocol)
+    texts, entries = documents(found, target)
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)

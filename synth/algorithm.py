@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 
 from synth.problem import Problem
@@ -50,10 +49,6 @@ class Algorithm:
     def rounds(self) -> int:
         """Rounds of the k-synchronous model (a round moves a chunk over the slowest link)."""
         return rounds(self.problem, self.schedule)
-
-    @property
-    def rounds_a_chunk(self) -> Fraction:
-        return Fraction(self.rounds, self.chunks)
 
     def time_us(self, size_bytes: float) -> float:
         """Predicted time at a message size, by `simulate`."""

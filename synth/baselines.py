@@ -42,7 +42,7 @@ def rings(problem: Problem) -> list[list[int]]:
         # the ring crosses a resource as often as its links do
         crossings = np.zeros(net.nresources)
         for link in loop:
-            crossings[net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]]] += 1
+            crossings[net.uses(link)] += 1
         rate = min(rate, float((left[crossings > 0] / crossings[crossings > 0]).min()))
         if rates and rate < rates[0] / 16:
             break
@@ -59,7 +59,7 @@ def rings(problem: Problem) -> list[list[int]]:
 
 def _room(problem: Problem, left: Floats, link: int) -> float:
     net = problem.network
-    uses = net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]]
+    uses = net.uses(link)
     return min(float(net.bandwidth_gbs[link]), float(left[uses].min()))
 
 

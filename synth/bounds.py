@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from synth.collective import Floats, Ints
+from synth.engines.linear import LinearAnswer
 from synth.engines.workers import Workers
 from synth.problem import Problem, least_latency
-from synth.relaxation import prices, steady, variables
+from synth.relaxation import LARGEST_PROGRAM, prices, steady, variables
 from synth.symmetry import free_symmetry
 from synth.witness import Witness, check, recompute
 
 _NEVER = float("inf")
-_LARGEST_PROGRAM = 400_000  # variables
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class _Finder:
     def _cover(self, ways: Ints) -> Ints:
         """Resources of little capacity of which every one of the links uses at least one (greedy)."""
         net = self.problem.network
-        uses = [set(net.uses_idx[net.uses_ptr[w] : net.uses_ptr[w + 1]].tolist()) for w in ways.tolist()]
+        uses = [set(net.uses(w).tolist()) for w in ways.tolist()]
         users: dict[int, set[int]] = {}
         for i, resources in enumerate(uses):
             for r in resources:
@@ -273,17 +273,17 @@ def lengths_witness(problem: Problem, workers: Workers, budget_s: float) -> Witn
     if problem.collective.reducing:
         return None
     symmetry = free_symmetry(problem)
-    if variables(problem, 1, symmetry) > _LARGEST_PROGRAM:
+    if variables(problem, 1, symmetry) > LARGEST_PROGRAM:
         return None
     relaxation = steady(problem, symmetry)
     if relaxation is None:
         return None
-    ticket = workers.ask("linear", "solve", relaxation.program, budget_s)
-    done = workers.first([ticket], time.monotonic() + budget_s)
-    if done is None or done.failure or not done.reply.solved:
-        workers.drop(ticket)
+    answer: LinearAnswer | None = workers.answer(
+        time.monotonic() + budget_s, "linear", "solve", relaxation.program, budget_s
+    )
+    if answer is None or not answer.solved:
         return None
-    pairs = tuple(sorted(prices(problem, relaxation, done.reply, symmetry)[0].items()))
+    pairs = tuple(sorted(prices(problem, relaxation, answer, symmetry)[0].items()))
     text = f"link lengths, {len(pairs)} loaded resources"
     claim = Witness("lengths", (), (), (), 0.0, 0.0, _NEVER, text, pairs)
     base, per_byte, _ = recompute(problem, claim)

@@ -34,7 +34,7 @@ def dispatched(problem: Problem, schedule: Schedule, size_bytes: float) -> Sched
     urgency = [0.0] * len(schedule)
     for row in sorted(range(len(schedule)), key=lambda r: -step[r]):
         urgency[row] = lasts[row] + alpha[row] + max((urgency[o] for o in behind[row]), default=0.0)
-    uses = [net.uses_idx[net.uses_ptr[i] : net.uses_ptr[i + 1]].tolist() for i in range(net.nlinks)]
+    uses = [net.uses(i).tolist() for i in range(net.nlinks)]
     share = [(net.bandwidth_gbs[i] / net.capacity_gbs[uses[i]]).tolist() for i in range(net.nlinks)]
     free = [0.0] * net.nresources
     link_free = [0.0] * net.nlinks

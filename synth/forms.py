@@ -69,7 +69,7 @@ def mirror_links(net: Network) -> Ints | None:
         and np.array_equal(net.bandwidth_gbs[mirror], net.bandwidth_gbs)
     ):
         return None
-    link_of = np.repeat(np.arange(net.nlinks), net.uses_ptr[1:] - net.uses_ptr[:-1])
+    link_of = net.link_of_use
     users: list[list[int]] = [[] for _ in range(net.nresources)]
     for link, resource in zip(link_of.tolist(), net.uses_idx.tolist(), strict=True):
         users[resource].append(link)

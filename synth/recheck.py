@@ -40,7 +40,7 @@ def check_step_bound(problem: Problem, bound: StepBound) -> float:
             spent += value * float(gbs) / unit
         room = max(room, spent)
         for link in range(net.nlinks):
-            uses = net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]].tolist()
+            uses = net.uses(link).tolist()
             price[step, link] = prices.get(net.nresources + link, 0.0) + sum(prices.get(r, 0.0) for r in uses)
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], float] = {}
     total = 0.0
@@ -171,11 +171,7 @@ def refuted_again(problem: Problem, shape: Shape, budget_s: float) -> bool | Non
             links, gbs = [own], float(net.bandwidth_gbs[own])
         else:
             gbs = float(net.capacity_gbs[resource])
-            links = [
-                link
-                for link in range(net.nlinks)
-                if resource in net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]]
-            ]
+            links = [link for link in range(net.nlinks) if resource in net.uses(link)]
         for step in range(shape.steps):
             load = [
                 z3.If(

@@ -16,6 +16,8 @@ from synth.engines.linear import LinearAnswer, LinearProgram
 from synth.problem import Problem, hops
 from synth.symmetry import Symmetry
 
+LARGEST_PROGRAM = 400_000  # variables that are worth solving for
+
 
 @dataclass(frozen=True, eq=False)
 class Demand:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 
@@ -73,8 +72,7 @@ def step_loads(problem: Problem, schedule: Schedule) -> Floats:
     counts = net.uses_ptr[1:] - net.uses_ptr[:-1]
     rows = np.repeat(np.arange(len(schedule)), counts[schedule.link])
     uses = np.concatenate(
-        [net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]] for link in schedule.link.tolist()]
-        or [np.zeros(0, dtype=np.int64)]
+        [net.uses(link) for link in schedule.link.tolist()] or [np.zeros(0, dtype=np.int64)]
     )
     np.add.at(loads, (schedule.step[rows], uses), weight[schedule.chunk[rows]])
     loads *= unit_gbs(problem) / net.capacity_gbs
@@ -90,7 +88,3 @@ def rounds(problem: Problem, schedule: Schedule) -> int:
     if not len(schedule):
         return 0
     return int(np.maximum(np.ceil(step_loads(problem, schedule).max(axis=1) - 1e-9), 1).sum())
-
-
-def rounds_a_chunk(problem: Problem, schedule: Schedule) -> Fraction:
-    return Fraction(rounds(problem, schedule), problem.collective.chunks)

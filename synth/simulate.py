@@ -109,7 +109,7 @@ def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float
 @lru_cache(maxsize=8)
 def _plan(net: Network) -> tuple[list[int], list[list[int]]]:
     """Resources that several sends can use at once, because some link through them is narrower; and every link's."""
-    link_of = np.repeat(np.arange(net.nlinks), net.uses_ptr[1:] - net.uses_ptr[:-1])
+    link_of = net.link_of_use
     narrow = net.bandwidth_gbs[link_of] < net.capacity_gbs[net.uses_idx] * (1 - 1e-12)
     cuts = net.uses_ptr.tolist()
     flat = net.uses_idx.tolist()

@@ -46,12 +46,11 @@ def in_slots(
     model = milp.slot_model(copying, size, ceiling, _SLOTS)
     if len(model.sends) > _MOST_VARIABLES:
         return None
-    ticket = workers.ask("milp", "solve", model, budget_s, seed)
-    done = workers.first([ticket], time.monotonic() + budget_s * 1.5 + 2)
-    if done is None or done.failure:
-        workers.drop(ticket)
+    answer: milp.SlotAnswer | None = workers.answer(
+        time.monotonic() + budget_s * 1.5 + 2, "milp", "solve", model, budget_s, seed
+    )
+    if answer is None:
         return None
-    answer: milp.SlotAnswer = done.reply
     if answer.chosen is not None:
         found = milp.read_schedule(copying, model, answer.chosen)
         if predict_us(copying, found, size) < ceiling:

@@ -27,7 +27,7 @@ def _ports(problem: Problem, schedule: Schedule, rows: np.ndarray) -> list[list[
     net = problem.network
     users: dict[int, list[int]] = {}
     for i, link in enumerate(schedule.link[rows].tolist()):
-        for r in net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]].tolist():
+        for r in net.uses(link).tolist():
             users.setdefault(r, []).append(i)
     distinct = sorted({tuple(u) for u in users.values() if len(u) > 1}, key=lambda u: (-len(u), u))
     ports: list[list[int]] = [[] for _ in rows]

@@ -20,13 +20,12 @@ from synth.engines.answer import Answer
 from synth.engines.linear import LinearAnswer
 from synth.engines.workers import Ticket, Workers
 from synth.problem import Problem
-from synth.relaxation import Relaxation, lockstep, prices, safe_value, variables
+from synth.relaxation import LARGEST_PROGRAM, lockstep, prices, safe_value, variables
 from synth.schedule import Schedule
 from synth.schedule import rounds as rounds_of
 from synth.symmetry import Symmetry, trivial
 
 LARGEST_MODEL = 150_000  # variables that a solver is asked to decide
-LARGEST_PROGRAM = 400_000  # variables of a relaxation
 MOST_CHUNKS = 8
 _TRIES = 10  # shapes of one number of steps that are decided before going on to the next
 _ROUND_OFF = 1e-7
@@ -109,20 +108,13 @@ class StepSearch:
         relaxation = lockstep(problem, steps, symmetry)
         if relaxation is None:
             return StepBound(steps, float("inf"), ())
-        answer = self._linear(relaxation)
+        answer: LinearAnswer | None = self.workers.answer(
+            self.deadline, "linear", "solve", relaxation.program, self.left()
+        )
         if answer is None or not answer.solved:
             return None
         ratio = safe_value(relaxation, answer)
         return StepBound(steps, ratio, tuple(prices(problem, relaxation, answer, symmetry)))
-
-    def _linear(self, relaxation: Relaxation) -> LinearAnswer | None:
-        ticket = self.workers.ask("linear", "solve", relaxation.program, self.left())
-        done = self.workers.first([ticket], self.deadline)
-        if done is None or done.failure:
-            self.workers.drop(ticket)
-            return None
-        answer: LinearAnswer = done.reply
-        return answer
 
     def decide(self, shape: Shape, effort: float) -> Verdict:
         """A schedule of this shape, or a proof that there is none, or neither with so much effort (see `cpsat`).

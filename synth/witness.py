@@ -128,7 +128,7 @@ def _covered(problem: Problem, witness: Witness, side: dict[int, int]) -> None:
         u, v = int(net.src[link]), int(net.dst[link])
         if side[u] == side[v] or side[u] < 0:
             continue
-        uses = net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]].tolist()
+        uses = net.uses(link).tolist()
         if not set(uses) & set(witness.resources):
             raise BadWitness(f"{witness.kind} {witness.text}: link {problem.link_name(link)} goes round it")
 
@@ -183,11 +183,7 @@ def _direct(problem: Problem, witness: Witness) -> tuple[float, float, float]:
     if len(witness.resources) != 1:
         raise BadWitness("direct: needs one resource")
     (resource,) = witness.resources
-    user = {
-        link
-        for link in range(net.nlinks)
-        if resource in net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]]
-    }
+    user = {link for link in range(net.nlinks) if resource in net.uses(link)}
     pairs: dict[tuple[int, int], list[int]] = {}
     for link in range(net.nlinks):
         pairs.setdefault((int(net.src[link]), int(net.dst[link])), []).append(link)
@@ -228,7 +224,7 @@ def _lengths(problem: Problem, witness: Witness) -> tuple[float, float, float]:
     far = [[0.0 if i == j else np.inf for j in range(n)] for i in range(n)]
     for link in range(net.nlinks):
         u, v = int(net.src[link]), int(net.dst[link])
-        uses = net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]].tolist()
+        uses = net.uses(link).tolist()
         length = price.get(net.nresources + link, 0.0) + sum(price.get(r, 0.0) for r in uses)
         far[u][v] = min(far[u][v], length)
     table = np.array(far)

@@ -61,6 +61,15 @@ class Network:
         """Number of resources."""
         return len(self.capacity_gbs)
 
+    def uses(self, link: int) -> Ints:
+        """Resources of one link, ascending."""
+        return self.uses_idx[self.uses_ptr[link] : self.uses_ptr[link + 1]]
+
+    @property
+    def link_of_use(self) -> Ints:
+        """The link that each entry of `uses_idx` belongs to."""
+        return np.repeat(np.arange(self.nlinks), np.diff(self.uses_ptr))
+
 
 def network(topology: Topology, ranks: Sequence[int]) -> Network:
     """The network that `ranks` (ranks of the topology, in the caller's order) have among themselves.

@@ -71,7 +71,7 @@ def capacities(problem: Problem) -> list[Capacity]:
     """
     net, unit = problem.network, unit_gbs(problem)
     rows: dict[bytes, Capacity] = {}
-    link_of = np.repeat(np.arange(net.nlinks), net.uses_ptr[1:] - net.uses_ptr[:-1])
+    link_of = net.link_of_use
     order = np.argsort(net.uses_idx, kind="stable")
     cuts = np.searchsorted(net.uses_idx[order], np.arange(net.nresources + 1))
     bands = [

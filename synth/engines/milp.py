@@ -133,7 +133,7 @@ def _windows(
     net = problem.network
     users: dict[int, list[int]] = {}
     for var, (_, link, _) in enumerate(rows):
-        for r in net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]].tolist():
+        for r in net.uses(link).tolist():
             users.setdefault(r, []).append(var)
     windows, totals = [], []
     for r, variables in sorted(users.items()):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.collective import Floats, Ints
+from synth.collective import Floats
 from synth.dispatch import dispatched
 from synth.problem import Problem, hops
 from synth.schedule import Schedule, untimed
@@ -99,11 +99,8 @@ class _Router:
                 turns[source] = turns.get(source, 0) + 1
         return [chunk for _, _, chunk in sorted(keyed)]
 
-    def _uses(self, link: int) -> Ints:
-        return self.net.uses_idx[self.net.uses_ptr[link] : self.net.uses_ptr[link + 1]]
-
     def _add(self, chunk: int, link: int, sign: float) -> None:
-        uses = self._uses(link)
+        uses = self.net.uses(link)
         self.load[uses] += sign * self.hold[chunk] / self.net.capacity_gbs[uses]
 
     def lift(self, chunk: int) -> None:

@@ -92,6 +92,15 @@ class Workers:
             for pipe in wait(list(pipes), timeout=left):
                 self._take(pipes[pipe])  # type: ignore[index]
 
+    def answer(self, until: float, engine: str, function: str, *arguments: Any) -> Any | None:
+        """Ask, wait, and hand out the reply; None when the time passed or the child failed."""
+        ticket = self.ask(engine, function, *arguments)
+        done = self.first([ticket], until)
+        if done is None or done.failure:
+            self.drop(ticket)
+            return None
+        return done.reply
+
     def drop(self, ticket: Ticket) -> None:
         """Stop working on a ticket; its child is killed if it is still at it."""
         child = self._busy.pop(ticket, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -35,12 +36,12 @@ TOPOLOGIES = ("ring:5", "line:4", "mesh:2x3", "star:4", "full:4", "hypercube:3",
     picks=st.randoms(use_true_random=False),
 )
 def test_any_group_gets_right_algorithms_within_their_bounds(
-    workers: Workers, topo: str, collective: str, size: int, picks: object
+    workers: Workers, topo: str, collective: str, size: int, picks: Random
 ) -> None:
     from topologies.load import load
 
     topology = load(topo)
-    group = picks.sample(range(topology.nranks), min(size, topology.nranks))  # type: ignore[attr-defined]
+    group = picks.sample(range(topology.nranks), min(size, topology.nranks))
     answer = synthesize(collective, topology, group, relay="all", budget=2.0, workers=workers)
     found = answer.found
     assert found.ranges
