@@ -21,8 +21,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-MAX_ENTRIES = 20_000_000
-MAX_CELLS = 1_500_000_000  # chunks × ranks: tables of who holds and wants what, a byte each
+MAX_ENTRIES = 40_000_000  # rows of pre or post
+MAX_CELLS = 1_500_000_000  # of the dense tables `holds` and `wants`, a byte each
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,17 +58,39 @@ class Collective:
 
     @cached_property
     def holds(self) -> Bools:
-        """Shape (nchunks, nranks): who holds which chunk before."""
-        table = np.zeros((self.nchunks, self.nranks), dtype=bool)
-        table[self.pre[:, 1], self.pre[:, 0]] = True
-        return table
+        """Shape (nchunks, nranks): who holds which chunk before. For small problems; see `holders`."""
+        return self._dense(self.pre)
 
     @cached_property
     def wants(self) -> Bools:
-        """Shape (nchunks, nranks): who must hold which chunk after."""
+        """Shape (nchunks, nranks): who must hold which chunk after. For small problems; see `goals`."""
+        return self._dense(self.post)
+
+    @cached_property
+    def holders(self) -> tuple[Ints, Ints]:
+        """(ptr, ranks): chunk c is before at ranks[ptr[c]:ptr[c+1]], ascending."""
+        return self._by_chunk(self.pre)
+
+    @cached_property
+    def goals(self) -> tuple[Ints, Ints]:
+        """(ptr, ranks): chunk c is wanted by ranks[ptr[c]:ptr[c+1]], ascending, holders among them or not."""
+        return self._by_chunk(self.post)
+
+    def _dense(self, rows: Ints) -> Bools:
+        if self.nchunks * self.nranks > MAX_CELLS:
+            raise InputError(
+                f"{self.name}: {self.nchunks} chunks × {self.nranks} ranks is too large for this search;"
+                " use fewer chunks or ranks, or --engine flow"
+            )
         table = np.zeros((self.nchunks, self.nranks), dtype=bool)
-        table[self.post[:, 1], self.post[:, 0]] = True
+        table[rows[:, 1], rows[:, 0]] = True
         return table
+
+    def _by_chunk(self, rows: Ints) -> tuple[Ints, Ints]:
+        order = np.argsort(rows[:, 1], kind="stable")  # rows are sorted by rank
+        ptr = np.zeros(self.nchunks + 1, dtype=np.int64)
+        np.cumsum(np.bincount(rows[:, 1], minlength=self.nchunks), out=ptr[1:])
+        return ptr, np.ascontiguousarray(rows[order, 0])
 
     @property
     def reducing(self) -> bool:
@@ -115,8 +137,7 @@ def subdivided(whole: Collective, chunks: int) -> Collective:
     """
     if chunks == 1:
         return whole
-    dense = whole.nchunks * whole.nranks * chunks
-    if max(len(whole.pre), len(whole.post)) * chunks > MAX_ENTRIES or dense > MAX_CELLS:
+    if max(len(whole.pre), len(whole.post)) * chunks > MAX_ENTRIES:
         raise InputError(
             f"chunks: {whole.name} over {whole.nranks} ranks in {chunks} chunks a block is more than is held in"
             " memory; use fewer chunks"
@@ -318,8 +339,7 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
     if not 0 <= root < nranks:
         raise InputError(f"root: position {root} is not in a group of {nranks}")
     wide = nranks * nranks if name in ("alltoall", "allgather", "reducescatter") else nranks
-    cells = wide * nranks if name == "alltoall" else wide
-    if wide * chunks > MAX_ENTRIES or cells * chunks > MAX_CELLS:
+    if wide * chunks > MAX_ENTRIES:
         raise InputError(
             f"{name}: {nranks} ranks × {chunks} chunks is more than is held in memory; use fewer chunks or ranks"
         )

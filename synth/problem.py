@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,27 @@ from topologies.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
+class Fold:
+    """A problem that stands for `order` translated copies of itself, of which it holds one (see `synth.fold`).
+
+    Attributes:
+        shifts: (stride, extent) pairs over local ranks: every map that adds to the digits (r // stride) % extent,
+            without carry, keeps the network as it is. None but the identity leaves a rank in its place.
+        whole: the network itself. The folded problem's network has the same ranks and links, but its resources
+            are the orbits of the whole's resources and of its links: what all copies together do to one
+            resource is what the one copy does to its orbit.
+    """
+
+    shifts: tuple[tuple[int, int], ...]
+    whole: Network
+
+    @property
+    def order(self) -> int:
+        """How many copies there are."""
+        return math.prod(extent for _, extent in self.shifts)
+
+
+@dataclass(frozen=True, eq=False)
 class Problem:
     """What is asked.
 
@@ -23,6 +45,7 @@ class Problem:
         group: the topology rank at each position.
         relays: outsiders that may hold and forward chunks, ascending.
         network: links between the ranks at hand. Local ranks: 0..k-1 are the group's positions, k.. the relays.
+        fold: None, or what turns this problem's schedules into those of a larger one.
     """
 
     topology: Topology
@@ -30,6 +53,7 @@ class Problem:
     group: tuple[int, ...]
     relays: tuple[int, ...]
     network: Network
+    fold: Fold | None = None
 
     @property
     def nranks(self) -> int:
@@ -176,8 +200,27 @@ def _missing(collective: Collective, distance: Ints, nranks: int) -> tuple[int, 
     return None
 
 
+def _strongly_connected(net: Network) -> bool:
+    """Whether every rank reaches every other."""
+    for src, dst in ((net.src, net.dst), (net.dst, net.src)):
+        found = np.zeros(net.nranks, dtype=bool)
+        found[0] = True
+        count = 1
+        while True:
+            found[dst[found[src]]] = True
+            reached = int(found.sum())
+            if reached == count:
+                break
+            count = reached
+        if count < net.nranks:
+            return False
+    return True
+
+
 def _check_connected(problem: Problem) -> None:
     net, topology = problem.network, problem.topology
+    if _strongly_connected(net):
+        return
     gap = _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks)
     if gap is None:
         return
