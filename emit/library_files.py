@@ -126,13 +126,23 @@ def save(found: Found, folder: str | Path, target: str = "auto") -> list[Path]:
     """
     if not found.ranges:
         raise InputError("nothing to write: no algorithm was found")
-    texts, entries = documents(found, target)
+    return write_documents(found, folder, *documents(found, target))
+
+
+def write_documents(
+    found: Found, folder: str | Path, texts: dict[str, str], entries: list[dict[str, Any]]
+) -> list[Path]:
+    """Write what `documents` made, and the index.
+
+    Raises:
+        InputError: a folder that cannot be written.
+    """
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)
         kept, stale = _others(where / "index.json", question(found.problem), entries[0]["target"])
         index = {"format": FORMAT, "algorithms": [*kept, *entries]}
-        texts["index.json"] = json.dumps(index, indent=1, ensure_ascii=False) + "\n"
+        texts = texts | {"index.json": json.dumps(index, indent=1, ensure_ascii=False) + "\n"}
         _write_all(where, texts)
         for name in stale - texts.keys():
             (where / name).unlink(missing_ok=True)

@@ -7,10 +7,11 @@ from functools import cached_property
 
 from synth.problem import Problem
 from synth.schedule import Schedule, rounds
-from synth.simulate import predict_us, timed
+from synth.simulate import Clock, time_us
 from synth.verify import replay
 
 _CHECKED_CHUNK_BYTES = (1 << 10, 1 << 20)
+_LARGE = 1_000_000  # sends: from here on each replay takes a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,22 +20,29 @@ class Algorithm:
 
     Attributes:
         problem: with the number of chunks that the schedule has.
-        schedule: timed for chunks of 1 MiB.
+        schedule: timed for chunks of 1 MiB, or for `size_bytes`.
         engine: what found it.
         claim: what is proved of it in the k-synchronous model, in words; empty when nothing is.
+        size_bytes: the message size at which it is checked if it is very large; else small and large chunks are.
     """
 
     problem: Problem
     schedule: Schedule
     engine: str
     claim: str = ""
+    size_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         smallest = float(self.problem.collective.fraction.min())
-        for chunk_bytes in _CHECKED_CHUNK_BYTES:
-            at = timed(self.problem, self.schedule, chunk_bytes / smallest)
-            replay(self.problem, at)
-        object.__setattr__(self, "schedule", at)
+        sizes = [chunk_bytes / smallest for chunk_bytes in _CHECKED_CHUNK_BYTES]
+        if len(self.schedule) > _LARGE and self.size_bytes:
+            sizes = [self.size_bytes]
+        for size in sizes:
+            # the times of the size before are let go first: there are never three sets of them
+            object.__setattr__(self, "schedule", self._clock.timed(size))
+            self._clock.schedule = self.schedule
+            replay(self.problem, self.schedule)
+            self._times_us[size] = time_us(self.problem, self.schedule)
 
     @property
     def chunks(self) -> int:
@@ -52,4 +60,14 @@ class Algorithm:
 
     def time_us(self, size_bytes: float) -> float:
         """Predicted time at a message size, by `simulate`."""
-        return predict_us(self.problem, self.schedule, size_bytes)
+        if size_bytes not in self._times_us:
+            self._times_us[size_bytes] = time_us(self.problem, self._clock.timed(size_bytes))
+        return self._times_us[size_bytes]
+
+    @cached_property
+    def _clock(self) -> Clock:
+        return Clock(self.problem, self.schedule)
+
+    @cached_property
+    def _times_us(self) -> dict[float, float]:
+        return {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from synth.cli_prove import prove
 from synth.cli_search import commands
 from synth.cli_topologies import topo
 from topologies.errors import InputError
@@ -57,7 +58,7 @@ def cli() -> None:
     """
 
 
-for _command in (*commands(), topo):
+for _command in (*commands(), topo, prove):
     cli.add_command(_command)
 
 

@@ -42,11 +42,30 @@ def _asking(command: Callable[..., None]) -> Callable[..., None]:
             "--group", metavar="RANKS", help="Ordered ranks that take part, as 0,2,4-7. Default: all."
         ),
         click.option("--relay", default="none", metavar="none|all|RANKS", help="Outsiders that may forward."),
+        click.option(
+            "--groups",
+            metavar="LIST",
+            help="Several groups planned together: 0-7;8-15, tp=8, or allgather@64M:8-15 for one of them.",
+        ),
+        click.option("--group-sizes", metavar="LIST", help="With --groups: message sizes, one a group."),
+        click.option("--objective", metavar="NAME", help="With --groups: makespan (default) or fair."),
+        click.option(
+            "--without",
+            multiple=True,
+            metavar="PART",
+            help="Dead parts: link:0-1, link:0>1, rank:17, switch:NAME.",
+        ),
+        click.option(
+            "--degrade",
+            multiple=True,
+            metavar="PART=%",
+            help="Slow parts: link:0-1=50%, rank:3=25%, limit:NAME=50%.",
+        ),
         click.option("--size", metavar="BYTES", help="One message size (64K, 1M) instead of all."),
         click.option("--chunks", type=int, metavar="C", help="Chunks a block."),
         click.option("--steps", type=int, metavar="S", help="Steps (k-synchronous model)."),
         click.option("--rounds", type=int, metavar="R", help="Rounds of all steps together."),
-        click.option("--engine", default="auto", metavar="E", help="auto, route, cpsat, smt or milp."),
+        click.option("--engine", default="auto", metavar="E", help="auto, flow, route, cpsat, smt or milp."),
         click.option("--budget", default="30s", metavar="TIME", help="Time for the search: 30s, 500ms, 5m."),
         click.option("--seed", type=int, default=0, metavar="N", help="Seed of the solvers."),
         click.option("--out", default="out", metavar="DIR", help="Folder for the files. Default: out."),
@@ -55,6 +74,11 @@ def _asking(command: Callable[..., None]) -> Callable[..., None]:
             default="auto",
             metavar="NAME",
             help="executor-nccl, rccl, msccl; auto: the first that can.",
+        ),
+        click.option(
+            "--proof",
+            is_flag=True,
+            help="Also write the schedule and what proves its bound, for synth prove.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ]
@@ -130,55 +154,68 @@ def _synthesize(
     topo: str,
     group: str | None,
     relay: str,
+    without: tuple[str, ...],
+    degrade: tuple[str, ...],
     size: str | None,
-    chunks: int | None,
-    steps: int | None,
-    rounds: int | None,
-    engine: str,
     budget: str,
-    seed: int,
+    engine: str,
     out: str,
     target: str,
+    proof: bool,
     as_json: bool,
+    groups: str | None,
+    group_sizes: str | None,
+    objective: str | None,
+    **pinned: Any,
 ) -> None:
     begun = time.monotonic()
     seconds = _seconds(budget)
     if not out:
         raise InputError("--out: is empty; give the name of a folder")
+    from synth.cli_several import refuse_without_groups, run_several
+
+    if groups is not None:
+        _writable(Path(out))
+        run_several(
+            collective(), topo, groups, group_sizes=group_sizes, objective=objective, group=group, root=root,
+            relay=relay, without=without, degrade=degrade, size=size, engine=engine, budget_s=seconds,
+            target=target, out=out, proof=proof, as_json=as_json, begun=begun,
+            progress=_Progress(begun) if sys.stderr.isatty() else None, **pinned,
+        )  # fmt: skip
+        return
+    refuse_without_groups(group_sizes, objective)
     from emit.limits import TARGETS
     from synth.engines.workers import Workers
 
     if target not in ("auto", *TARGETS):
         raise InputError(f"--target {target!r}: is not known; it is auto or one of {', '.join(TARGETS)}")
     # the solvers load while the question is read
-    with Workers(("cpsat", "linear") if engine != "route" else ()) as workers:
+    with Workers(("cpsat", "linear") if engine not in ("route", "flow") else ()) as workers:
         from emit.library_files import target_for
         from synth.pattern import parse_size
         from synth.problem import parse_ranks
-        from synth.search import search
-        from synth.synthesis import ask
+        from synth.synthesis import answered, ask
         from topologies.load import load
 
         topology = load(topo)
-        problem, options = ask(
+        question = ask(
             collective(),
             topology,
             None if group is None else parse_ranks(group, "--group", topology.nranks),
             relay=relay if relay in ("none", "all") else parse_ranks(relay, "--relay", topology.nranks),
+            without=without,
+            degrade=degrade,
             root=root,
             size=None if size is None else parse_size(size, "--size"),
-            chunks=chunks,
-            steps=steps,
-            rounds=rounds,
             engine=engine,
             budget=seconds,
-            seed=seed,
+            **pinned,
         )
         if target != "auto":
-            target_for(problem, target)
+            target_for(question.problem, target)
         _writable(Path(out))
-        found = search(problem, options, workers, _Progress(begun) if sys.stderr.isatty() else None)
-    _report(found, out, target, as_json, begun)
+        found = answered(question, workers, _Progress(begun) if sys.stderr.isatty() else None)
+    _report(found, out, target, proof, as_json, begun)
 
 
 def _writable(folder: Path) -> None:
@@ -216,26 +253,19 @@ class _Progress:
         sys.stderr.flush()
 
 
-def _report(found: Found, out: str, target: str, as_json: bool, begun: float) -> None:
-    from emit.library_files import save
+def _report(found: Found, out: str, target: str, proof: bool, as_json: bool, begun: float) -> None:
     from synth.statement import statement
+    from synth.synthesis import saved
     from synth.table import heading, table
 
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[2K")
     said = statement(found)
-    unsaved = ""
-    paths: list[Path] = []
-    if found.ranges:
-        try:
-            paths = save(found, out, target)
-        except InputError as error:
-            if not str(error).startswith("--out"):
-                unsaved = str(error)
-            else:
-                raise
-    for entry, path in zip(said["algorithms"], paths, strict=False):
-        entry["file"] = str(path)
+    paths, unsaved = saved(found, out, target, proof=proof) if found.ranges else ([], "")
+    for ending, key in ((".xml", "file"), (".synth", "schedule"), (".proof.json", "proof_file")):
+        files = [path for path in paths if path.name.endswith(ending)]
+        for entry, path in zip(said["algorithms"], files, strict=False):
+            entry[key] = str(path)
     said["unsaved"] = unsaved
     if as_json:
         click.echo(json.dumps(said, ensure_ascii=False, indent=1))
@@ -261,7 +291,7 @@ def _closing(found: Found, paths: list[Path], unsaved: str, begun: float) -> str
     if paths:
         parts[-1] += " → " + ", ".join(str(p) for p in paths)
     if unsaved:
-        parts.append(f"no file: {unsaved}")
+        parts.append(f"no MSCCL file: {unsaved}")
     if found.ended == "interrupted":
         parts.append("interrupted: the best so far")
     elif found.ended == "budget":

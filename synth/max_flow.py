@@ -4,85 +4,144 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.collective import Floats
+from synth.collective import Bools, Floats, Ints
+from synth.covers import gbs_by_end
+from synth.cuts import wires
+from synth.needs import needs, summed
 from synth.problem import Problem
 
-_MOST_FLOWS = 400
+_MOST_WORK = 1_200_000  # edges looked at, over all flows
+_WHOLE = 1 << 29  # what all supplies together are in SciPy's whole numbers (32 bits)
 
 
-def worst_cut(problem: Problem, start_us_per_byte: float) -> list[list[int]]:
-    """Sets of ranks whose outward cut needs more µs per byte than `start_us_per_byte`, worst last.
+def worst_cuts(problem: Problem, start_us_per_byte: float) -> list[tuple[Bools, Ints]]:
+    """Cuts that need more µs per byte than `start_us_per_byte`, worst last: sending side, and what crosses it.
 
     For each rank v: the bytes that v wants of each other rank are to flow to v in time t; if they cannot, the
-    minimum cut is a worse one and gives the next t (Dinkelbach's iteration), until every rank is served.
-    A reduction is the same on the reversed network: what a rank contributes must flow away from it.
-    """
-    import networkx as nx
+    minimum cut is a worse one and gives the next t (Dinkelbach's iteration), until every rank is served or so many
+    flows have been tried. Ranks of little capacity come first. What only one rank wants is the same on the reversed
+    network: what a rank holds of it, or contributes to it, must flow away from it.
 
-    found: list[list[int]] = []
+    Returns:
+        Flags of local ranks, and the network's resources that all ways out of them use.
+    """
+    found: list[tuple[Bools, Ints]] = []
     us_per_byte = max(start_us_per_byte, 1e-12)
-    flows = 0
+    work = 0
     for inward in (True, False):
-        wanted = _supplies(problem, inward)
-        targets = np.flatnonzero(wanted.sum(axis=0) > 0)
-        graph = _graph(problem, inward)
-        nodes = range(problem.nranks)
-        for target in targets.tolist():
-            while flows < _MOST_FLOWS:
-                flows += 1
-                supply = wanted[:, target]
-                for rank, need in enumerate(supply.tolist()):
-                    graph.add_edge("all", rank, capacity=need)
-                for _, _, data in graph.edges(data=True):
-                    if "gbs" in data:
-                        data["capacity"] = data["gbs"] * us_per_byte * 1e3
-                value, (near, _) = nx.minimum_cut(graph, "all", target)
-                if value >= supply.sum() * (1 - 1e-9):
+        demand = _Demand(problem, inward)
+        if not len(demand.targets):
+            continue
+        graph = _Graph(problem, inward)
+        for target in demand.targets.tolist():
+            supply = demand.of(target)
+            while work < _MOST_WORK:
+                work += len(graph.gbs) + problem.nranks
+                near = graph.cut_off(supply, target, us_per_byte)
+                if near is None:
                     break
-                side = sorted(r for r in nodes if r in near)
-                out = sum(
-                    data["gbs"]
-                    for u, v, data in graph.edges(data=True)
-                    if "gbs" in data and u in near and v not in near
-                )
-                sent = float(sum(supply[r] for r in side if r < len(supply)))
-                if not out or sent / out / 1e3 <= us_per_byte * (1 + 1e-12):
+                crossing = graph.crossing(near)
+                out = float(graph.gbs[crossing].sum())
+                sent = float(supply[near[: len(supply)]].sum())
+                if out <= 0 or sent / out / 1e3 <= us_per_byte * (1 + 1e-12):
                     break
                 us_per_byte = sent / out / 1e3
-                found.append(side if inward else sorted(set(nodes) - set(side)))
+                ranks = near[: problem.nranks]
+                used = graph.resource[crossing]
+                found.append((ranks if inward else ~ranks, np.unique(used[used >= 0])))
     return found
 
 
-def _supplies(problem: Problem, inward: bool) -> Floats:
-    """Share of the message that must get from rank i to rank j (inward), or whose sum must get from j to i."""
-    collective = problem.collective
-    holds, wants = collective.holds.astype(np.float64), collective.wants.astype(np.float64)
-    weight = collective.fraction[:, None]
-    if inward:
-        plain = ~collective.reduces & (collective.holds.sum(axis=1) == 1)
-        table: Floats = (holds[plain] * weight[plain]).T @ wants[plain]
-    else:
-        these = collective.reduces & (collective.wants.sum(axis=1) == 1)
-        table = (wants[these] * weight[these]).T @ holds[these]
-    np.fill_diagonal(table, 0.0)
-    return table
+class _Demand:
+    """Shares of the message that must get from all ranks to one (inward), or from one to those that want them alone.
+
+    Attributes:
+        targets: ranks that want any, those first that need most a GB/s.
+    """
+
+    def __init__(self, problem: Problem, inward: bool) -> None:
+        collective, need = problem.collective, needs(problem.collective)
+        self.k = collective.nranks
+        if inward:
+            here, (ptr, rank), ends, chunk = (
+                need.arrive,
+                collective.holders,
+                collective.goals[1],
+                need.goal_chunk,
+            )
+            only = ~collective.reduces & (need.nhold == 1)
+        else:
+            here, (ptr, rank), ends, chunk = (
+                need.depart,
+                collective.goals,
+                collective.holders[1],
+                need.hold_chunk,
+            )
+            only = need.ngoal == 1
+        entries = np.flatnonzero(here & only[chunk])
+        entries = entries[np.argsort(ends[entries], kind="stable")]
+        chunk = chunk[entries]
+        self.other, self.share = rank[ptr[chunk]], collective.fraction[chunk]
+        self.ptr = np.searchsorted(ends[entries], np.arange(self.k + 1))
+        total = summed(ends[entries], self.share, self.k)
+        net = problem.network
+        gbs = gbs_by_end(net, net.dst if inward else net.src, net.nranks)[: self.k]
+        wanted = np.flatnonzero(total > 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = total[wanted] / gbs[wanted]
+        self.targets = wanted[np.argsort(-ratio, kind="stable")]
+
+    def of(self, target: int) -> Floats:
+        """What `target` wants of every rank, shape (k,)."""
+        these = slice(self.ptr[target], self.ptr[target + 1])
+        return summed(self.other[these], self.share[these], self.k)
 
 
-def _graph(problem: Problem, inward: bool):  # type: ignore[no-untyped-def]
-    """Physical links among the ranks at hand and the switches, as a networkx graph."""
-    import networkx as nx
+class _Graph:
+    """Physical links among the ranks at hand and the switches; one more vertex supplies the ranks.
 
-    topology = problem.topology
-    local = {rank: i for i, rank in enumerate(problem.ranks)}
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(problem.nranks))
-    links = zip(
-        topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs.tolist(), strict=True
-    )
-    for u, v, gbs in links:
-        if (u < topology.nranks and u not in local) or (v < topology.nranks and v not in local):
-            continue
-        a = local[u] if u < topology.nranks else ("switch", u)
-        b = local[v] if v < topology.nranks else ("switch", v)
-        graph.add_edge(*((a, b) if inward else (b, a)), gbs=gbs)
-    return graph
+    Attributes:
+        gbs: GB/s of every link.
+        resource: the network's resource that every link is, -1 where no way uses it.
+    """
+
+    def __init__(self, problem: Problem, inward: bool) -> None:
+        topology, net, wired = problem.topology, problem.network, wires(problem)
+        self.src, self.dst = (wired.src, wired.dst) if inward else (wired.dst, wired.src)
+        self.gbs, self.nvertices = wired.gbs, wired.nvertices
+        names = [str(r) for r in range(topology.nranks)] + list(topology.switches)
+        index = {name: i for i, name in reversed(list(enumerate(net.resource_names)))}
+        ends = zip(
+            topology.link_src[wired.link].tolist(), topology.link_dst[wired.link].tolist(), strict=True
+        )
+        self.resource = np.array([index.get(f"{names[u]}→{names[v]}", -1) for u, v in ends], dtype=np.int64)
+
+    def crossing(self, near: Bools) -> Bools:
+        """Links that leave a set of vertices."""
+        return near[self.src] & ~near[self.dst]
+
+    def cut_off(self, supply: Floats, target: int, us_per_byte: float) -> Bools | None:
+        """The near side of a minimum cut that keeps some supply from the target in this time; None if none does.
+
+        In whole numbers, supplies rounded down and capacities up: a cut that is worse by rounding only is missed.
+        """
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+        scale = _WHOLE / supply.sum()
+        givers = np.flatnonzero(supply)
+        given = np.floor(supply[givers] * scale)
+        through = np.minimum(np.ceil(self.gbs * (us_per_byte * 1e3 * scale)), _WHOLE)
+        source = self.nvertices
+        src = np.concatenate([np.full(len(givers), source), self.src])
+        dst = np.concatenate([givers, self.dst])
+        size = (source + 1, source + 1)
+        graph = csr_array((np.concatenate([given, through]).astype(np.int32), (src, dst)), shape=size)
+        answer = maximum_flow(graph, source, target)
+        if answer.flow_value >= given.sum():
+            return None
+        left = graph - answer.flow
+        left.eliminate_zeros()
+        near = np.zeros(source + 1, dtype=bool)
+        near[breadth_first_order(left, source, return_predecessors=False)] = True
+        return near[:source]

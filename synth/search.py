@@ -13,13 +13,26 @@ from synth.algorithm import Algorithm
 from synth.at_one_go import PART, fewest_rounds
 from synth.baselines import baseline
 from synth.bounds import Bound, lengths_witness, prove
-from synth.collective import Ints
+from synth.collective import Floats, Ints
 from synth.dispatch import dispatched
 from synth.engines import milp, route
+from synth.engines.allowed import Allowed
 from synth.engines.workers import Workers
+from synth.flow_search import (
+    EXPANDED,
+    FLOW,
+    MOST_SENDS,
+    SEVERAL,
+    FlowSearch,
+    close_enough,
+    estimated_sends,
+    folded,
+)
+from synth.fold import expand
 from synth.forms import Form, forms, mirror_links
 from synth.frontier import LARGEST, SMALLEST, Range, frontier
 from synth.passes import join
+from synth.prices import from_loads
 from synth.problem import Problem, hops
 from synth.recheck import MOST_GOALS, check_step_bound
 from synth.schedule import Schedule, unit_gbs
@@ -28,12 +41,17 @@ from synth.slot_search import SlotClaim, in_slots
 from synth.slots import slotted
 from synth.stepwise import Claim, Pins, Shape, StepSearch, Verdict, pareto
 from synth.symmetry import Symmetry, free_symmetry
+from synth.witness import Witness
+from topologies.errors import InputError
 
-ENGINES = ("auto", "route", "cpsat", "smt", "milp")
+ENGINES = ("auto", "flow", "route", "cpsat", "smt", "milp")
 WARM = ("cpsat", "linear")
 _MOST_EXTRA_STEPS = 4  # beyond the fewest: a step more seldom pays, and each costs a search
 _COMBINING_SIZE = 400_000
 _CONSTRUCTIVE_SHARE = 0.1  # of the budget
+_FEW = 8  # ranks up to which the compiled engine is not worth loading: exact search ends there
+_EXACT = 32  # ranks up to which exact search is tried
+_COMPARED = 300_000  # sends up to which baselines are run beside the answer
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,7 @@ class Found:
         claims: per copying half and number of steps, what is proved in the k-synchronous model.
         slots: what the dual bounds of time-slot programs prove.
         impossible: why no schedule of the pinned shape exists, where that was proved.
+        healthy: the same for the healthy network, where this one has dead or slow parts.
         ended: "" or why the search stopped early ("budget", "interrupted").
     """
 
@@ -75,6 +94,7 @@ class Found:
     claims: list[Claim] = field(default_factory=list)
     slots: list[SlotClaim] = field(default_factory=list)
     impossible: str = ""
+    healthy: Found | None = None
     ended: str = ""
     seconds: float = 0.0
 
@@ -82,16 +102,35 @@ class Found:
 Progress = Callable[[str, "Algorithm | None"], None]
 
 
-def search(problem: Problem, options: Options, workers: Workers, progress: Progress | None = None) -> Found:
+def search(
+    problem: Problem,
+    options: Options,
+    workers: Workers,
+    progress: Progress | None = None,
+    allowed: Allowed | None = None,
+) -> Found:
     """Search a problem (one chunk a block) until everything is proved, the budget ends or Ctrl-C.
 
     There is an answer however it ends: a constructive engine gives one before the solvers start.
+
+    Args:
+        allowed: who may hold which chunks, where not everybody may hold all.
     """
-    return _Search(problem, options, workers, progress or (lambda _, __: None)).run()
+    return _Search(problem, options, workers, progress or (lambda _, __: None), allowed).run()
 
 
 class _Search:
-    def __init__(self, problem: Problem, options: Options, workers: Workers, progress: Progress) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        options: Options,
+        workers: Workers,
+        progress: Progress,
+        allowed: Allowed | None = None,
+    ) -> None:
+        self.allowed = allowed
+        self.loads: Floats | None = None
+        self.routed: dict[int, Algorithm] = {}  # by message size
         self.problem, self.options, self.workers, self.progress = problem, options, workers, progress
         self.begun = time.monotonic()
         self.deadline = self.begun + options.budget_s
@@ -102,17 +141,17 @@ class _Search:
 
     def run(self) -> Found:
         found, options = self.found, self.options
+        exact = self.problem.nranks <= _EXACT and self.problem.fold is None and self.allowed is None
         try:
             found.bound = prove(self.problem, max_flow=False)
-            if not options.pinned:
-                self._construct()
-                found.baselines = baseline(self.problem)
-                self.algorithms += found.baselines
-            if options.engine in ("auto", "cpsat", "smt") and not self._lucky():
+            self._answer_at_once()
+            if not exact:
+                self._refuse_shape()
+            elif options.engine in ("auto", "cpsat", "smt") and not self._lucky():
                 self._exact()
                 if self.problem.collective.name == "allreduce":
                     self._combining()
-            if options.engine in ("auto", "milp"):
+            if exact and options.engine in ("auto", "milp"):
                 self._timed()
             self._tighten()
             self._recheck()
@@ -121,7 +160,7 @@ class _Search:
         if not found.ended and time.monotonic() >= self.deadline:
             found.ended = "budget"
         if not self.algorithms and not options.pinned:
-            self._construct()
+            self._answer_at_once()
         if not found.bound.witnesses:
             found.bound = prove(self.problem, max_flow=False)
         if options.size is not None and self.algorithms:
@@ -132,6 +171,79 @@ class _Search:
             found.ranges = frontier(self.algorithms)
         found.seconds = time.monotonic() - self.begun
         return found
+
+    def _answer_at_once(self) -> None:
+        """Constructive answers: by interpreted routing for a few ranks, by the compiled engine for more."""
+        options, nranks = self.options, self.problem.nranks
+        plain = self.problem.fold is None and self.allowed is None
+        if options.engine == "route" or (options.engine != "flow" and nranks <= 2 * _FEW and plain):
+            if not options.pinned:
+                self._construct()
+                self._compare()
+        else:
+            self._compare()
+        wanted = options.engine == "flow" or (options.engine == "auto" and (nranks > _FEW or not plain))
+        if wanted and options.steps is None and options.rounds is None:
+            self._flow()
+
+    def _compare(self) -> None:
+        """What a vendor library would run, where that is no work to speak of."""
+        if self.problem.fold is None and self.allowed is None and estimated_sends(self.problem) <= _COMPARED:
+            self.found.baselines = baseline(self.problem)
+            if not self.options.pinned:
+                self.algorithms += self.found.baselines
+
+    def _flow(self) -> None:
+        """The engine for any size, on the folded problem first where the network's symmetry has one."""
+        options = self.options
+        other = folded(self.problem) if self.allowed is None else None
+        size = options.size or LARGEST
+        sends = estimated_sends(self.problem)
+        for problem in (other, self.problem):
+            best = min((a.time_us(size) for a in self.algorithms), default=np.inf)
+            # what the fold found is good enough where the whole takes long
+            near = best <= self.found.bound.at(size)[0] * (close_enough(0) if sends < SEVERAL else 1.03)
+            if problem is None or (near and problem is self.problem and other is not None):
+                continue
+            search = FlowSearch(
+                problem,
+                self.found.bound,
+                self._take,
+                size=options.size,
+                chunks=options.chunks,
+                allowed=self.allowed if problem is self.problem else None,
+                deadline=self.deadline,
+                most_sends=MOST_SENDS if problem is self.problem else EXPANDED // copies(problem),
+                say=self._say,
+            )
+            search.run()
+            if problem is self.problem:
+                self.loads = search.loads
+
+    def _refuse_shape(self) -> None:
+        options = self.options
+        if (options.steps, options.rounds) != (None, None) or options.engine not in ("auto", "flow", "route"):
+            raise InputError(
+                f"--steps, --rounds and the exact engines are for {_EXACT} ranks at most; this problem has"
+                f" {self.problem.nranks}"
+            )
+
+    def _take(self, problem: Problem, schedule: Schedule, size: int) -> float:
+        """Keep the flow engine's best answer for a size; its time in µs there.
+
+        A folded one is written out, or left where that would be too long.
+        """
+        if problem.fold is not None and self.problem.fold is None:
+            if len(schedule) * problem.fold.order > EXPANDED:
+                return np.inf
+            problem, schedule = expand(problem, schedule)
+        algorithm = Algorithm(problem, schedule, FLOW, size_bytes=size)
+        before = self.routed.get(size)
+        took = algorithm.time_us(size)
+        if before is None or took < before.time_us(size):
+            self.algorithms = [a for a in self.algorithms if a is not before] + [algorithm]
+            self.routed[size] = self.latest = algorithm
+        return took
 
     def _add(self, problem: Problem, schedule: Schedule, engine: str) -> None:
         if engine != route.NAME:
@@ -331,16 +443,21 @@ class _Search:
 
     def _tighten(self) -> None:
         """Work on the bound where the best algorithm does not meet it yet."""
-        best = min((a.time_us(LARGEST) for a in self.algorithms), default=0.0)
-        if best <= self.found.bound.at(LARGEST)[0] * 1.001:
+        size = self.options.size or LARGEST
+        best = min((a.time_us(size) for a in self.algorithms), default=0.0)
+        many = len(self.latest.schedule) if self.latest is not None else 0
+        if best <= self.found.bound.at(size)[0] * max(1.001, close_enough(many) - 0.001):
             return
-        if not self.options.pinned:
-            self.found.bound = prove(self.problem, max_flow=True)
-            if best <= self.found.bound.at(LARGEST)[0] * 1.001:
-                return
+        witnesses = [] if self.options.pinned else [*prove(self.problem, max_flow=True).witnesses]
+        if self.loads is not None and len(self.loads) == self.problem.network.nresources:
+            self._say("bound: prices")
+            witnesses.append(from_loads(self.problem, self.loads, rounds=10))
+        self.found.bound = merged_bound(self.found.bound, witnesses)
+        if best <= self.found.bound.at(size)[0] * 1.001 or self.problem.fold is not None:
+            return
         witness = lengths_witness(self.problem, self.workers, max(2.0, self.deadline - time.monotonic()))
         if witness is not None:
-            self.found.bound = Bound((*self.found.bound.witnesses, witness))
+            self.found.bound = merged_bound(self.found.bound, [witness])
 
     def _recheck(self) -> None:
         """Step bounds again from their prices alone; one that does not hold is a defect and is not hidden."""
@@ -350,6 +467,16 @@ class _Search:
                 continue
             if problem.collective.nranks <= MOST_GOALS + 1 and np.isfinite(claim.bound.ratio):
                 check_step_bound(problem, claim.bound)
+
+
+def copies(problem: Problem) -> int:
+    """How many translated copies of its schedule a problem stands for."""
+    return 1 if problem.fold is None else problem.fold.order
+
+
+def merged_bound(bound: Bound, witnesses: list[Witness]) -> Bound:
+    """With further witnesses; what they prove is not lost, and none stands there twice."""
+    return Bound(tuple(dict.fromkeys((*bound.witnesses, *witnesses))))
 
 
 def _joined(parts: list[Schedule]) -> Schedule:

@@ -9,14 +9,20 @@ from __future__ import annotations
 import heapq
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from synth.collective import Floats
 from synth.problem import Problem
 from synth.schedule import Schedule
 from topologies.network import Network
 
+if TYPE_CHECKING:
+    from synth.fast_clock import Prepared
+
 US_PER_BYTE_AT_1_GBS = 1e-3
+COMPILED_FROM = 20_000  # sends; from here on the loop below costs more than to load its compiled twin
 
 
 class ScheduleError(ValueError):
@@ -32,9 +38,45 @@ def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
     Raises:
         ScheduleError: a send whose chunk is not at its source, or comes only in a later row.
     """
+    return Clock(problem, schedule).timed(size_bytes)
+
+
+class Clock:
+    """`timed` for one schedule at several sizes. Large ones are left to `synth.fast_clock`: the same to the last bit.
+
+    Raises ScheduleError as `timed` does, when it is made or used.
+    """
+
+    def __init__(self, problem: Problem, schedule: Schedule) -> None:
+        self.problem, self.schedule = problem, schedule
+        self._compiled: Prepared | None = None
+        if len(schedule) >= COMPILED_FROM:
+            from synth.fast_clock import Prepared  # brings Numba
+
+            self._compiled = Prepared(problem, schedule)
+            if self._compiled.bad >= 0:
+                raise _absent(problem, schedule, self._compiled.bad)
+
+    def timed(self, size_bytes: float) -> Schedule:
+        """The schedule at this size."""
+        hold_us = self.problem.collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
+        if self._compiled is None:
+            start_us, end_us = _interpreted(self.problem, self.schedule, hold_us)
+        else:
+            start_us, end_us = self._compiled.starts_and_ends(hold_us)
+        return replace(self.schedule, start_us=start_us, end_us=end_us, size_bytes=float(size_bytes))
+
+
+def _absent(problem: Problem, schedule: Schedule, row: int) -> ScheduleError:
+    rank = problem.ranks[int(problem.network.src[schedule.link[row]])]
+    return ScheduleError(
+        f"send {row}: chunk {schedule.chunk[row]} is not at rank {rank} before step {schedule.step[row]}"
+    )
+
+
+def _interpreted(problem: Problem, schedule: Schedule, hold_us: Floats) -> tuple[Floats, Floats]:
     net = problem.network
     collective = problem.collective
-    hold_us = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
     shared, uses = _plan(net)
     free = [0.0] * net.nresources
     link_free = [0.0] * net.nlinks
@@ -59,9 +101,7 @@ def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
         cell = (chunk, src[link])
         came = [t for s, t in arrivals.get(cell, ()) if s < step]
         if cell not in held and not came:
-            raise ScheduleError(
-                f"send {row}: chunk {chunk} is not at rank {problem.ranks[src[link]]} before step {step}"
-            )
+            raise _absent(problem, schedule, row)
         ready = (max(came, default=0.0) if adds[chunk] else min(came)) if came else 0.0
         if not adds[chunk] and cell in held:
             ready = 0.0
@@ -91,7 +131,7 @@ def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
         if adds[chunk] and not reduces:
             copied[chunk, dst[link]] = end + alpha[link]
         start_us[row], end_us[row] = begin, end
-    return replace(schedule, start_us=start_us, end_us=end_us, size_bytes=float(size_bytes))
+    return start_us, end_us
 
 
 def time_us(problem: Problem, schedule: Schedule) -> float:

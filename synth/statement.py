@@ -14,6 +14,7 @@ from synth.problem import Problem
 from synth.search import Found
 from synth.stepwise import Claim
 
+_LONG = 1_000_000  # sends whose time at a further size takes a second
 OPTIMAL = 1 + 1e-9  # time / bound up to which rounding, and nothing else, keeps them apart
 
 
@@ -41,7 +42,8 @@ def row(found: Found, served: Range) -> dict[str, Any]:
     """One algorithm and its sizes.
 
     Times in µs at `shown_bytes`; min_bytes..max_bytes inclusive, max_bytes None where there is no end; gap is
-    time / bound; vs_baseline is the best baseline's time / this time, None where there is no baseline.
+    time / bound; vs_baseline is the best baseline's time / this time, None where there is no baseline; vs_healthy
+    is this time / the healthy network's, None where no part is dead or slow. sends counts all translated copies.
     """
     algorithm, size = served.algorithm, served.shown
     time_us = algorithm.time_us(size)
@@ -49,12 +51,13 @@ def row(found: Found, served: Range) -> dict[str, Any]:
     others = [a.time_us(size) for a in found.baselines]
     gap = time_us / bound_us
     optimal = gap <= OPTIMAL
+    healthy = fastest(found.healthy, size).time_us(size) if found.healthy and found.healthy.ranges else None
     word = "optimal: " if optimal else _regime(found, algorithm)
     return {
         "steps": algorithm.steps,
         "rounds": algorithm.rounds,
         "chunks": algorithm.chunks,
-        "sends": len(algorithm.schedule),
+        "sends": len(algorithm.schedule) * (1 if found.problem.fold is None else found.problem.fold.order),
         "engine": algorithm.engine,
         "min_bytes": served.low,
         "max_bytes": served.high,
@@ -65,11 +68,14 @@ def row(found: Found, served: Range) -> dict[str, Any]:
         "optimal": optimal,
         "proof": word + witness.text,
         "vs_baseline": min(others) / time_us if others else None,
+        "vs_healthy": None if healthy is None else time_us / healthy,
     }
 
 
 def _regime(found: Found, algorithm: Algorithm) -> str:
     """Whether the algorithm meets the bound as messages grow, or as they shrink."""
+    if len(algorithm.schedule) > _LONG:
+        return ""
     huge, tiny = 1 << 60, 1e-6
     if algorithm.time_us(huge) <= found.bound.at(huge)[0] * (1 + 1e-7):
         return "bandwidth-optimal: "
@@ -81,7 +87,7 @@ def _regime(found: Found, algorithm: Algorithm) -> str:
 def statement(found: Found) -> dict[str, Any]:
     """Everything a search found.
 
-    Keys: those of `question`; summary, alpha; algorithms (see `row`); baseline (its name or None); bounds (each
+    Keys: those of `question`; summary, alpha; algorithms (see `row`); baselines (their names); bounds (each
     witness: kind, text, base_us, us_per_byte, cap_us); k_synchronous (what is proved for each number of steps);
     time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); impossible, ended,
     seconds.
@@ -92,7 +98,7 @@ def statement(found: Found) -> dict[str, Any]:
         "summary": problem.topology.summary,
         "alpha": alpha_words(problem),
         "algorithms": [row(found, served) for served in found.ranges],
-        "baseline": found.baselines[0].engine if found.baselines else None,
+        "baselines": sorted({a.engine for a in found.baselines}),
         "bounds": [
             {
                 "kind": w.kind,

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from synth.algorithm import Algorithm
-from synth.collective import Collective
+from synth.collective import Collective, parse_name
 from synth.engines.workers import Workers
+from synth.flow_search import folded_question
 from synth.problem import Problem, make_problem
 from synth.search import ENGINES, WARM, Found, Options, Progress, search
 from synth.statement import fastest, statement
 from synth.table import table
 from topologies.errors import InputError
+from topologies.faults import alive, dead_ranks, hurt
 from topologies.load import load
 from topologies.topology import Topology
 
 _SEEDS = 2**31  # what all solvers take
+MOST_XML_SENDS = 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +48,67 @@ class Synthesis:
         """What the command line prints."""
         return table(self.found)
 
-    def save(self, folder: str | Path, target: str = "auto") -> list[Path]:
-        """Write one MSCCL XML an algorithm and the index; returns the paths.
+    def save(self, folder: str | Path, target: str = "auto", *, proof: bool = False) -> list[Path]:
+        """Write the files, as `saved` does; returns the paths.
 
         Raises:
             InputError: the target cannot express it, or the folder cannot be written.
         """
-        from emit.library_files import save
+        paths, unsaved = saved(self.found, folder, target, proof=proof)
+        if unsaved and target != "auto":
+            raise InputError(unsaved)
+        return paths
 
-        return save(self.found, folder, target)
+
+def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> tuple[list[Path], str]:
+    """Write what was found: (paths, why there is no MSCCL XML).
+
+    One MSCCL XML an algorithm and an index; where an algorithm is too large for that, or with `proof`, the schedule
+    itself (NAME.synth), and with `proof` what proves its bound (NAME.proof.json).
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    from emit.library_files import documents, stem, write_documents
+
+    paths: list[Path] = []
+    unsaved = ""
+    where = Path(folder)
+    if found.problem.fold is not None:
+        unsaved = "an executor's file of so many ranks would be too large"
+    else:
+        most = max(len(served.algorithm.schedule) for served in found.ranges)
+        if most > MOST_XML_SENDS:
+            unsaved = f"an executor's file of {most} sends would be too large"
+        else:
+            made = None
+            try:
+                made = documents(found, target)
+            except InputError as error:
+                unsaved = str(error)
+            if made is not None:
+                paths = write_documents(found, where, *made)
+    if unsaved or proof:
+        from synth.proof import save_proof
+        from synth.schedule_file import save_schedule
+
+        where.mkdir(parents=True, exist_ok=True)
+        for served in found.ranges:
+            path = save_schedule(where / f"{stem(found, served)}.synth", served.algorithm, served.shown)
+            paths.append(path)
+            if proof:
+                took = served.algorithm.time_us(served.shown)
+                witnesses = found.bound.witnesses
+                paths.append(save_proof(path, found.problem, witnesses, served.shown, took))
+    return paths, unsaved
+
+
+class Question(NamedTuple):
+    """A problem (one chunk a block), what is pinned, and the same problem on the healthy network, if it is hurt."""
+
+    problem: Problem
+    options: Options
+    healthy: Problem | None = None
 
 
 def ask(
@@ -62,6 +117,8 @@ def ask(
     group: Sequence[int] | None = None,
     *,
     relay: Sequence[int] | str = "none",
+    without: Sequence[str] = (),
+    degrade: Sequence[str] = (),
     root: int | None = None,
     size: int | None = None,
     chunks: int | None = None,
@@ -70,7 +127,7 @@ def ask(
     engine: str = "auto",
     budget: float = 30.0,
     seed: int = 0,
-) -> tuple[Problem, Options]:
+) -> Question:
     """State a question without answering it; arguments and errors as those of `synthesize`."""
     for name, value in (("size", size), ("chunks", chunks), ("steps", steps), ("rounds", rounds)):
         if value is not None and value < 1:
@@ -81,18 +138,36 @@ def ask(
         raise InputError(f"seed: {seed} is not possible; it must be in 0..{_SEEDS - 1}")
     if engine not in ENGINES:
         raise InputError(f"engine: {engine!r} is not known; it is one of {', '.join(ENGINES)}")
-    topology = topo if isinstance(topo, Topology) else load(topo)
-    members = list(range(topology.nranks)) if group is None else list(group)
+    healthy = topo if isinstance(topo, Topology) else load(topo)
+    topology = hurt(healthy, without, degrade)
+    dead = dead_ranks(healthy, without)
+    members = list(alive(healthy, dead, group, "group"))
     if isinstance(relay, str):
         if relay not in ("none", "all"):
             raise InputError(f"relay: {relay!r} is not known; it is none, all or ranks")
-        outsiders = [r for r in range(topology.nranks) if r not in set(members)] if relay == "all" else []
+        idle = set(members) | set(dead)
+        outsiders = [r for r in range(topology.nranks) if r not in idle] if relay == "all" else []
     else:
-        outsiders = list(relay)
-    problem = make_problem(topology, collective, members, outsiders, root=root)
+        outsiders = list(alive(healthy, dead, relay, "relay"))
+
+    def stated(where: Topology) -> Problem:
+        plain = isinstance(collective, str) and (steps, rounds, root) == (None, None, None)
+        small = folded_question(where, parse_name(str(collective)), members, outsiders) if plain else None
+        return small or make_problem(where, collective, members, outsiders, root=root)
+
+    problem = stated(topology)
     if chunks is not None:
         problem.with_chunks(chunks)  # whether so many are possible is said now
-    return problem, Options(size, chunks, steps, rounds, engine, budget, seed)
+    options = Options(size, chunks, steps, rounds, engine, budget, seed)
+    return Question(problem, options, stated(healthy) if topology is not healthy else None)
+
+
+def answered(question: Question, workers: Workers, progress: Progress | None = None) -> Found:
+    """Search, and for a network with dead or slow parts also the healthy one, to say what they cost."""
+    found = search(question.problem, question.options, workers, progress)
+    if question.healthy is not None and found.ended != "interrupted":
+        found.healthy = search(question.healthy, question.options, workers, progress)
+    return found
 
 
 def synthesize(
@@ -112,16 +187,17 @@ def synthesize(
         group: ranks that take part, in order; all when None.
         progress: called with what is tried and the best so far.
         workers: solver processes to use again.
-        options: relay: outsiders that may forward, "none", "all" or ranks. root: rank of the root for rooted
-            collectives; the group's first when None. size: bytes; with it the one best algorithm, without it the
+        options: relay: outsiders that may forward, "none", "all" or ranks. without, degrade: dead and slow parts, as
+            texts (see `topologies.faults`); the answer then also has the healthy network's. root: rank of the root for
+            rooted collectives; the group's first when None. size: bytes; with it the one best algorithm, without it the
             frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model). engine: one of auto,
-            route, cpsat, smt, milp. budget: seconds. seed: of the solvers.
+            flow, route, cpsat, smt, milp. budget: seconds. seed: of the solvers.
 
     Raises:
         InputError: anything that cannot be, in one line.
     """
-    problem, chosen = ask(collective, topo, group, **options)
+    question = ask(collective, topo, group, **options)
     if workers is not None:
-        return Synthesis(search(problem, chosen, workers, progress))
-    with Workers(WARM if chosen.engine != "route" else ()) as own:
-        return Synthesis(search(problem, chosen, own, progress))
+        return Synthesis(answered(question, workers, progress))
+    with Workers(WARM if question.options.engine not in ("route", "flow") else ()) as own:
+        return Synthesis(answered(question, own, progress))

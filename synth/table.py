@@ -43,9 +43,21 @@ def _served(row: dict[str, Any]) -> str:
 def table(found: Found) -> str:
     """Heading, one line an algorithm, and what is proved in the k-synchronous model."""
     said = statement(found)
-    name = "vs " + ("ring" if "ring" in (said["baseline"] or "ring") else said["baseline"])
-    titles = ("message size", "steps", "rounds", "chunks", "predicted", "bound", "gap", name, "proof")
-    lines = [titles]
+    titles: tuple[str, ...] = (
+        "message size",
+        "steps",
+        "rounds",
+        "chunks",
+        "predicted",
+        "bound",
+        "gap",
+        "vs baseline",
+        "proof",
+    )
+    hurt = any(row["vs_healthy"] is not None for row in said["algorithms"])
+    if hurt:
+        titles = (*titles[:-1], "vs healthy", titles[-1])
+    lines: list[tuple[str, ...]] = [titles]
     for row in said["algorithms"]:
         short = size_words(row["shown_bytes"]).replace(" ", "").replace("iB", "")
         versus = "–" if row["vs_baseline"] is None else f"{row['vs_baseline']:.2f} ×"
@@ -59,6 +71,7 @@ def table(found: Found) -> str:
                 time_words(row["bound_us"]),
                 f"{row['gap']:.3f}",
                 versus,
+                *([f"{row['vs_healthy']:.2f} ×" if row["vs_healthy"] else "–"] if hurt else []),
                 row["proof"],
             )
         )

@@ -1,6 +1,8 @@
 """Replay of a timed schedule: the check that every Algorithm passes at construction.
 
 It shares no code with the simulator or the engines: times are checked against the model, contents are counted.
+Small problems are counted in a table (chunk, rank, contributor), large ones by compiled loops, `synth.fast_replay`
+and `synth.fast_sums`; what is refused is the same and said in the same words.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from synth.problem import Problem
 from synth.schedule import Schedule
 
 SLACK = 1e-9  # of the whole time: what floating point may lose in sums of times
+COMPILED_FROM = 20_000  # sends; from here on, or
+COMPILED_FROM_CELLS = 50_000_000  # of the table, it costs more than to load the compiled loops
 _CELLS_AT_ONCE = 20_000_000
+_NAMED = 32  # ranks in a message
 
 
 class Refused(ValueError):
@@ -27,9 +32,22 @@ def replay(problem: Problem, schedule: Schedule) -> None:
         Refused: a send outside the problem, earlier than what it carries, a link or resource over capacity, or
             an output that does not hold each contribution exactly once.
     """
+    _check_lengths(schedule)
+    cells = problem.collective.nchunks * problem.nranks * problem.collective.nranks
+    if len(schedule) < COMPILED_FROM and cells < COMPILED_FROM_CELLS:
+        _replay_dense(problem, schedule)
+    else:
+        _replay_compiled(problem, schedule)
+
+
+def _tolerance(schedule: Schedule) -> float:
+    return SLACK * max(1.0, float(schedule.end_us.max(initial=0.0)))
+
+
+def _replay_dense(problem: Problem, schedule: Schedule) -> None:
     _check_columns(problem, schedule)
     net = problem.network
-    tolerance = SLACK * max(1.0, float(schedule.end_us.max(initial=0.0)))
+    tolerance = _tolerance(schedule)
     _check_links(problem, schedule, tolerance)
     _check_resources(problem, schedule, tolerance)
     order = np.argsort(schedule.chunk, kind="stable")
@@ -41,8 +59,116 @@ def replay(problem: Problem, schedule: Schedule) -> None:
         _replay_chunks(problem, schedule, arrival, order[cuts[first] : cuts[last]], first, last, tolerance)
 
 
-def _check_columns(problem: Problem, schedule: Schedule) -> None:
-    net, collective = problem.network, problem.collective
+def _replay_compiled(problem: Problem, schedule: Schedule) -> None:
+    from synth import fast_replay as fast  # brings Numba
+    from synth.fast_sums import sums
+
+    columns = fast.Columns(problem, schedule)
+    if not fast.sensible(columns, SLACK):
+        _check_columns(problem, schedule)  # to say why
+    tolerance = _tolerance(schedule)
+    code, one, two, value = fast.side_by_side(columns, tolerance)
+    if code == fast.ON_LINK:
+        raise _at_once(problem, schedule, one, two)
+    if code == fast.OVER:
+        raise _over(problem, one, value, float(schedule.start_us[two]))
+    ptr, sends = fast.by_chunk(columns)
+    code, one, two, value = fast.plain_values(columns, ptr, sends, tolerance)
+    counts = np.zeros(0, dtype=np.int64)
+    if code == fast.OK:
+        code, one, two, value, counts = sums(columns, ptr, sends, tolerance)
+    if code == fast.MISSING:
+        raise _wrong_output(problem, one, two, counts)
+    if code == fast.ABSENT:
+        raise _absent(problem, schedule, one)
+    if code == fast.EARLY:
+        raise _early(problem, schedule, one, value)
+    if code != fast.OK:
+        say = {fast.CLASH: _clash, fast.BEFORE: _before, fast.OVERTAKEN: _overtaken}
+        raise say[code](problem, schedule, one)
+
+
+def _at_once(problem: Problem, schedule: Schedule, one: int, two: int) -> Refused:
+    return Refused(f"sends {one} and {two} are on link {problem.link_name(int(schedule.link[one]))} at once")
+
+
+def _over(problem: Problem, resource: int, gbs: float, when_us: float) -> Refused:
+    net = problem.network
+    return Refused(
+        f"{net.resource_names[resource]} carries {gbs:.6g} GB/s at {when_us:.9g} µs;"
+        f" it can carry {net.capacity_gbs[resource]:.6g}"
+    )
+
+
+def _from(problem: Problem, schedule: Schedule, row: int) -> int:
+    return problem.ranks[int(problem.network.src[schedule.link[row]])]
+
+
+def _to(problem: Problem, schedule: Schedule, row: int) -> int:
+    return problem.ranks[int(problem.network.dst[schedule.link[row]])]
+
+
+def _absent(problem: Problem, schedule: Schedule, row: int) -> Refused:
+    return Refused(
+        f"send {row}: chunk {schedule.chunk[row]} is not at rank {_from(problem, schedule, row)}"
+        f" before step {schedule.step[row]}"
+    )
+
+
+def _early(problem: Problem, schedule: Schedule, row: int, ready_us: float) -> Refused:
+    return Refused(
+        f"send {row}: chunk {schedule.chunk[row]} leaves rank {_from(problem, schedule, row)} at"
+        f" {schedule.start_us[row]:.9g} µs but is complete there only at {ready_us:.9g} µs"
+    )
+
+
+def _clash(problem: Problem, schedule: Schedule, row: int) -> Refused:
+    return Refused(
+        f"send {row}: chunk {schedule.chunk[row]} is replaced at rank {_to(problem, schedule, row)}"
+        f" in step {schedule.step[row]}, in which another send changes it too"
+    )
+
+
+def _before(problem: Problem, schedule: Schedule, row: int) -> Refused:
+    return Refused(
+        f"send {row}: chunk {schedule.chunk[row]} is replaced at rank {_to(problem, schedule, row)}"
+        " before an earlier step's arrival"
+    )
+
+
+def _overtaken(problem: Problem, schedule: Schedule, row: int) -> Refused:
+    return Refused(
+        f"send {row}: is added to chunk {schedule.chunk[row]} at rank {_to(problem, schedule, row)} before the"
+        " copy of an earlier step that it follows has come"
+    )
+
+
+def _wrong_output(problem: Problem, chunk: int, position: int, counts: NDArray[np.integer]) -> Refused:
+    """`counts`: how often each position's contribution is there, shape (k,)."""
+    collective = problem.collective
+    at = f"rank {problem.group[position]}, chunk {chunk}"
+    if not collective.reduces[chunk]:
+        return Refused(f"{at}: never arrives")
+    ptr, holders = collective.holders
+    parts = holders[ptr[chunk] : ptr[chunk + 1]]
+    if len(parts) > _NAMED:
+        off = np.array(counts)
+        off[parts] -= 1
+        wrong = np.flatnonzero(off).tolist()
+        named = [f"{problem.group[i]}×{counts[i]}" for i in wrong[:_NAMED]] + ["…"] * (len(wrong) > _NAMED)
+        return Refused(
+            f"{at}: holds the contributions of ranks {', '.join(named)};"
+            f" should hold those of {len(parts)} ranks, each once"
+        )
+    has = [f"{problem.group[i]}×{n}" if n > 1 else f"{problem.group[i]}" for i, n in enumerate(counts) if n]
+    needs = [str(problem.group[i]) for i in parts]
+    return Refused(
+        f"{at}: holds the contributions of ranks {', '.join(has) or 'none'};"
+        f" should hold {', '.join(needs)}, each once"
+    )
+
+
+def _check_lengths(schedule: Schedule) -> None:
     lengths = {
         len(column)
         for column in (
@@ -58,6 +184,10 @@ def _check_columns(problem: Problem, schedule: Schedule) -> None:
         raise Refused(f"columns have different lengths {sorted(lengths)}")
     if not (np.isfinite(schedule.size_bytes) and schedule.size_bytes >= 0):
         raise Refused(f"the message size {schedule.size_bytes} is not a number of bytes")
+
+
+def _check_columns(problem: Problem, schedule: Schedule) -> None:
+    net, collective = problem.network, problem.collective
     if not len(schedule):
         return
     for name, column, end in (
@@ -89,9 +219,7 @@ def _check_links(problem: Problem, schedule: Schedule, tolerance: float) -> None
     early = same & (schedule.start_us[order][1:] < schedule.end_us[order][:-1] - tolerance)
     if early.any():
         at = int(np.argmax(early))
-        raise Refused(
-            f"sends {order[at]} and {order[at + 1]} are on link {problem.link_name(int(link[at]))} at once"
-        )
+        raise _at_once(problem, schedule, int(order[at]), int(order[at + 1]))
 
 
 def _check_resources(problem: Problem, schedule: Schedule, tolerance: float) -> None:
@@ -117,10 +245,7 @@ def _check_resources(problem: Problem, schedule: Schedule, tolerance: float) -> 
     over = level - base > net.capacity_gbs[kept] * (1 + 1e-6)
     if over.any():
         at = int(np.argmax(over))
-        raise Refused(
-            f"{net.resource_names[kept[at]]} carries {level[at] - base[at]:.6g} GB/s"
-            f" at {when[order][at]:.9g} µs; it can carry {net.capacity_gbs[kept[at]]:.6g}"
-        )
+        raise _over(problem, int(kept[at]), float(level[at] - base[at]), float(when[order[at]]))
 
 
 def _replay_chunks(
@@ -184,44 +309,25 @@ def _replay_step(
     carried = content[chunk, src]
     empty = ~carried.any(axis=1)
     if empty.any():
-        at = int(np.argmax(empty))
-        raise Refused(
-            f"send {rows[at]}: chunk {chunk[at] + first} is not at rank {problem.ranks[src[at]]}"
-            f" before step {schedule.step[rows[at]]}"
-        )
+        raise _absent(problem, schedule, int(rows[np.argmax(empty)]))
     ready = np.where(reducing[chunk], latest[chunk, src], earliest[chunk, src])
     early = schedule.start_us[rows] < ready - tolerance
     if early.any():
         at = int(np.argmax(early))
-        raise Refused(
-            f"send {rows[at]}: chunk {chunk[at] + first} leaves rank {problem.ranks[src[at]]} at"
-            f" {schedule.start_us[rows[at]]:.9g} µs but is complete there only at {ready[at]:.9g} µs"
-        )
+        raise _early(problem, schedule, int(rows[at]), float(ready[at]))
     adds = schedule.reduces[rows]
     replaced = ~adds & reducing[chunk]
     if replaced.any():
         cell, times = np.unique(chunk * net.nranks + dst, return_counts=True)
         clash = np.isin(chunk * net.nranks + dst, cell[times > 1]) & replaced
         if clash.any():
-            at = int(np.argmax(clash))
-            raise Refused(
-                f"send {rows[at]}: chunk {chunk[at] + first} is replaced at rank {problem.ranks[dst[at]]}"
-                f" in step {schedule.step[rows[at]]}, in which another send changes it too"
-            )
+            raise _clash(problem, schedule, int(rows[np.argmax(clash)]))
         before = replaced & (arrival[rows] < latest[chunk, dst] - tolerance)
         if before.any():
-            at = int(np.argmax(before))
-            raise Refused(
-                f"send {rows[at]}: chunk {chunk[at] + first} is replaced at rank {problem.ranks[dst[at]]}"
-                " before an earlier step's arrival"
-            )
+            raise _before(problem, schedule, int(rows[np.argmax(before)]))
     overtaken = adds & (arrival[rows] < replaced_at[chunk, dst] - tolerance)
     if overtaken.any():
-        at = int(np.argmax(overtaken))
-        raise Refused(
-            f"send {rows[at]}: is added to chunk {chunk[at] + first} at rank {problem.ranks[dst[at]]} before the"
-            " copy of an earlier step that it follows has come"
-        )
+        raise _overtaken(problem, schedule, int(rows[np.argmax(overtaken)]))
     copies = ~adds
     content[chunk[copies], dst[copies]] = carried[copies]
     np.add.at(content, (chunk[adds], dst[adds]), carried[adds])
@@ -246,13 +352,4 @@ def _check_outputs(
     if not len(wrong):
         return
     chunk, rank = (int(x) for x in wrong[0])
-    at = f"rank {problem.group[rank]}, chunk {chunk + first}"
-    if not reducing[chunk]:
-        raise Refused(f"{at}: never arrives")
-    counts = content[chunk, rank]
-    has = [f"{problem.group[i]}×{n}" if n > 1 else f"{problem.group[i]}" for i, n in enumerate(counts) if n]
-    needs = [str(problem.group[i]) for i in np.flatnonzero(holds[chunk])]
-    raise Refused(
-        f"{at}: holds the contributions of ranks {', '.join(has) or 'none'};"
-        f" should hold {', '.join(needs)}, each once"
-    )
+    raise _wrong_output(problem, chunk + first, rank, content[chunk, rank])

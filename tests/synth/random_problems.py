@@ -94,6 +94,53 @@ def random_problem(rng: random.Random, folder: Path | None = None, name: str | N
         return make_problem(topology, collective, members, others, chunks, root)
 
 
+def random_symmetric(rng: random.Random) -> Topology:
+    """A ring and a few more orbits of links under a rotation; limits over some of them may leave too little room."""
+    n = rng.choice((4, 6, 8, 9))
+    unit = rng.choice([d for d in range(1, n) if n % d == 0])
+    rates = {(r, (r + 1) % n): 20.0 for r in range(n)}
+    orbits = []
+    for _ in range(rng.randint(1, 3)):
+        u, v = rng.sample(range(n), 2)
+        orbits.append([((u + unit * i) % n, (v + unit * i) % n) for i in range(n // unit)])
+        rates.update(dict.fromkeys(orbits[-1], rng.choice((10.0, 20.0, 300.0))))
+    pairs = sorted(rates)
+    limits = [
+        Limit(
+            f"limit{i}",
+            np.array(sorted({pairs.index(p) for p in orbit})),
+            rng.choice((10.0, 20.0, 40.0, 90.0)),
+        )
+        for i, orbit in enumerate(orbits)
+        if rng.random() < 0.5
+    ]
+    src, dst = np.array(pairs).T
+    gbs = np.array([rates[p] for p in pairs])
+    alpha = np.full(len(pairs), rng.choice((0.0, 0.7)))
+    return Topology("random", n, (), src, dst, alpha, gbs, tuple(limits), nodes=np.zeros(n, dtype=np.int64))
+
+
+def random_large(rng: random.Random, folder: Path) -> Problem:
+    """Up to nine ranks, up to five chunks a block; every other one a pattern of many holders and many goals."""
+    topology = load(rng.choice(SPECS)) if rng.random() < 0.3 else random_topology(rng, 9)
+    members = rng.sample(range(topology.nranks), rng.randint(2, min(topology.nranks, 9)))
+    others = [r for r in range(topology.nranks) if r not in members]
+    chunks = rng.randint(1, 5) if len(members) < 7 else rng.randint(1, 2)
+    if rng.random() < 0.5:
+        path = folder / "pattern.toml"
+        path.write_text(random_pattern_text(rng, len(members)))
+        return make_problem(topology, read_pattern(path), members, others).with_chunks(chunks)
+    collective = random_collective(rng, len(members), None)
+    if isinstance(collective, Collective):
+        return make_problem(topology, collective, members, others).with_chunks(chunks)
+    root = rng.choice(members) if collective in ROOTED else None
+    relays = rng.sample(others, rng.randint(0, len(others)))
+    try:
+        return make_problem(topology, collective, members, relays, chunks, root)
+    except InputError:
+        return make_problem(topology, collective, members, others, chunks, root)
+
+
 def answered(problem: Problem, size_bytes: float) -> Schedule:
     """The constructive engine's schedule, through the passes where the collective reduces."""
     if not problem.collective.reducing:

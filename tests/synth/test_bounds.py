@@ -191,6 +191,8 @@ def test_raised_numbers_are_refused(seed: int) -> None:
             replace(witness, base_us=witness.base_us * (1 + 1e-6) + 1e-9),
             replace(witness, per_byte_us=witness.per_byte_us * (1 + 1e-6) + 1e-11),
             replace(witness, base_us=float("inf")),
+            replace(witness, base_us=float("nan")),
+            replace(witness, per_byte_us=float("nan")),
         ]
         if witness.kind == "direct":
             raised += [replace(witness, cap_us=c) for c in (witness.cap_us * 1.001 + 1e-9, float("inf"))]
@@ -204,7 +206,7 @@ def test_raised_numbers_are_refused(seed: int) -> None:
 def test_a_dropped_resource_is_refused(seed: int) -> None:
     problem, found, rng = witnesses(seed)
     for witness in found:
-        if witness.kind in ("cut", "parts"):
+        if witness.kind in ("cut", "parts", "arrivals", "departures"):
             left = tuple(r for r in witness.resources if r != rng.choice(witness.resources))
             if len(left) == len(witness.resources):
                 left = witness.resources[1:]
@@ -220,7 +222,9 @@ def test_a_dropped_resource_is_refused(seed: int) -> None:
 def random_witness(problem: Problem, rng: random.Random) -> Witness:
     """Of any kind, with as few resources as the check lets pass, claiming nothing yet."""
     net, k = problem.network, problem.collective.nranks
-    kind = rng.choice(("path", "cut", "cut", "parts", "direct", "lengths"))
+    kind = rng.choice(
+        ("path", "cut", "cut", "parts", "direct", "lengths", "lengths", "arrivals", "departures")
+    )
     empty = Witness(kind, (), (), (), 0.0, 0.0, float("inf"), "at random")
     if kind == "path":
         return replace(empty, ranks=(rng.randrange(k), rng.randrange(k)))
@@ -229,7 +233,7 @@ def random_witness(problem: Problem, rng: random.Random) -> Witness:
     if kind == "lengths":
         priced = rng.sample(range(net.nresources + net.nlinks), rng.randint(1, net.nresources))
         return replace(empty, prices=tuple((r, rng.choice((0.0, 0.5, 1.0, 3.0))) for r in priced))
-    if kind == "cut":
+    if kind in ("cut", "arrivals", "departures"):
         members = rng.sample(range(net.nranks), rng.randint(1, net.nranks))
         claim = replace(empty, ranks=tuple(sorted(members)))
     else:

@@ -197,8 +197,8 @@ def test_bad_patterns(tmp_path: Path, case: int) -> None:
 
 def test_too_large_in_total(tmp_path: Path) -> None:
     chunk = '[[chunk]]\nfrom = "all"\nto = "all"\ncount = 100000\n'
-    with pytest.raises(InputError, match=r"number 13: count: .* at most 20000000"):
-        read(tmp_path, 'name = "x"\nranks = 8\n' + chunk * 13)
+    with pytest.raises(InputError, match=r"number 26: count: .* at most 40000000"):
+        read(tmp_path, 'name = "x"\nranks = 8\n' + chunk * 26)
 
 
 @pytest.mark.parametrize("reader", [read_pattern, read_sizes])

@@ -1,0 +1,104 @@
+"""What others would run, in the same model of time: direct, rings, recursive doubling and two levels."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from synth.algorithm import Algorithm
+from synth.baselines.direct import direct_plans
+from synth.baselines.doubling import doubling_plans
+from synth.baselines.plans import Plan, same_order
+from synth.baselines.ring import RINGED, ring_plans
+from synth.baselines.routes import MOST_SENDS, NoWay, TooManySends
+from synth.baselines.two_level import two_level_plans
+from synth.problem import Problem
+from topologies.errors import InputError
+
+__all__ = ["BASELINES", "baseline", "baseline_named"]
+
+# Sends of a baseline in `baseline`. Of those that could well be the best one more are looked at: without two levels,
+# or without turns, libraries would look worse than they are.
+_LIKELY_SENDS, _FURTHER_SENDS = 2_500_000, 200_000
+
+
+def baseline(problem: Problem) -> list[Algorithm]:
+    """The algorithms that a vendor library would choose from; empty where it has none for this group.
+
+    For allreduce, allgather, reducescatter, broadcast and reduce rings come first (as many as the links have room
+    for), for other copying collectives direct; others of `BASELINES` follow where they are for this problem and have
+    few sends enough to be worth it, and not the same.
+
+    Raises:
+        InputError: a problem with several chunks a block, or a folded one.
+    """
+    _check(problem)
+    collective = problem.collective
+    if collective.name in RINGED:
+        most = {"ring": _LIKELY_SENDS, "recursive doubling": _LIKELY_SENDS, "two-level": _LIKELY_SENDS}
+        most |= {"direct": _FURTHER_SENDS, "direct in turns": _FURTHER_SENDS}
+    elif collective.reducing:
+        return []
+    else:
+        most = {"direct": MOST_SENDS, "direct in turns": _LIKELY_SENDS, "two-level": _LIKELY_SENDS}
+    made: list[Algorithm] = []
+    for name, sends in most.items() if collective.nranks > 2 else list(most.items())[:1]:
+        with suppress(TooManySends):
+            for algorithm in _made(problem, name, sends):
+                if not any(same_order(algorithm.schedule, known.schedule) for known in made):
+                    made.append(algorithm)
+    return made
+
+
+def baseline_named(problem: Problem, name: str, size_bytes: float | None = None) -> list[Algorithm]:
+    """The algorithms that go by one name of `BASELINES`; empty where there is none for this problem.
+
+    Args:
+        problem: with one chunk a block.
+        size_bytes: the message size for which queues are run; several sizes when None.
+
+    Raises:
+        InputError: unknown name, several chunks a block, a folded problem, or too many sends for the memory.
+    """
+    _check(problem)
+    if name not in _MAKERS:
+        near = difflib.get_close_matches(name, BASELINES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"baseline: {name[:40]!r} is not known{hint} It is one of: {', '.join(BASELINES)}")
+    return _made(problem, name, MOST_SENDS, size_bytes)
+
+
+def _check(problem: Problem) -> None:
+    if problem.collective.chunks != 1:
+        raise InputError(
+            f"baseline: the problem has {problem.collective.chunks} chunks a block; state it with 1, since"
+            " baselines cut blocks as they need"
+        )
+    if problem.fold is not None:
+        raise InputError("baseline: the problem is folded; state the whole one")
+
+
+_MAKERS: dict[str, Callable[[Problem, int], list[Plan]]] = {
+    "direct": direct_plans,
+    "direct in turns": partial(direct_plans, turns=True),
+    "ring": ring_plans,
+    "recursive doubling": doubling_plans,
+    "two-level": two_level_plans,
+}
+
+
+def _made(problem: Problem, name: str, most: int, size_bytes: float | None = None) -> list[Algorithm]:
+    try:
+        plans = _MAKERS[name](problem, most)
+        return [algorithm for plan in plans for algorithm in plan.algorithms(size_bytes)]
+    except NoWay:
+        return []
+
+
+def _named(name: str) -> Callable[[Problem], list[Algorithm]]:
+    return lambda problem: baseline_named(problem, name)
+
+
+BASELINES: dict[str, Callable[[Problem], list[Algorithm]]] = {name: _named(name) for name in _MAKERS}

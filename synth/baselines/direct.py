@@ -1,0 +1,167 @@
+"""Direct: every chunk over a fixed shortest way to each goal, all issued at once, unscheduled."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from synth.baselines.fifo import fifo_order
+from synth.baselines.plans import Plan
+from synth.baselines.routes import MOST_SENDS, NoWay, Routes, TooManySends, against
+from synth.collective import Ints
+from synth.passes import join
+from synth.problem import Problem
+from synth.schedule import Schedule, untimed
+
+
+def direct_plans(problem: Problem, most: int = MOST_SENDS, turns: bool = False) -> list[Plan]:
+    """Direct as `direct_schedule` has it; empty for problems that it does not take."""
+    collective = problem.collective
+    one_goal = (np.diff(collective.goals[0]) <= 1).all()
+    if collective.name == "allreduce":
+        problem = problem.with_chunks(collective.nranks)
+    elif collective.reducing and not (collective.reduces.all() and one_goal):
+        return []
+    engine = "direct in turns" if turns else "direct"
+    return [Plan(problem, engine, lambda size: direct_schedule(problem, size, turns, most))]
+
+
+def direct_schedule(
+    problem: Problem, chunk_bytes: float, turns: bool = False, most: int = MOST_SENDS
+) -> Schedule:
+    """Every chunk to every goal by itself, first come, first served at every link (see `fifo_order`).
+
+    Each goal's copy is a message of its own from the nearest holder (of several the first), even where messages
+    of one chunk share links. In one thing this is kinder than a router: a rank that forwards copies of a chunk
+    may send them on as soon as the first of them is there.
+
+    A sum is named by the rank it is at, so that a contribution cannot pass a rank that adds its own and stay
+    apart: contributions are added on the way, in the tree of the fixed ways to the goal. An allreduce is a
+    reduce-scatter in such trees, and then an allgather in the trees of the fixed ways back.
+
+    Args:
+        problem: of plain values only; or of sums only, with one goal each; or an allreduce with as many chunks for
+            every member.
+        chunk_bytes: size of the smallest chunk for which the order is that of the queues.
+        turns: every rank issues to the rank after it first, then to the one after that (as the send and receive
+            calls of NCCL's all-to-all do), in place of to 0, 1, 2, … alike.
+        most: raises TooManySends where there would be more messages' sends.
+
+    Returns:
+        Rows in the order of the queues.
+    """
+    collective = problem.collective
+    if not collective.reducing:
+        chunk, source, goal = flows(problem)
+        turn = (goal - source) % problem.nranks if turns else goal
+        return messages(problem, chunk, [source, goal], turn, chunk_bytes, most)
+    if collective.name != "allreduce":
+        ptr, goals = collective.goals
+        root = np.full(collective.nchunks, -1, dtype=np.int64)
+        root[np.diff(ptr) == 1] = goals
+        return _trees(problem, root, chunk_bytes, turns, most)
+    owner = np.repeat(np.arange(collective.nranks), collective.nchunks // collective.nranks)
+    return join(
+        _trees(problem, owner, chunk_bytes, turns, most),
+        _trees(problem, owner, chunk_bytes, turns, most, spreading=True),
+    )
+
+
+def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
+    """(chunk, source, goal) for every goal that does not hold its chunk, by chunk, then goal; plain values only."""
+    collective, n = problem.collective, problem.nranks
+    ptr, goal = collective.goals
+    chunk = np.repeat(np.arange(collective.nchunks), np.diff(ptr))
+    held_ptr, holder = collective.holders
+    held = np.sort(collective.pre[:, 1] * n + collective.pre[:, 0])
+    cell = chunk * n + goal
+    there = held[np.minimum(np.searchsorted(held, cell), len(held) - 1)] == cell
+    chunk, goal = chunk[~there], goal[~there]
+    many = np.diff(held_ptr)[chunk]
+    if (many == 1).all():
+        return chunk, holder[held_ptr[chunk]], goal
+    begin = np.cumsum(many) - many
+    pair = np.repeat(np.arange(len(chunk)), many)
+    place = held_ptr[chunk][pair] + np.arange(len(pair)) - begin[pair]
+    hops = Routes(problem.network, goal).hops(holder[place], goal[pair])
+    far = np.where(hops < 0, n, hops)
+    # pairs stay together; the nearest holder comes first, of equals the smallest rank
+    nearest = np.lexsort((holder[place], far, pair))[begin]
+    return chunk, holder[place[nearest]], goal
+
+
+def messages(
+    problem: Problem, chunk: Ints, points: list[Ints], turn: Ints, chunk_bytes: float, most: int = MOST_SENDS
+) -> Schedule:
+    """Messages of plain chunks, each from points[0] by the points between to points[-1], over fixed ways.
+
+    Every rank issues its messages at once in the order of `turn`, then of chunk.
+    """
+    order = _issue_order(points[0], turn, chunk)
+    chunk, points = chunk[order], [point[order] for point in points]
+    routes = Routes(problem.network, np.concatenate(points[1:]), most)
+    legs = [routes.expand(a, b) for a, b in pairwise(points)]
+    lengths = [np.bincount(message, minlength=len(chunk)) for message, _, _ in legs]
+    length = np.sum(lengths, axis=0)
+    first = np.cumsum(length) - length
+    link, passed = np.empty(length.sum(), dtype=np.int64), first.copy()
+    for (message, way, hop), count in zip(legs, lengths, strict=True):
+        link[passed[message] + hop] = way
+        passed += count
+    message = np.repeat(np.arange(len(chunk)), length)
+    step = np.arange(len(link)) - first[message]
+    before = np.flatnonzero(step + 1 < length[message])
+    carried = chunk[message]
+    rows = fifo_order(problem, carried, link, (before, before + 1), chunk_bytes)
+    return untimed(carried[rows], link[rows], step[rows], np.zeros(len(rows), dtype=bool))
+
+
+def _issue_order(source: Ints, turn: Ints, chunk: Ints) -> Ints:
+    """All ranks' loops side by side: every rank's first message, then every rank's second, …"""
+    order = np.lexsort((chunk, turn, source))
+    ordered = source[order]
+    place = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    return np.asarray(order[np.lexsort((ordered, place))])
+
+
+def _trees(
+    problem: Problem, root: Ints, chunk_bytes: float, turns: bool, most: int, spreading: bool = False
+) -> Schedule:
+    """Contributions to root[chunk] in the trees of the fixed ways, or sums from there to the goals (-1: neither)."""
+    collective, n = problem.collective, problem.nranks
+    net = against(problem.network) if spreading else problem.network
+    routes = Routes(net, root[root >= 0])
+    ptr, rank = collective.goals if spreading else collective.holders
+    owned = np.repeat(np.arange(collective.nchunks), np.diff(ptr))
+    wanted = root[owned] >= 0
+    owned, rank = owned[wanted], rank[wanted]
+    if len(owned) > most:
+        raise TooManySends(f"baseline: {len(owned)} contributions are more than {most}; use fewer ranks")
+    hops = routes.hops(rank, root[owned])
+    if (hops < 0).any():
+        raise NoWay(f"baseline: {collective.name} has a sum that cannot come together")
+    # a tree's ranks, the furthest first: those at the ends and those on their ways
+    cells: list[Ints] = []
+    onward = np.zeros(0, dtype=np.int64)
+    for distance in range(int(hops.max(initial=0)), 0, -1):
+        here = np.unique(np.concatenate([onward, (owned * n + rank)[hops == distance]]))
+        cells.append(here)
+        onward = here // n * n + net.dst[routes.link(here % n, root[here // n])]
+    cell = np.concatenate([*cells, onward[:0]])
+    away = np.repeat(np.arange(len(cells), 0, -1), [len(c) for c in cells])
+    chunk, rank = np.divmod(cell, n)
+    link = routes.link(rank, root[chunk])
+    source = problem.network.src[link]
+    goal = rank if spreading else root[chunk]
+    order = _issue_order(source, (goal - source) % n if turns else goal, chunk)
+    cell, chunk, link, away = cell[order], chunk[order], link[order], away[order]
+    inner = np.flatnonzero(away > 1)  # the others lead into the root, or out of it
+    ordered = np.argsort(cell)
+    parent = chunk[inner] * n + net.dst[link[inner]]
+    parent = ordered[np.searchsorted(cell[ordered], parent)]
+    edges = (parent, inner) if spreading else (inner, parent)
+    by_first = np.argsort(edges[0], kind="stable")
+    rows = fifo_order(problem, chunk, link, (edges[0][by_first], edges[1][by_first]), chunk_bytes)
+    step = away - 1 if spreading else len(cells) - away
+    return untimed(chunk[rows], link[rows], step[rows], np.full(len(rows), not spreading))

@@ -1,0 +1,252 @@
+"""Queues at links: in which order sends go when nobody has planned it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from synth.collective import Ints
+from synth.problem import Problem
+from synth.schedule import Schedule
+from synth.simulate import US_PER_BYTE_AT_1_GBS
+
+_COMPILED_FROM = 20_000  # sends
+
+
+def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule:
+    """The same sends in the order in which ports serve them as they come; see `fifo_order`.
+
+    Sends that come at the same time queue in the order of the rows.
+    """
+    net, collective = problem.network, problem.collective
+    n, steps = problem.nranks, schedule.nsteps
+    leaves = schedule.chunk * n + net.src[schedule.link]
+    reaches = (schedule.chunk * n + net.dst[schedule.link]) * steps + schedule.step
+    order = np.argsort(reaches, kind="stable")
+    first = np.searchsorted(reaches[order], leaves * steps)
+    count = np.searchsorted(reaches[order], leaves * steps + schedule.step) - first
+    # a sum waits for all that comes in earlier steps, a plain value for its first copy
+    plain = ~collective.reduces[schedule.chunk]
+    count[plain] = np.minimum(count[plain], 1)
+    count[plain & np.isin(leaves, collective.pre[:, 1] * n + collective.pre[:, 0])] = 0
+    after = np.repeat(np.arange(len(schedule)), count)
+    before = order[np.arange(len(after)) + np.repeat(first - (np.cumsum(count) - count), count)]
+    by_first = np.argsort(before, kind="stable")
+    edges = before[by_first], after[by_first]
+    return schedule.take(fifo_order(problem, schedule.chunk, schedule.link, edges, chunk_bytes))
+
+
+def fifo_order(
+    problem: Problem, chunk: Ints, link: Ints, edges: tuple[Ints, Ints], chunk_bytes: float
+) -> Ints:
+    """The order in which sends start when every port serves them as they come.
+
+    A rank's port, or a link that shares nothing, holds a queue of the sends whose chunks have come, and only the
+    first of it may go. It goes when its link and all that this shares with others are free; of several such sends the
+    one that came first. The clock is that of `synth.simulate`, but for links that are narrower than a resource: they
+    take their part of it, as if they had that alone for that part of the time.
+
+    Args:
+        chunk, link: int, shape (n,), a send each. Sends that come at the same time queue in this order.
+        edges: (a, b): send a brings what send b carries (b waits for all of its); a ascending.
+        chunk_bytes: bytes of the smallest chunk, which say how long sends last.
+
+    Returns:
+        Rows, int, shape (n,).
+    """
+    net, collective = problem.network, problem.collective
+    count = len(chunk)
+    before, after = edges
+    # what is read together lies together: link, chunk, sends still to come, where the sends that follow begin
+    sends = np.zeros((count + 1, 4), dtype=np.int32)
+    sends[:-1, 0], sends[:-1, 1] = link, chunk
+    sends[:-1, 2] = np.bincount(after, minlength=count)
+    followers = np.bincount(before, minlength=count)
+    np.cumsum(followers, out=sends[1:, 3])
+    arrivals = np.zeros(net.nlinks + 1, dtype=np.int64)
+    np.cumsum(np.bincount(link[followers > 0], minlength=net.nlinks), out=arrivals[1:])
+    users = np.bincount(net.uses_idx, minlength=net.nresources)
+    alone = np.maximum.reduceat(users[net.uses_idx], net.uses_ptr[:-1]) == 1
+    # the first resource of a link is the one that it leaves its rank by
+    port = np.where(alone, -1, net.uses_idx[net.uses_ptr[:-1]])
+    queued = 0 if alone.all() else count
+    clocks = net.nlinks + net.nresources
+    columns: list[Any] = [
+        np.flatnonzero(sends[:-1, 2] == 0).astype(np.int32),
+        sends.ravel(),
+        after.astype(np.int32),
+        collective.chunk_bytes(chunk_bytes / float(collective.fraction.min())) * US_PER_BYTE_AT_1_GBS,
+        *map(np.array, (net.bandwidth_gbs, net.alpha_us, net.uses_ptr, net.uses_idx)),
+        net.bandwidth_gbs[net.link_of_use] / net.capacity_gbs[net.uses_idx],
+        port,
+        np.zeros(net.nresources),
+        np.zeros(net.nlinks),
+        np.zeros(queued, dtype=np.int32),
+        np.zeros(queued, dtype=np.int32),
+        np.full(net.nresources, -1, dtype=np.int64),
+        np.full(net.nresources, -1, dtype=np.int64),
+        arrivals[:-1].copy(),
+        arrivals[:-1].copy(),
+        np.zeros(arrivals[-1], dtype=np.int32),
+        np.zeros(arrivals[-1]),
+        np.zeros(clocks),
+        np.zeros(clocks, dtype=np.int64),
+        np.zeros(clocks, dtype=np.int64),
+        np.zeros(count, dtype=np.int32),
+    ]
+    if count < _COMPILED_FROM:
+        columns = [column.tolist() for column in columns]
+        _serve(*columns)
+    else:
+        _compiled()(*columns)
+    return np.asarray(columns[-1], dtype=np.int64)
+
+
+@cache
+def _compiled() -> Callable[..., object]:
+    from synth.compiled import kernel
+
+    return kernel(_serve)
+
+
+def _serve(
+    first: Sequence[int],
+    sends: Any,
+    after: Sequence[int],
+    hold: Sequence[float],
+    rate: Sequence[float],
+    alpha: Sequence[float],
+    uses_ptr: Sequence[int],
+    uses: Sequence[int],
+    share: Sequence[float],
+    port: Sequence[int],
+    free: Any,
+    link_free: Any,
+    behind: Any,
+    ticket: Any,
+    front: Any,
+    back: Any,
+    head: Any,
+    tail: Any,
+    under_way: Any,
+    arrival: Any,
+    due: Any,
+    coming: Any,
+    heap: Any,
+    order: Any,
+) -> None:
+    """Writes `order`.
+
+    What a link has sent arrives in the order sent: under_way and arrival[head[link]:tail[link]]. Sends wait at a port
+    from front[port] on, each followed by `behind`, in the order of their `ticket`. `heap` holds clocks by the time
+    when they are `due`, then by `coming`: a link's clock when its next send arrives (before all ports at that time, by
+    row), a port's clock when its first send might go (by ticket); ports follow the links in number.
+    """
+    nlinks, count = len(rate), len(order)
+    done, size, at, tickets = 0, 0, 0, 0
+    while at < len(first) or size > 0:
+        ready, come, going = 0.0, -1, -1
+        if at < len(first):
+            low, high = at, at + 1
+            at += 1
+        else:
+            top = heap[0]
+            ready, come = due[top], coming[top]
+            left = True
+            if top < nlinks:
+                low, high = sends[4 * come + 3], sends[4 * come + 7]
+                head[top] += 1
+                left = head[top] < tail[top]
+                if left:
+                    due[top], coming[top] = arrival[head[top]], under_way[head[top]]
+            else:
+                gate = top - nlinks
+                low, high = 0, 1
+                going = front[gate]
+                way = sends[4 * going]
+                begin = max(ready, link_free[way])
+                for j in range(uses_ptr[way], uses_ptr[way + 1]):
+                    begin = max(begin, free[uses[j]])
+                if begin > ready:
+                    high = 0
+                    due[top] = begin
+                else:
+                    front[gate] = behind[going]
+                    left = front[gate] >= 0
+                    if left:
+                        coming[top] = count + ticket[front[gate]]
+            if not left:
+                size -= 1
+                top = heap[size]
+            # down along the earlier children to the bottom, then up: late as it is, it belongs near there
+            place, child = 0, 1
+            while child < size:
+                way = heap[child]
+                if child + 1 < size:
+                    other = heap[child + 1]
+                    if due[other] < due[way] or (due[other] == due[way] and coming[other] < coming[way]):
+                        child += 1
+                        way = other
+                heap[place] = way
+                place = child
+                child = 2 * place + 1
+            while place > 0:
+                up = (place - 1) // 2
+                other = heap[up]
+                if due[other] < due[top] or (due[other] == due[top] and coming[other] < coming[top]):
+                    break
+                heap[place] = other
+                place = up
+            heap[place] = top
+        for i in range(low, high):
+            send = going
+            if come < 0:
+                send = first[i]
+            elif going < 0:
+                send = after[i]
+                sends[4 * send + 2] -= 1
+                if sends[4 * send + 2] > 0:
+                    continue
+            way = sends[4 * send]
+            gate = port[way]
+            if gate >= 0 and going < 0:
+                ticket[send] = tickets
+                tickets += 1
+                behind[send] = -1
+                clock = nlinks + gate
+                if front[gate] >= 0:
+                    behind[back[gate]] = send
+                    back[gate] = send
+                    continue
+                front[gate] = send
+                back[gate] = send
+                due[clock], coming[clock] = ready, count + ticket[send]
+            else:
+                order[done] = send
+                done += 1
+                begin = max(ready, link_free[way])
+                lasts = hold[sends[4 * send + 1]] / rate[way]
+                link_free[way] = begin + lasts
+                for j in range(uses_ptr[way], uses_ptr[way + 1]):
+                    free[uses[j]] = max(free[uses[j]], begin) + lasts * share[j]
+                if sends[4 * send + 3] == sends[4 * send + 7]:
+                    continue
+                clock = way
+                under_way[tail[way]], arrival[tail[way]] = send, begin + lasts + alpha[way]
+                tail[way] += 1
+                if tail[way] - head[way] > 1:
+                    continue
+                due[clock], coming[clock] = arrival[head[way]], send
+            place = size
+            size += 1
+            while place > 0:
+                up = (place - 1) // 2
+                other = heap[up]
+                if due[other] < due[clock] or (due[other] == due[clock] and coming[other] < coming[clock]):
+                    break
+                heap[place] = other
+                place = up
+            heap[place] = clock

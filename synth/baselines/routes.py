@@ -1,0 +1,157 @@
+"""Fixed shortest ways, as routers with one entry a destination know them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from synth.collective import Ints
+from topologies.errors import InputError
+from topologies.network import Network
+
+MOST_SENDS = 30_000_000  # that a baseline may hold in memory
+_COMPILED_FROM = 400_000  # links to look at; fewer are done before a compiler is even loaded
+
+
+class TooManySends(InputError):
+    """A baseline that would have more sends than it may."""
+
+
+class NoWay(InputError):
+    """A baseline that needs a way where the network has none."""
+
+
+class Routes:
+    """The next link toward each goal from every rank.
+
+    A way has the fewest hops and, of these, the least sum of α (in whole picoseconds). Of equal next ranks the
+    one whose number in the topology is nearest goes first, then the smaller number: on grids and tori that is
+    dimension-order routing, the innermost dimension first. Of parallel links the widest goes first.
+    """
+
+    def __init__(self, net: Network, goals: Ints, most: int = MOST_SENDS) -> None:
+        """Tables toward `goals`: int, local ranks in any order, repetitions allowed; `most`: see `expand`."""
+        self.network, self.most = net, most
+        wanted = np.unique(goals)
+        self._row = np.full(net.nranks, -1, dtype=np.int64)
+        self._row[wanted] = np.arange(len(wanted))
+        order = np.argsort(net.dst, kind="stable")
+        ptr = np.searchsorted(net.dst[order], np.arange(net.nranks + 1))
+        columns: list[Any] = [wanted, ptr, order, *map(np.array, (net.src, net.dst, net.ranks))]
+        columns += [np.rint(net.alpha_us * 1e6).astype(np.int64), np.array(net.bandwidth_gbs)]
+        columns += [np.zeros(net.nranks, dtype=np.int64), np.zeros(net.nranks, dtype=np.int64)]
+        columns += [np.full(len(wanted) * net.nranks, -1, dtype=np.int32) for _ in range(2)]
+        if len(wanted) * net.nlinks < _COMPILED_FROM:
+            columns = [column.tolist() for column in columns]
+            _fill(*columns)
+        else:
+            _compiled()(*columns)
+        self._link, self._hops = (np.asarray(table, dtype=np.int32) for table in columns[-2:])
+
+    def link(self, at: Ints, goal: Ints) -> Ints:
+        """The link from each `at` toward its `goal`, -1 where there is none (or none is needed)."""
+        return np.asarray(self._link[self._row[goal] * self.network.nranks + at], dtype=np.int64)
+
+    def hops(self, at: Ints, goal: Ints) -> Ints:
+        """Links on the way from each `at` to its `goal`; -1 where there is no way."""
+        return np.asarray(self._hops[self._row[goal] * self.network.nranks + at], dtype=np.int64)
+
+    def expand(self, at: Ints, goal: Ints) -> tuple[Ints, Ints, Ints]:
+        """Every message from at[i] to goal[i], link by link.
+
+        Returns:
+            (message, link, hop): one entry a link, message by message, each from hop 0 on.
+
+        Raises:
+            NoWay: a message that cannot get to its goal.
+            TooManySends: more entries than `most`.
+        """
+        hops = self.hops(at, goal)
+        if (hops < 0).any():
+            lost = int(np.argmax(hops < 0))
+            a, b = (int(self.network.ranks[rank[lost]]) for rank in (at, goal))
+            raise NoWay(f"baseline: rank {a} cannot reach rank {b}")
+        total = int(hops.sum())
+        if total > self.most:
+            raise TooManySends(
+                f"baseline: has {total} sends over fixed ways, {self.most} at most; use fewer ranks"
+            )
+        begin = np.cumsum(hops) - hops
+        link = np.empty(total, dtype=np.int64)
+        here, moving, hop = np.array(at), np.flatnonzero(hops > 0), 0
+        while len(moving):
+            taken = self.link(here[moving], goal[moving])
+            link[begin[moving] + hop] = taken
+            here[moving] = self.network.dst[taken]
+            hop += 1
+            moving = moving[hops[moving] > hop]
+        message = np.repeat(np.arange(len(at)), hops)
+        return message, link, np.arange(total) - begin[message]
+
+
+def against(net: Network) -> Network:
+    """The same network with every link turned round."""
+    return replace(net, src=net.dst, dst=net.src)
+
+
+@cache
+def _compiled() -> Callable[..., object]:
+    from synth.compiled import kernel
+
+    return kernel(_fill)
+
+
+def _fill(
+    goals: Sequence[int],
+    into_ptr: Sequence[int],
+    into: Sequence[int],
+    src: Sequence[int],
+    dst: Sequence[int],
+    number: Sequence[int],
+    alpha_ps: Sequence[int],
+    width: Sequence[float],
+    cost: Any,
+    queue: Any,
+    link: Any,
+    hops: Any,
+) -> None:
+    """Breadth first from every goal against the links; writes `link` and `hops`, one row of ranks a goal."""
+    n = len(number)
+    for row in range(len(goals)):
+        first = row * n
+        queue[0] = goals[row]
+        cost[goals[row]] = 0
+        hops[first + goals[row]] = 0
+        at, found = 0, 1
+        while at < found:
+            v = queue[at]
+            away = hops[first + v]
+            if found == n and away == hops[first + queue[n - 1]]:
+                break  # nobody is further away, so nobody's next rank can be this one
+            at += 1
+            for i in range(into_ptr[v], into_ptr[v + 1]):
+                way = into[i]
+                u = src[way]
+                through = alpha_ps[way] + cost[v]
+                known = hops[first + u]
+                if known < 0:
+                    hops[first + u] = away + 1
+                    queue[found] = u
+                    found += 1
+                elif known != away + 1 or through > cost[u]:
+                    continue
+                elif through == cost[u]:
+                    other = link[first + u]
+                    w = dst[other]
+                    near, far = abs(number[v] - number[u]), abs(number[w] - number[u])
+                    if v == w:
+                        if width[way] <= width[other]:
+                            continue
+                    elif near > far or (near == far and number[v] > number[w]):
+                        continue
+                cost[u] = through
+                link[first + u] = way

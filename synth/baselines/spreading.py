@@ -1,0 +1,107 @@
+"""From one way to gather to the other two: reduce-scatter is allgather backwards, allreduce is both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from synth.baselines.plans import Plan, stepped
+from synth.baselines.routes import Routes, against
+from synth.collective import Ints
+from synth.passes import join
+from synth.problem import Problem
+from synth.schedule import Schedule, untimed
+from topologies.network import Network
+
+GATHERING = ("allgather", "reducescatter", "allreduce")
+
+
+class Copies(NamedTuple):
+    """Sends of plain chunks, int, shape (n,) each, in order of priority and of step."""
+
+    chunk: Ints
+    link: Ints
+    step: Ints
+
+
+Spread = Callable[[Network], Copies]
+"""An allgather over a network in which every rank has `parts` chunks: chunk c is at rank c // parts."""
+
+
+def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, settled: bool = False) -> Plan:
+    """An allgather, a reduce-scatter or an allreduce that copies as `spread` does.
+
+    In an allgather every message goes its own way, even where a rank on it has or gets the chunk otherwise. A
+    sum is named by the rank it is at: with sums, contributions are added on the way, and complete sums come to
+    a rank once. That is the first copy's tree, with the links turned round for the adding half.
+
+    `settled`: the sends come to their links in the order of their steps, whatever the size.
+    """
+    k, name = problem.collective.nranks, problem.collective.name
+    cut = problem.with_chunks(parts * (k if name == "allreduce" else 1))
+    root = np.repeat(np.arange(k), parts)
+    if name == "allgather":
+        schedule = copied(spread(cut.network))
+    elif name == "reducescatter":
+        schedule = added(cut, spread(against(cut.network)), root)
+    else:
+        complete = first_copies(cut, cut.network, spread(cut.network), root)
+        schedule = join(added(cut, spread(against(cut.network)), root), copied(complete))
+    return stepped(cut, schedule, engine, settled)
+
+
+def copied(copies: Copies) -> Schedule:
+    """Copies as they are."""
+    return untimed(copies.chunk, copies.link, copies.step, np.zeros(len(copies.chunk), dtype=bool))
+
+
+def added(problem: Problem, copies: Copies, root: Ints) -> Schedule:
+    """The sums that come together at root[chunk] where `copies` over the links turned round go out from there."""
+    chunk, link, step = first_copies(problem, against(problem.network), copies, root)
+    last = int(step.max(initial=0))
+    back = np.arange(len(chunk))[::-1]
+    return untimed(chunk[back], link[back], last - step[back], np.ones(len(chunk), dtype=bool))
+
+
+def first_copies(problem: Problem, net: Network, copies: Copies, root: Ints) -> Copies:
+    """Of several copies that come to a rank the first one; none to the root, nor to relays that need none."""
+    k, n = problem.collective.nranks, net.nranks
+    leaves, into = copies.chunk * n + net.src[copies.link], copies.chunk * n + net.dst[copies.link]
+    first = np.empty(len(root) * n, dtype=np.int64)
+    rows = np.arange(len(into))
+    first[into[::-1]] = rows[::-1]  # the last to be written stays
+    kept = (first[into] == rows) & (into % n != root[copies.chunk])
+    while n > k:
+        needed = np.zeros(len(first), dtype=bool)
+        needed[leaves[kept]] = True
+        idle = kept & (into % n >= k) & ~needed[into]
+        if not idle.any():
+            break
+        kept &= ~idle
+    return Copies(*(column[kept] for column in copies))
+
+
+class Messages:
+    """Messages over fixed ways, phase after phase."""
+
+    def __init__(self, routes: Routes) -> None:
+        self.routes = routes
+        self.steps = 0
+        self.columns: list[tuple[Ints, Ints, Ints, Ints]] = []
+
+    def phase(self, chunk: Ints, at: Ints, goal: Ints, place: Ints) -> None:
+        """Messages that start when all earlier phases are over; those of a step are served by `place`."""
+        message, link, hop = self.routes.expand(at, goal)
+        self.add(chunk[message], link, self.steps + hop, place[message])
+
+    def add(self, chunk: Ints, link: Ints, step: Ints, place: Ints) -> None:
+        """Sends as they are."""
+        self.columns.append((chunk, link, step, place))
+        self.steps = max(self.steps, int(step.max(initial=-1)) + 1)
+
+    def copies(self) -> Copies:
+        chunk, link, step, place = (np.concatenate(column) for column in zip(*self.columns, strict=True))
+        order = np.lexsort((link, place, step))
+        return Copies(chunk[order], link[order], step[order])

@@ -1,0 +1,113 @@
+"""Two-level algorithms: inside nodes, and across nodes among members at the same place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synth.baselines.direct import flows, messages
+from synth.baselines.loops import Loop, loops
+from synth.baselines.plans import Plan
+from synth.baselines.routes import MOST_SENDS, Routes
+from synth.baselines.spreading import GATHERING, Copies, Messages, gathered
+from synth.collective import MAX_ENTRIES, Ints
+from synth.problem import Problem
+from synth.schedule import Schedule
+from topologies.network import Network
+
+NAME = "two-level"
+
+
+def two_level_plans(problem: Problem, most: int = MOST_SENDS) -> list[Plan]:
+    """Algorithms of two levels, nodes being those of the topology.
+
+    Allgather: across nodes in a ring of the members at the same place, then inside nodes. Reduce-scatter: the same
+    backwards. Allreduce: reduce-scatter inside, allreduce (ring) across, allgather inside. Inside, members that are
+    all neighbours send to each other straight, in turns; others in rings, as many as there are.
+    All-to-all: a block goes to the member of its own node that is at its goal's place, then across to the goal (the
+    two-step all-to-all of MSCCLang and HetuMoE).
+
+    Empty for other collectives, and where the group is not at least two nodes with as many members each, at least
+    two.
+    """
+    grid = _grid(problem)
+    if grid is None:
+        return []
+    if problem.collective.name in ("alltoall", "alltoallv"):
+        return [Plan(problem, NAME, lambda size: _two_steps(problem, grid, size, most))]
+    if problem.collective.name not in GATHERING:
+        return []
+    ways = _inside(problem.network, grid)
+    parts = len(ways[0]) if ways else 1
+    back = [[loop.backward() for loop in node] for node in ways]
+
+    def spread(net: Network) -> Copies:
+        return _spread(net, grid, ways if net.src is problem.network.src else back, parts, most)
+
+    return [gathered(problem, spread, NAME, parts)]
+
+
+def _grid(problem: Problem) -> Ints | None:
+    """Positions by node and place, shape (nodes, places), nodes in the order in which the group names them."""
+    node = problem.topology.nodes[np.array(problem.group)]
+    _, first, which, count = np.unique(node, return_index=True, return_inverse=True, return_counts=True)
+    if len(first) < 2 or count.min() != count.max() or count[0] < 2:
+        return None
+    order = np.lexsort((np.arange(len(node)), first[which]))
+    return np.asarray(order.reshape(len(first), -1))
+
+
+def _inside(net: Network, grid: Ints) -> list[list[Loop]]:
+    """As many loops inside every node as each has; empty where members send to each other straight."""
+    routes = Routes(net, grid.ravel())
+    places = grid.shape[1]
+    a, b = (x.ravel() for x in np.indices((places, places)))
+    if (routes.hops(grid[:, a[a != b]], grid[:, b[a != b]]) == 1).all():
+        return []
+    ways = [loops(net, members) for members in grid]
+    fewest = min(*map(len, ways), MAX_ENTRIES // grid.size**2)
+    return [node[:fewest] for node in ways] if fewest else []
+
+
+def _spread(net: Network, grid: Ints, ways: list[list[Loop]], parts: int, most: int) -> Copies:
+    sent = Messages(Routes(net, grid.ravel(), most))
+    nodes, places = grid.shape
+    part = np.arange(parts)
+    # across: in every phase each member passes on what it got last
+    for turn in range(nodes - 1):
+        owner = np.roll(grid, turn, axis=0)
+        chunk = (owner[..., None] * parts + part).ravel()
+        at, goal = np.repeat(grid.ravel(), parts), np.repeat(np.roll(grid, -1, axis=0).ravel(), parts)
+        sent.phase(chunk, at, goal, np.zeros(len(chunk), dtype=np.int64))
+    # inside: column j of the node's blocks is at place j, blocks in the order in which they came
+    came = np.stack([np.roll(grid, turn, axis=0) for turn in range(nodes)], axis=1)
+    age, node, place = (x.ravel() for x in np.indices((nodes, nodes, places)))
+    owner = came[node, age, place]
+    if not ways:
+        step = np.arange(1, places)
+        to = (place[:, None] + step) % places
+        chunk = owner[:, None, None] * parts + part
+        at, goal = grid[node, place][:, None, None], grid[node[:, None], to][..., None]
+        order = (age[:, None] * places + step)[..., None]
+        chunk, at, goal, order = (x.ravel() for x in np.broadcast_arrays(chunk, at, goal, order))
+        sent.phase(chunk, at, goal, order)
+        return sent.copies()
+    hop, age = (x.ravel() for x in np.indices((places - 1, nodes)))
+    home = np.empty(net.nranks, dtype=np.int64)
+    home[grid] = np.arange(places)
+    base = sent.steps
+    for here, node_ways in enumerate(ways):
+        for i, loop in enumerate(node_ways):
+            for stop, member in enumerate(loop.members.tolist()):
+                blocks = came[here, age, home[member]] * parts + i
+                sent.add(blocks, loop.links[(stop + hop) % places], base + hop, age)
+    return sent.copies()
+
+
+def _two_steps(problem: Problem, grid: Ints, chunk_bytes: float, most: int) -> Schedule:
+    node, place = np.zeros((2, problem.nranks), dtype=np.int64)
+    node[grid], place[grid] = np.indices(grid.shape)
+    chunk, source, goal = flows(problem)
+    nodes, places = grid.shape
+    turn = (node[goal] - node[source]) % nodes * places + (place[goal] - place[source]) % places
+    between = grid[node[source], place[goal]]
+    return messages(problem, chunk, [source, between, goal], turn, chunk_bytes, most)

@@ -1,0 +1,427 @@
+"""Routing first, then scheduling, for problems of any size: the engine for thousands of devices.
+
+Every chunk gets a way (`paths`), a tree to its goals, or a tree from its contributors and one to its goals
+(`trees`), at prices that keep all resources equally loaded; the order of the sends comes afterwards (`listing`) and
+costs little. A sum is a tree read backwards, so a chunk may be spread while others are still being added up. What
+nearly everybody wants is also grown in time (`growth`), and the better of the two is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.collective import Bools, Floats, Ints
+from synth.engines.allowed import Allowed
+from synth.engines.growth import grow
+from synth.engines.listing import listed, urgencies
+from synth.engines.paths import narrow_pass
+from synth.engines.prices import Market, hop_table, set_prices
+from synth.engines.trees import row_parents, tree_pass
+from synth.engines.wires import Wires, wires
+from synth.problem import Problem
+from synth.schedule import Schedule, untimed
+from topologies.errors import InputError
+
+_SHARPNESS = (8.0, 12.0, 20.0, 30.0, 40.0, 60.0, 80.0)  # of the prices, pass by pass
+_NARROW = 30_000_000  # links looked at in a pass, from which on only ways of fewest hops are
+# how far apart in time the parts of a message are asked for, in parts of the whole time
+_SPREADS = (0.25, 1.0, 0.0)
+_SWINGS = 3  # backward and forward passes of an order of sends
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Where every chunk goes: a gathering tree (of a sum, grown from its owner) and a spreading tree.
+
+    Attributes:
+        gather_ptr, gather, spread_ptr, spread: CSR by chunk, links in the order in which the tree grew.
+        load_us: how long each resource is busy, shape (resources,).
+    """
+
+    gather_ptr: Ints
+    gather: Ints
+    spread_ptr: Ints
+    spread: Ints
+    load_us: Floats
+
+    @property
+    def busiest_us(self) -> float:
+        """The longest time that a resource is busy."""
+        return float(self.load_us.max(initial=0.0))
+
+
+class Router:
+    """Routes of one problem for messages of one size, better pass by pass."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        size_bytes: float,
+        *,
+        allowed: Allowed | None = None,
+        depth: float = 0.5,
+        likely_us: float = 0.0,
+        latency_us: float = 0.0,
+        narrow: bool = True,
+        bias: float = 0.05,
+    ) -> None:
+        """State what is to be routed.
+
+        Args:
+            depth: 0 for trees that only mind the load, 1 for trees that also count the whole way from the root.
+            likely_us: how long the busiest resource will be busy, about. latency_us: how long the smallest message
+                takes, about.
+            narrow: let the first passes take ways of fewest hops only. bias: what a byte costs on an idle link, in
+                parts of what it costs on the busiest: large for short ways, small for even loads.
+        """
+        collective = problem.collective
+        self.problem, self.size_bytes, self.depth = problem, size_bytes, depth
+        self.likely_us, self.latency_us, self.bias = likely_us, latency_us, bias
+        self.net = wires(problem.network)
+        self.back = reversed_wires(self.net)
+        self.work = collective.chunk_bytes(size_bytes) * 1e-3
+        family = np.zeros(collective.nchunks) if allowed is None else allowed.family
+        ranks = np.ones((1, problem.nranks), dtype=bool) if allowed is None else allowed.ranks
+        self.family, self.ranks = family.astype(np.int64), np.ascontiguousarray(ranks)
+        holders, self.goals = collective.holders, collective.goals
+        none = np.zeros(collective.nchunks + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        self.owned = self.parts = none
+        self.sources = holders
+        if collective.reducing:
+            sums = collective.reduces
+            self.owned = one_each(np.flatnonzero(sums), owners(problem)[sums], collective.nchunks)
+            self.parts = only(holders, sums)
+            self.sources = merged(self.owned, only(holders, ~sums))
+        self.gathering = self.spreading = none
+        self.passes = 0
+        nres, nlanes = len(self.net.capacity_gbs), self.net.nlanes
+        self.market = Market(np.zeros(nres), np.zeros(nres), np.zeros(nlanes), np.zeros(nlanes), np.ones(2))
+        self.order = np.arange(collective.nchunks)
+        single = bool((np.diff(self.sources[0]) == 1).all() and (np.diff(self.goals[0]) == 1).all())
+        self.single = single
+        plain = single and allowed is None and not collective.reducing
+        self.wide = not plain or collective.nchunks * problem.network.nlinks <= _NARROW
+        self.narrow = plain and (narrow or not self.wide)
+        if single:
+            # sources take turns: all send to their next, then to the one after
+            source, goal = self.sources[1], self.goals[1]
+            self.order = np.argsort((goal - source) % collective.nranks, kind="stable")
+        if self.narrow:
+            roots, self.row = np.unique(source, return_inverse=True)
+            self.hops = hop_table(self.net, roots)
+            self.path_ptr = running(self.hops[self.row, goal])
+
+    def improve(self) -> Plan:
+        """One more pass: every chunk is taken out and routed again.
+
+        Raises InputError where a chunk cannot get to where it is wanted.
+        """
+        self._reprice()
+        net, market, work = self.net, self.market, self.work
+        if self.narrow and (self.passes < 2 or not self.wide):
+            path = self.spreading[1].copy() if self.passes else np.zeros(self.path_ptr[-1], dtype=np.int64)
+            narrow_pass(
+                net, market, self.order, self.sources[1], self.goals[1], work, self.row, self.hops, self.path_ptr,
+                path, self.passes == 0,
+            )  # fmt: skip
+            self.spreading = self.path_ptr, path
+        else:
+            missed = 0
+            if len(self.parts[1]):
+                ptr, links, missed = tree_pass(
+                    self.back, market, self.order, *self.owned, *self.parts, work, self.ranks, self.family,
+                    self.depth, *self.gathering,
+                )  # fmt: skip
+                self.gathering = ptr, links
+            ptr, links, lost = tree_pass(
+                net, market, self.order, *self.sources, *self.goals, work, self.ranks, self.family,
+                self.depth, *self.spreading,
+            )  # fmt: skip
+            self.spreading = ptr, links
+            if missed or lost:
+                raise InputError(
+                    f"{self.problem.collective.name}: {missed + lost} chunks cannot get to where they are wanted over"
+                    " the ranks that may hold them; let others relay: --relay all"
+                )
+        self.passes += 1
+        return Plan(*self.gathering, *self.spreading, market.load.copy())
+
+    def _reprice(self) -> None:
+        market, net = self.market, self.net
+        beta = _SHARPNESS[min(self.passes, len(_SHARPNESS) - 1)]
+        if self.passes:
+            target = float(market.load.max(initial=0.0))
+        else:
+            sends = self.work * (np.diff(self.goals[0]) + np.diff(self.parts[0]))
+            if self.narrow:
+                sends = self.work * np.diff(self.path_ptr)
+            target = max(float(sends.sum()) / float(net.bandwidth_gbs.sum()), self.likely_us)
+        market.knobs[:] = beta, max(target, 1e-12)
+        # short ways win among ways of one price, and over all others where latency is what counts
+        mean = max(float(self.work.mean()), 1e-12) if len(self.work) else 1.0
+        weight = self.bias + self.latency_us / max(self.latency_us + target, 1e-12)
+        market.bias[:] = weight * net.alpha_us / mean + weight / net.bandwidth_gbs
+        set_prices(net, market)
+
+
+def reversed_wires(net: Wires) -> Wires:
+    """Every link the other way round, on the same lanes."""
+    return net._replace(
+        src=net.dst,
+        dst=net.src,
+        out_ptr=net.in_ptr,
+        out_link=net.in_link,
+        in_ptr=net.out_ptr,
+        in_link=net.out_link,
+    )
+
+
+def running(counts: Ints) -> Ints:
+    """Where each of `counts` entries begins, and the end."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def only(table: tuple[Ints, Ints], which: Bools) -> tuple[Ints, Ints]:
+    """The rows of the chunks given."""
+    count = np.diff(table[0])
+    return running(np.where(which, count, 0)), table[1][np.repeat(which, count)]
+
+
+def one_each(chunks: Ints, ranks: Ints, nchunks: int) -> tuple[Ints, Ints]:
+    """One rank for each of the chunks given (ascending), as a CSR over all."""
+    count = np.zeros(nchunks, dtype=np.int64)
+    count[chunks] = 1
+    return running(count), ranks.astype(np.int64)
+
+
+def merged(one: tuple[Ints, Ints], two: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Two tables of which each chunk has rows in one only."""
+    ptr = running(np.diff(one[0]) + np.diff(two[0]))
+    ranks = np.empty(ptr[-1], dtype=np.int64)
+    for begin, column in (one, two):
+        chunk = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+        ranks[ptr[chunk] + np.arange(len(chunk)) - begin[chunk]] = column
+    return ptr, ranks
+
+
+def owners(problem: Problem) -> Ints:
+    """Where each sum comes together: at those that want it in turn. Shape (chunks,); 0 where nobody does."""
+    collective = problem.collective
+    ptr, ranks = collective.goals
+    count = np.diff(ptr)
+    block = max(1, -(-collective.nchunks // collective.nranks))
+    turn = (np.arange(collective.nchunks) // block) % np.maximum(count, 1)
+    padded = np.append(ranks, 0)
+    return np.where(count > 0, padded[np.minimum(ptr[:-1] + turn, len(ranks))], 0)
+
+
+class Sends:
+    """A plan's sends, and what waits for what; `ordered` finds good orders for them.
+
+    Rows stand path by path, so that what follows each other lies together.
+    """
+
+    def __init__(self, router: Router, plan: Plan) -> None:
+        self.router, self.plan = router, plan
+        if router.single and not len(plan.gather):
+            self._state_paths()
+        else:
+            self._state_trees()
+        self.lane = router.net.lane[self.link]
+        self.hold_us = router.work[self.chunk] / router.net.bandwidth_gbs[self.lane]
+        self.lasts_us = self.hold_us + router.net.alpha_us[self.lane]
+
+    def _state_paths(self) -> None:
+        """One holder and one goal a chunk: every row but a path's last is waited for by the next."""
+        ptr = self.plan.spread_ptr
+        length = np.diff(ptr)
+        # long ways first: what is under way at one time then lies together in memory, too
+        order = self.router.order[np.argsort(-length[self.router.order], kind="stable")]
+        length = length[order]
+        self.gathers = 0
+        self.chunk = np.repeat(order, length)
+        self.step = _within(length)
+        self.link = self.plan.spread[ptr[self.chunk] + self.step]
+        inner = np.ones(len(self.link), dtype=bool)
+        inner[np.cumsum(length)[length > 0] - 1] = False
+        self.before = np.flatnonzero(inner)
+        self.after = self.before + 1
+
+    def _state_trees(self) -> None:
+        router, plan = self.router, self.plan
+        collective, net = router.problem.collective, router.net
+        # gathering is a tree read backwards: what is nearest to the owner goes last
+        up, up_depth = row_parents(router.back, plan.gather_ptr, plan.gather)
+        down, down_depth = row_parents(net, plan.spread_ptr, plan.spread)
+        chunks = np.arange(collective.nchunks)
+        gather_chunk = np.repeat(chunks, np.diff(plan.gather_ptr))
+        spread_chunk = np.repeat(chunks, np.diff(plan.spread_ptr))
+        self.gathers = len(gather_chunk)
+        deepest = np.zeros(collective.nchunks, dtype=np.int64)
+        np.maximum.at(deepest, gather_chunk, up_depth + 1)
+        self.link = np.concatenate([plan.gather, plan.spread])
+        self.chunk = np.concatenate([gather_chunk, spread_chunk])
+        self.step = np.concatenate([deepest[gather_chunk] - 1 - up_depth, deepest[spread_chunk] + down_depth])
+        child = np.flatnonzero(up >= 0)
+        before, after = [child], [up[child]]
+        if self.gathers:
+            # what leaves the owner waits for all that comes to it
+            root = np.flatnonzero(up < 0)
+            leaving = np.flatnonzero((down < 0) & collective.reduces[spread_chunk])
+            ptr = np.searchsorted(gather_chunk[root], np.arange(collective.nchunks + 1))
+            many = np.diff(ptr)[spread_chunk[leaving]]
+            waits = np.repeat(leaving, many)
+            before.append(root[ptr[spread_chunk[waits]] + _within(many)])
+            after.append(waits + self.gathers)
+        child = np.flatnonzero(down >= 0)
+        self.before = np.concatenate([*before, down[child] + self.gathers])
+        self.after = np.concatenate([*after, child + self.gathers])
+
+    def ordered(self, enough_us: float, most: int = 10**9) -> tuple[float, Schedule]:
+        """(µs, the sends in the order of the best list schedule found); `most` schedules are made at most.
+
+        The rule is the least slack: what has the longest chain of sends behind it, and belongs to the part of the
+        message that is asked for first, goes first. Then each order is swung: backwards with the last first,
+        forwards again (Li and Willis, 1992).
+        """
+        chain = urgencies(self.lasts_us, self.before, self.after, self.step)
+        part = self._part()
+        best, found = np.inf, np.zeros(0, dtype=np.int64)
+        made = 0
+        # parts asked for one after another: links stay in use by all pairs, sums are spread while others are gathered
+        for spread in _SPREADS if part.any() else (0.0,):
+            urgency = chain - spread * self.plan.busiest_us * part
+            for swing in range(_SWINGS + 1):
+                rows, start = self._listed(urgency, self.before, self.after)
+                took = float((start + self.lasts_us[rows]).max(initial=0.0))
+                made += 1 + (swing > 0)
+                better = took < best * (1 - 1e-12)
+                if better:
+                    best, found = took, rows
+                if best <= enough_us or made >= most or swing == _SWINGS or (swing > 1 and not better):
+                    break
+                end = np.empty(len(rows))
+                end[rows] = start + self.hold_us[rows]
+                rows, start = self._listed(end, self.after, self.before)
+                urgency = np.empty(len(rows))
+                urgency[rows] = start + self.hold_us[rows]
+            if best <= enough_us or made >= most:
+                break
+        rows = found
+        return best, untimed(self.chunk[rows], self.link[rows], self.step[rows], rows < self.gathers)
+
+    def _listed(self, urgency: Floats, before: Ints, after: Ints) -> tuple[Ints, Floats]:
+        return listed(self.router.net, self.lane, self.hold_us, urgency, before, after)
+
+    def _part(self) -> Floats:
+        """Which part of its block, or of its owner's share, a row's chunk is: 0 for the first, towards 1."""
+        collective = self.router.problem.collective
+        block = collective.chunks
+        if collective.name == "allreduce" and block > collective.nranks:
+            block //= collective.nranks
+        return (self.chunk % block) / block
+
+
+def growable(problem: Problem) -> bool:
+    """Whether nearly everybody wants every chunk, so that growing it in time is worth a try."""
+    collective = problem.collective
+    wanted = len(collective.post) / max(1, collective.nchunks)
+    return (
+        not collective.reducing
+        and wanted > 0.5 * problem.nranks
+        and collective.nchunks * problem.nranks <= 400_000_000
+    )
+
+
+def grown(problem: Problem, size_bytes: float) -> Answer | None:
+    """A schedule grown in time; None where some goal is reached only through ranks that want nothing."""
+    collective = problem.collective
+    net = wires(problem.network)
+    wanted = np.zeros((collective.nchunks, problem.nranks), dtype=bool)
+    wanted[collective.post[:, 1], collective.post[:, 0]] = True
+    wanted[collective.pre[:, 1], collective.pre[:, 0]] = False
+    total = int(wanted.sum())
+    work = collective.chunk_bytes(size_bytes) * 1e-3
+    eps = float(work.min()) / float(net.bandwidth_gbs.max()) * 1e-9
+    chunk, link, start = grow(net, wanted, *collective.holders, work, 0, eps)
+    if len(chunk) < total:
+        return None
+    order = np.argsort(chunk, kind="stable")
+    ptr = running(np.bincount(chunk, minlength=collective.nchunks))
+    _, depth = row_parents(net, ptr, link[order])
+    step = np.empty(len(chunk), dtype=np.int64)
+    step[order] = depth
+    lane = net.lane[link]
+    took = float((start + work[chunk] / net.bandwidth_gbs[lane] + net.alpha_us[lane]).max(initial=0.0))
+    uses = np.diff(problem.network.uses_ptr)[link]
+    used = problem.network.uses_idx[np.repeat(problem.network.uses_ptr[link], uses) + _within(uses)]
+    load = np.bincount(used, np.repeat(work[chunk], uses), len(net.capacity_gbs)) / net.capacity_gbs
+    return Answer(took, untimed(chunk, link, step, np.zeros(len(chunk), dtype=bool)), load)
+
+
+def _within(counts: Ints) -> Ints:
+    """0, 1, … for each of `counts` groups."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A schedule, its time, and how long it keeps each resource busy (for bounds)."""
+
+    took_us: float
+    schedule: Schedule
+    load_us: Floats
+
+
+def best_of(
+    problem: Problem,
+    size_bytes: float,
+    *,
+    allowed: Allowed | None = None,
+    depth: float = 0.5,
+    passes: int = 4,
+    orders: int = 8,
+    enough_us: float = 0.0,
+    likely_us: float = 0.0,
+    latency_us: float = 0.0,
+    narrow: bool = True,
+    bias: float = 0.05,
+) -> Answer:
+    """The best schedule of a few passes, for messages of `size_bytes`.
+
+    Args:
+        passes: how often all chunks are routed. orders: list schedules made at most for the best routes.
+        enough_us: a time that need not be improved (a bound, or a little above it).
+        depth, likely_us, latency_us, narrow, bias: see `Router`.
+
+    Raises:
+        InputError: a chunk that cannot get to where it is wanted over the ranks that may hold it.
+    """
+    best: Answer | None = None
+    if allowed is None and growable(problem):
+        best = grown(problem, size_bytes)
+        if best is not None and best.took_us <= enough_us:
+            return best
+    router = Router(
+        problem,
+        size_bytes,
+        allowed=allowed,
+        depth=depth,
+        likely_us=likely_us,
+        latency_us=latency_us,
+        narrow=narrow,
+        bias=bias,
+    )
+    plan = router.improve()
+    level = max(likely_us, enough_us - latency_us) * 1.002
+    for _ in range(passes - 1):
+        if plan.busiest_us <= level:
+            break
+        plan = router.improve()
+    if best is None or plan.busiest_us < best.took_us:
+        took, schedule = Sends(router, plan).ordered(enough_us, orders)
+        if best is None or took < best.took_us * (1 - 1e-9):
+            best = Answer(took, schedule, plan.load_us)
+    return best

@@ -1,0 +1,216 @@
+"""Answers of the flow engine for a problem of any size: which chunks, which trees, how often, until the gap closes."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from synth.bounds import Bound
+from synth.collective import Floats
+from synth.engines.allowed import Allowed
+from synth.fold import FOLDABLE, fold
+from synth.frontier import LARGEST, SMALLEST
+from synth.problem import Problem
+from synth.schedule import Schedule
+from topologies.topology import Topology
+
+FLOW = "flow"
+CLOSE = 1.005  # time / bound from which on nothing is gained by going on
+CLOSE_MANY = 1.008  # the same where every try takes seconds
+EXPANDED = 500_000  # sends up to which a folded schedule is written out in full
+MOST_SENDS = 400_000  # to which chunks are cut finer
+_MANY = 150_000  # sends from which on fewer orders are tried
+_VERY_MANY = 1_000_000
+SEVERAL = 20_000  # sends from which on a search takes many seconds
+_FEW_SENDS = 10_000  # up to which all ways are tried
+_SHORT = 0.02  # of the latency: a chunk is on a link at least so long
+_WORTH = 0.003  # a step to more chunks must gain this part, or it was the last but one
+
+Add = Callable[[Problem, Schedule, int], float]  # (problem, schedule, message size) → µs at that size
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One go of the engine."""
+
+    size: int
+    chunks: int
+    passes: int
+    depth: float = 0.5
+    narrow: bool = True
+    bias: float = 0.05
+
+
+class FlowSearch:
+    """Constructive search at one or a few message sizes.
+
+    Attributes:
+        loads: how long the best plan for the largest size keeps each resource busy, for a bound by prices.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        bound: Bound,
+        add: Add,
+        *,
+        size: int | None = None,
+        chunks: int | None = None,
+        allowed: Allowed | None = None,
+        deadline: float = np.inf,
+        most_sends: int = MOST_SENDS,
+        say: Say = lambda _: None,
+    ) -> None:
+        self.problem, self.bound, self.add, self.most_sends = problem, bound, add, most_sends
+        self.sizes = [size] if size is not None else [LARGEST, 1 << 20, SMALLEST]
+        self.pinned, self.allowed, self.deadline, self.say = chunks, allowed, deadline, say
+        self.loads: Floats | None = None
+        sends = estimated_sends(problem)
+        if size is None and sends > EXPANDED:
+            self.sizes = self.sizes[:1]  # so large an answer is made once
+        # an all-reduce is cut into a share a rank
+        self.unit = problem.collective.nranks if problem.collective.name == "allreduce" else 1
+        if problem.fold is not None and problem.collective.chunks % self.unit == 0:
+            self.unit = 1  # a fold is of shares already
+        self.sends = sends * self.unit
+
+    def run(self) -> None:
+        """Try until the gap is closed, nothing more is gained, or the time is over."""
+        for size in self.sizes:
+            best = np.inf
+            for trial in self._trials(size):
+                if best <= self.bound.at(size)[0] * close_enough(self.sends) or (
+                    np.isfinite(best) and time.monotonic() >= self.deadline
+                ):
+                    break
+                best = min(best, self._try(trial, best))
+
+    def _trials(self, size: int) -> Iterator[Trial]:
+        """From few chunks to many while that gains; then, with the best number, more passes."""
+        ways = self._ways(size)
+        best, at, idle = np.inf, 1, 0
+        for chunks in self._counts(size):
+            before = best
+            sends = self.sends * chunks
+            passes = 3 if sends > 3 * MOST_SENDS else 6 if sends > _MANY else 12
+            for way in ways[: 4 if sends <= _FEW_SENDS else 2 if passes > 3 else 1]:
+                self.took = np.inf
+                yield replace(way, chunks=chunks, passes=passes)
+                if self.took > 1.3 * best and chunks > 1 and len(ways) > 2:
+                    ways = [w for w in ways if w is not way]  # not the way to go here
+                if self.took < best:
+                    best, at = self.took, chunks
+            idle = 0 if best < before * (1 - _WORTH) else idle + 1
+            if idle > 1:
+                break
+        if self.sends * at <= self.most_sends:
+            for way in ways:
+                yield replace(way, chunks=at, passes=20)
+
+    def _ways(self, size: int) -> list[Trial]:
+        """How to route: what differs between goes, the most promising first."""
+        collective = self.problem.collective
+        one = len(collective.post) == collective.nchunks and not collective.reducing
+        if one:  # trees are paths
+            kinds = [(0.5, False, 0.05), (0.5, True, 0.05), (0.5, False, 0.01), (0.5, False, 0.2)]
+        elif size >= 1 << 22:
+            kinds = [(0.5, False, 0.05), (0.0, False, 0.05), (0.1, False, 0.01), (0.75, False, 0.1)]
+        else:
+            kinds = [(0.0, False, 0.05), (1.0, False, 0.05), (0.5, False, 0.05), (0.0, False, 0.2)]
+        return [Trial(size, 1, 1, depth, narrow, bias) for depth, narrow, bias in kinds]
+
+    def _counts(self, size: int) -> Iterator[int]:
+        if self.pinned is not None:
+            if self.pinned % self.unit == 0:
+                yield self.pinned // self.unit
+            return
+        # a chunk that is over in no time beside its latency need not be cut
+        net, collective = self.problem.network, self.problem.collective
+        least = _SHORT * float(net.alpha_us.min()) * float(net.bandwidth_gbs.max()) * 1e3
+        bytes_each = float(collective.fraction.max()) * size / self.unit
+        chunks = 1
+        while chunks == 1 or (self.sends * chunks <= self.most_sends and bytes_each / chunks >= least):
+            yield chunks
+            chunks *= 4
+
+    def _try(self, trial: Trial, best: float) -> float:
+        from synth.engines import flow  # brings Numba
+
+        problem = self.problem.with_chunks(trial.chunks * self.unit)
+        least = self.bound.at(trial.size)[0]
+        latency = self.bound.at(0.0)[0]
+        many = self.sends * trial.chunks > _MANY
+        answer = flow.best_of(
+            problem,
+            trial.size,
+            allowed=self.allowed,
+            depth=trial.depth,
+            narrow=trial.narrow,
+            bias=trial.bias,
+            passes=trial.passes,
+            orders=1 if self.sends * trial.chunks > _VERY_MANY else 6 if many else 12,
+            enough_us=least * close_enough(self.sends * trial.chunks),
+            likely_us=max(least - latency, 0.0),
+            latency_us=latency,
+        )
+        self.took = answer.took_us
+        if answer.took_us < best * (1 - 1e-9):
+            self.took = self.add(problem, answer.schedule, trial.size)
+            if trial.size == self.sizes[0]:
+                self.loads = answer.load_us
+        self.say(f"routing: {trial.chunks} chunks, {self.took / least:.3f} × the bound")
+        return self.took
+
+
+def close_enough(sends: int) -> float:
+    """time / bound from which on nothing is gained by going on, for a schedule of so many sends."""
+    return CLOSE if sends < _VERY_MANY else CLOSE_MANY
+
+
+def estimated_sends(problem: Problem) -> int:
+    """About how many sends a schedule with these chunks has (of a folded problem: of what it holds)."""
+    collective, net = problem.collective, problem.network
+    pairs = len(collective.post)
+    if collective.reducing:
+        pairs += len(collective.pre)
+    goals = pairs / max(1, collective.nchunks)
+    if goals > 0.3 * problem.nranks:
+        return pairs
+    return int(pairs * mean_hops(net.nranks, net.nlinks))
+
+
+def mean_hops(nranks: int, nlinks: int) -> float:
+    """About how far apart two ranks are, from the number of links a rank."""
+    degree = max(2.0, nlinks / max(1, nranks))
+    if degree > 8:
+        return max(1.0, math.log(max(2, nranks)) / math.log(degree))
+    return max(1.0, math.pow(nranks, 2 / degree) * degree / 8)  # of a torus
+
+
+def folded_question(
+    topology: Topology, name: str, group: Sequence[int], relays: Sequence[int]
+) -> Problem | None:
+    """A named collective folded, where it is so large that it is not written out in full; else None."""
+    k = len(group)
+    if relays or name not in FOLDABLE or k * k <= EXPANDED // 4:
+        return None
+    found = fold(topology, name, 1, None if k == topology.nranks and list(group) == list(range(k)) else group)
+    if found is None or found.fold is None or estimated_sends(found) * found.fold.order <= EXPANDED:
+        return None
+    return found
+
+
+def folded(problem: Problem) -> Problem | None:
+    """The same question folded by the network's symmetry; None where there is none of use."""
+    if problem.fold is not None or problem.relays or problem.collective.name not in FOLDABLE:
+        return None
+    whole = tuple(range(problem.topology.nranks))
+    found = fold(
+        problem.topology, problem.collective.name, 1, None if problem.group == whole else problem.group
+    )
+    return found if found is not None and found.fold is not None and found.fold.order >= 4 else None

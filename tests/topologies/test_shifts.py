@@ -1,0 +1,328 @@
+"""Shifts keep the network and crowd nothing, the ones to expect are found, and no larger group of shifts exists."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies.automorphism import link_image as searched_image
+from topologies.load import load
+from topologies.network import Network, network
+from topologies.shifts import (
+    Shifts,
+    elements,
+    image,
+    link_image,
+    orbits,
+    representatives,
+    shifts,
+)
+from topologies.topology import Limit, Topology
+
+
+def whole(spec: str | Topology) -> Network:
+    t = load(spec) if isinstance(spec, str) else spec
+    return network(t, range(t.nranks))
+
+
+def products(found: Shifts) -> list[tuple[int, ...]]:
+    return list(product(*(range(e) for _, e in found)))
+
+
+def order(found: Shifts) -> int:
+    return prod(e for _, e in found)
+
+
+def plain(n: int, stride: int, extent: int) -> list[int]:
+    """The digit shift, digit by digit."""
+    return [
+        (r // (stride * extent) * extent + (r // stride + 1) % extent) * stride + r % stride for r in range(n)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ("ring:7", ((1, 7),)),
+        ("ring:24", ((1, 24),)),
+        ("torus:4x4", ((1, 4), (4, 4))),
+        ("torus:3x5x4", ((1, 4), (4, 5), (20, 3))),
+        ("torus:2x7", ((1, 7), (7, 2))),
+        ("hypercube:4", ((1, 2), (2, 2), (4, 2), (8, 2))),
+        ("full:12", ((1, 12),)),
+        ("star:6", ((1, 6),)),
+        ("dgx-h100:4", ((1, 8), (8, 4))),
+        ("dgx-a100:3", ((1, 8), (8, 3))),
+        ("ndv2:4", ((8, 4),)),
+        ("mi250:3", ((8, 2), (16, 3))),
+        ("gb200-nvl72", ((1, 72),)),
+        ("line:6", ()),
+        ("mesh:3x4", ()),
+        ("mesh:5x2x3", ((3, 2),)),
+        ("mesh:2x3", ((3, 2),)),
+    ],
+)
+def test_expected(spec: str, expected: Shifts) -> None:
+    assert shifts(whole(spec)) == expected
+
+
+def test_all_found_keep_the_network_and_crowd_nothing(any_spec: str) -> None:
+    net = whole(any_spec)
+    found = shifts(net)
+    ranks, links = np.arange(net.nranks), np.arange(net.nlinks)
+    for at, (stride, extent) in enumerate(found):
+        by = [int(i == at) for i in range(len(found))]
+        p = image(found, ranks, by)
+        assert p.tolist() == plain(net.nranks, stride, extent)
+        assert sorted(link_image(net, found, links, by)) == links.tolist()
+        searched_image(net, p)  # raises where p is no automorphism
+    if found:
+        assert_orbits(net, found)
+
+
+def assert_orbits(net: Network, found: Shifts) -> None:
+    """Against all translates of all links, one by one."""
+    classes = orbits(net, found)
+    every = products(found)
+    every = random.Random(0).sample(every, min(len(every), 24)) if net.nlinks * len(every) > 50_000 else every
+    moved = np.array([link_image(net, found, np.arange(net.nlinks), by) for by in every])
+    assert (classes.link_class[moved] == classes.link_class).all()
+    assert (np.bincount(classes.link_class) == order(found)).all()
+    assert len({tuple(column) for column in moved.T.tolist()}) == net.nlinks  # no two links move alike
+    base = set(representatives(found, net.nranks).tolist())
+    assert set(net.src[classes.link_first].tolist()) <= base
+    assert (classes.link_class[classes.link_first] == np.arange(len(classes.link_first))).all()
+
+    uses = {tuple(row) for row in classes.uses.tolist()}
+    told = set()
+    for resource in range(net.nresources):
+        kind = int(classes.resource_class[resource])
+        users = net.link_of_use[net.uses_idx == resource]
+        counts = Counter(classes.link_class[users].tolist())
+        assert set(counts.values()) == {int(classes.times[kind])}
+        assert {c for c, k in uses if k == kind} == set(counts)
+        assert net.capacity_gbs[classes.resource_first[kind]] == net.capacity_gbs[resource]
+        room = net.capacity_gbs[resource] * (1 + 1e-9) / classes.times[kind]
+        assert (net.bandwidth_gbs[users] <= room).all()
+        told.add(kind)
+        if resource > 40:  # enough of them
+            break
+    if net.nresources <= 40:
+        assert told == set(range(len(classes.resource_first)))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32))
+def test_shifts_of_digits_act_freely_and_commute(seed: int) -> None:
+    rng = random.Random(seed)
+    parts = [rng.choice((1, 2, 3, 4)) for _ in range(rng.choice((1, 3, 5)))]
+    strides = np.cumprod([1, *parts]).tolist()
+    n = strides[-1]
+    found = tuple((s, e) for s, e in zip(strides, parts, strict=False) if e > 1 and rng.random() < 0.7)
+    ranks = np.arange(n)
+    moved = np.array([image(found, ranks, by) for by in products(found)])
+    assert all(len(set(row.tolist())) == n for row in moved)
+    assert all(len(set(column.tolist())) == order(found) for column in moved.T)
+    base = representatives(found, n)
+    assert len(base) * order(found) == n
+    assert set(base.tolist()) == set(moved.min(axis=0).tolist())
+    number = elements(found, ranks)
+    for rank in ranks.tolist():
+        by, rest = [], int(number[rank])
+        for _, e in found:
+            rest, digit = divmod(rest, e)
+            by.append(digit)
+        assert image(found, np.array([rank]), [-d for d in by])[0] in base
+        there_and_back = image(found, image(found, np.array([rank]), by), [-d for d in by])
+        assert there_and_back[0] == rank
+
+
+def circulant(rng: random.Random) -> Topology:
+    """Random links that some digit shifts keep, on up to 16 ranks, now and then with shared limits."""
+    n = rng.choice((4, 6, 8, 9, 12, 16))
+    divisors = [d for d in range(1, n + 1) if n % d == 0]
+    chosen = []
+    at = 1
+    while at < n and rng.random() < 0.8:
+        s = rng.choice([d for d in divisors if d % at == 0])
+        if s < n:
+            e = rng.choice([d for d in divisors if d > 1 and n % (s * d) == 0])
+            chosen.append((s, e))
+            at = s * e
+    found = tuple(chosen)
+    rates = {}
+    limits: list[tuple[set[tuple[int, int]], float]] = []
+    for _ in range(rng.randint(1, 4)):
+        u, v = rng.sample(range(n), 2)
+        orbit = [tuple(image(found, np.array([u, v]), by).tolist()) for by in products(found)]
+        rates.update(dict.fromkeys(orbit, rng.choice((10.0, 20.0))))
+        if rng.random() < 0.4:
+            held = orbit if rng.random() < 0.7 else orbit[: rng.randint(1, len(orbit))]
+            limits.append((set(held), rng.choice((10.0, 20.0, 40.0, 1000.0))))
+    if rng.random() < 0.3:  # a fault
+        rates.pop(rng.choice(sorted(rates)))
+    if not rates:
+        rates = {(0, 1): 10.0}
+    pairs = sorted(rates)
+    src, dst = np.array(pairs).T
+    shared = [(np.array([i for i, p in enumerate(pairs) if p in members]), gbs) for members, gbs in limits]
+    return Topology(
+        "circulant", n, (), src, dst, np.ones(len(pairs)), np.array([rates[p] for p in pairs]),
+        tuple(Limit(f"l{i}", links, gbs) for i, (links, gbs) in enumerate(shared) if len(links)),
+        nodes=np.zeros(n, dtype=np.int64),
+    )  # fmt: skip
+
+
+def keeps(net: Network, p: list[int]) -> bool:
+    """Plain sets; these networks have one link a pair."""
+    links = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
+    to = [links.get((p[u], p[v]), -1) for u, v in links]
+    if -1 in to or any(net.bandwidth_gbs[i] != net.bandwidth_gbs[j] for i, j in enumerate(to)):
+        return False
+    members: list[set[int]] = [set() for _ in range(net.nresources)]
+    for link in range(net.nlinks):
+        for r in net.uses(link).tolist():
+            members[r].add(link)
+    before = Counter((frozenset(m), c) for m, c in zip(members, net.capacity_gbs, strict=True))
+    return before == Counter(
+        (frozenset(to[i] for i in m), c) for m, c in zip(members, net.capacity_gbs, strict=True)
+    )
+
+
+def has_room(net: Network, found: Shifts) -> bool:
+    """No link class uses a resource unevenly or beyond its capacity, from all translates."""
+    kind = np.min([link_image(net, found, np.arange(net.nlinks), by) for by in products(found)], axis=0)
+    for r in range(net.nresources):
+        users = [link for link in range(net.nlinks) if r in net.uses(link)]
+        counts = Counter(kind[users].tolist())
+        if len(set(counts.values())) != 1:
+            return False
+        if any(counts[k] * net.bandwidth_gbs[k] > net.capacity_gbs[r] for k in counts):
+            return False
+    return True
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32))
+def test_no_chain_of_shifts_is_larger(seed: int) -> None:
+    net = whole(circulant(random.Random(seed)))
+    n = net.nranks
+    found = shifts(net)
+    assert all(keeps(net, plain(n, s, e)) for s, e in found)
+    assert not found or has_room(net, found)
+    ends = [1, *(s * e for s, e in found)]
+    assert all(s % end == 0 for (s, _), end in zip(found, ends, strict=False))
+    divisors = [d for d in range(1, n + 1) if n % d == 0]
+    edges = [(s, e) for s in divisors for e in divisors if e > 1 and n % (s * e) == 0]
+    good = [edge for edge in edges if keeps(net, plain(n, *edge)) and has_room(net, (edge,))]
+    chains: list[Shifts] = [()]
+    for chain in chains:
+        at = chain[-1][0] * chain[-1][1] if chain else 1
+        chains += [(*chain, edge) for edge in good if edge[0] % at == 0]
+    assert order(found) == max(order(chain) for chain in chains if not chain or has_room(net, chain))
+
+
+def altered(spec: str, link: int, **figures: float) -> Topology:
+    """One link with other figures, or none left of it where none are given."""
+    t = load(spec)
+    columns = {c: getattr(t, c).copy() for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs")}
+    for name, figure in figures.items():
+        columns[name][link] = figure
+    if not figures:
+        columns = {name: np.delete(column, link) for name, column in columns.items()}
+    return replace(t, **columns)
+
+
+@pytest.mark.parametrize("spec", ["ring:8", "torus:4x4", "hypercube:3", "full:6", "star:5"])
+@pytest.mark.parametrize("figures", [{}, {"bandwidth_gbs": 49.0}, {"alpha_us": 0.8}])
+def test_one_other_link_breaks_every_shift(spec: str, figures: dict[str, float]) -> None:
+    """Each of these groups moves every link; only nodes without the faulty link would leave some."""
+    assert shifts(whole(altered(spec, 3, **figures))) == ()
+
+
+def test_a_slower_dimension_leaves_the_others() -> None:
+    t = load("torus:4x5")
+    gbs = t.bandwidth_gbs.copy()
+    row = (t.link_src // 5 == 0) & (t.link_dst // 5 == 0)
+    gbs[row] = 10.0  # all links within one row: only shifts along the rows are left
+    assert shifts(whole(replace(t, bandwidth_gbs=gbs))) == ((1, 5),)
+
+
+def nic_of_two(spec: str, capacity: float) -> Topology:
+    """Ranks 2i and 2i+1 leave their pair through one NIC."""
+    t = load(spec)
+    leaves = t.link_src // 2 != t.link_dst // 2
+    limits = [
+        Limit(f"nic{i}", np.flatnonzero(leaves & (t.link_src // 2 == i)), capacity)
+        for i in range(t.nranks // 2)
+    ]
+    return replace(t, limits=tuple(limits))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "expected", "times"),
+    [(50.0, 4, {1}), (75.0, 4, {1}), (100.0, 8, {1, 2}), (125.0, 8, {1, 2})],
+)
+def test_copies_of_a_send_do_not_crowd_a_shared_nic(capacity: float, expected: int, times: set[int]) -> None:
+    net = whole(nic_of_two("full:8", capacity))
+    found = shifts(net)
+    assert order(found) == expected
+    assert set(orbits(net, found).times.tolist()) == times
+    if expected == 4:
+        with pytest.raises(ValueError, match="crowd"):
+            orbits(net, ((1, 2), (2, 4)))
+
+
+def test_many_crowded_groups_hide_none_that_has_room() -> None:
+    """Each of the 32 groups of order 128 exchanges ranks behind one NIC."""
+    assert order(shifts(whole(nic_of_two("full:128", 50.0)))) == 64
+
+
+def test_a_resource_that_classes_use_unequally_is_not_shared_by_copies() -> None:
+    """All four links one way and every other link back share: four copies of the ones, two of the others."""
+    t = load("ring:4")
+    ahead = (t.link_dst - t.link_src) % 4 == 1
+    limits = [Limit(f"l{i}", np.flatnonzero(ahead | (t.link_src % 2 == i)), 1000.0) for i in range(2)]
+    assert shifts(whole(replace(t, limits=tuple(limits)))) == ((2, 2),)
+
+
+def test_a_limit_over_everything_is_shared_by_all_copies() -> None:
+    t = load("ring:6,bw=10")
+    net = whole(replace(t, limits=(Limit("power", np.arange(t.nlinks), 60.0),)))
+    assert shifts(net) == ((1, 6),)
+    classes = orbits(net, ((1, 6),))
+    limit = classes.resource_class[net.resource_names.index("power")]
+    assert classes.times[limit] == 6
+    net = whole(replace(t, limits=(Limit("power", np.arange(t.nlinks), 20.0),)))
+    assert shifts(net) == ((3, 2),)  # room for two copies of a send
+
+
+def test_shifts_that_do_not_hold_have_no_orbits() -> None:
+    net = whole("mesh:3x4")
+    with pytest.raises(ValueError, match="do not keep"):
+        orbits(net, ((1, 4),))
+    with pytest.raises(ValueError, match="do not keep"):
+        link_image(net, ((1, 4),), np.arange(net.nlinks), (1,))
+
+
+def test_ranks_without_links_have_no_shifts() -> None:
+    t = load("ring:8")
+    assert shifts(network(t, [0, 4])) == ()
+    assert shifts(network(t, [3])) == ()
+
+
+def test_the_group_has_its_own_order() -> None:
+    t = load("torus:4x4")
+    assert shifts(network(t, [4, 5, 6, 7])) == ((1, 4),)
+    assert shifts(network(t, [4, 6, 5, 7])) == ((1, 2), (2, 2))  # round is now 0, 2, 1, 3
+    t = load("ring:5")
+    assert shifts(network(t, [0, 2, 4, 1, 3])) == ((1, 5),)
+    assert shifts(network(t, [0, 2, 1, 3, 4])) == ()
