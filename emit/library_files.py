@@ -17,9 +17,9 @@ from typing import Any
 from emit.goal import Goal
 from emit.lower import goal_columns, lower
 from emit.msccl import NAMES, write_msccl
+from synth.found import Found
 from synth.frontier import Range
 from synth.problem import Problem
-from synth.search import Found
 from synth.statement import question, row
 from topologies.errors import InputError
 

@@ -17,11 +17,12 @@ from synth.bounds import Bound, lengths_witness, prove
 from synth.collective import Floats
 from synth.engines.workers import Workers
 from synth.flow_search import FLOW, FlowSearch, close_enough, estimated_sends
+from synth.found import Options
 from synth.groups import Together, alone, split
 from synth.prices import from_loads
 from synth.problem import Problem
 from synth.schedule import Schedule
-from synth.search import Options, merged_bound, search
+from synth.search import merged_bound, search
 from synth.simulate import time_us, timed
 from synth.verify import replay
 from topologies.subnetwork import links_among
@@ -159,9 +160,9 @@ def each_alone(
     Returns:
         The answers, and whether Ctrl-C came: what was left was done in haste.
     """
-    first = _first_of_a_kind(asked)
-    left = sum(group == source for group, (source, _) in enumerate(first))
     alike = Alike(asked.problem.topology)
+    first = _first_of_a_kind(asked, alike)
+    left = sum(group == source for group, (source, _) in enumerate(first))
     found: list[Alone] = []
     interrupted = False
     for group, (source, by) in enumerate(first):
@@ -201,12 +202,11 @@ def _said(say: Say, before: str, text: str) -> None:
     say(before + text)
 
 
-def _first_of_a_kind(asked: Together) -> list[tuple[int, tuple[int, ...] | None]]:
+def _first_of_a_kind(asked: Together, alike: Alike) -> list[tuple[int, tuple[int, ...] | None]]:
     """For each group the first that is like it (maybe itself), and the shifts that bring that one onto it.
 
     None for the shifts where the two problems have the same numbers anyway.
     """
-    alike = Alike(asked.problem.topology)
     names: dict[bytes, int] = {}
     kinds: dict[tuple[int, int, float], list[tuple[int, Problem]]] = {}
     found: list[tuple[int, tuple[int, ...] | None]] = []

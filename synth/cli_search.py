@@ -15,7 +15,7 @@ from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from synth.algorithm import Algorithm
-    from synth.search import Found
+    from synth.found import Found
 
 _COLLECTIVES = {
     "allreduce": "Every rank gets the sum of all buffers.",

@@ -17,7 +17,7 @@ from topologies.errors import InputError
 
 if TYPE_CHECKING:
     from synth.collective import Collective
-    from synth.search import Progress
+    from synth.found import Progress
     from synth.several import Several
 
 __all__ = ["refuse_without_groups", "run_several", "saved"]
@@ -165,7 +165,10 @@ def saved(found: Several, folder: str | Path, *, proof: bool = False) -> list[Pa
 def _stem(found: Several) -> str:
     """A file's name without its ending: what is asked, shortened, and the shape."""
     asked = found.asked
-    topology = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(asked.problem.topology.name).name)
+    plain = [
+        re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
+        for name in (asked.problem.collective.name, Path(asked.problem.topology.name).name)
+    ]
     question = repr(
         [(m.ranks, m.collective.name, float(m.size_bytes)) for m in asked.members]
         + [found.relay, found.objective]
@@ -173,8 +176,7 @@ def _stem(found: Several) -> str:
     shape = found.algorithm
     return "-".join(
         [
-            asked.problem.collective.name,
-            topology,
+            *plain,
             f"{len(asked.members)}groups",
             f"{zlib.crc32(question.encode()):08x}",
             f"{shape.steps}step",

@@ -108,9 +108,12 @@ class FlowSearch:
             idle = 0 if best < before * (1 - _WORTH) else idle + 1
             if idle > 1:
                 break
-        if self.sends * at <= self.most_sends:
-            for way in ways:
-                yield replace(way, chunks=at, passes=20)
+        # closer to the best number of chunks, and longer
+        near = [at] if self.pinned is not None else [2 * at, at, max(1, at // 2)]
+        for chunks in dict.fromkeys(near):
+            if self.sends * chunks <= self.most_sends:
+                for way in self._ways(size):
+                    yield replace(way, chunks=chunks, passes=20)
 
     def _ways(self, size: int) -> list[Trial]:
         """How to route: what differs between goes, the most promising first."""
@@ -157,6 +160,7 @@ class FlowSearch:
             enough_us=least * close_enough(self.sends * trial.chunks),
             likely_us=max(least - latency, 0.0),
             latency_us=latency,
+            deadline=self.deadline,
         )
         self.took = answer.took_us
         if answer.took_us < best * (1 - 1e-9):

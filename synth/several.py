@@ -24,8 +24,8 @@ from synth.alone import Alone
 from synth.bounds import Bound
 from synth.collective import Floats
 from synth.engines.workers import Workers
+from synth.found import Progress
 from synth.groups import Member, Together, together
-from synth.search import Progress
 from synth.several_plans import DIRECT, Candidate, Planner, Wish
 from synth.witness import Witness
 from topologies.errors import InputError

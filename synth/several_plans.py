@@ -17,11 +17,11 @@ from synth.engines.allowed import Allowed
 from synth.engines.workers import Workers
 from synth.fair_order import fairer
 from synth.flow_search import FLOW, FlowSearch, close_enough, estimated_sends
+from synth.found import Progress
 from synth.groups import Together, check_inside, merged, times_by_group, together
 from synth.problem import Problem
 from synth.recut import even_counts, restated
 from synth.schedule import Schedule
-from synth.search import Progress
 from synth.simulate import time_us, timed
 from synth.verify import replay
 from synth.witness import Witness

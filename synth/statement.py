@@ -9,9 +9,9 @@ import numpy as np
 
 from synth.algorithm import Algorithm
 from synth.collective import ROOTED
+from synth.found import Found
 from synth.frontier import Range
 from synth.problem import Problem
-from synth.search import Found
 from synth.stepwise import Claim
 
 _LONG = 1_000_000  # sends whose time at a further size takes a second

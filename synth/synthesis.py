@@ -11,8 +11,9 @@ from synth.algorithm import Algorithm
 from synth.collective import Collective, parse_name
 from synth.engines.workers import Workers
 from synth.flow_search import folded_question
+from synth.found import ENGINES, Found, Options, Progress
 from synth.problem import Problem, make_problem
-from synth.search import ENGINES, WARM, Found, Options, Progress, search
+from synth.search import WARM, search
 from synth.statement import fastest, statement
 from synth.table import table
 from topologies.errors import InputError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from synth.search import Found
+from synth.found import Found
 from synth.statement import count, size_words, statement, time_words
 
 _MANY = 16

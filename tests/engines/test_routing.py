@@ -14,9 +14,10 @@ from random_problems import random_problem, random_topology
 
 from synth.collective import Floats, Ints
 from synth.engines.allowed import Allowed
-from synth.engines.flow import Plan, Router, Sends, best_of, reversed_wires
+from synth.engines.flow import Sends, best_of
 from synth.engines.paths import narrow_pass
 from synth.engines.prices import Market, cost_of, hop_table, set_prices
+from synth.engines.routes import Plan, Router, reversed_wires
 from synth.engines.trees import row_parents, tree_pass
 from synth.engines.wires import Wires, wires
 from synth.problem import Problem, make_problem

@@ -26,13 +26,14 @@ from synth.collective import Floats, alltoallv
 from synth.engines import flow
 from synth.engines.workers import Workers
 from synth.fold import FOLDABLE, expand, fold
+from synth.found import Options
 from synth.frontier import LARGEST
 from synth.prices import from_loads
 from synth.problem import Problem, make_problem
 from synth.proof import digest, proof_path, save_proof
 from synth.schedule import Schedule
 from synth.schedule_file import load_schedule, write_schedule
-from synth.search import Options, search
+from synth.search import search
 from synth.simulate import time_us, timed
 from synth.statement import statement
 from synth.verify import SLACK, Refused, replay
