@@ -19,8 +19,8 @@ from emit.lower import goal_columns, lower
 from emit.msccl import NAMES, write_msccl
 from synth.found import Found
 from synth.frontier import Range
-from synth.problem import Problem
-from synth.statement import question, row
+from synth.problem import Problem, question
+from synth.statement import row
 from topologies.errors import InputError
 
 FORMAT = "synth-index-1"

@@ -120,9 +120,8 @@ def table(done: Iterable[tuple[Row, Answer]]) -> str:
         ours, limit = gbs_of(row, answer)
         known = {theirs.system: theirs for theirs in row.theirs}
         figures = [three(ours), three(limit)] if answer.row else ["**failed**", "–"]
-        line = [
-            row.collective, row.topo, size_words(row.size), *figures, gap_words(answer.gap), seconds_words(answer.seconds),
-        ]  # fmt: skip
+        gap, took = gap_words(answer.gap), seconds_words(answer.seconds)
+        line = [row.collective, row.topo, size_words(row.size), *figures, gap, took]
         for system in systems:
             theirs = known.get(system)
             if theirs is None:
@@ -179,11 +178,11 @@ def text(
         + "\n".join(notes)
     )
     parts = [
-        f"Whole commands in fresh processes, `synth COLLECTIVE --topo T --size BYTES --budget {budget}`, one run, compiled"
-        " code found on disk. GB/s are size / time of the replayed schedule (size as nccl-tests has it: the output of an"
-        " allgather, a rank's buffer of an all-to-all or allreduce; MB and GB are powers of ten). The limit is size /"
-        " bound: no schedule on this network has more. Others' figures are as published, in their own models and by"
-        " their own solvers, whose seconds are in brackets where they are published.",
+        f"Whole commands in fresh processes, `synth COLLECTIVE --topo T --size BYTES --budget {budget}`, one run,"
+        " compiled code found on disk. GB/s are size / time of the replayed schedule (size as nccl-tests has it: the"
+        " output of an allgather, a rank's buffer of an all-to-all or allreduce; MB and GB are powers of ten). The"
+        " limit is size / bound: no schedule on this network has more. Others' figures are as published, in their own"
+        " models and by their own solvers, whose seconds are in brackets where they are published.",
         "Ours is below a published figure, or later than its goal, at:\n\n" + "\n".join(late)
         if late
         else f"No published figure within the limit is above ours; no command took over {GOAL_S:g} s.",
@@ -192,8 +191,8 @@ def text(
         "Links of 50 GB/s and 0.2 µs. Pipe-Sol is PipeComm's own; TE-CCL and TACCL as PipeComm measured them.",
         table(meshes),
         "## Two chassis: TE-CCL and TACCL",
-        "2 × NDv2: DGX-1 meshes, NVLink pairs of 50 or 25 GB/s at 0.7 µs, one NIC of 12.5 GB/s a node at 1.3 µs. 2 × DGX-2:"
-        " 125 GB/s a GPU into the switch, 0.35 µs a hop, 8 NICs of 12.5 GB/s a node at 2.6 µs.",
+        "2 × NDv2: DGX-1 meshes, NVLink pairs of 50 or 25 GB/s at 0.7 µs, one NIC of 12.5 GB/s a node at 1.3 µs."
+        " 2 × DGX-2: 125 GB/s a GPU into the switch, 0.35 µs a hop, 8 NICs of 12.5 GB/s a node at 2.6 µs.",
         table(chassis),
         *([dagger] if notes else []),
     ]

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -148,18 +148,16 @@ class Processes:
 
     def _checked(self, words: str, ended: Ended, first_s: float, limit_s: float) -> Answer:
         plain = Answer(words, ended.seconds, ended.peak_mb, first_s)
-        if ended.code != 0:
-            why = ended.err.strip()[-200:] or ended.out.strip()[-200:] or f"exit {ended.code}"
-            why = f"stopped after {limit_s:g} s" if ended.code is None else why
-            return Answer(words, ended.seconds, ended.peak_mb, first_s, wrong=" ".join(why.split()))
+        if ended.code is None:
+            return replace(plain, wrong=f"stopped after {limit_s:g} s")
         try:
             said: dict[str, Any] = json.loads(ended.out)
             row = said["algorithms"][0]
-        except (ValueError, LookupError) as error:
-            wrong = f"no answer can be read: {error!r}"
-            return Answer(words, plain.seconds, plain.peak_mb, first_s, wrong=wrong)
+        except (ValueError, LookupError):
+            lines = ended.err.strip().splitlines() or [f"no answer, exit {ended.code}"]
+            return replace(plain, wrong=lines[-1][:300])
         checked, wrong = self.proved(row, limit_s)
-        return Answer(words, plain.seconds, plain.peak_mb, first_s, said, checked, wrong)
+        return replace(plain, said=said, checked=checked, wrong=wrong)
 
     def proved(self, row: Mapping[str, Any], limit_s: float = LIMIT_S) -> tuple[str, str]:
         """What `synth prove` says of an algorithm's files, and what is wrong with them (empty: nothing)."""

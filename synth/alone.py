@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -23,17 +23,27 @@ from synth.prices import from_loads
 from synth.problem import Problem
 from synth.schedule import Schedule
 from synth.search import merged_bound, search
-from synth.simulate import time_us, timed
+from synth.simulate import US_PER_BYTE_AT_1_GBS, time_us, timed
 from synth.verify import replay
-from topologies.subnetwork import links_among
+from topologies.subnetwork import links_among, ranges
 
-__all__ = ["Alone", "answer_alone", "each_alone", "one_chunk", "parts_alone", "shared_name", "tightened"]
+__all__ = [
+    "Alone",
+    "answer_alone",
+    "busy_us",
+    "each_alone",
+    "one_chunk",
+    "parts_alone",
+    "shared_name",
+    "tightened",
+]
 
 Say = Callable[[str], None]
 
 _COMPARED = 300_000  # sends up to which what a vendor library would run is tried too
 _FEW = 16  # ranks up to which the interpreted router is tried too
 _ROUTE_BUDGET_S = 5.0  # of which it counts a part as work, not by the clock
+_QUICK = 256  # ranks up to which no bound by prices takes long
 _LINEAR_S = 10.0  # at most, for a linear program's bound
 _SHARE = 0.75  # of the time, for the schedule; the rest is for the bound
 
@@ -129,18 +139,16 @@ def answer_alone(
             found += [served.algorithm for served in more.ranges]
             bound = merged_bound(bound, list(more.bound.witnesses))
     best_us = min((a.time_us(size_bytes) for a in found), default=np.inf)
-    loads: Floats | None = None
     if best_us > bound.at(size_bytes)[0] * close_enough(0):
-        flow = FlowSearch(
-            problem, bound, add, size=size, chunks=chunks, deadline=begun + _SHARE * budget_s, say=say
-        )
-        flow.run()
-        loads = flow.loads
+        until = begun + _SHARE * budget_s
+        FlowSearch(problem, bound, add, size=size, chunks=chunks, deadline=until, say=say).run()
     best = min(found, key=lambda a: (a.time_us(size_bytes), len(a.schedule)))
+    schedule = timed(best.problem, best.schedule, size_bytes)
+    enough_us = best.time_us(size_bytes) / close_enough(0)
     bound = tightened(
-        problem, bound, best.time_us(size_bytes), size_bytes, loads, workers, begun + budget_s, say
+        problem, bound, (best.problem, schedule), size_bytes, enough_us, workers, begun + budget_s, say
     )
-    return Alone(best.problem, timed(best.problem, best.schedule, size_bytes), best.engine, bound)
+    return Alone(best.problem, schedule, best.engine, bound)
 
 
 def each_alone(
@@ -229,31 +237,38 @@ def _first_of_a_kind(asked: Together, alike: Alike) -> list[tuple[int, tuple[int
 def tightened(
     problem: Problem,
     bound: Bound,
-    best_us: float,
+    best: tuple[Problem, Schedule],
     size_bytes: float,
-    loads: Floats | None,
+    enough_us: float,
     workers: Workers,
     deadline: float,
     say: Say = lambda _: None,
+    quick: bool = False,
 ) -> Bound:
-    """More work on a bound, dearer and dearer, as long as the best time is not near it.
+    """More work on a bound, dearer and dearer, until it is `enough_us`.
 
     Args:
-        loads: how long a good plan keeps each resource busy in µs, shape (nresources,), or None.
-        deadline: of `time.monotonic()`; what is quick is done even after it.
+        best: the best plan, of the problem with any number of chunks; what it keeps busy says where to look.
+        deadline: of `time.monotonic()`; what is quick for so many ranks is done even after it.
+        quick: nothing else is done.
     """
 
-    def near() -> bool:
-        return best_us <= bound.at(size_bytes)[0] * close_enough(0)
+    def far() -> bool:
+        return bound.at(size_bytes)[0] < enough_us
 
-    if not near():
+    if far():
+        say("bound: prices")  # a good plan's loads say much already
+        bound = merged_bound(bound, [from_loads(problem, busy_us(*best))])
+    if quick:
+        return bound
+    if far():
         say("bound: cuts")
         bound = merged_bound(bound, [*prove(problem, max_flow=True).witnesses])
-    if not near() and loads is not None and len(loads) == problem.network.nresources:
-        say("bound: prices")
-        bound = merged_bound(bound, [from_loads(problem, loads, rounds=10)])
+    if far() and (problem.nranks <= _QUICK or time.monotonic() < deadline):
+        say("bound: prices, improved")
+        bound = merged_bound(bound, [from_loads(problem, busy_us(*best), rounds=10)])
     left = min(_LINEAR_S, deadline - time.monotonic())
-    if not near() and left > 0:
+    if far() and left > 0:
         say("bound: linear program")
         witness = lengths_witness(problem, workers, left)
         if witness is not None:
@@ -261,14 +276,26 @@ def tightened(
     return bound
 
 
-def parts_alone(asked: Together, schedule: Schedule) -> list[tuple[Problem, Schedule]]:
-    """Each group's sends of the union's schedule as a schedule of the group's problem by itself (`groups.alone`).
+def busy_us(problem: Problem, schedule: Schedule) -> Floats:
+    """How long a timed schedule keeps each resource busy, shape (nresources,)."""
+    net = problem.network
+    count = np.diff(net.uses_ptr)[schedule.link]
+    used = net.uses_idx[ranges(net.uses_ptr[schedule.link], count)]
+    work = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk] * US_PER_BYTE_AT_1_GBS
+    return np.bincount(used, np.repeat(work, count), net.nresources) / net.capacity_gbs
+
+
+def parts_alone(
+    asked: Together, schedule: Schedule, groups: Sequence[int] | None = None
+) -> Iterator[tuple[Problem, Schedule]]:
+    """Each group's sends (or those of some groups) as a schedule of the group's problem by itself, `groups.alone`.
 
     Raises verify.Refused where a chunk is at a rank at which its group's may not be.
     """
-    found = []
-    for whole, (problem, part) in zip(alone(asked), split(asked, schedule), strict=True):
+    parts = split(asked, schedule)
+    for group in range(len(parts)) if groups is None else groups:
+        problem, part = parts[group]
+        (whole,) = alone(asked, [group])
         place = {rank: i for i, rank in enumerate(whole.ranks)}
         links = links_among(whole.network, np.array([place[rank] for rank in problem.ranks]))[0]
-        found.append((whole, replace(part, link=links[part.link])))
-    return found
+        yield whole, replace(part, link=links[part.link])

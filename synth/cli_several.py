@@ -152,7 +152,7 @@ def saved(found: Several, folder: str | Path, *, proof: bool = False) -> list[Pa
     if group is not None:
         own = found.alone[group]
         at_size = timed(problem, found.algorithm.schedule, size)
-        problem, part = parts_alone(found.asked, at_size)[group]
+        ((problem, part),) = parts_alone(found.asked, at_size, [group])
         replay(problem, part)  # at the union's times
         path = write_schedule(where / f"{name}-group{group}.synth", problem, part, found.algorithm.engine)
         paths += [

@@ -28,6 +28,8 @@ _VERY_MANY = 1_000_000
 SEVERAL = 20_000  # sends from which on a search takes many seconds
 _FEW_SENDS = 10_000  # up to which all ways are tried
 _SHORT = 0.02  # of the latency: a chunk is on a link at least so long
+_LIKELY = 20  # latencies that a chunk is on a link where latency hardly counts
+_LIKELY_SENDS = 50_000
 _WORTH = 0.003  # a step to more chunks must gain this part, or it was the last but one
 
 Add = Callable[[Problem, Schedule, int], float]  # (problem, schedule, message size) → µs at that size
@@ -73,10 +75,9 @@ class FlowSearch:
         sends = estimated_sends(problem)
         if size is None and sends > EXPANDED:
             self.sizes = self.sizes[:1]  # so large an answer is made once
-        # an all-reduce is cut into a share a rank
-        self.unit = problem.collective.nranks if problem.collective.name == "allreduce" else 1
-        if problem.fold is not None and problem.collective.chunks % self.unit == 0:
-            self.unit = 1  # a fold is of shares already
+        # an all-reduce is cut into a share a rank; a fold's chunks are shares already
+        shares = problem.collective.name == "allreduce" and problem.fold is None and chunks is None
+        self.unit = problem.collective.nranks if shares else 1
         self.sends = sends * self.unit
 
     def run(self) -> None:
@@ -91,25 +92,27 @@ class FlowSearch:
                 best = min(best, self._try(trial, best))
 
     def _trials(self, size: int) -> Iterator[Trial]:
-        """From few chunks to many while that gains; then, with the best number, more passes."""
+        """From a likely number of chunks to more, then to fewer, while that gains; then longer with the best."""
         ways = self._ways(size)
-        best, at, idle = np.inf, 1, 0
-        for chunks in self._counts(size):
-            before = best
-            sends = self.sends * chunks
-            passes = 3 if sends > 3 * MOST_SENDS else 6 if sends > _MANY else 12
-            for way in ways[: 4 if sends <= _FEW_SENDS else 2 if passes > 3 else 1]:
-                self.took = np.inf
-                yield replace(way, chunks=chunks, passes=passes)
-                if self.took > 1.3 * best and chunks > 1 and len(ways) > 2:
-                    ways = [w for w in ways if w is not way]  # not the way to go here
-                if self.took < best:
-                    best, at = self.took, chunks
-            idle = 0 if best < before * (1 - _WORTH) else idle + 1
-            if idle > 1:
-                break
-        # closer to the best number of chunks, and longer
-        near = [at] if self.pinned is not None else [2 * at, at, max(1, at // 2)]
+        best, at = np.inf, 1
+        lists = self._counts(size)
+        for counts in lists:
+            idle = 0
+            for chunks in counts:
+                before = best
+                sends = self.sends * chunks
+                passes = 3 if sends > 3 * MOST_SENDS else 6 if sends > _MANY else 12
+                for way in ways[: 4 if sends <= _FEW_SENDS else 2 if passes > 3 else 1]:
+                    self.took = np.inf
+                    yield replace(way, chunks=chunks, passes=passes)
+                    if self.took > 1.3 * best and len(ways) > 2:
+                        ways = [w for w in ways if w is not way]  # not the way to go here
+                    if self.took < best:
+                        best, at = self.took, chunks
+                idle = 0 if best < before * (1 - _WORTH) else idle + 1
+                if idle > 1:
+                    break
+        near = [2 * at, at, max(1, at // 2)] if self.pinned is None else [at] if lists else []
         for chunks in dict.fromkeys(near):
             if self.sends * chunks <= self.most_sends:
                 for way in self._ways(size):
@@ -127,19 +130,25 @@ class FlowSearch:
             kinds = [(0.0, False, 0.05), (1.0, False, 0.05), (0.5, False, 0.05), (0.0, False, 0.2)]
         return [Trial(size, 1, 1, depth, narrow, bias) for depth, narrow, bias in kinds]
 
-    def _counts(self, size: int) -> Iterator[int]:
+    def _counts(self, size: int) -> list[list[int]]:
+        """Numbers of chunks to try, each list as long as it gains."""
         if self.pinned is not None:
-            if self.pinned % self.unit == 0:
-                yield self.pinned // self.unit
-            return
+            whole, rest = divmod(self.pinned, self.problem.collective.chunks)
+            return [] if rest else [[whole]]
         # a chunk that is over in no time beside its latency need not be cut
         net, collective = self.problem.network, self.problem.collective
-        least = _SHORT * float(net.alpha_us.min()) * float(net.bandwidth_gbs.max()) * 1e3
+        latency_bytes = float(net.alpha_us.min()) * float(net.bandwidth_gbs.max()) * 1e3
         bytes_each = float(collective.fraction.max()) * size / self.unit
-        chunks = 1
-        while chunks == 1 or (self.sends * chunks <= self.most_sends and bytes_each / chunks >= least):
-            yield chunks
-            chunks *= 4
+        counts = [1]
+        while self.sends * counts[-1] * 4 <= self.most_sends and (
+            bytes_each / (counts[-1] * 4) >= _SHORT * latency_bytes
+        ):
+            counts.append(counts[-1] * 4)
+        likely = sum(
+            bytes_each / chunks >= _LIKELY * latency_bytes and self.sends * chunks <= _LIKELY_SENDS
+            for chunks in counts[1:]
+        )
+        return [counts[likely:], counts[:likely][::-1]]
 
     def _try(self, trial: Trial, best: float) -> float:
         from synth.engines import flow  # brings Numba
@@ -197,13 +206,15 @@ def mean_hops(nranks: int, nlinks: int) -> float:
 
 
 def folded_question(
-    topology: Topology, name: str, group: Sequence[int], relays: Sequence[int]
+    topology: Topology, name: str, group: Sequence[int], relays: Sequence[int], chunks: int | None
 ) -> Problem | None:
     """A named collective folded, where it is so large that it is not written out in full; else None."""
     k = len(group)
     if relays or name not in FOLDABLE or k * k <= EXPANDED // 4:
         return None
     found = fold(topology, name, 1, None if k == topology.nranks and list(group) == list(range(k)) else group)
+    if found is not None and chunks is not None and chunks % found.collective.chunks:
+        return None  # a fold of an allreduce has whole shares
     if found is None or found.fold is None or estimated_sends(found) * found.fold.order <= EXPANDED:
         return None
     return found

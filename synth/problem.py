@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from synth.collective import Collective, Floats, Ints, named, subdivided
+from synth.collective import ROOTED, Collective, Floats, Ints, named, subdivided
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -72,6 +73,18 @@ class Problem:
     def link_name(self, link: int) -> str:
         net = self.network
         return f"{self.ranks[int(net.src[link])]}→{self.ranks[int(net.dst[link])]}"
+
+
+def question(problem: Problem) -> dict[str, Any]:
+    """Collective, topology, group (topology ranks in order), relays, and the root's rank or None."""
+    collective = problem.collective
+    return {
+        "collective": collective.name,
+        "topology": problem.topology.name,
+        "group": list(problem.group),
+        "relays": list(problem.relays),
+        "root": problem.group[collective.root] if collective.name in ROOTED else None,
+    }
 
 
 def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
@@ -200,7 +213,7 @@ def _missing(collective: Collective, distance: Ints, nranks: int) -> tuple[int, 
     return None
 
 
-def _strongly_connected(net: Network) -> bool:
+def strongly_connected(net: Network) -> bool:
     """Whether every rank reaches every other."""
     for src, dst in ((net.src, net.dst), (net.dst, net.src)):
         found = np.zeros(net.nranks, dtype=bool)
@@ -219,7 +232,7 @@ def _strongly_connected(net: Network) -> bool:
 
 def _check_connected(problem: Problem) -> None:
     net, topology = problem.network, problem.topology
-    if _strongly_connected(net):
+    if strongly_connected(net):
         return
     gap = _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks)
     if gap is None:

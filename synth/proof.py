@@ -25,8 +25,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from synth.collective import ROOTED
 from synth.problem import Problem
+from synth.problem import question as asked_of
 from synth.stored_columns import json_object, opened, origin_of, replaced
 from synth.witness import Witness, recompute
 from topologies.errors import InputError
@@ -200,13 +200,8 @@ def _recomputed(
 
 def question(problem: Problem, size_bytes: float) -> dict[str, Any]:
     """What is asked, as files state it: ranks are the topology's, root is None where there is none."""
-    collective = problem.collective
     return {
-        "collective": collective.name,
-        "topology": problem.topology.name,
-        "group": list(problem.group),
-        "relays": list(problem.relays),
-        "root": problem.group[collective.root] if collective.name in ROOTED else None,
+        **asked_of(problem),
         "size_bytes": float(size_bytes),
         "fold": None if problem.fold is None else [list(shift) for shift in problem.fold.shifts],
     }

@@ -8,26 +8,13 @@ from typing import Any
 import numpy as np
 
 from synth.algorithm import Algorithm
-from synth.collective import ROOTED
 from synth.found import Found
 from synth.frontier import Range
-from synth.problem import Problem
+from synth.problem import Problem, question
 from synth.stepwise import Claim
 
 _LONG = 1_000_000  # sends whose time at a further size takes a second
 OPTIMAL = 1 + 1e-9  # time / bound up to which rounding, and nothing else, keeps them apart
-
-
-def question(problem: Problem) -> dict[str, Any]:
-    """Collective, topology, group (topology ranks in order), relays, and the root's rank or None."""
-    collective = problem.collective
-    return {
-        "collective": collective.name,
-        "topology": problem.topology.name,
-        "group": list(problem.group),
-        "relays": list(problem.relays),
-        "root": problem.group[collective.root] if collective.name in ROOTED else None,
-    }
 
 
 def alpha_words(problem: Problem) -> str:

@@ -153,7 +153,9 @@ def ask(
 
     def stated(where: Topology) -> Problem:
         plain = isinstance(collective, str) and (steps, rounds, root) == (None, None, None)
-        small = folded_question(where, parse_name(str(collective)), members, outsiders) if plain else None
+        small = (
+            folded_question(where, parse_name(str(collective)), members, outsiders, chunks) if plain else None
+        )
         return small or make_problem(where, collective, members, outsiders, root=root)
 
     problem = stated(topology)

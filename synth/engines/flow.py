@@ -17,9 +17,10 @@ from synth.collective import Floats, Ints
 from synth.engines.allowed import Allowed
 from synth.engines.growth import grow
 from synth.engines.listing import listed, urgencies
-from synth.engines.routes import Plan, Router, running
+from synth.engines.routes import Plan, Router, reversed_wires, running
 from synth.engines.trees import row_parents
 from synth.engines.wires import wires
+from synth.passes import reversible
 from synth.problem import Problem
 from synth.schedule import Schedule, untimed
 
@@ -139,40 +140,48 @@ class Sends:
 
 
 def growable(problem: Problem) -> bool:
-    """Whether nearly everybody wants every chunk, so that growing it in time is worth a try."""
+    """Whether nearly everybody wants every chunk, or adds to it, so that growing it in time is worth a try."""
     collective = problem.collective
-    wanted = len(collective.post) / max(1, collective.nchunks)
-    return (
-        not collective.reducing
-        and wanted > 0.5 * problem.nranks
-        and collective.nchunks * problem.nranks <= 400_000_000
-    )
+    if collective.reducing and not reversible(collective):
+        return False
+    wanted = len(collective.pre if collective.reducing else collective.post) / max(1, collective.nchunks)
+    return wanted > 0.5 * problem.nranks and collective.nchunks * problem.nranks <= 400_000_000
 
 
 def grown(problem: Problem, size_bytes: float) -> Answer | None:
-    """A schedule grown in time; None where some goal is reached only through ranks that want nothing."""
+    """A schedule grown in time; None where some goal is reached only through ranks that want nothing.
+
+    A sum that one rank wants is grown from there over the links the other way round, and read backwards.
+    """
     collective = problem.collective
+    back = collective.reducing
     net = wires(problem.network)
+    over = reversed_wires(net) if back else net
+    first, last = (collective.post, collective.pre) if back else (collective.pre, collective.post)
     wanted = np.zeros((collective.nchunks, problem.nranks), dtype=bool)
-    wanted[collective.post[:, 1], collective.post[:, 0]] = True
-    wanted[collective.pre[:, 1], collective.pre[:, 0]] = False
+    wanted[last[:, 1], last[:, 0]] = True
+    wanted[first[:, 1], first[:, 0]] = False
     total = int(wanted.sum())
     work = collective.chunk_bytes(size_bytes) * 1e-3
     eps = float(work.min()) / float(net.bandwidth_gbs.max()) * 1e-9
-    chunk, link, start = grow(net, wanted, *collective.holders, work, 0, eps)
+    chunk, link, start = grow(over, wanted, *(collective.goals if back else collective.holders), work, 0, eps)
     if len(chunk) < total:
         return None
     order = np.argsort(chunk, kind="stable")
     ptr = running(np.bincount(chunk, minlength=collective.nchunks))
-    _, depth = row_parents(net, ptr, link[order])
+    _, depth = row_parents(over, ptr, link[order])
     step = np.empty(len(chunk), dtype=np.int64)
     step[order] = depth
     lane = net.lane[link]
-    took = float((start + work[chunk] / net.bandwidth_gbs[lane] + net.alpha_us[lane]).max(initial=0.0))
+    end = start + work[chunk] / net.bandwidth_gbs[lane] + net.alpha_us[lane]
+    if back:
+        rows = np.argsort(-end, kind="stable")
+        chunk, link, step = chunk[rows], link[rows], step.max(initial=0) - step[rows]
     uses = np.diff(problem.network.uses_ptr)[link]
     used = problem.network.uses_idx[np.repeat(problem.network.uses_ptr[link], uses) + _within(uses)]
     load = np.bincount(used, np.repeat(work[chunk], uses), len(net.capacity_gbs)) / net.capacity_gbs
-    return Answer(took, untimed(chunk, link, step, np.zeros(len(chunk), dtype=bool)), load)
+    schedule = untimed(chunk, link, step, np.full(len(chunk), back))
+    return Answer(float(end.max(initial=0.0)), schedule, load)
 
 
 def _within(counts: Ints) -> Ints:

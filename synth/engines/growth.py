@@ -106,7 +106,7 @@ def grow(
             fits = not busy[where]
             for j in range(net.uses_ptr[where], net.uses_ptr[where + 1]):
                 r = net.uses_idx[j]
-                if used[r] + net.bandwidth_gbs[where] > net.capacity_gbs[r] * (1 + 1e-9):
+                if used[r] + net.bandwidth_gbs[where] > net.capacity_gbs[r] * (1 + 1e-12):
                     fits = False
             if not fits:
                 continue

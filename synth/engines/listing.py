@@ -294,7 +294,7 @@ def _run(
             fits = not busy[where]
             for j in range(uses_ptr[where], uses_ptr[where + 1]):
                 r = uses_idx[j]
-                if used[r] + rate[where] > capacity[r] * (1 + 1e-9):
+                if used[r] + rate[where] > capacity[r] * (1 + 1e-12):
                     fits = False
             if not fits:
                 continue

@@ -12,7 +12,8 @@ from synth.engines.paths import narrow_pass
 from synth.engines.prices import Market, hop_table, set_prices
 from synth.engines.trees import tree_pass
 from synth.engines.wires import Wires, wires
-from synth.problem import Problem
+from synth.passes import owners as owners_in_reach
+from synth.problem import Problem, strongly_connected
 from topologies.errors import InputError
 
 _SHARPNESS = (8.0, 12.0, 20.0, 30.0, 40.0, 60.0, 80.0)  # of the prices, pass by pass
@@ -78,7 +79,7 @@ class Router:
         self.owned = self.parts = none
         self.sources = holders
         if collective.reducing:
-            sums = collective.reduces
+            sums = collective.reduces & (np.diff(self.goals[0]) > 0)  # what nobody wants is not gathered
             self.owned = one_each(np.flatnonzero(sums), owners(problem)[sums], collective.nchunks)
             self.parts = only(holders, sums)
             self.sources = merged(self.owned, only(holders, ~sums))
@@ -131,7 +132,7 @@ class Router:
             if missed or lost:
                 raise InputError(
                     f"{self.problem.collective.name}: {missed + lost} chunks cannot get to where they are wanted over"
-                    " the ranks that may hold them; let others relay: --relay all"
+                    " the ranks that may hold them; another group or relays may help"
                 )
         self.passes += 1
         return Plan(*self.gathering, *self.spreading, market.load.copy())
@@ -139,17 +140,16 @@ class Router:
     def _reprice(self) -> None:
         market, net = self.market, self.net
         beta = _SHARPNESS[min(self.passes, len(_SHARPNESS) - 1)]
-        if self.passes:
-            target = float(market.load.max(initial=0.0))
-        else:
-            sends = self.work * (np.diff(self.goals[0]) + np.diff(self.parts[0]))
-            if self.narrow:
-                sends = self.work * np.diff(self.path_ptr)
-            target = max(float(sends.sum()) / float(net.bandwidth_gbs.sum()), self.likely_us)
-        market.knobs[:] = beta, max(target, 1e-12)
+        sends = self.work * (np.diff(self.goals[0]) + np.diff(self.parts[0]))
+        if self.narrow:
+            sends = self.work * np.diff(self.path_ptr)
+        even = max(float(sends.sum()) / float(net.bandwidth_gbs.sum()), self.likely_us, 1e-12)
+        target = max(float(market.load.max(initial=0.0)), 1e-12) if self.passes else even
+        market.knobs[:] = beta, target
         # short ways win among ways of one price, and over all others where latency is what counts
+        weight = self.bias * np.exp(beta * (min(even / target, 1.0) - 1.0))
+        weight += self.latency_us / (self.latency_us + target)
         mean = max(float(self.work.mean()), 1e-12) if len(self.work) else 1.0
-        weight = self.bias + self.latency_us / max(self.latency_us + target, 1e-12)
         market.bias[:] = weight * net.alpha_us / mean + weight / net.bandwidth_gbs
         set_prices(net, market)
 
@@ -197,6 +197,8 @@ def merged(one: tuple[Ints, Ints], two: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
 def owners(problem: Problem) -> Ints:
     """Where each sum comes together: at those that want it in turn. Shape (chunks,); 0 where nobody does."""
     collective = problem.collective
+    if not strongly_connected(problem.network):
+        return owners_in_reach(problem)
     ptr, ranks = collective.goals
     count = np.diff(ptr)
     block = max(1, -(-collective.nchunks // collective.nranks))

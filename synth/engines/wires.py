@@ -99,7 +99,7 @@ def _lanes(net: Network) -> tuple[Ints, Ints]:
     tightest = np.full(net.nlinks, np.inf)
     np.minimum.at(tightest, rows, net.capacity_gbs[net.uses_idx])
     # links that could be busy at once although they use the same: each is a lane of its own
-    apart = tightest >= 2 * net.bandwidth_gbs * (1 - 1e-9)
+    apart = tightest >= 2 * net.bandwidth_gbs * (1 - 1e-12)
     alone = np.where(apart, np.arange(net.nlinks), -1.0)
     _, first, lane = np.unique(
         np.column_stack([table, alone]), axis=0, return_index=True, return_inverse=True

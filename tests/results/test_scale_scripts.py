@@ -1,0 +1,274 @@
+"""The scripts about large problems, each on a tiny case; no wall time is asserted."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import growth
+import process_groups
+import published
+import pytest
+import scale
+import scale_runs
+from scale_runs import Answer, Ended, Processes
+
+from synth.collective import named
+from synth.engines.workers import Workers
+from synth.groups import Member
+from synth.several import plan
+from topologies.load import load
+
+TINY = ("alltoall", "--topo", "ring:4", "--size", "1M", "--engine", "route")
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Processes]:
+    with Processes() as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def tiny(processes: Processes) -> Answer:
+    return processes.asked(*TINY, times=1)
+
+
+def _answer(gap: float = 1.003, seconds: float = 2.0, **row: Any) -> Answer:
+    figures = {
+        "gap": gap, "sends": 12, "chunks": 1, "time_us": gap * 100, "bound_us": 100.0, "shown_bytes": 1 << 30,
+        "proof": "cut {0}, 100 GB/s", "vs_baseline": 1.5, **row,
+    }  # fmt: skip
+    said = {"algorithms": [figures], "group": [0, 1, 2, 3], "seconds": seconds / 2}
+    return Answer("alltoall --topo ring:4", seconds, 50.0, 0.0, said, "right, 1.0 s")
+
+
+def _cells(table: str) -> list[list[str]]:
+    """The cells of a Markdown table, titles first; every line has as many."""
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert len({len(line) for line in lines}) == 1
+    return [lines[0], *lines[2:]]
+
+
+def test_a_whole_command_is_measured_and_proved_again(tiny: Answer) -> None:
+    assert not tiny.wrong
+    assert tiny.checked.startswith("right")
+    assert 1 <= tiny.gap < 2
+    assert tiny.peak_mb > 10
+    assert tiny.question == "alltoall --topo ring:4 --size 1M --engine route"
+
+
+def test_a_refused_command_and_a_slow_one_are_told(processes: Processes) -> None:
+    refused = processes.asked("alltoall", "--topo", "no-such", "--size", "1M", times=1)
+    assert "no-such" in refused.wrong
+    assert math.isinf(refused.gap)
+    assert "failed" in scale.table([(scale.Row("alltoall", "no-such", (), 1.0, 1.01), refused)])
+    assert scale_runs.faults([refused])[0].startswith("- `alltoall --topo no-such")
+    assert scale_runs.run_watched(["sleep", "30"], 0.1).code is None
+
+
+def test_peak_memory_is_seen() -> None:
+    ended = scale_runs.run_watched([sys.executable, "-c", "x = b'1' * 150_000_000; print(len(x))"], 60)
+    assert (ended.code, ended.out.strip()) == (0, "150000000")
+    assert 150 < ended.peak_mb < 400
+
+
+def test_a_go_that_compiles_is_run_again(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([9.0, 1.0, 3.0, 2.0])
+
+    def go(_command: object, _limit_s: float = 0.0) -> Ended:
+        took = next(seconds)
+        if took > 5:
+            (processes.cache / "f.nbc").write_bytes(b"")
+        return Ended(took, 0, json.dumps({"algorithms": [{"gap": 1.5}]}), "", 20.0)
+
+    monkeypatch.setattr(processes, "run", go)
+    monkeypatch.setattr(processes, "proved", lambda *_: ("right", ""))
+    answer = processes.asked("alltoall")
+    assert (answer.first_s, answer.seconds, answer.gap) == (9.0, 2.0, 1.5)
+    assert scale.first_table([answer]).endswith("| 9.0 | 2.0 |")
+
+
+def test_an_answer_whose_files_say_otherwise_is_wrong(processes: Processes, tmp_path: Path) -> None:
+    ended = processes.run([*scale_runs.synth(*TINY), "--proof", "--json", "--out", str(tmp_path)], limit_s=60)
+    row = json.loads(ended.out)["algorithms"][0]
+    assert processes.proved(row)[1] == ""
+    assert "time / bound" in processes.proved({**row, "gap": row["gap"] * 1.01})[1]
+    assert "no schedule" in processes.proved({"gap": 1.0})[1]
+    Path(row["proof_file"]).write_text("{}", encoding="utf-8")
+    assert "synth prove" in processes.proved(row)[1]
+
+
+@pytest.mark.parametrize("reading", ["nic", "uplink"])
+def test_the_two_level_networks_are_what_they_say(reading: str, tmp_path: Path) -> None:
+    path = tmp_path / "two.toml"
+    path.write_text(scale.two_level(reading, 3, 2), encoding="utf-8")
+    topology = load(str(path))
+    assert (topology.nranks, len(topology.switches), topology.nodes.tolist()) == (6, 4, [0, 0, 1, 1, 2, 2])
+    between = topology.bandwidth_gbs == scale.BETWEEN_GBS
+    assert between.sum() == 2 * (6 if reading == "nic" else 3)
+    scale.write_networks(tmp_path)
+    assert load(str(tmp_path / f"two-level-{reading}.toml")).nranks == 256
+
+
+def test_times_as_published() -> None:
+    assert [scale_runs.seconds_of(words) for words in ("18.1 s", "11.68 min", "2.52 h")] == [
+        18.1,
+        pytest.approx(700.8),
+        pytest.approx(9072),
+    ]
+    assert [scale_runs.ratio_words(value) for value in (1.234, 12.34, 1234.0)] == ["1.23", "12.3", "1 234"]
+    assert [scale_runs.gap_words(gap) for gap in (1.0, 1 + 1e-12, 1.00001, 1.01)] == [
+        "1, optimal",
+        "1, optimal",
+        "1.0001",
+        "1.0100",
+    ]
+
+
+def test_goals_that_are_missed_are_told() -> None:
+    row = scale.Row("alltoall", "ring:4", scale.PAIR, 5, 1.01, "2.01 h")
+    assert scale.missed([(row, _answer())]) == []
+    assert len(scale.missed([(row, _answer(gap=1.02)), (row, _answer(seconds=6.0))])) == 2
+    assert "no right answer" in scale.missed([(row, replace(_answer(), wrong="refused"))])[0]
+    # 4 ranks and 1 GiB: a chunk is on a link of 50 GB/s for 5368.7 µs
+    counted = replace(row, goal_s=None, goal_gap=None, hops=3)
+    chunk_us = 2**28 / 50e3
+    assert scale.missed([(counted, _answer(time_us=3 * chunk_us))]) == []
+    assert "3.01 hops" in scale.missed([(counted, _answer(time_us=3.01 * chunk_us))])[0]
+
+
+def test_the_page_of_large_problems(tiny: Answer) -> None:
+    row = scale.Row("alltoall", "ring:4", scale.PAIR, 5, 1.01, "2.01 h", 3)
+    done = [(row, tiny), (replace(row, published="", hops=None), _answer(gap=1.02))]
+    text = scale.text([tiny], done, done, done, done)
+    assert "## Compiling" in text
+    assert "3 618 ×" in scale.table([(row, _answer())], "PCCL")
+    titles, *lines = _cells(scale.table(done, "PCCL", library=True))
+    assert dict(zip(titles, lines[1], strict=True))["time / bound"] == "1.0200"
+    assert dict(zip(titles, lines[1], strict=True))["PCCL, published"] == "–"
+    titles, *lines = _cells(scale.hops_table(done[:1]))
+    assert dict(zip(titles, lines[0], strict=True))["TACOS, hops"] == "3"
+
+
+def test_every_question_of_the_large_problems_is_there() -> None:
+    rows = [*scale.ALLTOALL, *scale.ALLGATHER, *scale.REDUCING, *scale.TWO_LEVEL]
+    assert len({(row.collective, row.topo, row.options) for row in rows}) == len(rows)
+    assert sum(row.hops is not None for row in rows) == 9
+    for row in rows:
+        if not row.topo.endswith(".toml"):
+            load(row.topo)
+
+
+def test_the_fit_finds_an_exponent() -> None:
+    line = growth.fitted([125, 216, 1000], [3 * n**1.7 for n in (125, 216, 1000)])
+    assert (line.exponent, line.factor) == (pytest.approx(1.7), pytest.approx(3.0))
+    points = [growth.Point(side**3, _answer(seconds=1.5 + 1e-6 * side**6)) for side in range(4, 11)]
+    fits = growth.lines_of(1.5, points)
+    assert fits["less the start of a process"].exponent == pytest.approx(2)
+    assert fits["whole command"].exponent < 1
+    points[3] = replace(points[3], answer=replace(points[3].answer, wrong="refused"))
+    assert growth.lines_of(1.5, points)["less the start of a process"].exponent == pytest.approx(2)
+    assert "refused" in growth.text(_answer(seconds=1.5), points)
+    assert growth.lines_of(1.5, points[:2]) == {}
+
+
+def test_the_drawing_is_one_and_the_same() -> None:
+    points = [growth.Point(side**3, _answer(seconds=1.5 + 2e-6 * side**6)) for side in range(4, 11)]
+    drawn = growth.drawing(1.5, points)
+    assert drawn == growth.drawing(1.5, points)
+    root = ET.fromstring(drawn)
+    size = [float(value) for value in root.attrib["viewBox"].split()[2:]]
+    dots = [
+        (float(c.attrib["cx"]), float(c.attrib["cy"]))
+        for c in root.iter("{http://www.w3.org/2000/svg}circle")
+    ]
+    assert len(dots) == 7 + 6 + 2 + 3  # whole, less the start (one is next to nothing), PCCL, the legend
+    assert all(0 < x < size[0] and 0 < y < size[1] for x, y in dots)
+    assert "devices^2.00" in drawn
+
+
+def test_published_bandwidths_beside_ours() -> None:
+    row = published.Row("alltoall", "ndv2:2", published.GB, (published.Theirs("TE-CCL", 3.52, 337),))
+    # 3.125 GB/s is all that is possible, and what is reached
+    full = _answer(gap=1.0, time_us=320_000.0, bound_us=320_000.0)
+    assert published.gbs_of(row, full) == (3.125, 3.125)
+    titles, *lines = _cells(published.table([(row, full)]))
+    cells = dict(zip(titles, lines[0], strict=True))
+    assert (cells["TE-CCL GB/s (s)"], cells["ours / TE-CCL"], cells["limit GB/s"]) == (
+        "3.52 (337) †",
+        "0.89 ×",
+        "3.12",
+    )
+    assert "1.13 × the proved limit of 3.125 GB/s" in published.above([(row, full)])[0]
+    assert published.slower([(row, full)]) == []
+    # below what is published, with room to the limit
+    slow = _answer(gap=1.25, time_us=320_000.0, bound_us=256_000.0)
+    assert published.above([(row, slow)]) == []
+    assert "ours 3.12" in published.slower([(row, slow)])[0]
+    assert "goal 30 s" in published.slower([(row, replace(full, seconds=31.0))])[0]
+    text = published.text([], [(row, full), (row, replace(slow, wrong="refused"))])
+    assert "†" in text
+    assert "refused" in text
+
+
+def test_every_published_bandwidth_is_there() -> None:
+    rows = [*published.MESHES, *published.CHASSIS]
+    assert len(rows) == 12
+    assert sum(len(row.theirs) for row in rows) == 28
+    assert {load(row.topo).nranks for row in rows} == {16, 32, 36}
+
+
+def test_groups_of_every_shape_are_disjoint() -> None:
+    for shape in process_groups.SHAPES:
+        for ranks in process_groups.SIZES:
+            groups = process_groups.groups_of(shape, ranks, 64 // ranks, 64)
+            assert sorted(rank for group in groups for rank in group) == list(range(64))
+            assert groups[:2] == process_groups.groups_of(shape, ranks, 2, 64)
+    assert process_groups.groups_of("strided", 8, 2, 64)[1] == tuple(range(1, 64, 8))
+
+
+def test_two_groups_are_planned_and_proved_again() -> None:
+    question = process_groups.Question("alltoall", "contiguous", 2, 2, 1 << 20, "line:4")
+    with Workers(()) as workers:
+        answer = process_groups.planned(question, 5.0, workers)
+        failed = process_groups.planned(replace(question, topo="line:3"), 5.0, workers)
+    assert answer.wrong == ""
+    assert answer.gap == pytest.approx(1)
+    assert answer.turns == pytest.approx(2)
+    assert failed.wrong == "ValueError: 3 ranks have no 2 groups of 2"
+    assert "failed" in process_groups.table([failed])
+
+
+def test_groups_whose_files_say_otherwise_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [Member((g, g + 1), named("alltoall", 2, 1), 1 << 20) for g in (0, 2)]
+    with Workers(()) as workers:
+        found = plan("line:4", members, relays="all", budget=5.0, workers=workers)
+    assert process_groups.refused(found) == ""
+    other = {"status": "right", "why": "", "time_us": found.makespan_us, "bound_us": found.bound_us / 2}
+    monkeypatch.setattr(process_groups, "checked", lambda _: other)
+    assert "synth prove comes to" in process_groups.refused(found)
+    monkeypatch.undo()
+    found.chosen.times_us[:] *= 2
+    assert process_groups.refused(found).startswith("synth prove")
+
+
+def test_what_groups_come_to() -> None:
+    one = process_groups.Question("alltoall", "random", 4, 1, process_groups.LARGE)
+    alone = process_groups.Planned(one, 10.0, 10.0, 40.0, 10.0, 1.0)
+    both = process_groups.Planned(replace(one, groups=2), 20.0, 16.0, 19.0, 18.0, 1.0, "budget")
+    said = process_groups.goals([alone, both])
+    assert [line.split(": ")[1].split()[0] for line in said] == ["Direct", "time", "slower", "slower"]
+    assert process_groups.goals([alone]) == []
+    assert "1.250, 0.95, 0.90; 1.00 s!" in process_groups.table([alone, both])
+    titles, *lines = _cells(process_groups.summary([alone, both]))
+    assert dict(zip(titles, lines[-1], strict=True))["Direct / time"] == "2.48 × (geometric 1.95, least 0.95)"
+    assert "1 MiB" not in process_groups.text([alone, both], 10.0)
+    asked = process_groups.questions()
+    assert len(asked) == len(set(asked)) == 2 * 3 * 13 + 2 * 3 * 4 * 2
+    assert all(q.ranks * q.groups <= 64 for q in asked)
