@@ -25,6 +25,7 @@ from synth.schedule import Schedule
 from synth.search import merged_bound, search
 from synth.simulate import US_PER_BYTE_AT_1_GBS, time_us, timed
 from synth.verify import replay
+from topologies.errors import InputError
 from topologies.subnetwork import links_among, ranges
 
 __all__ = [
@@ -141,10 +142,17 @@ def answer_alone(
     best_us = min((a.time_us(size_bytes) for a in found), default=np.inf)
     if best_us > bound.at(size_bytes)[0] * close_enough(0):
         until = begun + _SHARE * budget_s
-        FlowSearch(problem, bound, add, size=size, chunks=chunks, deadline=until, say=say).run()
+        try:
+            FlowSearch(problem, bound, add, size=size, chunks=chunks, deadline=until, say=say).run()
+        except InputError:  # of sums where links go one way only
+            if not found:
+                raise
     best = min(found, key=lambda a: (a.time_us(size_bytes), len(a.schedule)))
     schedule = timed(best.problem, best.schedule, size_bytes)
     enough_us = best.time_us(size_bytes) / close_enough(0)
+    if bound.at(size_bytes)[0] < enough_us:
+        # a good plan's loads say much already
+        bound = merged_bound(bound, [from_loads(problem, busy_us(best.problem, schedule))])
     bound = tightened(
         problem, bound, (best.problem, schedule), size_bytes, enough_us, workers, begun + budget_s, say
     )
@@ -243,24 +251,17 @@ def tightened(
     workers: Workers,
     deadline: float,
     say: Say = lambda _: None,
-    quick: bool = False,
 ) -> Bound:
     """More work on a bound, dearer and dearer, until it is `enough_us`.
 
     Args:
         best: the best plan, of the problem with any number of chunks; what it keeps busy says where to look.
         deadline: of `time.monotonic()`; what is quick for so many ranks is done even after it.
-        quick: nothing else is done.
     """
 
     def far() -> bool:
         return bound.at(size_bytes)[0] < enough_us
 
-    if far():
-        say("bound: prices")  # a good plan's loads say much already
-        bound = merged_bound(bound, [from_loads(problem, busy_us(*best))])
-    if quick:
-        return bound
     if far():
         say("bound: cuts")
         bound = merged_bound(bound, [*prove(problem, max_flow=True).witnesses])

@@ -25,12 +25,16 @@ def direct_together(
     """Every message over a fixed shortest way, all groups' at once, and what problem of the groups that solves.
 
     The union's own Direct where everybody may relay and the union has one; else each group's, begun together.
-    None where a group has none, or where it would be too large to be written out.
+    None where a group has none, where it cannot have so many chunks, or where it would be too large.
 
     Args:
         restate: the same groups with other collectives.
         chunks: of every block; as few as Direct needs when None.
     """
+    # an allreduce needs a share a rank
+    shares = [m.collective.nranks for m in asked.members if m.collective.name == "allreduce"]
+    if chunks is not None and any(chunks % share for share in shares):
+        return None
     try:
         if asked.allowed.all():
             found = _whole(asked, restate, chunks)

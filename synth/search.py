@@ -41,7 +41,7 @@ WARM = ("cpsat", "linear")
 _CONSTRUCTIVE_SHARE = 0.1  # of the budget
 _FEW = 8  # ranks up to which the compiled engine is not worth loading: exact search ends there
 _EXACT = 32  # ranks up to which exact search is tried
-_COMPARED = 50_000  # sends up to which baselines are run beside the answer
+_COMPARED = 15_000  # sends up to which baselines are run beside the answer
 
 
 def search(

@@ -195,11 +195,6 @@ def plan(
     dead = dead_ranks(healthy, without)
     for member in members:
         alive(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")
-        k = member.collective.nranks
-        if chunks is not None and member.collective.name == "allreduce" and chunks % k:
-            raise InputError(
-                f"chunks: {chunks} is not possible for allreduce over {k} ranks; it must be a multiple of {k}"
-            )
     if not isinstance(relays, str):
         relays = alive(healthy, dead, relays, "relay")
     topology = hurt(healthy, without, degrade)

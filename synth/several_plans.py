@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from synth.algorithm import Algorithm
-from synth.alone import Alone, each_alone, parts_alone, tightened
+from synth.alone import Alone, busy_us, each_alone, parts_alone, tightened
 from synth.bounds import Bound, prove
 from synth.collective import Collective, Floats, subdivided
 from synth.direct_together import direct_together
@@ -19,9 +20,11 @@ from synth.fair_order import fairer
 from synth.flow_search import FLOW, FlowSearch, close_enough, estimated_sends
 from synth.found import Progress
 from synth.groups import Together, check_inside, merged, times_by_group, together
+from synth.prices import from_loads
 from synth.problem import Problem
 from synth.recut import even_counts, restated
 from synth.schedule import Schedule
+from synth.search import merged_bound
 from synth.simulate import time_us, timed
 from synth.verify import replay
 from synth.witness import Witness
@@ -95,6 +98,7 @@ class Planner:
         self.candidates: list[Candidate] = []
         self.bound = Bound(())
         self.latest: Algorithm | None = None
+        self.priced: Candidate | None = None
         self.ended = ""
         self.seconds = 0.0
         self.begun = time.monotonic()
@@ -114,7 +118,8 @@ class Planner:
             self.bound = prove(self.asked.problem, max_flow=self.asked.problem.nranks <= _CUTS)
             if len(self.asked.members) > 1:
                 self._tighten(quick=True)
-                self._union()
+                with suppress(InputError):  # of sums where links go one way only; other plans are there
+                    self._union()
             self._tighten()
         except KeyboardInterrupt:
             self.ended = "interrupted"
@@ -135,11 +140,23 @@ class Planner:
         if self._least_us() >= enough_us:
             return
         problem = best.asked.problem
-        plan = problem, timed(problem, best.algorithm.schedule, self.size)
-        until = self.begun + self.wish.budget_s
-        self.bound = tightened(
-            self.asked.problem, self.bound, plan, self.size, enough_us, self.workers, until, self._say, quick
-        )
+        at_size = timed(problem, best.algorithm.schedule, self.size)
+        if best is not self.priced:
+            self._say("bound: loads")
+            self.bound = merged_bound(self.bound, [from_loads(self.asked.problem, busy_us(problem, at_size))])
+            self.priced = best
+        if not quick:
+            until = self.begun + self.wish.budget_s
+            self.bound = tightened(
+                self.asked.problem,
+                self.bound,
+                (problem, at_size),
+                self.size,
+                enough_us,
+                self.workers,
+                until,
+                self._say,
+            )
 
     def _settled(self) -> Candidate:
         """The best plan, by times alone that no plan's own part beats."""
@@ -267,11 +284,11 @@ class Planner:
         cut = self._cut()
         bound = Bound((*self.bound.witnesses, *self._own_witnesses()))
         if self.wish.chunks is not None:
-            self._searched(cut, bound, 1)
+            self._searched(cut, bound, pinned=True)
         elif self.inside:
             self._finer_and_finer(cut, bound, 1)
         else:
-            self._searched(cut, bound, None)
+            self._searched(cut, bound)
             finest = 4 * max(_parts(c, cut) for c in self.candidates if c.way == TOGETHER)
             # beyond the number of sends that is only estimated
             if finest * estimated_sends(cut.problem) > _MOST_SENDS:
@@ -289,13 +306,13 @@ class Planner:
             late = len(made) > 0 and time.monotonic() >= until
             if best_us <= enough_us or sends * parts > _MOST_SENDS or late:
                 break
-            self._searched(cut.with_chunks(parts), bound, 1)
+            self._searched(cut.with_chunks(parts), bound, pinned=True)
             took_us = min(c.makespan_us for c in self.candidates if c.way == TOGETHER)
             idle = 0 if took_us < best_us * (1 - _WORTH) else idle + 1
             parts *= 4
 
-    def _searched(self, cut: Together, bound: Bound, chunks: int | None) -> None:
-        """Plans by the engine, with so many parts of every chunk of `cut`."""
+    def _searched(self, cut: Together, bound: Bound, pinned: bool = False) -> None:
+        """Plans by the engine, with the chunks of `cut` or, where they are not pinned, more."""
         first = cut.problem.collective.nchunks
 
         def add(problem: Problem, schedule: Schedule, _size: int) -> float:
@@ -307,7 +324,7 @@ class Planner:
             bound,
             add,
             size=max(1, round(self.size)),
-            chunks=chunks,
+            chunks=cut.problem.collective.chunks if pinned else None,
             allowed=Allowed(cut.group_of_chunk, cut.allowed) if self.inside else None,
             deadline=self.begun + _UNION_SHARE * self.wish.budget_s,
             say=lambda text: self._say(f"together: {text}"),
@@ -324,14 +341,13 @@ class Planner:
 
     def _learn_from(self, candidate: Candidate) -> bool:
         """Take over what a plan does better for a group than its own plan did. Whether anything was."""
-        if candidate.way.removesuffix(REORDERED) in (AT_ONCE, IN_TURN):
-            return False  # made of the groups' own plans
         late = time.monotonic() >= self.begun + self.wish.budget_s
+        own_plans = candidate.way.removesuffix(REORDERED) in (AT_ONCE, IN_TURN)
         some = [
             group
             for group, own in enumerate(self.alone)
-            if own.time_us > own.bound_us * close_enough(0)
-            and (not late or candidate.times_us[group] < own.time_us)
+            if candidate.times_us[group] < own.time_us * (1 - 1e-9)
+            or not (late or own_plans or own.time_us <= own.bound_us * close_enough(0))
         ]
         learned = False
         at_size = timed(candidate.asked.problem, candidate.algorithm.schedule, self.size)

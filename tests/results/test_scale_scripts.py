@@ -165,21 +165,34 @@ def test_every_question_of_the_large_problems_is_there() -> None:
             load(row.topo)
 
 
+def _points(executors: int = 0) -> list[growth.Point]:
+    """Cubes that take 2 µs a pair beside 1.5 s, and one go half of that; the first ones write files for executors."""
+    found = []
+    for at, side in enumerate(range(4, 11)):
+        row = {"file": "x.xml"} if at < executors else {}
+        both = (_answer(seconds=1.5 + part * side**6, **row) for part in (2e-6, 1e-6))
+        found.append(growth.Point(side**3, *both))
+    return found
+
+
 def test_the_fit_finds_an_exponent() -> None:
     line = growth.fitted([125, 216, 1000], [3 * n**1.7 for n in (125, 216, 1000)])
     assert (line.exponent, line.factor) == (pytest.approx(1.7), pytest.approx(3.0))
-    points = [growth.Point(side**3, _answer(seconds=1.5 + 1e-6 * side**6)) for side in range(4, 11)]
-    fits = growth.lines_of(1.5, points)
-    assert fits["less the start of a process"].exponent == pytest.approx(2)
+    assert line.at(1000) == pytest.approx(3 * 1000**1.7)
+    points = _points(executors=2)
+    fits = growth.lines_of(1.5, growth.large(points))
+    assert fits[growth.LESS].exponent == pytest.approx(2)
+    assert fits["one go, less the start"].exponent == pytest.approx(2)
     assert fits["whole command"].exponent < 1
-    points[3] = replace(points[3], answer=replace(points[3].answer, wrong="refused"))
-    assert growth.lines_of(1.5, points)["less the start of a process"].exponent == pytest.approx(2)
+    assert f"| {growth.LESS} | 2.00 | 2.00 |" in growth.text(_answer(seconds=1.5), points)
+    points[3] = replace(points[3], one_go=replace(points[3].one_go, wrong="refused"))
+    assert growth.lines_of(1.5, points)[growth.LESS].exponent == pytest.approx(2)
     assert "refused" in growth.text(_answer(seconds=1.5), points)
-    assert growth.lines_of(1.5, points[:2]) == {}
+    assert growth.lines_of(1.5, points[:1]) == {}
 
 
 def test_the_drawing_is_one_and_the_same() -> None:
-    points = [growth.Point(side**3, _answer(seconds=1.5 + 2e-6 * side**6)) for side in range(4, 11)]
+    points = _points()
     drawn = growth.drawing(1.5, points)
     assert drawn == growth.drawing(1.5, points)
     root = ET.fromstring(drawn)

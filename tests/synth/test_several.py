@@ -13,7 +13,7 @@ from random_problems import random_topology
 
 from synth.algorithm import Algorithm
 from synth.alike import Alike
-from synth.alone import answer_alone, parts_alone, shared_name
+from synth.alone import answer_alone, busy_us, parts_alone, shared_name
 from synth.baselines import baseline_named
 from synth.collective import Collective, alltoall, alltoallv, named
 from synth.engines.workers import Workers
@@ -21,6 +21,7 @@ from synth.fair_order import fairer
 from synth.groups import Member, alone, check_inside, merged, split, times_by_group, together
 from synth.member_text import parse_members
 from synth.problem import make_problem
+from synth.recut import even_counts, finer_rows, restated
 from synth.schedule import Schedule
 from synth.several import Several, plan
 from synth.several_plans import AT_ONCE, DIRECT, IN_TURN, TOGETHER, WITHIN
@@ -170,8 +171,9 @@ def test_pinned_chunks() -> None:
     for candidate in (found.chosen, found.chosen):
         assert [m.collective.chunks for m in candidate.asked.members] == [6, 6]
     assert found.direct_us is not None
-    with pytest.raises(InputError, match=r"^chunks: 4 is not possible for allreduce over 3 ranks; .* of 3$"):
-        quick("ring:6", members, chunks=4)
+    odd = quick("ring:6", members, chunks=4)
+    assert [m.collective.chunks for m in odd.asked.members] == [4, 4]
+    assert odd.direct_us is None  # it cuts an allreduce into a share a rank
 
 
 def test_the_same_question_gets_the_same_answer() -> None:
@@ -232,6 +234,30 @@ def test_parts_with_all_their_relays() -> None:
         assert problem.ranks == whole.ranks
         replay(problem, part)
         assert time_us(problem, part) == took
+
+
+def test_chunks_of_like_sizes() -> None:
+    small, large = members_of(((0, 1), "alltoall", 1e6), ((2, 3), "alltoall", 4e6))
+    assert even_counts([small, large]) == [1, 4]
+    assert even_counts([small, replace(large, size_bytes=1e9)]) == [1, 8]
+    assert even_counts(members_of(((0, 1, 2), "allreduce", 3e6), ((3, 4), "broadcast", 2e6))) == [3, 2]
+    made = baseline_named(make_problem(load("ring:4"), "alltoall"), "direct")[0]
+    finer = finer_rows(made.schedule, 3)
+    cut = Algorithm(made.problem.with_chunks(3), finer, "direct")
+    assert cut.time_us(1e8) <= made.time_us(1e8) * (1 + 1e-9)
+    at_size = timed(cut.problem, cut.schedule, 1e8)
+    busy = busy_us(cut.problem, at_size)
+    assert busy == pytest.approx(busy_us(made.problem, timed(made.problem, made.schedule, 1e8)))
+    assert 0 < busy.max() <= time_us(cut.problem, at_size)
+
+
+def test_names_that_a_file_takes() -> None:
+    names = ("reducescatter", "allgather", "allreduce")
+    members = members_of(*(((0, 1), name, 1e3) for name in names for _ in range(100)))
+    asked = together(load("ring:2"), members)
+    assert len(asked.problem.collective.name) > 40
+    again = restated(asked, [m.collective for m in members], "none", ())
+    assert again.problem.collective.name == "together"
 
 
 def test_interrupted_there_is_an_answer() -> None:
