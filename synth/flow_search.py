@@ -156,11 +156,15 @@ class FlowSearch:
         problem = self.problem.with_chunks(trial.chunks * self.unit)
         least = self.bound.at(trial.size)[0]
         latency = self.bound.at(0.0)[0]
+        allowed = self.allowed
+        if allowed is not None:  # it is stated for the chunks before they are cut
+            cut = problem.collective.nchunks // len(allowed.family)
+            allowed = Allowed(np.repeat(allowed.family, cut), allowed.ranks)
         many = self.sends * trial.chunks > _MANY
         answer = flow.best_of(
             problem,
             trial.size,
-            allowed=self.allowed,
+            allowed=allowed,
             depth=trial.depth,
             narrow=trial.narrow,
             bias=trial.bias,
