@@ -12,7 +12,7 @@ import re
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from emit.goal import Goal
 from emit.lower import goal_columns, lower
@@ -24,6 +24,7 @@ from synth.statement import row
 from topologies.errors import InputError
 
 FORMAT = "synth-index-1"
+_MOST_SENDS = 200_000  # an executor takes far fewer
 _SMALL_BYTES = 256 << 10  # up to here LL's flags cost less than Simple's barriers
 
 
@@ -77,30 +78,49 @@ def stem(found: Found, served: Range) -> str:
     return "-".join([*parts, f"{shape.steps}step", f"{shape.rounds}r{shape.chunks}c"])
 
 
-def documents(found: Found, target: str) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """File name → text, and the index entries.
-
-    Raises:
-        InputError: what the target cannot express.
-    """
-    target = target_for(found.problem, target)
-    texts: dict[str, str] = {}
-    entries = []
+def stems(found: Found) -> list[str]:
+    """A name for each range of sizes; one algorithm can serve two of them."""
+    names: list[str] = []
     for served in found.ranges:
         name = stem(found, served)
-        if f"{name}.xml" in texts:  # one algorithm can serve two ranges of sizes
-            name += f"-from{served.low}"
-        most = 0 if served.high is None else served.high
-        program, goal = lower(
-            served.algorithm,
-            name[:63],
-            protocol_for(served),
-            min_bytes=served.low,
-            max_bytes=most,
-            target=target,
-        )
-        texts[f"{name}.xml"] = write_msccl(program, goal, target)
-        entries.append(
+        names.append(name if name not in names else f"{name}-from{served.low}")
+    return names
+
+
+class Documents(NamedTuple):
+    """File name → text, the index entries, and range of sizes (by number) → why it has no file."""
+
+    texts: dict[str, str]
+    entries: list[dict[str, Any]]
+    refused: dict[int, str]
+
+
+def documents(found: Found, target: str) -> Documents:
+    """What is to be written for the algorithms found.
+
+    Raises:
+        InputError: the target cannot express the question at all.
+    """
+    target = target_for(found.problem, target)
+    made = Documents({}, [], {})
+    for number, (served, name) in enumerate(zip(found.ranges, stems(found), strict=True)):
+        sends = len(served.algorithm.schedule)
+        try:
+            if sends > _MOST_SENDS:
+                raise InputError(f"an executor's file of {sends} sends would be too large")
+            program, goal = lower(
+                served.algorithm,
+                name[:63],
+                protocol_for(served),
+                min_bytes=served.low,
+                max_bytes=0 if served.high is None else served.high,
+                target=target,
+            )
+        except InputError as error:
+            made.refused[number] = str(error)
+            continue
+        made.texts[f"{name}.xml"] = write_msccl(program, goal, target)
+        made.entries.append(
             {
                 **question(found.problem),
                 "file": f"{name}.xml",
@@ -115,7 +135,7 @@ def documents(found: Found, target: str) -> tuple[dict[str, str], list[dict[str,
                 else {"nranks": program.nranks, **goal_columns(served.algorithm.problem.collective)},
             }
         )
-    return texts, entries
+    return made
 
 
 def save(found: Found, folder: str | Path, target: str = "auto") -> list[Path]:
@@ -126,18 +146,22 @@ def save(found: Found, folder: str | Path, target: str = "auto") -> list[Path]:
     """
     if not found.ranges:
         raise InputError("nothing to write: no algorithm was found")
-    return write_documents(found, folder, *documents(found, target))
+    made = documents(found, target)
+    for reason in made.refused.values():
+        raise InputError(reason)
+    return write_documents(found, folder, made)
 
 
-def write_documents(
-    found: Found, folder: str | Path, texts: dict[str, str], entries: list[dict[str, Any]]
-) -> list[Path]:
+def write_documents(found: Found, folder: str | Path, made: Documents) -> list[Path]:
     """Write what `documents` made, and the index.
 
     Raises:
         InputError: a folder that cannot be written.
     """
     where = Path(folder)
+    texts, entries = made.texts, made.entries
+    if not texts:
+        return []
     try:
         where.mkdir(parents=True, exist_ok=True)
         kept, stale = _others(where / "index.json", question(found.problem), entries[0]["target"])

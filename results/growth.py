@@ -17,7 +17,7 @@ from measure import HERE, grid, page, save, seconds_words, write
 from scale_runs import Answer, Processes, faults, gap_words, many_words, ratio_words, seconds_of
 
 SIDES = range(4, 11)
-FITTED_FROM = 125  # devices
+FITTED_FROM = 64  # devices
 AT_ONCE = "10ms"  # a budget that is over when the engine has its first answer
 GOAL = 2.3
 START = ("alltoall", "--topo", "mesh:2x2x2", "--chunks", 1, "--size", "1G", "--engine", "flow")

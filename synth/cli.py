@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from synth import interrupt
 from synth.cli_prove import prove
 from synth.cli_search import commands
 from synth.cli_topologies import topo
@@ -103,6 +104,7 @@ def _verify(file: str, depth: int | None, as_json: bool) -> None:
 
 def main() -> None:
     """Entry point of the command `synth`."""
+    interrupt.install()
     try:
         cli.main(standalone_mode=False)
     except InputError as error:

@@ -16,6 +16,7 @@ from topologies.errors import InputError
 if TYPE_CHECKING:
     from synth.algorithm import Algorithm
     from synth.found import Found
+    from synth.synthesis import Saved
 
 _COLLECTIVES = {
     "allreduce": "Every rank gets the sum of all buffers.",
@@ -255,18 +256,16 @@ class _Progress:
 
 def _report(found: Found, out: str, target: str, proof: bool, as_json: bool, begun: float) -> None:
     from synth.statement import statement
-    from synth.synthesis import saved
+    from synth.synthesis import Saved, saved
     from synth.table import heading, table
 
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[2K")
     said = statement(found)
-    paths, unsaved = saved(found, out, target, proof=proof) if found.ranges else ([], "")
-    for ending, key in ((".xml", "file"), (".synth", "schedule"), (".proof.json", "proof_file")):
-        files = [path for path in paths if path.name.endswith(ending)]
-        for entry, path in zip(said["algorithms"], files, strict=False):
-            entry[key] = str(path)
-    said["unsaved"] = unsaved
+    written = saved(found, out, target, proof=proof) if found.ranges else Saved([], [])
+    for entry, files in zip(said["algorithms"], written.files, strict=True):
+        entry |= {kind: str(path) for kind, path in files.items()}
+    said["unsaved"] = written.refused
     if as_json:
         click.echo(json.dumps(said, ensure_ascii=False, indent=1))
     else:
@@ -276,22 +275,22 @@ def _report(found: Found, out: str, target: str, proof: bool, as_json: bool, beg
             click.echo(
                 heading(found, said) + "\n\n" + (found.impossible or "nothing found within the budget")
             )
-        click.echo("\n" + _closing(found, paths, unsaved, begun))
+        click.echo("\n" + _closing(found, written, begun))
     if found.ended == "interrupted":
         raise SystemExit(130)
     if not found.ranges:
         raise SystemExit(1)
 
 
-def _closing(found: Found, paths: list[Path], unsaved: str, begun: float) -> str:
+def _closing(found: Found, written: Saved, begun: float) -> str:
     count = len(found.ranges)
     parts = []
     if count:
         parts.append(f"{count} algorithm{'s' if count > 1 else ''}, replayed and right")
-    if paths:
-        parts[-1] += " → " + ", ".join(str(p) for p in paths)
-    if unsaved:
-        parts.append(f"no MSCCL file: {unsaved}")
+    if written.paths:
+        parts[-1] += " → " + ", ".join(str(p) for p in written.paths)
+    if written.refused:
+        parts.append(f"no MSCCL file: {written.refused}")
     if found.ended == "interrupted":
         parts.append("interrupted: the best so far")
     elif found.ended == "budget":

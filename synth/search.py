@@ -101,6 +101,8 @@ class _Search:
         if not found.ended and time.monotonic() >= self.deadline:
             found.ended = "budget"
         if not self.algorithms and not options.pinned:
+            if found.ended == "interrupted":
+                raise KeyboardInterrupt  # nothing to show yet
             self._answer_at_once()
         if not found.bound.witnesses:
             found.bound = prove(self.problem, max_flow=False)

@@ -22,7 +22,6 @@ from topologies.load import load
 from topologies.topology import Topology
 
 _SEEDS = 2**31  # what all solvers take
-MOST_XML_SENDS = 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +54,23 @@ class Synthesis:
         Raises:
             InputError: the target cannot express it, or the folder cannot be written.
         """
-        paths, unsaved = saved(self.found, folder, target, proof=proof)
-        if unsaved and target != "auto":
-            raise InputError(unsaved)
-        return paths
+        written = saved(self.found, folder, target, proof=proof)
+        if written.refused and target != "auto":
+            raise InputError(written.refused)
+        return written.paths
 
 
-def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> tuple[list[Path], str]:
-    """Write what was found: (paths, why there is no MSCCL XML).
+@dataclass
+class Saved:
+    """What was written: all paths; per algorithm its files by kind; why some have no MSCCL XML, if so."""
+
+    paths: list[Path]
+    files: list[dict[str, Path]]  # file, schedule, proof_file
+    refused: str = ""
+
+
+def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> Saved:
+    """Write what was found.
 
     One MSCCL XML an algorithm and an index; where an algorithm is too large for that, or with `proof`, the schedule
     itself (NAME.synth), and with `proof` what proves its bound (NAME.proof.json).
@@ -70,38 +78,41 @@ def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> tupl
     Raises:
         InputError: the folder cannot be written.
     """
-    from emit.library_files import documents, stem, write_documents
+    from emit.library_files import Documents, documents, stems, write_documents
 
-    paths: list[Path] = []
-    unsaved = ""
-    where = Path(folder)
+    everyone = range(len(found.ranges))
+    made = Documents({}, [], {})
     if found.problem.fold is not None:
-        unsaved = "an executor's file of so many ranks would be too large"
+        made.refused.update(dict.fromkeys(everyone, "an executor's file of so many ranks would be too large"))
     else:
-        most = max(len(served.algorithm.schedule) for served in found.ranges)
-        if most > MOST_XML_SENDS:
-            unsaved = f"an executor's file of {most} sends would be too large"
-        else:
-            made = None
-            try:
-                made = documents(found, target)
-            except InputError as error:
-                unsaved = str(error)
-            if made is not None:
-                paths = write_documents(found, where, *made)
-    if unsaved or proof:
+        try:
+            made = documents(found, target)
+        except InputError as error:
+            made.refused.update(dict.fromkeys(everyone, str(error)))
+    where = Path(folder)
+    written = Saved(write_documents(found, where, made), [{} for _ in everyone])
+    for number, (served, name, files) in enumerate(
+        zip(found.ranges, stems(found), written.files, strict=True)
+    ):
+        if number not in made.refused:
+            files["file"] = where / f"{name}.xml"
+            if not proof:
+                continue
         from synth.proof import save_proof
         from synth.schedule_file import save_schedule
 
         where.mkdir(parents=True, exist_ok=True)
-        for served in found.ranges:
-            path = save_schedule(where / f"{stem(found, served)}.synth", served.algorithm, served.shown)
-            paths.append(path)
-            if proof:
-                took = served.algorithm.time_us(served.shown)
-                witnesses = found.bound.witnesses
-                paths.append(save_proof(path, found.problem, witnesses, served.shown, took))
-    return paths, unsaved
+        path = save_schedule(where / f"{name}.synth", served.algorithm, served.shown)
+        files["schedule"] = path
+        if proof:
+            took = served.algorithm.time_us(served.shown)
+            files["proof_file"] = save_proof(path, found.problem, found.bound.witnesses, served.shown, took)
+        written.paths += [files[kind] for kind in ("schedule", "proof_file") if kind in files]
+    if made.refused:
+        written.refused = next(iter(made.refused.values()))
+        if len(made.refused) < len(found.ranges):
+            written.refused = f"{len(made.refused)} of {len(found.ranges)} algorithms: {written.refused}"
+    return written
 
 
 class Question(NamedTuple):
