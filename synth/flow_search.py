@@ -25,7 +25,7 @@ EXPANDED = 500_000  # sends up to which a folded schedule is written out in full
 MOST_SENDS = 400_000  # to which chunks are cut finer
 _MANY = 150_000  # sends from which on fewer orders are tried
 _VERY_MANY = 1_000_000
-SEVERAL = 20_000  # sends from which on a search takes many seconds
+SEVERAL = 20_000  # sends from which on a search takes many seconds, and every try some
 _FEW_SENDS = 10_000  # up to which all ways are tried
 _SHORT = 0.02  # of the latency: a chunk is on a link at least so long
 _LIKELY = 20  # latencies that a chunk is on a link where latency hardly counts
@@ -186,7 +186,7 @@ class FlowSearch:
 
 def close_enough(sends: int) -> float:
     """time / bound from which on nothing is gained by going on, for a schedule of so many sends."""
-    return CLOSE if sends < _VERY_MANY else CLOSE_MANY
+    return CLOSE if sends < SEVERAL else CLOSE_MANY
 
 
 def estimated_sends(problem: Problem) -> int:
