@@ -1,40 +1,31 @@
-"""Schedule → Program: where chunks lie, which threadblock moves them, and what must wait for what.
+"""Schedule → Draft: where chunks lie, and the instructions that move them, in an order that is right.
 
-Each directed pair of ranks has a threadblock that sends and one that receives, in the schedule's order. Copies
-within a rank have one of their own. A rank's accesses to a cell are ordered as the schedule's steps say: what is
-sent in a step is read before what arrives in it is written.
+What a rank sends in a step of the schedule is read before what arrives in that step is written; beyond that the
+order is the schedule's in time.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from emit.compile import Price, compiled
+from emit.draft import BUFFER, NONE, SCRATCH, Draft
 from emit.goal import Goal
-from emit.limits import limits_of
-from emit.program import Gpu, Program, Step, ThreadBlock
+from emit.predict import Predictor
+from emit.program import Gpu, Program
 from synth.algorithm import Algorithm
 from synth.collective import Collective
+from synth.frontier import LARGEST, SMALLEST
 from topologies.errors import InputError
+from topologies.topology import Topology
 
-Cell = tuple[str, int]
 _INPLACE = ("allreduce", "allgather", "reducescatter")
 _NAMED = (*_INPLACE, "alltoall", "broadcast", "reduce", "gather", "scatter")
-
-
-@dataclass(eq=False)
-class _Op:
-    """An instruction on its way into a threadblock; `after` are instructions of the same rank it must follow."""
-
-    rank: int
-    kind: str
-    src: Cell
-    dst: Cell
-    block: tuple[str, int, int] = ("local", -1, 0)
-    after: list[_Op] = field(default_factory=list)
 
 
 def lower(
@@ -53,39 +44,45 @@ def lower(
     Raises:
         InputError: more steps than the target's threadblocks and channels hold.
     """
+    draft = drafted(algorithm, name, protocol, min_bytes=min_bytes, max_bytes=max_bytes)
+    problem = algorithm.problem
+    price = priced(problem.topology, problem.ranks, min_bytes, max_bytes)
+    return compiled(draft, target, price=price).program, draft.goal
+
+
+def priced(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Price:
+    """The geometric mean of a program's times in µs at the ends of the range of sizes that it is for."""
+    ends = {float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)}
+
+    def price(program: Program) -> float:
+        times = Predictor(program, topology, ranks).times_us(sorted(ends))
+        return float(np.exp(np.log(times).mean()))
+
+    return price
+
+
+def drafted(
+    algorithm: Algorithm, name: str, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0
+) -> Draft:
+    """The schedule as a draft, with its goal where the collective's name does not say it.
+
+    Raises:
+        InputError: an order of sends that no program can keep.
+    """
     problem = algorithm.problem
     collective = problem.collective
     named = collective.name in _NAMED and not problem.relays
     inplace = named and collective.name in _INPLACE
-    limits = limits_of(target)
-    fused = "rrc" in limits.ops
-    ranks = [_Rank(collective, rank, inplace, fused) for rank in range(problem.nranks)]
-    _fill(algorithm, ranks)
-    # a channel has room for so many peers; a pair's lane follows from its distance, so that both ends agree
-    lanes = -(-(problem.nranks - 1) // limits.tbs_per_channel)
-    channels = 1
-    while True:
-        gpus = [
-            _blocks(rank, channels, lambda u, v: (v - u) % problem.nranks * lanes // problem.nranks)
-            for rank in ranks
-        ]
-        longest = max((len(tb.steps) for gpu in gpus for tb in gpu.threadblocks), default=0)
-        if longest <= limits.steps_per_tb:
-            break
-        channels = max(channels + 1, channels * longest // limits.steps_per_tb)
-        if channels * lanes > limits.channels:
-            raise InputError(
-                f"{name}: needs {longest} steps in a threadblock even with {limits.channels} channels;"
-                f" {target} has room for {limits.steps_per_tb}; use fewer chunks (--chunks)"
-            )
+    ranks = [_Rank(collective, rank, inplace) for rank in range(problem.nranks)]
+    sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
     per_loop = collective.nchunks
     if collective.name in ("gather", "scatter") and named:
         per_loop = collective.chunks
     elif collective.name == "alltoall" and named:
         per_loop = collective.nchunks // collective.nranks
     elif not named:
-        per_loop = max(max((g.i_chunks, g.o_chunks)) for g in gpus)
-    program = Program(
+        per_loop = max(max((g.i_chunks, g.o_chunks)) for g in sizes)
+    like = Program(
         name=name,
         collective=collective.name if named else "custom",
         protocol=protocol,
@@ -93,12 +90,13 @@ def lower(
         nchunks_per_loop=per_loop,
         inplace=inplace,
         outofplace=not inplace,
-        gpus=gpus,
+        gpus=sizes,
         min_bytes=min_bytes,
         max_bytes=max_bytes,
         root=collective.root if named else 0,
     )
-    return program, None if named else custom_goal(collective, problem.nranks)
+    draft = Draft(like, None if named else custom_goal(collective, problem.nranks))
+    return _in_time(draft, *_fill(draft, algorithm, ranks))
 
 
 def goal_columns(collective: Collective) -> dict[str, list[list[Any]]]:
@@ -130,29 +128,27 @@ def custom_goal(collective: Collective, nranks: int) -> Goal:
 
 
 class _Rank:
-    """One rank's buffers and its instructions in the order in which they touch the cells."""
+    """Where one rank's chunks lie."""
 
-    def __init__(self, collective: Collective, rank: int, inplace: bool, fused: bool) -> None:
-        self.rank, self.fused = rank, fused
+    def __init__(self, collective: Collective, rank: int, inplace: bool) -> None:
+        self.rank = rank
         pre = collective.pre[:, 0] == rank
         post = collective.post[:, 0] == rank
         held = dict(zip(collective.pre[pre, 1].tolist(), collective.in_index[pre].tolist(), strict=True))
         wanted = dict(
             zip(collective.post[post, 1].tolist(), collective.out_index[post].tolist(), strict=True)
         )
-        self.home: dict[int, Cell] = {}  # where a chunk's content is now
-        self.goal: dict[int, Cell] = {}  # where it is to end
+        self.home: dict[int, int] = {}  # the cell where a chunk's content is now
+        self.goal: dict[int, int] = {}  # where it is to end
         if inplace:
-            buffer = "o" if collective.name == "allgather" else "i"
             # in place a chunk has one cell only, in the buffer that holds all blocks
-            self.home = {c: (buffer, c) for c in held}
-            self.goal = {c: (buffer, c) for c in wanted}
-            self.sizes = (0, collective.nchunks) if buffer == "o" else (collective.nchunks, 0)
-            if collective.name == "reducescatter":
-                self.sizes = (collective.nchunks, 0)
+            side = 1 if collective.name == "allgather" else 0
+            self.home = {c: side * BUFFER + c for c in held}
+            self.goal = {c: side * BUFFER + c for c in wanted}
+            self.sizes = (0, collective.nchunks) if side else (collective.nchunks, 0)
         else:
-            self.home = {c: ("i", at) for c, at in held.items()}
-            self.goal = {c: ("o", at) for c, at in wanted.items()}
+            self.home = dict(held)
+            self.goal = {c: BUFFER + at for c, at in wanted.items()}
             self.sizes = (
                 max(held.values(), default=-1) + 1,
                 max(wanted.values(), default=-1) + 1,
@@ -162,177 +158,123 @@ class _Rank:
                 full = collective.nchunks if collective.name in ("broadcast", "reduce") else max(self.sizes)
                 self.sizes = (full, full)
         self.inplace = inplace
-        self.scratch = 0
-        self.writer: dict[Cell, _Op] = {}
-        self.readers: dict[Cell, list[_Op]] = defaultdict(list)
-        self.ops: list[_Op] = []
+        self.scratch = SCRATCH
 
-    def target(self, chunk: int) -> Cell:
+    def target(self, chunk: int) -> int:
         """The cell in which an arriving chunk is put: its last place, or scratch."""
         if chunk in self.goal:
             return self.goal[chunk]
         home = self.home.get(chunk)
-        if home is not None and (self.inplace or home[0] == "s"):
+        if home is not None and (self.inplace or home >= SCRATCH):
             return home
         self.scratch += 1
-        return ("s", self.scratch - 1)
-
-    def add(self, op: _Op, reads: Iterable[Cell], writes: Cell | None) -> None:
-        """Take an instruction into the order, after those that touch its cells in a way that matters."""
-        for cell in reads:
-            if cell in self.writer:
-                op.after.append(self.writer[cell])
-        if writes is not None:
-            op.after += self.readers.pop(writes, [])
-            if writes in self.writer:
-                op.after.append(self.writer[writes])
-            self.writer[writes] = op
-        for cell in reads:
-            if cell != writes:
-                self.readers[cell].append(op)
-        self.ops.append(op)
-
-    def send(self, chunk: int, block: tuple[str, int, int]) -> _Op:
-        cell = self.home[chunk]
-        op = _Op(self.rank, "s", cell, cell, block)
-        self.add(op, [cell], None)
-        return op
-
-    def receive(self, chunk: int, adds: bool, block: tuple[str, int, int]) -> None:
-        cell = self.target(chunk)
-        home = self.home.get(chunk)
-        if not adds or home is None:
-            self.add(_Op(self.rank, "r", cell, cell, block), [], cell)
-        elif self.fused:
-            self.add(_Op(self.rank, "rrc", home, cell, block), [home], cell)
-        else:
-            # received beside what it is added to, in scratch if that is where it must end
-            beside = cell
-            if home == cell:
-                beside = ("s", self.scratch)
-                self.scratch += 1
-            self.add(_Op(self.rank, "r", beside, beside, block), [], beside)
-            other = beside if home == cell else home
-            self.add(_Op(self.rank, "re", other, cell, block), [other, cell], cell)
-        self.home[chunk] = cell
-
-    def settle(self) -> None:
-        """Copy what is wanted and has not moved to where it is to end."""
-        for chunk, cell in self.goal.items():
-            home = self.home.get(chunk)
-            if home is not None and home != cell:
-                self.add(_Op(self.rank, "cpy", home, cell), [home], cell)
+        return self.scratch - 1
 
 
-def _fill(algorithm: Algorithm, ranks: list[_Rank]) -> None:
-    """Instructions of all ranks, and for every send its row, so that both ends keep one order."""
+def _fill(draft: Draft, algorithm: Algorithm, ranks: list[_Rank]) -> tuple[list[float], list[list[int]]]:
+    """Instructions step by step; for each when it is due, and which earlier ones must come before it."""
     net, schedule = algorithm.problem.network, algorithm.schedule
-    rows: dict[int, list[int]] = defaultdict(list)
-    for row, step in enumerate(schedule.step.tolist()):
-        rows[step].append(row)
-    arrival = schedule.end_us + net.alpha_us[schedule.link]
+    arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
+    start = schedule.start_us.tolist()
+    # a step's sends in the order in which they arrive, so that both ends of a connection keep one order
+    order = np.lexsort((np.arange(len(schedule)), arrival, schedule.step)).tolist()
     src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
-    chunk, adds = schedule.chunk.tolist(), schedule.reduces.tolist()
-    for step in sorted(rows):
-        for row in rows[step]:
-            ranks[src[row]].send(chunk[row], ("s", dst[row], row))
-        for row in sorted(rows[step], key=lambda row: (float(arrival[row]), row)):
-            ranks[dst[row]].receive(chunk[row], adds[row], ("r", src[row], row))
+    chunk, adds, step = schedule.chunk.tolist(), schedule.reduces.tolist(), schedule.step.tolist()
+    due: list[float] = []
+    after: list[list[int]] = []
+    writer: dict[tuple[int, int], int] = {}
+    readers: dict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def put(rank: int, op: str, at: int, to: int, when: float, source: int = NONE) -> int:
+        n = draft.add(rank, op, at, to, 1, source)
+        due.append(when)
+        behind = [] if source == NONE else [source]
+        read = [] if op == "r" else [at]
+        for cell in read:
+            before = writer.get((rank, cell))
+            if before is not None:
+                behind.append(before)
+        if op != "s":
+            behind += readers.pop((rank, to), ())
+            before = writer.get((rank, to))
+            if before is not None:
+                behind.append(before)
+            writer[rank, to] = n
+        for cell in read:
+            if op == "s" or cell != to:
+                readers[rank, cell].append(n)
+        after.append(behind)
+        return n
+
+    first = 0
+    while first < len(order):
+        last = first
+        while last < len(order) and step[order[last]] == step[order[first]]:
+            last += 1
+        rows = order[first:last]
+        sent = [put(src[row], "s", ranks[src[row]].home[chunk[row]], NONE, start[row]) for row in rows]
+        for row, source in zip(rows, sent, strict=True):
+            _receive(put, ranks[dst[row]], chunk[row], adds[row], arrival[row], source)
+        first = last
     for rank in ranks:
-        rank.settle()
+        for c, cell in rank.goal.items():
+            home = rank.home.get(c)
+            if home is not None and home != cell:
+                put(rank.rank, "cpy", home, cell, np.inf)
+    return due, after
 
 
-def _blocks(rank: _Rank, channels: int, lane: Callable[[int, int], int]) -> Gpu:
-    """Threadblocks of one rank, each connection's sends dealt out over `channels` of its lane in runs."""
-    by_block: dict[tuple[str, int, int], list[_Op]] = defaultdict(list)
-    connections: dict[tuple[str, int], list[_Op]] = defaultdict(list)
-    for op in rank.ops:
-        connections[op.block[0], op.block[1]].append(op)
-    for (kind, peer), ops in sorted(connections.items()):
-        ops.sort(key=lambda op: op.block[2])
-        share = -(-len(ops) // channels)
-        first = 0
-        if kind != "local":
-            first = channels * (lane(rank.rank, peer) if kind == "s" else lane(peer, rank.rank))
-        for i, op in enumerate(ops):
-            by_block[kind, peer, first + i // share].append(op)
-    keys = sorted(by_block)
-    place = {id(op): (b, i) for b, key in enumerate(keys) for i, op in enumerate(by_block[key])}
-    needed = _pruned(rank.ops, place)
-    awaited = {id(other) for others in needed.values() for other in others}
-    position: dict[int, tuple[int, int]] = {}
-    for b, key in enumerate(keys):
-        at = 0
-        for op in by_block[key]:
-            at += max(0, len(needed[id(op)]) - 1)
-            position[id(op)] = (b, at)
-            at += 1
-    blocks = []
-    for key in keys:
-        steps: list[Step] = []
-        for op in by_block[key]:
-            waits = [position[id(other)] for other in needed[id(op)]]
-            steps += [Step("nop", "i", -1, "o", -1, 0, tb, at, False) for tb, at in waits[:-1]]
-            tb, at = waits[-1] if waits else (-1, -1)
-            steps.append(Step(op.kind, *op.src, *op.dst, 1, tb, at, id(op) in awaited))
-        peer = key[1]
-        blocks.append(
-            ThreadBlock(peer if key[0] == "s" else -1, peer if key[0] == "r" else -1, key[2], steps)
-        )
-    return Gpu(*rank.sizes, rank.scratch, blocks)
+def _receive(put: Any, rank: _Rank, chunk: int, adds: bool, when: float, source: int) -> None:
+    cell = rank.target(chunk)
+    home = rank.home.get(chunk)
+    if not adds or home is None:
+        put(rank.rank, "r", NONE, cell, when, source)
+    else:
+        put(rank.rank, "rrc", home, cell, when, source)
+    rank.home[chunk] = cell
 
 
-def _pruned(ops: list[_Op], place: dict[int, tuple[int, int]]) -> dict[int, list[_Op]]:
-    """For every instruction those others that it must name: not in its own block, not implied by the rest.
-
-    `known[x]`: per block, how far it must have come when x has completed.
-    """
-    order = _topological(ops, place)
-    known: dict[int, dict[int, int]] = {}
-    needed: dict[int, list[_Op]] = {}
-    before: dict[int, dict[int, int]] = defaultdict(dict)
-    for op in order:
-        block, index = place[id(op)]
-        sure = dict(before[block])
-        candidates = {id(o): o for o in op.after if place[id(o)][0] != block}
-        kept = []
-        for other in sorted(candidates.values(), key=lambda o: (-sum(known[id(o)].values()), place[id(o)])):
-            b, i = place[id(other)]
-            if sure.get(b, -1) >= i:
-                continue
-            kept.append(other)
-            for tb, upto in known[id(other)].items():
-                sure[tb] = max(sure.get(tb, -1), upto)
-        sure[block] = index
-        known[id(op)] = before[block] = sure
-        needed[id(op)] = sorted(kept, key=lambda o: place[id(o)])
-    return needed
+def _in_time(draft: Draft, due: list[float], after: list[list[int]]) -> Draft:
+    """The draft in the order of time, as far as what must come before what allows it."""
+    latest: dict[tuple[int, int], int] = {}
+    for n, source in enumerate(draft.source):
+        if source == NONE:
+            continue
+        for key, end in (
+            ((draft.rank[source], draft.rank[n]), n),
+            ((draft.rank[source], ~draft.rank[n]), source),
+        ):
+            before = latest.get(key)
+            if before is not None:
+                after[end].append(before)
+            latest[key] = end
+    by_time = sorted(range(len(draft)), key=due.__getitem__)
+    place = [0] * len(draft)
+    for at, n in enumerate(by_time):
+        place[n] = at
+    if any(place[o] > place[n] for n, others in enumerate(after) for o in others):
+        by_time = _topological(place, after)
+    return draft.kept(by_time)
 
 
-def _topological(ops: list[_Op], place: dict[int, tuple[int, int]]) -> list[_Op]:
-    """Instructions so that each stands behind its block's earlier ones and behind what it follows."""
-    blocks: dict[int, list[_Op]] = defaultdict(list)
-    for op in sorted(ops, key=lambda op: place[id(op)]):
-        blocks[place[id(op)][0]].append(op)
-    followers: dict[int, list[_Op]] = defaultdict(list)
-    waits: dict[int, int] = {id(op): 0 for op in ops}
-    for queue in blocks.values():
-        for earlier, later in pairwise(queue):
-            followers[id(earlier)].append(later)
-            waits[id(later)] += 1
-    for op in ops:
-        for other in op.after:
-            followers[id(other)].append(op)
-            waits[id(op)] += 1
-    ready = [op for op in ops if not waits[id(op)]]
+def _topological(place: list[int], after: list[list[int]]) -> list[int]:
+    """Everything behind what it must follow, else by `place`."""
+    followers: list[list[int]] = [[] for _ in after]
+    waits = [0] * len(after)
+    for n, others in enumerate(after):
+        for other in others:
+            followers[other].append(n)
+        waits[n] = len(others)
+    ready = [(place[n], n) for n, count in enumerate(waits) if not count]
+    heapq.heapify(ready)
     order = []
     while ready:
-        op = ready.pop()
-        order.append(op)
-        for later in followers[id(op)]:
-            waits[id(later)] -= 1
-            if not waits[id(later)]:
-                ready.append(later)
-    if len(order) != len(ops):
+        _, n = heapq.heappop(ready)
+        order.append(n)
+        for later in followers[n]:
+            waits[later] -= 1
+            if not waits[later]:
+                heapq.heappush(ready, (place[later], later))
+    if len(order) != len(after):
         raise InputError("the schedule's order of sends contradicts its steps; it cannot be lowered")
     return order

@@ -1,0 +1,195 @@
+"""Draft → Program for one target: which passes, in which order, and which of several layouts is best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from emit.assembly import Layout, assembled, longest
+from emit.columns import columns_of
+from emit.draft import Draft, followed, scratch_chunks
+from emit.findings import Findings
+from emit.limits import Limits, limits_of
+from emit.order import run
+from emit.passes.aggregate import aggregate
+from emit.passes.dead import prune
+from emit.passes.fuse import fuse
+from emit.passes.scratch import reuse
+from emit.passes.unfuse import unfuse
+from emit.program import FIFO_DEPTH, Program
+from topologies.errors import InputError
+
+Price = Callable[[Program], float]  # any measure of time, less is better
+
+PASSES = {
+    "prune": "leave out what nobody reads",
+    "aggregate": "send neighbouring chunks that are ready together as one message",
+    "fuse": "receive, reduce and send on in one instruction",
+    "scratch": "use scratch again whose content is over",
+    "pair": "one threadblock sends and receives",
+}
+_SLOWER = 1.002  # time over the least, up to which fewer instructions and threadblocks are preferred
+_MANY = 6_000  # instructions from which on not all ways are tried
+
+
+class Way(NamedTuple):
+    """Which of the passes that can cost time are used."""
+
+    aggregate: bool
+    fuse: bool
+    pair: bool
+
+
+_WAYS = (
+    Way(True, True, True),
+    Way(False, True, True),
+    Way(True, True, False),
+    Way(False, True, False),
+    Way(False, False, True),
+    Way(False, False, False),
+)
+
+
+@dataclass
+class Compiled:
+    """A program, and what was done to get it, a line each."""
+
+    program: Program
+    said: list[str] = field(default_factory=list)
+
+
+def compiled(
+    draft: Draft, target: str = "executor-nccl", *, price: Price | None = None, off: Collection[str] = ()
+) -> Compiled:
+    """A program for `target` that executes the draft.
+
+    price: what a program costs; among the ways to compile, the shortest that costs next to no more than the best is
+    taken. Without it the first that is free of deadlock. off: names of PASSES not to use.
+
+    Raises InputError where the draft does not fit the target's limits, or for a pass that there is not.
+    """
+    for name in off:
+        if name not in PASSES:
+            raise InputError(f"pass {name!r} is not known; it is one of {', '.join(PASSES)}")
+    limits = limits_of(target)
+    said = [f"draft: {_words(draft)}"]
+    plain = "rcs" not in limits.ops
+    if plain:
+        draft = _said(said, "unfuse", draft, unfuse(draft, limits.ops))
+    if "prune" not in off:
+        draft = _said(said, "prune", draft, prune(draft))
+    best: tuple[float, Program, Way, list[str]] | None = None
+    fault: InputError | None = None
+    tried: list[str] = []
+    for way in _ways(draft, off, plain):
+        try:
+            steps: list[str] = []
+            program = _made(draft, limits, way, off, steps)
+        except InputError as error:
+            fault = fault or error
+            continue
+        if not _ends(program):
+            tried.append(f"{_named(way)}: deadlocks at {FIFO_DEPTH[program.protocol]} slots")
+            continue
+        cost = 0.0 if price is None else price(program)
+        tried.append(_named(way) + (f": {cost:.6g}" if price is not None else ": taken"))
+        if best is None or cost * _SLOWER < best[0]:
+            best = (cost, program, way, steps)
+        if price is None:
+            break
+    if best is None:
+        raise fault or InputError(f"{draft.like.name}: every order of its instructions deadlocks")
+    _, program, way, steps = best
+    said += steps
+    if len(tried) > 1:
+        said.append("tried: " + "; ".join(tried))
+    said.append(f"program: {shape(program)}")
+    return Compiled(program, said)
+
+
+def _ways(draft: Draft, off: Collection[str], plain: bool) -> Iterator[Way]:
+    seen = set()
+    for way in _WAYS if len(draft) < _MANY else (_WAYS[3], _WAYS[5]):
+        allowed = Way(
+            way.aggregate and "aggregate" not in off,
+            way.fuse and "fuse" not in off and not plain,
+            way.pair and "pair" not in off,
+        )
+        if allowed not in seen:
+            seen.add(allowed)
+            yield allowed
+
+
+def _made(draft: Draft, limits: Limits, way: Way, off: Collection[str], said: list[str]) -> Program:
+    if way.aggregate:
+        draft = _said(said, "aggregate", draft, aggregate(draft, limits.count))
+    if way.fuse:
+        draft = _said(said, "fuse", draft, fuse(draft))
+        if "prune" not in off:
+            draft = _said(said, "prune", draft, prune(draft))
+    if "scratch" not in off:
+        draft = _said(said, "scratch", draft, reuse(draft))
+    return _laid_out(draft, limits, way.pair)
+
+
+def _laid_out(draft: Draft, limits: Limits, paired: bool) -> Program:
+    """Over as few channels as the target's steps a threadblock allow."""
+    nodes = 1 + draft.like.nranks + max(Counter(draft.rank).values(), default=0)
+    if nodes > limits.nodes:
+        raise InputError(
+            f"{draft.like.name}: a rank has {nodes} XML nodes or more; {limits.name} takes at most {limits.nodes};"
+            " use fewer chunks (--chunks)"
+        )
+    after = followed(draft)
+    messages = Counter((draft.rank[s], draft.rank[n]) for n, s in enumerate(draft.source) if s >= 0)
+    spread = max(1, -(-max(messages.values(), default=0) // limits.steps_per_tb))
+    while True:
+        program = assembled(draft, limits, Layout(spread, paired), after)
+        most = longest(program)
+        if most <= limits.steps_per_tb and program.nchannels <= limits.channels:
+            return program
+        if program.nchannels > limits.channels:
+            raise InputError(
+                f"{draft.like.name}: needs {most} steps in a threadblock even with {limits.channels} channels;"
+                f" {limits.name} has room for {limits.steps_per_tb}; use fewer chunks (--chunks)"
+            )
+        spread = max(spread + 1, spread * most // limits.steps_per_tb)
+
+
+def _ends(program: Program) -> bool:
+    """Whether it runs to its end at the protocol's FIFO depth."""
+    found = Findings()
+    c = columns_of(program, found)
+    return not found.told and run(c, FIFO_DEPTH[program.protocol]).complete
+
+
+def _named(way: Way) -> str:
+    used = [name for name, on in way._asdict().items() if on]
+    return " + ".join(used) or "none of these"
+
+
+def _said(said: list[str], name: str, before: Draft, after: Draft) -> Draft:
+    if after is not before:
+        was, now = _words(before), _words(after)
+        said.append(f"{name}: {now}" if was != now else f"{name}: as it was")
+    return after
+
+
+def _words(draft: Draft) -> str:
+    kinds = Counter(draft.op)
+    told = ", ".join(f"{kinds[op]} {op}" for op in sorted(kinds))
+    return (
+        f"{len(draft)} instructions ({told}), {max(scratch_chunks(draft), default=0)} scratch chunks a rank"
+    )
+
+
+def shape(program: Program) -> str:
+    """Its size in words."""
+    nops = sum(step.op == "nop" for *_, step in program.steps())
+    blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
+    return (
+        f"{program.nsteps} steps ({nops} nops), {blocks} threadblocks a rank, {program.nchannels} channels,"
+        f" {longest(program)} steps in the longest"
+    )
