@@ -133,7 +133,7 @@ def _placed(
     blocks: list[list[Block]],
     after: list[list[int]],
 ) -> list[int]:
-    """The block of every instruction; a local one stands beside what it waits for, or where least is to be done."""
+    """The block of every instruction; a local one stands beside what needs it, else beside what it needs."""
     by_send = [{(ch, out): b for b, (ch, out, _) in enumerate(mine) if out != NONE} for mine in blocks]
     by_receive = [{(ch, into): b for b, (ch, _, into) in enumerate(mine) if into != NONE} for mine in blocks]
     own = [next((b for b, key in enumerate(mine) if key[1:] == (NONE, NONE)), NONE) for mine in blocks]
@@ -150,14 +150,24 @@ def _placed(
         load[rank][place[n]] += 1
     if all(place_n != NONE for place_n in place):
         return place
+    needs: dict[int, int] = {}
+    for n, others in enumerate(after):
+        for other in others:
+            if place[other] == NONE and place[n] != NONE:
+                needs.setdefault(other, place[n])
     for n, rank in enumerate(draft.rank):
-        if place[n] == NONE:
-            place[n] = own[rank]
-            if own[rank] == NONE:
-                beside = [place[o] for o in after[n]]
-                at = min(beside or range(len(blocks[rank])), key=lambda b: load[rank][b])
-                place[n] = at
-                load[rank][at] += 1
+        if place[n] != NONE:
+            continue
+        came = [place[o] for o in after[n] if draft.source[o] != NONE]
+        if draft.op[n] == "re" and came:
+            at = came[-1]  # an executor takes no nop between sums, so each stands behind what brought it
+        elif own[rank] != NONE:
+            at = own[rank]
+        else:
+            beside = [needs[n]] if n in needs else [place[o] for o in after[n]]
+            at = min(beside or range(len(blocks[rank])), key=lambda b: load[rank][b])
+        place[n] = at
+        load[rank][at] += 1
     return place
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,10 +11,12 @@ from emit.assembly import Layout, assembled, longest
 from emit.columns import columns_of
 from emit.draft import Draft, followed, scratch_chunks
 from emit.findings import Findings
-from emit.limits import Limits, limits_of
+from emit.limits import Limits, check_limits, limits_of
 from emit.order import run
+from emit.passes.absorb import absorb
 from emit.passes.aggregate import aggregate
 from emit.passes.dead import prune
+from emit.passes.depth import by_depth
 from emit.passes.fuse import fuse
 from emit.passes.scratch import reuse
 from emit.passes.unfuse import unfuse
@@ -25,10 +27,12 @@ Price = Callable[[Program], float]  # any measure of time, less is better
 
 PASSES = {
     "prune": "leave out what nobody reads",
+    "absorb": "reduce what arrives as it arrives, not from scratch",
     "aggregate": "send neighbouring chunks that are ready together as one message",
     "fuse": "receive, reduce and send on in one instruction",
     "scratch": "use scratch again whose content is over",
     "pair": "one threadblock sends and receives",
+    "turn": "ranks that exchange take turns, where both would wait for room",
 }
 _SLOWER = 1.002  # time over the least, up to which fewer instructions and threadblocks are preferred
 _MANY = 6_000  # instructions from which on not all ways are tried
@@ -40,15 +44,19 @@ class Way(NamedTuple):
     aggregate: bool
     fuse: bool
     pair: bool
+    turn: bool
 
 
+# the shortest programs first
 _WAYS = (
-    Way(True, True, True),
-    Way(False, True, True),
-    Way(True, True, False),
-    Way(False, True, False),
-    Way(False, False, True),
-    Way(False, False, False),
+    Way(True, True, True, False),
+    Way(False, True, True, False),
+    Way(True, True, True, True),
+    Way(False, True, True, True),
+    Way(True, True, False, False),
+    Way(False, True, False, False),
+    Way(False, False, True, False),
+    Way(False, False, False, False),
 )
 
 
@@ -75,63 +83,85 @@ def compiled(
             raise InputError(f"pass {name!r} is not known; it is one of {', '.join(PASSES)}")
     limits = limits_of(target)
     said = [f"draft: {_words(draft)}"]
-    plain = "rcs" not in limits.ops
-    if plain:
+    if "rcs" not in limits.ops:
         draft = _said(said, "unfuse", draft, unfuse(draft, limits.ops))
+        off = {*off, "absorb", "fuse"}
     if "prune" not in off:
         draft = _said(said, "prune", draft, prune(draft))
-    best: tuple[float, Program, Way, list[str]] | None = None
+    drafts = _Drafts(draft, limits, off)
+    best: tuple[float, Program, Way] | None = None
     fault: InputError | None = None
     tried: list[str] = []
-    for way in _ways(draft, off, plain):
+    deadlocked = False
+    seen: set[tuple[int, bool]] = set()
+    for way in _WAYS if len(draft) < _MANY else (_WAYS[5], _WAYS[7]):
+        if any(getattr(way, name) and name in off for name in Way._fields) or (way.turn and not deadlocked):
+            continue
+        made = drafts.by(way)
+        if (id(made), way.pair) in seen:
+            continue  # a pass had nothing to do
+        seen.add((id(made), way.pair))
         try:
-            steps: list[str] = []
-            program = _made(draft, limits, way, off, steps)
+            program = _laid_out(made, limits, way.pair)
         except InputError as error:
             fault = fault or error
             continue
+        found = Findings()
+        check_limits(program, target, found)
+        if found.told:
+            fault = fault or InputError(f"{draft.like.name}: {found.told[0].message}")
+            continue
         if not _ends(program):
+            deadlocked = True
             tried.append(f"{_named(way)}: deadlocks at {FIFO_DEPTH[program.protocol]} slots")
             continue
         cost = 0.0 if price is None else price(program)
         tried.append(_named(way) + (f": {cost:.6g}" if price is not None else ": taken"))
         if best is None or cost * _SLOWER < best[0]:
-            best = (cost, program, way, steps)
+            best = (cost, program, way)
         if price is None:
             break
     if best is None:
         raise fault or InputError(f"{draft.like.name}: every order of its instructions deadlocks")
-    _, program, way, steps = best
-    said += steps
+    _, program, way = best
+    said += drafts.said[way[:2] + way[3:]]
     if len(tried) > 1:
         said.append("tried: " + "; ".join(tried))
     said.append(f"program: {shape(program)}")
     return Compiled(program, said)
 
 
-def _ways(draft: Draft, off: Collection[str], plain: bool) -> Iterator[Way]:
-    seen = set()
-    for way in _WAYS if len(draft) < _MANY else (_WAYS[3], _WAYS[5]):
-        allowed = Way(
-            way.aggregate and "aggregate" not in off,
-            way.fuse and "fuse" not in off and not plain,
-            way.pair and "pair" not in off,
-        )
-        if allowed not in seen:
-            seen.add(allowed)
-            yield allowed
+class _Drafts:
+    """The draft after the passes of each way, made once; `said`: what they did."""
 
+    def __init__(self, draft: Draft, limits: Limits, off: Collection[str]) -> None:
+        self.draft, self.limits, self.off = draft, limits, off
+        self.made: dict[tuple[bool, ...], Draft] = {}
+        self.said: dict[tuple[bool, ...], list[str]] = {}
+        self.final: dict[int, Draft] = {}  # by what it was before the last pass
 
-def _made(draft: Draft, limits: Limits, way: Way, off: Collection[str], said: list[str]) -> Program:
-    if way.aggregate:
-        draft = _said(said, "aggregate", draft, aggregate(draft, limits.count))
-    if way.fuse:
-        draft = _said(said, "fuse", draft, fuse(draft))
-        if "prune" not in off:
-            draft = _said(said, "prune", draft, prune(draft))
-    if "scratch" not in off:
-        draft = _said(said, "scratch", draft, reuse(draft))
-    return _laid_out(draft, limits, way.pair)
+    def by(self, way: Way) -> Draft:
+        """The draft for a way."""
+        key = way[:2] + way[3:]
+        if key not in self.made:
+            said: list[str] = []
+            draft = self.draft
+            if way.turn:
+                draft = _said(said, "turn", draft, by_depth(draft, turns=True))
+            if "absorb" not in self.off:
+                draft = _said(said, "absorb", draft, absorb(draft))
+            if way.aggregate:
+                draft = _said(said, "aggregate", draft, aggregate(draft, self.limits.count))
+            if way.fuse:
+                draft = _said(said, "fuse", draft, fuse(draft))
+                if "prune" not in self.off:
+                    draft = _said(said, "prune", draft, prune(draft))
+            if "scratch" not in self.off:
+                if id(draft) not in self.final:
+                    self.final[id(draft)] = reuse(draft)
+                draft = _said(said, "scratch", draft, self.final[id(draft)])
+            self.made[key], self.said[key] = draft, said
+        return self.made[key]
 
 
 def _laid_out(draft: Draft, limits: Limits, paired: bool) -> Program:

@@ -13,16 +13,20 @@ from emit.msccl_read import read_msccl
 from emit.program import Program
 from topologies.errors import InputError
 
-_ROOT_WORK = 1 << 22  # steps and chunks looked at while the root of a file is sought
+_ROOT_WORK = 1 << 20  # steps and chunks looked at while the root of a file is sought
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """status: "right", "wrong", "deadlock" or "not readable"; exit code 0, 1, 1, 2; lines that explain it."""
+    """status: "right", "wrong", "deadlock" or "not readable"; exit code 0, 1, 1, 2; lines that explain it.
+
+    program: what was read, with the root for which it is right; None where nothing could be read or checked.
+    """
 
     status: str
     lines: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
+    program: Program | None = None
 
     @property
     def exit_code(self) -> int:
@@ -57,6 +61,7 @@ def verify_file(
         return Verdict(
             "not readable",
             (f"coll {program.collective!r} does not say what the result must be: would be given a goal",),
+            program=program,
         )
     slots = f"{report.fifo_depth} FIFO slot{'s' if report.fifo_depth > 1 else ''}"
     head = f"{status}: {program.collective} on {program.nranks} ranks, {program.nsteps} steps, {slots}"
@@ -68,7 +73,7 @@ def verify_file(
         )
     if fits and len(fits) < len(TARGETS):
         lines.append(f"within the limits of {', '.join(fits)} only")
-    return Verdict(status, (head, *lines, *report.notes), findings)
+    return Verdict(status, (head, *lines, *report.notes), findings, program)
 
 
 def _best(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[Report, Program]:
@@ -79,12 +84,19 @@ def _best(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[
     ):
         return first, program
     work = program.nsteps + program.nranks * program.nchunks_per_loop
-    for root in root_of(program)[1 : max(2, _ROOT_WORK // work)]:
+    for root in _likely_roots(program)[: max(1, _ROOT_WORK // work)]:
         other = replace(program, root=root)
         report = check(other, goal, fifo_depth, target=None, split=False)
         if report.status != "wrong":
             return report, other
     return first, program
+
+
+def _likely_roots(program: Program) -> list[int]:
+    """All roots but 0; first those that need nothing from others, or have nothing for them, as a root does."""
+    side = "recv" if program.collective in ("broadcast", "scatter") else "send"
+    busy = [any(getattr(tb, side) >= 0 for tb in gpu.threadblocks) for gpu in program.gpus]
+    return sorted(root_of(program)[1:], key=lambda root: busy[root])
 
 
 def _targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:

@@ -1,0 +1,294 @@
+"""Algorithms written by hand, chunk by chunk: what is copied and reduced where; the compiler does the rest.
+
+    from emit.language import Script
+
+    def algorithm(ranks: int = 8) -> Script:
+        ring = Script("ring", "allreduce", ranks, chunks=ranks)
+        for c in range(ranks):
+            part = ring.chunk(c, "i", c)
+            for hop in range(1, ranks):
+                part = ring.chunk((c + hop) % ranks, "i", c).reduce(part)
+            for hop in range(ranks, 2 * ranks - 1):
+                part = part.copy((c + hop) % ranks, "i", c)
+        return ring
+
+The idea of chunks that are moved as if one rank did it all is MSCCLang's (ASPLOS 2023, section 3). Here a script is an
+object of its own, and a reference to what has been overwritten since is an error that names the line.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+
+from emit.draft import BUFFER, NONE, Draft, cell
+from emit.goal import BLOCKED, Goal, buffer_sizes, goal_for
+from emit.passes.depth import by_depth
+from emit.program import BUFFERS, Gpu, Program
+from topologies.errors import InputError
+
+_INPLACE = ("allreduce", "allgather", "reducescatter")
+Cell = tuple[int, int]  # rank, number of the cell
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """What `count` neighbouring cells of a rank's buffer hold now."""
+
+    script: Script
+    rank: int
+    buffer: str
+    index: int
+    count: int
+    versions: tuple[int, ...]
+
+    def copy(self, rank: int, buffer: str, index: int, *, channel: int | None = None) -> Chunk:
+        """Copy it to `rank`'s buffer ("i", "o" or "s") from `index` on; what it is there.
+
+        channel: on which to send it; None leaves that to the compiler.
+        """
+        return self.script._move(self, rank, buffer, index, False, channel)
+
+    def reduce(self, other: Chunk, *, channel: int | None = None) -> Chunk:
+        """Reduce `other`, of any rank, into this; what is here afterwards."""
+        if other.count != self.count:
+            raise self.script._wrong(f"reduces {other.count} chunks into {self.count}: would be as many")
+        self.script._fresh(self)
+        return self.script._move(other, self.rank, self.buffer, self.index, True, channel)
+
+    def part(self, first: int, count: int = 1) -> Chunk:
+        """`count` of its cells from the `first` on."""
+        if first < 0 or count < 1 or first + count > self.count:
+            raise self.script._wrong(f"part({first}, {count}) of {self.count} chunks: would lie within")
+        return Chunk(
+            self.script,
+            self.rank,
+            self.buffer,
+            self.index + first,
+            count,
+            self.versions[first : first + count],
+        )
+
+
+class Script:
+    """One algorithm: the collective, the ranks' buffers, and what has been moved so far."""
+
+    def __init__(
+        self,
+        name: str,
+        collective: str,
+        ranks: int,
+        chunks: int = 1,
+        *,
+        inplace: bool | None = None,
+        protocol: str = "Simple",
+        min_bytes: int = 0,
+        max_bytes: int = 0,
+        root: int = 0,
+        instances: int = 1,
+        goal: Goal | None = None,
+    ) -> None:
+        """
+        Args:
+            name: of the algorithm.
+            collective: allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather, scatter or custom.
+            ranks: how many take part.
+            chunks: into how many a rank's data is cut: its whole buffer in allreduce, broadcast, reduce and custom,
+                one rank's block in all others.
+            inplace: one buffer for input and output; None: as is usual for the collective.
+            protocol: Simple, LL or LL128. min_bytes, max_bytes: message sizes it is for (0: no limit).
+            root: of a rooted collective.
+            instances: so many copies of the algorithm side by side, each for its share of every chunk, on channels
+                of their own.
+            goal: what a custom one must achieve.
+
+        Raises:
+            InputError: what no program can be.
+        """
+        self.inplace = collective in _INPLACE if inplace is None else inplace
+        if ranks < 1 or chunks < 1 or instances < 1:
+            raise self._wrong(
+                f"ranks {ranks}, chunks {chunks}, instances {instances}: would be 1 or more each"
+            )
+        per_loop = chunks * ranks if collective in BLOCKED else chunks
+        self.instances = instances
+        self.like = Program(
+            name=name,
+            collective=collective,
+            protocol=protocol,
+            nranks=ranks,
+            nchunks_per_loop=per_loop,
+            inplace=self.inplace,
+            outofplace=not self.inplace,
+            gpus=[Gpu(0, 0, 0, ())] * ranks,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            root=root,
+        )
+        sizes = [
+            (per_loop, per_loop)
+            if collective == "custom"
+            else buffer_sizes(collective, ranks, per_loop, r, root)
+            for r in range(ranks)
+        ]
+        self._sizes = sizes
+        # in place, one of the two buffers is the other's memory, and the program knows it by one name only
+        left_out = (
+            {"allgather": 0, "allreduce": 1, "reducescatter": 1}.get(collective) if self.inplace else None
+        )
+        self.like = replace(
+            self.like,
+            gpus=[Gpu(0 if left_out == 0 else i, 0 if left_out == 1 else o, 0, ()) for i, o in sizes],
+        )
+        self._left_out = None if left_out is None else BUFFERS[left_out]
+        self.goal = goal or goal_for(collective, ranks, per_loop, self.inplace, root)
+        self._draft = Draft(self.like, goal)
+        self._aliases = self._draft.aliases()[0]
+        self._versions: dict[Cell, int] = {}
+        self._written: dict[Cell, str] = {}  # by which line
+        if self.goal is not None:
+            r, buffer, index, _, _ = (column.tolist() for column in self.goal.initial)
+            for at in zip(r, buffer, index, strict=True):
+                self._versions[at[0], self._cell(at[0], BUFFERS[at[1]], at[2])] = 0
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks take part."""
+        return self.like.nranks
+
+    def chunk(self, rank: int, buffer: str, index: int, count: int = 1) -> Chunk:
+        """What `rank`'s buffer "i", "o" or "s" holds from `index` on.
+
+        Raises InputError for what no rank has, or what nothing has been put into yet.
+        """
+        versions = []
+        for k, at in enumerate(self._cells(rank, buffer, index, count)):
+            if at not in self._versions:
+                raise self._wrong(f"rank {rank} {buffer}[{index + k}] holds nothing yet")
+            versions.append(self._versions[at])
+        return Chunk(self, rank, buffer, index, count, tuple(versions))
+
+    def draft(self) -> Draft:
+        """What was written so far, for the compiler.
+
+        Raises InputError where nothing was.
+        """
+        if not len(self._draft):
+            raise InputError(f"{self.like.name}: moves nothing")
+        return _instances(by_depth(self._draft), self.instances)
+
+    def _move(
+        self, what: Chunk, rank: int, buffer: str, index: int, adds: bool, channel: int | None
+    ) -> Chunk:
+        if what.script is not self:
+            raise self._wrong("a chunk of another script")
+        if channel is not None and not 0 <= channel < 1 << 15:
+            raise self._wrong(f"channel {channel}: would be 0 or more")
+        self._fresh(what)
+        to = self._cells(rank, buffer, index, what.count)
+        src, dst = self._cell(what.rank, what.buffer, what.index), to[0][1]
+        if (rank, src) == (what.rank, dst) and not adds:
+            return what
+        if rank == what.rank:
+            if abs(src - dst) < what.count:
+                raise self._wrong(
+                    f"{what.buffer}[{what.index}] and {buffer}[{index}], {what.count} chunks each, overlap"
+                )
+            self._draft.add(rank, "re" if adds else "cpy", src, dst, what.count)
+        else:
+            sent = self._draft.add(what.rank, "s", src, NONE, what.count)
+            lane = NONE if channel is None else channel
+            self._draft.lane[sent] = lane
+            at = self._draft.add(rank, "rrc" if adds else "r", NONE, dst, what.count, sent, lane)
+            if adds:
+                self._draft.src[at] = dst
+        line = self._line()
+        for place in to:
+            self._versions[place] = self._versions.get(place, 0) + 1
+            self._written[place] = line
+        return Chunk(self, rank, buffer, index, what.count, tuple(self._versions[place] for place in to))
+
+    def _fresh(self, what: Chunk) -> None:
+        places = self._cells(what.rank, what.buffer, what.index, what.count)
+        for place, version in zip(places, what.versions, strict=True):
+            if self._versions[place] != version:
+                raise self._wrong(
+                    f"rank {what.rank} {what.buffer}[{what.index}] was overwritten since, by {self._written[place]}"
+                )
+
+    def _cells(self, rank: int, buffer: str, index: int, count: int) -> list[Cell]:
+        if not 0 <= rank < self.ranks:
+            raise self._wrong(f"rank {rank}: would be in 0..{self.ranks - 1}")
+        if buffer not in BUFFERS:
+            raise self._wrong(f"buffer {buffer!r}: would be one of i, o, s")
+        size = (*self._sizes[rank], BUFFER)[BUFFERS.index(buffer)]
+        if index < 0 or count < 1 or index + count > size:
+            has = "" if buffer == "s" else f"; it has {size}"
+            raise self._wrong(f"rank {rank} {buffer}[{index}], {count} chunks: beyond the buffer{has}")
+        return [(rank, self._cell(rank, buffer, at)) for at in range(index, index + count)]
+
+    def _cell(self, rank: int, buffer: str, index: int) -> int:
+        shift = self._aliases[rank]
+        if buffer == self._left_out and shift is not None:
+            return cell("o", index - shift) if buffer == "i" else cell("i", index + shift)
+        return cell(buffer, index)
+
+    def _line(self) -> str:
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
+            frame = frame.f_back
+        return f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+
+    def _wrong(self, what: str) -> InputError:
+        return InputError(f"{self._line()}: {what}")
+
+
+def _instances(draft: Draft, copies: int) -> Draft:
+    """So many programs side by side: chunk c of the one is chunk c × copies + i of the i-th."""
+    if copies == 1:
+        return draft
+    p = draft.like
+    gpus = [Gpu(g.i_chunks * copies, g.o_chunks * copies, g.s_chunks * copies, ()) for g in p.gpus]
+    made = Draft(replace(p, gpus=gpus, nchunks_per_loop=p.nchunks_per_loop * copies), draft.goal)
+    if draft.goal is not None:
+        raise InputError(f"{p.name}: instances of a custom goal: would be 1")
+    if any(count > 1 for count in draft.count):
+        draft = _single(draft)
+
+    def at(place: int, copy: int) -> int:
+        return NONE if place == NONE else place // BUFFER * BUFFER + place % BUFFER * copies + copy
+
+    for n in range(len(draft)):
+        for copy in range(copies):
+            lane = max(draft.lane[n], 0) * copies + copy
+            source = draft.source[n]
+            made.add(
+                draft.rank[n],
+                draft.op[n],
+                at(draft.src[n], copy),
+                at(draft.dst[n], copy),
+                1,
+                NONE if source == NONE else source * copies + copy,
+                lane,
+            )
+    return made
+
+
+def _single(draft: Draft) -> Draft:
+    """Every instruction for one chunk; neighbours are brought together again by aggregation."""
+    made = Draft(draft.like, draft.goal)
+    first = [0] * len(draft)
+    for n, count in enumerate(draft.count):
+        first[n] = len(made)
+        for k in range(count):
+            src, dst, source = draft.src[n], draft.dst[n], draft.source[n]
+            made.add(
+                draft.rank[n],
+                draft.op[n],
+                src + k if src != NONE else NONE,
+                dst + k if dst != NONE else NONE,
+                1,
+                first[source] + k if source != NONE else NONE,
+                draft.lane[n],
+            )
+    return made

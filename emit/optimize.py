@@ -1,0 +1,57 @@
+"""Somebody's program, compiled anew: never slower in the model, never longer, still right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from emit.check import check
+from emit.compile import Compiled, Price, compiled, shape
+from emit.draft import NONE, draft_of
+from emit.goal import Goal
+from emit.passes.depth import by_depth
+from emit.program import Program
+from topologies.errors import InputError
+
+_SLOWER = 1 + 1e-9
+
+
+def optimized(
+    program: Program,
+    goal: Goal | None = None,
+    target: str = "executor-nccl",
+    *,
+    price: Price | None = None,
+    off: Collection[str] = (),
+) -> Compiled:
+    """The best of the program itself and what the passes make of it, on its own channels or on others.
+
+    Raises InputError for a program that is not right, or that `target` cannot hold in any form.
+    """
+    check(program, goal, target=None, split=False).raise_if_wrong()
+    own = draft_of(program, goal)
+    free = replace(own.copy(), lane=[NONE] * len(own))
+    candidates: list[Compiled] = []
+    if check(program, goal, target=target).ok:
+        candidates.append(
+            Compiled(program, [f"program: {shape(program)}", "kept as it was: nothing is better"])
+        )
+    fault: InputError | None = None
+    for draft in (own, free, by_depth(free)):
+        try:
+            made = compiled(draft, target, price=price, off=off)
+            if check(made.program, goal, target=target).ok:
+                candidates.append(made)
+        except InputError as error:
+            fault = fault or error
+    if not candidates:
+        raise fault or InputError(f"{program.name}: {target} cannot hold it")
+    costs = [price(made.program) if price is not None else 0.0 for made in candidates]
+    least = costs[0] if candidates[0].program is program else min(costs)
+    able = [c for c, cost in zip(candidates, costs, strict=True) if cost <= least * _SLOWER]
+    return min(able, key=lambda made: _size(made.program))
+
+
+def _size(program: Program) -> tuple[int, int, int]:
+    """Steps, threadblocks, channels."""
+    return program.nsteps, sum(len(gpu.threadblocks) for gpu in program.gpus), program.nchannels
