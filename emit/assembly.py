@@ -22,12 +22,13 @@ _CLOCK_ENTRIES = 4_000_000  # up to here what messages imply is known too
 class Layout:
     """How instructions are dealt out.
 
-    spread: channels over which the messages of a connection are dealt out in runs.
+    spread: channels over which the messages of a connection are dealt out, in runs or, with `turns`, one by one.
     paired: one threadblock may send to one rank and receive from another; else each has one of its own.
     """
 
     spread: int = 1
     paired: bool = True
+    turns: bool = False
 
 
 def assembled(draft: Draft, limits: Limits, layout: Layout, after: list[list[int]]) -> Program:
@@ -35,15 +36,15 @@ def assembled(draft: Draft, limits: Limits, layout: Layout, after: list[list[int
 
     Raises InputError where its fused instructions do not fit together on their lanes.
     """
-    channel = _channels(draft, limits, layout.spread)
+    channel = _channels(draft, limits, layout)
     blocks, block_of = _threadblocks(draft, channel, layout, after)
     waits = _waits(draft, blocks, block_of, after)
     return _program(draft, blocks, block_of, waits)
 
 
-def _channels(draft: Draft, limits: Limits, spread: int) -> list[int]:
+def _channels(draft: Draft, limits: Limits, layout: Layout) -> list[int]:
     """The channel of every instruction that sends or receives; a chain of fused ones has one channel."""
-    nranks = draft.like.nranks
+    nranks, spread = draft.like.nranks, layout.spread
     crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # a channel has room for so many peers
     size: dict[tuple[int, int], int] = defaultdict(int)
     for n, source in enumerate(draft.source):
@@ -63,7 +64,8 @@ def _channels(draft: Draft, limits: Limits, spread: int) -> list[int]:
         lane = draft.lane[n]
         if lane == NONE:
             lane = (v - u) % nranks * crowd // nranks
-        channel[n] = lane * spread + at // -(-size[u, v] // spread)
+        run = at % spread if layout.turns else at // -(-size[u, v] // spread)
+        channel[n] = lane * spread + run
         channel[source] = channel[n]
     return channel
 

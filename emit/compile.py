@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from emit.passes.unfuse import unfuse
 from emit.program import FIFO_DEPTH, Program
 from topologies.errors import InputError
 
-Price = Callable[[Program], float]  # any measure of time, less is better
+Times = tuple[float, ...]
+Price = Callable[[Program], Times]  # µs at some message sizes, always the same ones
 
 PASSES = {
     "prune": "leave out what nobody reads",
@@ -32,9 +34,11 @@ PASSES = {
     "fuse": "receive, reduce and send on in one instruction",
     "scratch": "use scratch again whose content is over",
     "pair": "one threadblock sends and receives",
+    "deal": "more channels for a connection that waits for room",
     "turn": "ranks that exchange take turns, where both would wait for room",
 }
 _SLOWER = 1.002  # time over the least, up to which fewer instructions and threadblocks are preferred
+_GAIN = 1.02  # what more channels must gain
 _MANY = 6_000  # instructions from which on not all ways are tried
 
 
@@ -73,8 +77,8 @@ def compiled(
 ) -> Compiled:
     """A program for `target` that executes the draft.
 
-    price: what a program costs; among the ways to compile, the shortest that costs next to no more than the best is
-    taken. Without it the first that is free of deadlock. off: names of PASSES not to use.
+    price: how long a program takes; among the ways to compile, the shortest that takes next to no longer than the
+    best is taken. Without it the first that is free of deadlock. off: names of PASSES not to use.
 
     Raises InputError where the draft does not fit the target's limits, or for a pass that there is not.
     """
@@ -89,7 +93,7 @@ def compiled(
     if "prune" not in off:
         draft = _said(said, "prune", draft, prune(draft))
     drafts = _Drafts(draft, limits, off)
-    best: tuple[float, Program, Way] | None = None
+    best: tuple[Times, Program, Way] | None = None
     fault: InputError | None = None
     tried: list[str] = []
     deadlocked = False
@@ -115,20 +119,45 @@ def compiled(
             deadlocked = True
             tried.append(f"{_named(way)}: deadlocks at {FIFO_DEPTH[program.protocol]} slots")
             continue
-        cost = 0.0 if price is None else price(program)
-        tried.append(_named(way) + (f": {cost:.6g}" if price is not None else ": taken"))
-        if best is None or cost * _SLOWER < best[0]:
+        cost = () if price is None else price(program)
+        tried.append(f"{_named(way)}: {_told(cost)}")
+        if best is None or mean_ratio(cost, best[0]) * _SLOWER < 1:
             best = (cost, program, way)
         if price is None:
             break
     if best is None:
         raise fault or InputError(f"{draft.like.name}: every order of its instructions deadlocks")
     _, program, way = best
+    if price is not None and "deal" not in off and len(draft) < _MANY:
+        program = _dealt(best, drafts.by(way), limits, price, tried)
     said += drafts.said[way[:2] + way[3:]]
     if len(tried) > 1:
         said.append("tried: " + "; ".join(tried))
     said.append(f"program: {shape(program)}")
     return Compiled(program, said)
+
+
+def _dealt(
+    best: tuple[Times, Program, Way], draft: Draft, limits: Limits, price: Price, tried: list[str]
+) -> Program:
+    """The program with its messages dealt out over more channels, each with slots of its own, while that gains."""
+    cost, program, way = best
+    after = followed(draft)
+    for spread in (2, 4, 8):
+        try:
+            made = assembled(draft, limits, Layout(spread, way.pair, turns=True), after)
+        except InputError:
+            break
+        found = Findings()
+        check_limits(made, limits.name, found)
+        if found.told or not _ends(made):
+            break
+        took = price(made)
+        tried.append(f"{spread} channels a connection: {_told(took)}")
+        if mean_ratio(took, cost) * _GAIN > 1 or worst_ratio(took, cost) > _SLOWER:
+            break
+        cost, program = took, made
+    return program
 
 
 class _Drafts:
@@ -186,6 +215,20 @@ def _laid_out(draft: Draft, limits: Limits, paired: bool) -> Program:
                 f" {limits.name} has room for {limits.steps_per_tb}; use fewer chunks (--chunks)"
             )
         spread = max(spread + 1, spread * most // limits.steps_per_tb)
+
+
+def mean_ratio(times: Times, others: Times) -> float:
+    """How much longer one program takes than another: the geometric mean over the sizes."""
+    return math.exp(sum(math.log(a / b) for a, b in zip(times, others, strict=True)) / max(1, len(times)))
+
+
+def worst_ratio(times: Times, others: Times) -> float:
+    """The same at the size where it is most."""
+    return max((a / b for a, b in zip(times, others, strict=True)), default=1.0)
+
+
+def _told(times: Times) -> str:
+    return " and ".join(f"{t:.6g} µs" for t in times) or "taken"
 
 
 def _ends(program: Program) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from emit.compile import Price, compiled
+from emit.compile import Price, Times, compiled
 from emit.draft import BUFFER, NONE, SCRATCH, Draft
 from emit.goal import Goal
 from emit.predict import Predictor
@@ -51,12 +51,11 @@ def lower(
 
 
 def priced(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Price:
-    """The geometric mean of a program's times in µs at the ends of the range of sizes that it is for."""
+    """Times in µs at the ends of the range of sizes that a program is for."""
     ends = {float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)}
 
-    def price(program: Program) -> float:
-        times = Predictor(program, topology, ranks).times_us(sorted(ends))
-        return float(np.exp(np.log(times).mean()))
+    def price(program: Program) -> Times:
+        return tuple(Predictor(program, topology, ranks).times_us(sorted(ends)).tolist())
 
     return price
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from emit.check import check
-from emit.compile import Compiled, Price, compiled, shape
+from emit.compile import Compiled, Price, compiled, mean_ratio, shape, worst_ratio
 from emit.draft import NONE, draft_of
 from emit.goal import Goal
 from emit.passes.depth import by_depth
@@ -46,9 +46,16 @@ def optimized(
             fault = fault or error
     if not candidates:
         raise fault or InputError(f"{program.name}: {target} cannot hold it")
-    costs = [price(made.program) if price is not None else 0.0 for made in candidates]
-    least = costs[0] if candidates[0].program is program else min(costs)
-    able = [c for c, cost in zip(candidates, costs, strict=True) if cost <= least * _SLOWER]
+    able = candidates
+    if price is not None:
+        times = [price(made.program) for made in candidates]
+        if candidates[0].program is program:
+            able = [
+                c for c, own in zip(candidates, times, strict=True) if worst_ratio(own, times[0]) <= _SLOWER
+            ]
+        else:
+            best = min(times, key=lambda own: mean_ratio(own, times[0]))
+            able = [c for c, own in zip(candidates, times, strict=True) if own == best]
     return min(able, key=lambda made: _size(made.program))
 
 

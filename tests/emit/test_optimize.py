@@ -35,7 +35,7 @@ def test_never_longer_never_slower_still_right(program: Program) -> None:
     made = optimized(program, price=price).program
     assert check(made, target="executor-nccl").ok
     assert _size(made) <= _size(program)
-    assert price(made) <= price(program) * (1 + 1e-9)
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(price(made), price(program), strict=True))
 
 
 @pytest.mark.parametrize(("name", "asked"), CASES[::3], ids=lambda value: str(value))
