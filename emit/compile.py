@@ -37,9 +37,10 @@ PASSES = {
     "deal": "more channels for a connection that waits for room",
     "turn": "ranks that exchange take turns, where both would wait for room",
 }
+_VERY_MANY = 20_000  # from which on they are dealt out as they come
 _SLOWER = 1.002  # time over the least, up to which fewer instructions and threadblocks are preferred
 _GAIN = 1.02  # what more channels must gain
-_MANY = 6_000  # instructions from which on not all ways are tried
+_MANY = 1_500  # instructions from which on not all ways are tried
 
 
 class Way(NamedTuple):
@@ -98,7 +99,7 @@ def compiled(
     tried: list[str] = []
     deadlocked = False
     seen: set[tuple[int, bool]] = set()
-    for way in _WAYS if len(draft) < _MANY else (_WAYS[5], _WAYS[7]):
+    for way in _WAYS if len(draft) < _MANY else _WAYS[5::2] if len(draft) < _VERY_MANY else _WAYS[7:]:
         if any(getattr(way, name) and name in off for name in Way._fields) or (way.turn and not deadlocked):
             continue
         made = drafts.by(way)
@@ -128,7 +129,7 @@ def compiled(
     if best is None:
         raise fault or InputError(f"{draft.like.name}: every order of its instructions deadlocks")
     _, program, way = best
-    if price is not None and "deal" not in off and len(draft) < _MANY:
+    if price is not None and "deal" not in off and len(draft) < _VERY_MANY:
         program = _dealt(best, drafts.by(way), limits, price, tried)
     said += drafts.said[way[:2] + way[3:]]
     if len(tried) > 1:
@@ -143,7 +144,11 @@ def _dealt(
     """The program with its messages dealt out over more channels, each with slots of its own, while that gains."""
     cost, program, way = best
     after = followed(draft)
-    for spread in (2, 4, 8):
+    lanes = {(tb.channel, tb.send) for tb in program.gpus[0].threadblocks if tb.send >= 0}
+    least = max(
+        Counter(peer for _, peer in lanes).values(), default=1
+    )  # channels that a connection has already
+    for spread in (least, 2 * least, 4 * least, 8 * least)[least == 1 :]:
         try:
             made = assembled(draft, limits, Layout(spread, way.pair, turns=True), after)
         except InputError:
