@@ -37,7 +37,7 @@ def assembled(draft: Draft, limits: Limits, layout: Layout, after: list[list[int
     Raises InputError where its fused instructions do not fit together on their lanes.
     """
     channel = _channels(draft, limits, layout)
-    blocks, block_of = _threadblocks(draft, channel, layout, after)
+    blocks, block_of = _threadblocks(draft, channel, layout, after, limits.steps_per_tb)
     waits = _waits(draft, blocks, block_of, after)
     return _program(draft, blocks, block_of, waits)
 
@@ -71,7 +71,7 @@ def _channels(draft: Draft, limits: Limits, layout: Layout) -> list[int]:
 
 
 def _threadblocks(
-    draft: Draft, channel: list[int], layout: Layout, after: list[list[int]]
+    draft: Draft, channel: list[int], layout: Layout, after: list[list[int]], room: int
 ) -> tuple[list[list[Block]], list[int]]:
     """Per rank its blocks, and for every instruction the number of its block there."""
     nranks = draft.like.nranks
@@ -80,7 +80,7 @@ def _threadblocks(
     tied: list[dict[tuple[int, int], int]] = [
         {} for _ in range(nranks)
     ]  # (channel, receives from) → sends to
-    local = [False] * nranks
+    local = [0] * nranks
     ends = [peers(draft, n) for n in range(len(draft))]
     for n, rank in enumerate(draft.rank):
         into, out = ends[n]
@@ -92,7 +92,7 @@ def _threadblocks(
             raise InputError(
                 f"channel {channel[n]}: rank {rank} forwards what comes from rank {into} to two ranks"
             )
-        local[rank] |= into == out == NONE
+        local[rank] += into == out == NONE
     blocks: list[list[Block]] = []
     for rank in range(nranks):
         bound = {(ch, out): into for (ch, into), out in tied[rank].items()}
@@ -105,10 +105,10 @@ def _threadblocks(
             mine += _paired(free_out, free_in)
         else:
             mine += [(ch, out, NONE) for ch, out in free_out] + [(ch, NONE, into) for ch, into in free_in]
-        if local[rank] and (not mine or not layout.paired):
-            mine.append((0, NONE, NONE))
+        if not mine or not layout.paired:  # half of the room is for nops
+            mine += [(k, NONE, NONE) for k in range(-(-2 * local[rank] // room))]
         blocks.append(sorted(mine))
-    return blocks, _placed(draft, channel, ends, blocks, after)
+    return blocks, _placed(draft, channel, ends, blocks, after, room)
 
 
 def _paired(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) -> list[Block]:
@@ -134,11 +134,12 @@ def _placed(
     ends: list[tuple[int, int]],
     blocks: list[list[Block]],
     after: list[list[int]],
+    room: int,
 ) -> list[int]:
     """The block of every instruction; a local one stands beside what needs it, else beside what it needs."""
     by_send = [{(ch, out): b for b, (ch, out, _) in enumerate(mine) if out != NONE} for mine in blocks]
     by_receive = [{(ch, into): b for b, (ch, _, into) in enumerate(mine) if into != NONE} for mine in blocks]
-    own = [next((b for b, key in enumerate(mine) if key[1:] == (NONE, NONE)), NONE) for mine in blocks]
+    own = [[b for b, key in enumerate(mine) if key[1:] == (NONE, NONE)] for mine in blocks]
     load = [[0] * len(mine) for mine in blocks]
     place = [NONE] * len(draft)
     for n, rank in enumerate(draft.rank):
@@ -163,11 +164,13 @@ def _placed(
         came = [place[o] for o in after[n] if draft.source[o] != NONE]
         if draft.op[n] == "re" and came:
             at = came[-1]  # an executor takes no nop between sums, so each stands behind what brought it
-        elif own[rank] != NONE:
-            at = own[rank]
+        elif own[rank]:
+            at = next((b for b in own[rank] if 2 * load[rank][b] < room), own[rank][-1])
         else:
             beside = [needs[n]] if n in needs else [place[o] for o in after[n]]
             at = min(beside or range(len(blocks[rank])), key=lambda b: load[rank][b])
+            if load[rank][at] >= room:
+                at = min(range(len(blocks[rank])), key=lambda b: load[rank][b])
         place[n] = at
         load[rank][at] += 1
     return place

@@ -208,13 +208,14 @@ def _laid_out(draft: Draft, limits: Limits, paired: bool) -> Program:
         )
     after = followed(draft)
     messages = Counter((draft.rank[s], draft.rank[n]) for n, s in enumerate(draft.source) if s >= 0)
-    spread = max(1, -(-max(messages.values(), default=0) // limits.steps_per_tb))
+    crowd = max(messages.values(), default=0)
+    spread = max(1, -(-crowd // limits.steps_per_tb))
     while True:
         program = assembled(draft, limits, Layout(spread, paired), after)
         most = longest(program)
         if most <= limits.steps_per_tb and program.nchannels <= limits.channels:
             return program
-        if program.nchannels > limits.channels:
+        if program.nchannels > limits.channels or spread >= max(crowd, 1):
             raise InputError(
                 f"{draft.like.name}: needs {most} steps in a threadblock even with {limits.channels} channels;"
                 f" {limits.name} has room for {limits.steps_per_tb}; use fewer chunks (--chunks)"

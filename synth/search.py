@@ -98,6 +98,11 @@ class _Search:
                 self._tighten()
         except KeyboardInterrupt:
             found.ended = "interrupted"
+        except SystemError as error:
+            # so says a compiled function in which Ctrl-C was noticed
+            if not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
+            found.ended = "interrupted"
         if not found.ended and time.monotonic() >= self.deadline:
             found.ended = "budget"
         if not self.algorithms and not options.pinned:

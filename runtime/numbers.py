@@ -1,0 +1,81 @@
+"""Data types and reductions, as NCCL names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.errors import InputError
+
+Array = NDArray[Any]
+
+# bfloat16 is kept as the upper half of a float32, in uint16
+TYPES: dict[str, np.dtype[Any]] = {
+    "float": np.dtype(np.float32),
+    "half": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.uint16),
+    "double": np.dtype(np.float64),
+    "int32": np.dtype(np.int32),
+    "int64": np.dtype(np.int64),
+}
+_SPELLINGS = {"float32": "float", "fp32": "float", "float16": "half", "fp16": "half", "bf16": "bfloat16",
+              "float64": "double", "int": "int32", "long": "int64"}  # fmt: skip
+OPS = ("sum", "prod", "max", "min", "avg")
+_UFUNC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def type_named(name: str) -> str:
+    """nccl-tests' name of a data type. Raises InputError for one that is not known."""
+    found = _SPELLINGS.get(name, name)
+    if found not in TYPES:
+        raise InputError(f"type {name!r}: would be one of {', '.join(TYPES)}")
+    return found
+
+
+def widened(values: Array, kind: str) -> Array:
+    """The values as numbers that NumPy reckons with: bfloat16 as float32, all others as they are."""
+    if kind != "bfloat16":
+        return values
+    return (values.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrowed(values: Array, kind: str) -> Array:
+    """The other way round; float32 is rounded to the nearest bfloat16, ties to even."""
+    if kind != "bfloat16":
+        return values.astype(TYPES[kind], copy=False)
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
+
+
+def reducer(op: str, kind: str) -> Callable[[Array, Array, Array], None]:
+    """A function (a, b, out) that puts the reduction of a and b into out; sums for avg, see `averaged`.
+
+    Raises InputError for an op or a type that is not known.
+    """
+    if op not in OPS:
+        raise InputError(f"reduction {op!r}: would be one of {', '.join(OPS)}")
+    ufunc = _UFUNC[op]
+    if type_named(kind) != "bfloat16":
+
+        def plainly(a: Array, b: Array, out: Array) -> None:
+            ufunc(a, b, out=out)
+
+        return plainly
+
+    def by_float(a: Array, b: Array, out: Array) -> None:
+        out[:] = narrowed(ufunc(widened(a, kind), widened(b, kind)), kind)
+
+    return by_float
+
+
+def averaged(values: Array, kind: str, ranks: int) -> None:
+    """Divide sums by the number of ranks, in place; whole numbers are rounded towards zero, as NCCL does."""
+    if kind.startswith("int"):
+        values[:] = np.sign(values) * (np.abs(values) // ranks)
+    else:
+        numbers = widened(values, kind)
+        values[:] = narrowed(numbers / numbers.dtype.type(ranks), kind)
