@@ -329,6 +329,8 @@ class _Run:
             return own if lend else own.copy()
         came = message.values if message is not None else own
         assert came is not None
+        if own is not None and len(own) != len(came):
+            raise _unequal(rank, "ios"[of.src[step]], of.src_at[step] + chunk, len(own), len(came))
         if op == "rrs":
             assert own is not None
             made = np.empty_like(came)
@@ -360,10 +362,7 @@ class _Run:
         first, end = spans[cell], spans[cell + 1]
         view = array[min(first + begin, end) : min(first + begin + self.width, end)]
         if put is not None and put != len(view):
-            raise InputError(
-                f"rank {rank} {'io'[buffer]}[{cell}] takes {len(view)} elements, {put} are written: chunks of unequal"
-                " length trade places; would be a count that the chunks divide"
-            )
+            raise _unequal(rank, "io"[buffer], cell, len(view), put)
         return view
 
     def _stuck(self) -> str:
@@ -385,3 +384,10 @@ class _Run:
                 why = "for tb {} step {}".format(*c.place(need)[1:])
             return f"rank {rank} tb {tb} step {position} ({self.of.op[step]}) waits {why}"
         return "nobody waits"
+
+
+def _unequal(rank: int, buffer: str, cell: int, has: int, comes: int) -> InputError:
+    return InputError(
+        f"rank {rank} {buffer}[{cell}] has {has} elements, {comes} come to it: chunks of unequal length trade places;"
+        " would be a count that the chunks divide"
+    )
