@@ -1,36 +1,51 @@
-"""Algorithms as files: one MSCCL XML each, and an index that says which serves which sizes.
+"""Algorithms as files of a library: what to write for each, and the writing.
 
-Everything is checked and written under temporary names first; the index comes last, so that a reader never finds
-it pointing at what is not there.
+Everything is checked and written in a folder of its own first. Then all is moved to its place, the index last, so that
+a reader never finds it pointing at what is not there. For the layout and the index see `emit.index`.
 """
 
 from __future__ import annotations
 
-import json
+import fcntl
 import os
 import re
 import tempfile
 import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from emit.goal import Goal
+from emit.index import INDEX, PLACES, Entry, goal_beside, index_text, load_index, parse_index
 from emit.lower import goal_columns, lower
 from emit.msccl import NAMES, write_msccl
+from emit.program import ROOTED, Program
 from synth.found import Found
 from synth.frontier import Range
 from synth.problem import Problem, question
+from synth.proof import proof_path
 from synth.statement import row
+from synth.stored_columns import origin_of
 from topologies.errors import InputError
 
-FORMAT = "synth-index-1"
+__all__ = [
+    "Documents", "Library", "documents", "goal_beside", "protocol_for", "standing", "stem", "stems", "target_for",
+    "writing",
+]  # fmt: skip
+
+PLANS = "mscclpp"
 _MOST_SENDS = 200_000  # an executor takes far fewer
 _SMALL_BYTES = 256 << 10  # up to here LL's flags cost less than Simple's barriers
 
 
-def protocol_for(served: Range) -> str:
-    """LL for small messages, Simple for the rest."""
-    return "LL" if served.high is not None and served.high <= _SMALL_BYTES else "Simple"
+def protocol_for(largest_bytes: int | None) -> str:
+    """LL for small messages, Simple for the rest; None: no largest one.
+
+    LL128 is never chosen here: it is right only on links that keep the order of stores, and no topology says which do.
+    """
+    return "LL" if largest_bytes is not None and largest_bytes <= _SMALL_BYTES else "Simple"
 
 
 def target_for(problem: Problem, asked: str = "auto") -> str:
@@ -50,6 +65,8 @@ def target_for(problem: Problem, asked: str = "auto") -> str:
     able = [target for target, names in NAMES.items() if name in names]
     if asked == "auto":
         return able[0]
+    if asked == PLANS and collective.name not in ROOTED - {"broadcast", "reduce"}:
+        return asked
     if asked not in able:
         what = f"{collective.name} with relays" if problem.relays else collective.name
         ways = f"use --target {' or '.join(able)}" + (" or --relay none" if problem.relays else "")
@@ -78,32 +95,45 @@ def stem(found: Found, served: Range) -> str:
     return "-".join([*parts, f"{shape.steps}step", f"{shape.rounds}r{shape.chunks}c"])
 
 
-def stems(found: Found) -> list[str]:
-    """A name for each range of sizes; one algorithm can serve two of them."""
+def stems(found: Found, others: Iterable[Entry] = ()) -> list[str]:
+    """A name for each range of sizes; one algorithm can serve two of them.
+
+    others: entries of the library that the files are for. Where a name is that of another question's file (topologies
+    `a b` and `a-b`), all of these get a number that follows from the question.
+    """
     names: list[str] = []
     for served in found.ranges:
         name = stem(found, served)
         names.append(name if name not in names else f"{name}-from{served.low}")
+    asked = question(found.problem)
+    taken = {
+        Path(entry.file).name.removesuffix(PLACES[entry.target].ending)
+        for entry in others
+        if any(entry.values[key] != value for key, value in asked.items())
+    }
+    if not taken.isdisjoint(names):
+        names = [f"{name}-{zlib.crc32(repr(asked).encode()):08x}" for name in names]
     return names
 
 
 class Documents(NamedTuple):
-    """File name → text, the index entries, and range of sizes (by number) → why it has no file."""
+    """File (as the index names it) → text; by number of the range of sizes its entry, or why it has no file."""
 
     texts: dict[str, str]
-    entries: list[dict[str, Any]]
+    entries: dict[int, dict[str, Any]]
     refused: dict[int, str]
 
 
-def documents(found: Found, target: str) -> Documents:
-    """What is to be written for the algorithms found.
+def documents(found: Found, target: str, names: Sequence[str] | None = None) -> Documents:
+    """What is to be written for the algorithms found, under `names` (those of `stems` if None).
 
     Raises:
         InputError: the target cannot express the question at all.
     """
     target = target_for(found.problem, target)
-    made = Documents({}, [], {})
-    for number, (served, name) in enumerate(zip(found.ranges, stems(found), strict=True)):
+    place = PLACES[target]
+    made = Documents({}, {}, {})
+    for number, (served, name) in enumerate(zip(found.ranges, names or stems(found), strict=True)):
         sends = len(served.algorithm.schedule)
         try:
             if sends > _MOST_SENDS:
@@ -111,117 +141,162 @@ def documents(found: Found, target: str) -> Documents:
             program, goal = lower(
                 served.algorithm,
                 name[:63],
-                protocol_for(served),
+                protocol_for(served.high),
                 min_bytes=served.low,
                 max_bytes=0 if served.high is None else served.high,
-                target=target,
+                target="msccl" if target == PLANS else target,
             )
+            text = _text(program, goal, target, found.problem)
         except InputError as error:
             made.refused[number] = str(error)
             continue
-        made.texts[f"{name}.xml"] = write_msccl(program, goal, target)
-        made.entries.append(
-            {
-                **question(found.problem),
-                "file": f"{name}.xml",
-                "target": target,
-                "protocol": program.protocol,
-                "inplace": program.inplace,
-                "communicator": list(found.problem.ranks),
-                **row(found, served),
-                # what the file must achieve, where its own words do not say it
-                "goal": None
-                if goal is None
-                else {"nranks": program.nranks, **goal_columns(served.algorithm.problem.collective)},
-            }
-        )
+        file = f"{place.folder}/{name}{place.ending}"
+        made.texts[file] = text
+        asked = question(found.problem)
+        made.entries[number] = {
+            **asked,
+            "nranks": len(asked["group"]),
+            "communicator": list(found.problem.ranks),
+            "file": file,
+            "target": target,
+            "protocol": program.protocol,
+            "inplace": program.inplace,
+            **row(found, served),
+            "schedule": None,
+            "proof_file": None,
+            # what the file must achieve, where its own words do not say it
+            "goal": None
+            if goal is None
+            else {"nranks": program.nranks, **goal_columns(served.algorithm.problem.collective)},
+        }
     return made
 
 
-def save(found: Found, folder: str | Path, target: str = "auto") -> list[Path]:
-    """Write the algorithms and `index.json`; entries of the index for other questions stay.
+def _text(program: Program, goal: Goal | None, target: str, problem: Problem) -> str:
+    if target != PLANS:
+        return write_msccl(program, goal, target)
+    from emit.mscclpp import write_plan  # a room of its own, not needed for XML
+
+    return write_plan(program, goal, nodes=problem.topology.nodes[list(problem.ranks)].tolist())
+
+
+def standing(folder: str | Path) -> list[Entry]:
+    """The entries of the library in a folder, none where there is no index yet.
 
     Raises:
-        InputError: nothing found, a target that cannot express it, or a folder that cannot be written.
+        InputError: there is an index that is not one of ours, or of an earlier version.
     """
-    if not found.ranges:
-        raise InputError("nothing to write: no algorithm was found")
-    made = documents(found, target)
-    for reason in made.refused.values():
-        raise InputError(reason)
-    return write_documents(found, folder, made)
-
-
-def write_documents(found: Found, folder: str | Path, made: Documents) -> list[Path]:
-    """Write what `documents` made, and the index.
-
-    Raises:
-        InputError: a folder that cannot be written.
-    """
-    where = Path(folder)
-    texts, entries = made.texts, made.entries
-    if not texts:
+    path = Path(folder) / INDEX
+    if not os.path.lexists(path):
         return []
     try:
+        return load_index(path)
+    except InputError as error:
+        reason = str(error).removeprefix(f"{origin_of(path)}: ")
+        raise InputError(
+            f"{origin_of(path)}: is there already and is not an index of ours ({reason}); give another --out"
+        ) from None
+
+
+@dataclass
+class Library:
+    """A library that is being written; what is written shows when it is committed, and not before.
+
+    folder: of the library.  staging: a folder in it, of the same form.  entries: of the library as it was.
+    """
+
+    folder: Path
+    staging: Path
+    entries: list[Entry]
+    placed: list[str] = field(default_factory=list)
+
+    def place(self, name: str) -> Path:
+        """Where to write a file for now; `name` is its path in the library, once."""
+        path = self.staging / name
+        path.parent.mkdir(exist_ok=True)
+        self.placed.append(name)
+        return path
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a whole file; OSError where it cannot be."""
+        with self.place(name).open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def commit(self, rows: Sequence[Mapping[str, Any]] = ()) -> list[Path]:
+        """Move what was placed into the library, and replace the index's entries for the same question and target.
+
+        rows: the new entries, as objects of the index.
+        Files that only replaced entries name are removed. Returns the paths of what was placed, the index last.
+
+        Raises:
+            InputError: the index would be one that `load_index` refuses; nothing has changed then.
+            OSError: something cannot be moved.
+        """
+        # a proof is for one schedule file to the byte
+        unproved = {proof_path(name).as_posix() for name in self.placed if name.endswith(".synth")}
+        gone = unproved - set(self.placed)
+        origin = origin_of(self.folder / INDEX)
+        asked = {entry.question for entry in parse_index(index_text(rows), origin, self.folder)}
+        kept = [
+            {**entry.values, "proof_file": None} if entry.proof_file in gone else entry.values
+            for entry in self.entries
+            if entry.question not in asked
+        ]
+        data = index_text([*kept, *rows])
+        now = parse_index(data, origin, self.folder)
+        if rows or now != self.entries:
+            gone |= _files(self.entries) - _files(now)
+            self.write(INDEX, data)
+        fresh: list[Path] = []
+        try:
+            for name in self.placed:
+                path = self.folder / name
+                if not path.parent.is_dir():
+                    path.parent.mkdir()
+                    fresh.append(path.parent)
+                os.replace(self.staging / name, path)
+        except BaseException:
+            for folder in fresh:
+                with suppress(OSError):  # it holds what was moved there
+                    folder.rmdir()
+            raise
+        for name in sorted(gone - set(self.placed)):
+            (self.folder / name).unlink(missing_ok=True)
+        return [self.folder / name for name in self.placed]
+
+
+@contextmanager
+def writing(folder: str | Path) -> Iterator[Library]:
+    """Open a library, made if it is not there, to write to; one at a time for each folder.
+
+    Raises:
+        InputError: a folder that cannot be written, or that has a foreign index.
+    """
+    where = Path(folder)
+    try:
         where.mkdir(parents=True, exist_ok=True)
-        kept, stale = _others(where / "index.json", question(found.problem), entries[0]["target"])
-        index = {"format": FORMAT, "algorithms": [*kept, *entries]}
-        texts = texts | {"index.json": json.dumps(index, indent=1, ensure_ascii=False) + "\n"}
-        _write_all(where, texts)
-        for name in stale - texts.keys():
-            (where / name).unlink(missing_ok=True)
+        with _alone(where), tempfile.TemporaryDirectory(prefix=".synth-", dir=where) as staging:
+            try:
+                yield Library(where, Path(staging), standing(where))
+            except InputError as error:  # of a file that was to be moved
+                raise InputError(str(error).replace(staging, str(where))) from None
     except OSError as error:
         raise InputError(f"--out {where}: cannot be written ({error.strerror or error})") from None
-    return [where / name for name in texts]
 
 
-def _others(path: Path, asked: dict[str, Any], target: str) -> tuple[list[dict[str, Any]], set[str]]:
-    """Entries of an index that answer other questions, and the files of those that are to be replaced."""
-    if not path.exists():
-        return [], set()
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a folder against other writers, which would lose each other's entries."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        old = json.loads(path.read_text(encoding="utf-8"))
-        if old["format"] != FORMAT:
-            raise ValueError
-        entries = list(old["algorithms"])
-        mine = [e for e in entries if {k: e.get(k) for k in asked} == asked and e.get("target") == target]
-        files = {str(e["file"]) for e in mine}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise InputError(
-            f"{path}: is there already and is not an index of ours (format {FORMAT}); give another --out"
-        ) from None
-    own = {name for name in files if re.fullmatch(r"[A-Za-z0-9_.-]+\.xml", name)}
-    return [e for e in entries if e not in mine], own
-
-
-def _write_all(where: Path, texts: dict[str, str]) -> None:
-    ready: list[tuple[str, Path]] = []
-    try:
-        for name, text in texts.items():
-            handle, temporary = tempfile.mkstemp(prefix=".synth-", dir=where)
-            ready.append((temporary, where / name))
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-        while ready:
-            os.replace(*ready[0])
-            ready.pop(0)
+        with suppress(OSError):  # some file systems know no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
     finally:
-        for temporary, _ in ready:
-            Path(temporary).unlink(missing_ok=True)
+        os.close(handle)
 
 
-def goal_beside(path: Path) -> Goal | None:
-    """The goal of a file whose own words do not say it, from the index that stands beside it."""
-    index = path.parent / "index.json"
-    try:
-        entries = json.loads(index.read_text(encoding="utf-8"))["algorithms"]
-        entry = next(e for e in entries if e.get("file") == path.name)
-        goal = entry["goal"]
-        if goal is None:
-            return None
-        return Goal.from_arrays(int(goal["nranks"]), *(tuple(goal[part]) for part in ("initial", "required")))
-    except (OSError, ValueError, KeyError, TypeError, StopIteration, AttributeError, RecursionError):
-        return None
+def _files(entries: Iterable[Entry]) -> set[str]:
+    return {name for e in entries for name in (e.file, e.schedule, e.proof_file) if name is not None}

@@ -122,44 +122,41 @@ def _report(found: Several, out: str, proof: bool, as_json: bool, begun: float) 
 
 
 def saved(found: Several, folder: str | Path, *, proof: bool = False) -> list[Path]:
-    """Write the union's schedule (NAME.synth) and, with `proof`, what proves its bound (NAME.proof.json).
+    """Write the union's schedule (schedules/NAME.synth) and, with `proof`, what proves its bound beside it.
 
     Where a group's own bound is higher than the union's, that group's part of the schedule and the proof of its
-    bound are written beside them (NAME-groupN.synth, NAME-groupN.proof.json).
+    bound are written too (NAME-groupN.synth, NAME-groupN.proof.json).
 
     Raises:
         InputError: the folder cannot be written.
     """
+    from emit.index import SCHEDULES
+    from emit.library_files import writing
     from synth.alone import parts_alone
     from synth.proof import save_proof
     from synth.schedule_file import save_schedule, write_schedule
     from synth.simulate import time_us, timed
     from synth.verify import replay
 
-    where = Path(folder)
-    try:
-        where.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {where}: cannot be written ({error.strerror or error})") from None
-    name = _stem(found)
+    name = f"{SCHEDULES}/{_stem(found)}"
     size = found.size_bytes
-    paths = [save_schedule(where / f"{name}.synth", found.algorithm, size)]
-    if not proof:
-        return paths
-    problem = found.asked.problem
-    paths.append(save_proof(paths[0], problem, found.bound.witnesses, size, found.makespan_us))
-    group = found.decisive[2]
-    if group is not None:
-        own = found.alone[group]
-        at_size = timed(problem, found.algorithm.schedule, size)
-        ((problem, part),) = parts_alone(found.asked, at_size, [group])
-        replay(problem, part)  # at the union's times
-        path = write_schedule(where / f"{name}-group{group}.synth", problem, part, found.algorithm.engine)
-        paths += [
-            path,
-            save_proof(path, problem, own.bound.witnesses, part.size_bytes, time_us(problem, part)),
-        ]
-    return paths
+    with writing(folder) as library:
+        path = save_schedule(library.place(f"{name}.synth"), found.algorithm, size)
+        if not proof:
+            return library.commit()
+        problem, beside = found.asked.problem, library.place(f"{name}.proof.json")
+        save_proof(path, problem, found.bound.witnesses, size, found.makespan_us, beside)
+        group = found.decisive[2]
+        if group is not None:
+            own = found.alone[group]
+            at_size = timed(problem, found.algorithm.schedule, size)
+            ((problem, part),) = parts_alone(found.asked, at_size, [group])
+            replay(problem, part)  # at the union's times
+            path = library.place(f"{name}-group{group}.synth")
+            write_schedule(path, problem, part, found.algorithm.engine)
+            beside = library.place(f"{name}-group{group}.proof.json")
+            save_proof(path, problem, own.bound.witnesses, part.size_bytes, time_us(problem, part), beside)
+        return library.commit()
 
 
 def _stem(found: Several) -> str:

@@ -70,44 +70,55 @@ class Saved:
 
 
 def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> Saved:
-    """Write what was found.
+    """Write what was found into a library (see `emit.index`).
 
-    One MSCCL XML an algorithm and an index; where an algorithm is too large for that, or with `proof`, the schedule
-    itself (NAME.synth), and with `proof` what proves its bound (NAME.proof.json).
+    A file for the target's executor and an entry of the index for each algorithm; where an algorithm is too large for
+    that, or with `proof`, the schedule itself (schedules/NAME.synth), and with `proof` what proves its bound
+    (schedules/NAME.proof.json).
 
     Raises:
-        InputError: the folder cannot be written.
+        InputError: the folder cannot be written, or has an index that is none of ours.
     """
-    from emit.library_files import Documents, documents, stems, write_documents
+    from emit.index import INDEX, SCHEDULES
+    from emit.library_files import Documents, documents, stems, writing
 
+    written = Saved([], [])
+    if not found.ranges:
+        return written
     everyone = range(len(found.ranges))
-    made = Documents({}, [], {})
-    if found.problem.fold is not None:
-        made.refused.update(dict.fromkeys(everyone, "an executor's file of so many ranks would be too large"))
-    else:
+    made = Documents({}, {}, {})
+    with writing(folder) as library:
+        names = stems(found, library.entries)
         try:
-            made = documents(found, target)
+            if found.problem.fold is not None:
+                raise InputError("an executor's file of so many ranks would be too large")
+            made = documents(found, target, names)
         except InputError as error:
             made.refused.update(dict.fromkeys(everyone, str(error)))
-    where = Path(folder)
-    written = Saved(write_documents(found, where, made), [{} for _ in everyone])
-    for number, (served, name, files) in enumerate(
-        zip(found.ranges, stems(found), written.files, strict=True)
-    ):
-        if number not in made.refused:
-            files["file"] = where / f"{name}.xml"
-            if not proof:
-                continue
-        from synth.proof import save_proof
-        from synth.schedule_file import save_schedule
+        for file, text in made.texts.items():
+            library.write(file, text.encode())
+        for number, (served, name) in enumerate(zip(found.ranges, names, strict=True)):
+            entry = made.entries.get(number, {})
+            files = {"file": entry["file"]} if entry else {}
+            if proof or not entry:
+                from synth.proof import save_proof
+                from synth.schedule_file import save_schedule
 
-        where.mkdir(parents=True, exist_ok=True)
-        path = save_schedule(where / f"{name}.synth", served.algorithm, served.shown)
-        files["schedule"] = path
-        if proof:
-            took = served.algorithm.time_us(served.shown)
-            files["proof_file"] = save_proof(path, found.problem, found.bound.witnesses, served.shown, took)
-        written.paths += [files[kind] for kind in ("schedule", "proof_file") if kind in files]
+                files["schedule"] = f"{SCHEDULES}/{name}.synth"
+                path = save_schedule(library.place(files["schedule"]), served.algorithm, served.shown)
+                if proof:
+                    files["proof_file"] = f"{SCHEDULES}/{name}.proof.json"
+                    took = served.algorithm.time_us(served.shown)
+                    beside = library.place(files["proof_file"])
+                    save_proof(path, found.problem, found.bound.witnesses, served.shown, took, beside)
+            entry |= files
+            written.files.append({kind: library.folder / file for kind, file in files.items()})
+        library.commit(list(made.entries.values()))
+    written.paths = [files["file"] for files in written.files if "file" in files]
+    written.paths += [library.folder / INDEX] if made.entries else []
+    written.paths += [
+        files[kind] for files in written.files for kind in ("schedule", "proof_file") if kind in files
+    ]
     if made.refused:
         written.refused = next(iter(made.refused.values()))
         if len(made.refused) < len(found.ranges):

@@ -26,7 +26,7 @@ def test_the_report_and_the_files(synth: Call, here: Path) -> None:
     assert "allgather" in lines[4]
     for words in ("all groups", "one after another", "direct", "gap", "largest slowdown", "× as long"):
         assert words in answer.out
-    (schedule,) = (here / "out").glob("*.synth")
+    (schedule,) = (here / "out" / "schedules").glob("*.synth")
     assert str(schedule.relative_to(here)) in answer.out
     stored = load_schedule(schedule)
     replay(stored.problem, stored.schedule)
@@ -47,7 +47,7 @@ def test_json_is_one_object(synth: Call, here: Path) -> None:
     assert said["slowdown"] == max(g["slowdown"] for g in said["groups"]) >= 1
     assert said["time_us"] <= said["sum_us"] * (1 + 1e-9)
     assert all((here / path).exists() for path in said["files"])
-    assert said["schedule"].startswith("there/")
+    assert said["schedule"].startswith("there/schedules/")
     proof = json.loads((here / said["proof_file"]).read_text())
     assert proof["time_us"] == pytest.approx(said["time_us"])
     assert proof["gap"] >= said["gap"] * (1 - 1e-9)
