@@ -50,7 +50,7 @@ def test_contents(wheel: Path) -> None:
         str(path.relative_to(ROOT))
         for package in ("synth", "topologies", "emit", "runtime")
         for path in (ROOT / package).rglob("*")
-        if path.name == "py.typed" or path.suffix in (".py", ".toml", ".cu")
+        if path.name == "py.typed" or path.suffix in (".py", ".toml", ".cu", ".html", ".css", ".js")
     }
     packed = {name for name in names if ".dist-info/" not in name}
     assert packed == expected
@@ -77,7 +77,7 @@ def test_installed_apart(wheel: Path, tmp_path: Path) -> None:
     found = _run(command, "allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6", cwd=tmp_path)
     assert (found.returncode, found.stderr) == (0, "")
     assert "CP-SAT" in found.stdout  # the solver processes find the package too
-    files = sorted((tmp_path / "out").glob("*.xml"))
+    files = sorted((tmp_path / "out" / "msccl").glob("*.xml"))
     assert files
     for file in files:
         assert _run(command, "verify", file, cwd=tmp_path).returncode == 0

@@ -1,0 +1,158 @@
+"use strict";
+// What the page holds, and how it is said. Everything drawn comes from here.
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const $ = (id) => document.getElementById(id);
+const state = { index: 0, time: 0, mode: "total", view: "links", zoom: 1, send: -1, under: -1, pinned: false, seen: 0, playing: false };
+let view = null; // the algorithm that is shown
+
+// Tables come as bytes in base 64: each different row once, and which of them each row is.
+function opened(table) {
+  if (!table) return null;
+  const text = atob(table.data), bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return { bins: table.bins, row: table.row, at: (row, bin) => bytes[table.row[row] * table.bins + bin] / 255 };
+}
+
+function prepared(raw) {
+  const v = { ...raw, now: null, heat: null, out: null, in: null, got: null, children: [], ofRow: [] };
+  if (!raw.network || !(raw.span > 0)) return { ...v, network: null }; // nothing happens
+  v.now = opened(raw.network.now);
+  v.heat = opened(raw.rows.heat);
+  for (const key of ["out", "in", "got"]) v[key] = opened(raw.ranks[key]);
+  const sends = raw.sends;
+  v.children = Array.from({ length: sends.shown }, () => []);
+  for (let i = 0; i < sends.shown; i++) for (const p of parents(raw, i)) v.children[p].push(i);
+  v.ofRow = Array.from({ length: raw.rows.names.length }, () => []);
+  for (let i = 0; i < sends.shown; i++) v.ofRow[rowOf(raw, i)].push(i);
+  for (const row of v.ofRow) row.sort((a, b) => sends.start[a] - sends.start[b] || a - b);
+  v.longest = 0;
+  for (let i = 0; i < sends.shown; i++) v.longest = Math.max(v.longest, arrival(raw, i) - sends.start[i]);
+  v.byStart = Array.from({ length: sends.shown }, (_, i) => i).sort((a, b) => sends.start[a] - sends.start[b] || a - b);
+  v.hops = raw.sends.hop.reduce((a, b) => Math.max(a, b), 1);
+  return v;
+}
+
+const parents = (v, send) => v.sends.from.slice(v.sends.from_ptr[send], v.sends.from_ptr[send + 1]);
+const rowOf = (v, send) => v.sends.links.row[v.sends.link[send]];
+function arrival(v, send) {
+  if (v.sends.arrives) return v.sends.arrives[send];
+  const alpha = v.sends.links.alpha;
+  return v.sends.end[send] + (alpha ? alpha[v.sends.link[send]] : 0);
+}
+
+// Sends that are on their way at a time, the first `most` of them.
+function active(time, most) {
+  const found = [], order = view.byStart, start = view.sends.start;
+  let low = 0, high = order.length;
+  while (low < high) { const mid = (low + high) >> 1; if (start[order[mid]] <= time) low = mid + 1; else high = mid; }
+  for (let i = low - 1; i >= 0 && start[order[i]] >= time - view.longest && found.length < most; i--) {
+    if (arrival(view, order[i]) > time) found.push(order[i]);
+  }
+  return found;
+}
+
+const binAt = (table, time) => Math.max(0, Math.min(table.bins - 1, Math.floor(time / view.span * table.bins * (1 + 1e-12))));
+
+// A folded schedule holds one of many translated copies; `seen` says whose eyes the page looks through.
+function moved(rank) {
+  if (!view.fold || rank >= view.network.n) return rank;
+  for (const [stride, extent] of view.fold) {
+    const digit = Math.floor(rank / stride) % extent, by = Math.floor(state.seen / stride) % extent;
+    rank += ((digit + by) % extent - digit) * stride;
+  }
+  return rank;
+}
+
+const name = (vertex) => view.network.names[moved(vertex)] ?? String(moved(vertex));
+const ends = (send) => {
+  const links = view.sends.links, link = view.sends.link[send];
+  return [links.src[link], links.dst[link]];
+};
+const hopName = (send) => ends(send).map(name).join(" → ");
+
+function timeWords(value) {
+  if (view.unit === "steps") return `step ${Math.floor(value)}`;
+  const unit = view.span >= 1e6 ? [1e6, "s"] : view.span >= 1e3 ? [1e3, "ms"] : [1, "µs"];
+  const digits = Math.max(0, 3 - Math.floor(Math.log10(Math.max(view.span / unit[0], 1e-9))));
+  return `${(value / unit[0]).toFixed(Math.min(6, digits))} ${unit[1]}`;
+}
+const percent = (share) => `${(share * 100).toFixed(share > 0 && share < 0.1 ? 2 : 1)} %`;
+const spaced = (number) => String(number).replace(/\B(?=(\d{3})+(?!\d))/g, " ");
+
+function rankList(list, more) {
+  if (list === null) return "all ranks";
+  const words = list.map((r) => name(r)).join(", ") + (more ? ` and ${more} more` : "");
+  return `rank${list.length + more === 1 ? "" : "s"} ${words}`;
+}
+
+function chunkWords(send) {
+  if (!view.chunks) return view.sends.words[view.sends.what[send]];
+  const c = view.chunks, i = view.sends.chunk[send];
+  const from = rankList(c.from[i], c.from_more[i]), to = rankList(c.to[i], c.to_more[i]);
+  const what = c.sum[i] ? `sum of ${from}, for ${to}` : `from ${from} to ${to}`;
+  return view.fold && state.seen ? what : `chunk ${c.id[i]}: ${what}`;
+}
+
+// All sends that what this one carries came by, in time; a sum has many.
+function ancestors(send) {
+  const seen = new Set(), stack = [send];
+  while (stack.length) for (const p of parents(view, stack.pop())) if (!seen.has(p)) { seen.add(p); stack.push(p); }
+  return [...seen].sort((a, b) => view.sends.start[a] - view.sends.start[b] || a - b);
+}
+function descendants(send) {
+  const seen = new Set(), stack = [send];
+  while (stack.length) for (const p of view.children[stack.pop()]) if (!seen.has(p)) { seen.add(p); stack.push(p); }
+  return [...seen].sort((a, b) => view.sends.start[a] - view.sends.start[b] || a - b);
+}
+
+// Colours, by the scheme that the reader has chosen.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const RAMPS = {
+  load: { light: ["#dde5ee", "#a5c9f2", "#4a8fe6", "#1f52c4", "#3a1a8c"], dark: ["#283242", "#1f4f8a", "#2f86d6", "#5cc8f2", "#eafcff"] },
+  copy: { light: ["#1b4fc4", "#0c86a6", "#0f9d6e", "#8aa213", "#c9a400"], dark: ["#6c9bff", "#3fc3e0", "#45d695", "#b6d94c", "#ffe066"] },
+  sum: { light: ["#7d1d3f", "#b83227", "#d9631e", "#e89b2d"], dark: ["#ff7eb0", "#ff8a70", "#ffab5c", "#ffd37a"] },
+};
+const cache = new Map();
+function ramp(kind, part) {
+  const stops = RAMPS[kind][dark.matches ? "dark" : "light"];
+  const step = Math.round(Math.max(0, Math.min(1, part)) * 100), key = kind + stops[0] + step;
+  if (!cache.has(key)) {
+    const at = step / 100 * (stops.length - 1), i = Math.min(stops.length - 2, Math.floor(at)), f = at - i;
+    const rgb = (hex) => [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
+    const [a, b] = [rgb(stops[i]), rgb(stops[i + 1])];
+    cache.set(key, `rgb(${a.map((x, k) => Math.round(x + (b[k] - x) * f)).join(" ")})`);
+  }
+  return cache.get(key);
+}
+const hopColour = (send) => ramp(view.sends.reduces[send] ? "sum" : "copy", view.hops > 1 ? (view.sends.hop[send] - 1) / (view.hops - 1) : 0);
+const css = (key) => getComputedStyle(document.documentElement).getPropertyValue(key).trim();
+
+function canvasOf(id, width, height) {
+  const canvas = $(id), scale = Math.min(window.devicePixelRatio || 1, 32000 / Math.max(width, height));
+  canvas.style.height = `${height}px`;
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  const g = canvas.getContext("2d");
+  g.setTransform(scale, 0, 0, scale, 0, 0);
+  g.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  return g;
+}
+
+function element(tag, words, attributes = {}) {
+  const made = document.createElement(tag);
+  if (words !== undefined && words !== null) made.textContent = words;
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+function tip(words, event) {
+  const box = $("tip");
+  box.hidden = !words;
+  if (!words) return;
+  box.textContent = words;
+  const { width, height } = box.getBoundingClientRect();
+  const x = event.clientX + 16 + width > innerWidth ? event.clientX - 12 - width : event.clientX + 16;
+  const y = event.clientY + 18 + height > innerHeight ? event.clientY - 10 - height : event.clientY + 18;
+  box.style.left = `${Math.max(4, x)}px`;
+  box.style.top = `${Math.max(4, y)}px`;
+}

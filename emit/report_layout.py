@@ -1,0 +1,186 @@
+"""Where a page draws the vertices of a network: grids as grids, trees of switches in tiers, the rest on a circle."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Places", "places"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_MOST_ON_CIRCLE = 128  # ranks; more lie in a square
+_MOST_BENT = 64  # ranks of a grid whose links round the ends are drawn whole, as arcs
+_PANEL_GAP = 1.6  # between the planes of a grid of three dimensions, in distances of neighbours
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Places in units of the distance of neighbours; y grows downwards.
+
+    x, y: float, shape (vertices,): ranks in the order asked for, then switches.
+    spacing: about the distance of neighbours, in the same units.
+    stub: shape (edges, 2): where a link that would lie across others is cut short, the direction in which it leaves;
+        (0, 0) for those that are drawn whole.
+    """
+
+    x: Floats
+    y: Floats
+    spacing: float
+    stub: Floats
+
+
+def places(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
+    """Places of some ranks of a topology and of switches.
+
+    Args:
+        name: the topology's; a grid family's says its dimensions.
+        total: ranks of the whole topology.
+        ranks: topology rank of each vertex that is a rank.
+        nodes: shape (len(ranks),): the chassis of each of these.
+        nswitches: vertices after the ranks.
+        ends: shape (edges, 2): vertices that physical links join.
+    """
+    if not nswitches:
+        dims = _dimensions(name, total)
+        if dims is not None and len(ranks):
+            return _grid(dims, np.asarray(ranks, dtype=np.int64), ends)
+        return _flat(len(ranks), ends)
+    level = _levels(len(ranks), nswitches, ends)
+    if int(level.max()) >= 2 or len(np.unique(nodes)) > 1:
+        return _tiers(len(ranks), nodes, level, ends)
+    return _circle_with_switches(len(ranks), nswitches, ends)
+
+
+def _dimensions(name: str, total: int) -> tuple[int, ...] | None:
+    """The extents of a mesh, torus or hypercube of this name, the last counting fastest; None for all others."""
+    words = re.match(r"(mesh|torus|hypercube):([0-9]{1,7}(?:x[0-9]{1,7})*)(?![0-9x])", name)
+    if words is None:
+        return None
+    dims = tuple(int(n) for n in words[2].split("x"))
+    if words[1] == "hypercube":
+        if len(dims) > 1 or dims[0] > 20:
+            return None
+        dims = (1 << dims[0] // 2, 1 << (dims[0] + 1) // 2)
+    return dims if math.prod(dims) == total and len(dims) > 1 else None
+
+
+def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints) -> Places:
+    """Planes of the last two dimensions, side by side; the links round the ends and between planes cut short."""
+    height, width = dims[-2:]
+    x = (ranks % width).astype(np.float64)
+    y = (ranks // width % height).astype(np.float64)
+    plane = ranks // (width * height)
+    planes = math.prod(dims[:-2])
+    least = math.ceil(math.sqrt(planes * height / width))
+    # full rows of planes where that does not make the drawing too wide
+    across = next((n for n in range(least, 2 * least + 1) if planes % n == 0), math.ceil(least * 1.3))
+    x += plane % across * (width - 1 + _PANEL_GAP)
+    y += plane // across * (height - 1 + _PANEL_GAP)
+    stub = np.zeros((len(ends), 2))
+    if len(ranks) > _MOST_BENT or len(dims) > 2:
+        a, b = ends[:, 0], ends[:, 1]
+        apart = np.column_stack([x[b] - x[a], y[b] - y[a]])
+        length = np.hypot(apart[:, 0], apart[:, 1])
+        same = plane[a] == plane[b]
+        long = same & (length > 1.5)
+        stub[long] = -apart[long] / length[long, None]
+        stub[~same] = np.where((plane[a] < plane[b])[~same, None], [0.7, -0.7], [-0.7, 0.7])
+    return Places(x, y, 1.0, stub)
+
+
+def _flat(n: int, ends: Ints) -> Places:
+    whole = np.zeros((len(ends), 2))
+    if n > _MOST_ON_CIRCLE:
+        across = math.ceil(math.sqrt(n * 1.5))
+        number = np.arange(n)
+        return Places((number % across).astype(np.float64), (number // across).astype(np.float64), 1.0, whole)
+    x, y, radius = _circle(n)
+    return Places(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)), whole)
+
+
+def _circle(n: int) -> tuple[Floats, Floats, float]:
+    radius = max(1.2, n / (2 * math.pi))
+    turn = 2 * np.pi * np.arange(n) / max(n, 1)
+    return 1.25 * radius * np.sin(turn), -radius * np.cos(turn), radius
+
+
+def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
+    """How many links every vertex is from the nearest rank; unreachable ones count as 1."""
+    level = np.full(n + nswitches, -1, dtype=np.int64)
+    level[:n] = 0
+    for step in range(1, nswitches + 1):
+        near = np.zeros(len(level), dtype=bool)
+        for a, b in ((0, 1), (1, 0)):
+            near[ends[level[ends[:, a]] == step - 1, b]] = True
+        near &= level < 0
+        if not near.any():
+            break
+        level[near] = step
+    return np.where(level < 0, 1, level)
+
+
+def _barycentres(x: Floats, vertices: Ints, below: NDArray[np.bool_], ends: Ints) -> Floats:
+    """The mean place of each vertex's neighbours among `below` (flags)."""
+    total, count = np.zeros(len(x)), np.zeros(len(x))
+    for a, b in ((0, 1), (1, 0)):
+        rows = below[ends[:, a]]
+        np.add.at(total, ends[rows, b], x[ends[rows, a]])
+        np.add.at(count, ends[rows, b], 1)
+    middle = float(x[below].mean())
+    return np.where(count > 0, total / np.maximum(count, 1), middle)[vertices]
+
+
+def _circle_with_switches(n: int, nswitches: int, ends: Ints) -> Places:
+    x, y, radius = _circle(n)
+    x, y = np.append(x, np.zeros(nswitches)), np.append(y, np.zeros(nswitches))
+    below = np.arange(n + nswitches) < n
+    every = np.arange(n, n + nswitches)
+    x[n:] = _barycentres(x, every, below, ends) * 0.6
+    y[n:] = _barycentres(y, every, below, ends) * 0.6
+    # switches that serve the same ranks would lie on each other
+    seen: dict[tuple[float, float], list[int]] = {}
+    for vertex in every.tolist():
+        seen.setdefault((round(float(x[vertex]), 1), round(float(y[vertex]), 1)), []).append(vertex)
+    for same in seen.values():
+        if len(same) > 1:
+            turn = 2 * np.pi * np.arange(len(same)) / len(same)
+            x[same] += 0.45 * radius * np.cos(turn)
+            y[same] += 0.45 * radius * np.sin(turn)
+    return Places(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)), np.zeros((len(ends), 2)))
+
+
+def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
+    """Ranks below, chassis by chassis, switches above them by their distance from the ranks."""
+    x, y = np.zeros(len(level)), np.zeros(len(level))
+    order = np.lexsort((np.arange(n), nodes))
+    found, first, many = np.unique(nodes[order], return_index=True, return_counts=True)
+    deep = 1 if n <= 64 else math.ceil(math.sqrt(n) / 4)  # rows of ranks in a chassis
+    at = 0.0
+    for start, count in zip(first.tolist(), many.tolist(), strict=True):
+        mine = order[start : start + count]
+        across = math.ceil(count / deep)
+        x[mine] = at + np.arange(count) % across
+        y[mine] = np.arange(count) // across
+        at += across + (0.8 if len(found) > 1 else 0.0)
+    width = max(1.0, float(x[:n].max()))
+    for tier in range(1, int(level.max()) + 1):
+        mine = np.flatnonzero(level == tier)
+        if not len(mine):
+            continue
+        wished = _barycentres(x, mine, level == tier - 1, ends)
+        ranked = np.lexsort((mine, wished))
+        gap = min(1.0, width / len(mine)) if len(mine) > 1 else 0.0
+        spread = np.empty(len(mine))
+        last = -math.inf
+        for i in ranked.tolist():
+            last = spread[i] = max(float(wished[i]), last + gap)
+        x[mine] = spread - (spread.mean() - wished.mean())
+        y[mine] = -max(1.4, width / 2 / int(level.max())) * tier
+    return Places(x, y, 1.0, np.zeros((len(ends), 2)))

@@ -1,0 +1,279 @@
+// The network: ranks and switches at their places, links in the colour of their load, what is on its way.
+let shape = null; // places in pixels, made anew when the page's width or the algorithm changes
+
+function placed() {
+  const net = view.network, box = $("network").parentElement, width = Math.max(260, box.clientWidth);
+  const ends = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
+  const [lowX, highX] = ends(net.x), [lowY, highY] = ends(net.y), low = [lowX, lowY], high = [highX, highY];
+  const pad = net.n > 64 ? 20 : 34, spanX = Math.max(high[0] - low[0], 1e-9), spanY = Math.max(high[1] - low[1], 1e-9);
+  const height = Math.round(Math.max(200, Math.min(net.n > 64 ? 560 : 430, (width - 2 * pad) * spanY / spanX + 2 * pad)));
+  const scale = Math.min((width - 2 * pad) / spanX, (height - 2 * pad) / spanY, 130);
+  const x = net.x.map((v) => width / 2 + (v - (low[0] + high[0]) / 2) * scale);
+  const y = net.y.map((v) => height / 2 + (v - (low[1] + high[1]) / 2) * scale);
+  const gap = net.spacing * scale, radius = Math.max(1.6, Math.min(19, gap * 0.29));
+  const stub = new Map(net.stub.map(([edge, dx, dy]) => [edge, [dx, dy]]));
+  const pairs = new Map(net.u.map((u, edge) => [u * net.names.length + net.v[edge], edge]));
+  return { width, height, x, y, gap, radius, stub, pairs, edgeOf: (a, b) => pairs.get(a * net.names.length + b) };
+}
+
+// A link as a curve bent to its right, so that both directions are seen: [x0, y0, control x, y, x1, y1].
+function curve(edge) {
+  const net = view.network, s = shape, u = net.u[edge], v = net.v[edge], cut = s.stub.get(edge);
+  if (cut) {
+    const length = Math.min(s.gap * 0.5, 30), x = s.x[u], y = s.y[u];
+    return [x, y, x + cut[0] * length / 2, y + cut[1] * length / 2, x + cut[0] * length, y + cut[1] * length];
+  }
+  return between(u, v);
+}
+function between(u, v) {
+  const s = shape, dx = s.x[v] - s.x[u], dy = s.y[v] - s.y[u], length = Math.hypot(dx, dy) || 1;
+  // along a row or a column others lie in between: wide round them
+  const flat = Math.min(Math.abs(dx), Math.abs(dy)) < 0.5, far = length > s.gap * 1.6 ? (flat ? 0.14 : 0.03) * length : 0;
+  const bend = Math.min(far, 46) + Math.min(4, s.gap * 0.09);
+  const nx = -dy / length, ny = dx / length, side = Math.min(3, s.gap * 0.07);
+  return [
+    s.x[u] + nx * side, s.y[u] + ny * side,
+    (s.x[u] + s.x[v]) / 2 + nx * (bend * 2 - side), (s.y[u] + s.y[v]) / 2 + ny * (bend * 2 - side),
+    s.x[v] + nx * side, s.y[v] + ny * side,
+  ];
+}
+const along = ([x0, y0, cx, cy, x1, y1], t) => [
+  (1 - t) * (1 - t) * x0 + 2 * t * (1 - t) * cx + t * t * x1, (1 - t) * (1 - t) * y0 + 2 * t * (1 - t) * cy + t * t * y1,
+];
+
+function edgeShare(edge) {
+  if (state.mode === "total") return view.network.load[edge];
+  return view.now.at(edge, binAt(view.now, state.time));
+}
+
+function stroke(g, c) {
+  g.beginPath();
+  g.moveTo(c[0], c[1]);
+  g.quadraticCurveTo(c[2], c[3], c[4], c[5]);
+  g.stroke();
+}
+
+function drawNetwork() {
+  const net = view.network;
+  if (!net || !net.names.length) return;
+  shape = shape || placed();
+  const s = shape, g = canvasOf("network", s.width, s.height), n = net.n, wide = Math.max(0.9, Math.min(3.6, s.gap * 0.07) * Math.min(1, Math.sqrt(160 / Math.max(1, net.u.length))));
+  const order = net.u.map((_, edge) => edge).sort((a, b) => edgeShare(a) - edgeShare(b) || a - b);
+  for (const edge of order) {
+    const share = edgeShare(edge);
+    g.strokeStyle = ramp("load", share);
+    g.lineWidth = share > 0 ? wide * (0.6 + 0.7 * Math.min(1, share)) : wide * 0.5;
+    stroke(g, curve(edge));
+  }
+  if (state.send >= 0) drawWay(g, s);
+  drawVertices(g, net, s, n);
+  if (state.send >= 0) drawStops(g, s);
+  drawDots(g, s);
+  $("network").setAttribute("aria-label", `The network: ${n} ranks, ${spaced(net.edges)} links, the busiest in use ${percent(net.busiest)} of the time`);
+}
+
+function drawVertices(g, net, s, n) {
+  const bin = view.got ? binAt(view.got, state.time) : 0, card = css("--card"), ink = css("--ink"), soft = css("--soft");
+  const done = css("--good"), line = css("--line");
+  const written = [];
+  g.textAlign = "center";
+  g.textBaseline = "middle";
+  for (let i = 0; i < net.names.length; i++) {
+    const r = s.radius;
+    g.beginPath();
+    if (i >= n) {
+      const half = Math.max(4, Math.min(12, s.gap * 0.22));
+      g.rect(s.x[i] - half, s.y[i] - half, 2 * half, 2 * half);
+    } else g.arc(s.x[i], s.y[i], r, 0, 2 * Math.PI);
+    g.fillStyle = card;
+    g.fill();
+    g.lineWidth = r > 7 ? 1.4 : 1;
+    const relay = i >= net.members && i < n;
+    g.strokeStyle = i >= n || !view.got || r <= 7 || relay ? soft : line;
+    g.setLineDash(relay ? [3, 3] : []);
+    g.stroke();
+    g.setLineDash([]);
+    if (i < n && view.got) {
+      // the ring fills as what the rank wants comes in
+      const share = state.time >= view.span ? 1 : state.time <= 0 ? 0 : view.got.at(i, bin);
+      if (share > 0) {
+        g.beginPath();
+        if (r > 7) {
+          g.arc(s.x[i], s.y[i], r, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * share);
+          g.strokeStyle = done;
+          g.lineWidth = Math.max(2, r * 0.22);
+          g.stroke();
+        } else {
+          g.arc(s.x[i], s.y[i], r * Math.sqrt(share), 0, 2 * Math.PI); // its area is the share
+          g.fillStyle = done;
+          g.fill();
+        }
+      }
+    }
+    if ((i < n && r >= 5 + net.names[i].length * 1.1) || (i >= n && net.names.length - n <= 24)) {
+      g.fillStyle = ink;
+      g.font = `${i >= n ? 10.5 : Math.max(9, Math.min(13, r * 0.85))}px ${getComputedStyle(document.body).fontFamily}`;
+      if (i < n) g.fillText(net.names[i], s.x[i], s.y[i] + 0.5);
+      else switchName(g, net.names[i], s.x[i], s.y[i] - Math.max(4, Math.min(12, s.gap * 0.22)) - 8, card, written);
+    }
+  }
+}
+
+// A switch's name above it, where no other name stands already.
+function switchName(g, name, x, y, card, written) {
+  const half = g.measureText(name).width / 2 + 2;
+  if (written.some(([left, right, at]) => Math.abs(at - y) < 12 && x - half < right && x + half > left)) return;
+  written.push([x - half, x + half, y]);
+  g.strokeStyle = card;
+  g.lineWidth = 4;
+  g.strokeText(name, x, y);
+  g.fillText(name, x, y);
+}
+
+// Sends on their way as dots, where there are few enough to tell them apart.
+function drawDots(g, s) {
+  if (state.mode !== "now" || view.network.n > 64 || view.sends.shown < view.sends.stored || view.fold) return;
+  const card = css("--card");
+  const found = active(state.time, 600), small = found.length > 120;
+  for (const send of found) {
+    const [a, b] = ends(send), begin = view.sends.start[send], part = (state.time - begin) / Math.max(arrival(view, send) - begin, 1e-12);
+    const legs = way(send, a, b), leg = Math.min(legs.length - 1, Math.floor(part * legs.length));
+    const [x, y] = along(legs[leg], Math.min(1, part * legs.length - leg));
+    g.beginPath();
+    g.arc(x, y, small ? 2.4 : 4.2, 0, 2 * Math.PI);
+    g.fillStyle = hopColour(send);
+    g.strokeStyle = card;
+    g.lineWidth = small ? 0.6 : 1.2;
+    g.fill();
+    g.stroke();
+  }
+}
+
+// The curves of one send: over its physical links where they are known in order, else straight.
+function way(send, a, b) {
+  const net = view.network, known = view.fold && state.seen ? [] : view.sends.links.way[view.sends.link[send]];
+  const legs = [];
+  for (let at = moved(a), left = [...known]; at !== moved(b) && left.length;) {
+    const i = left.findIndex((edge) => net.u[edge] === at);
+    if (i < 0) break;
+    legs.push(curve(left[i]));
+    at = net.v[left[i]];
+    left.splice(i, 1);
+    if (at === moved(b)) return legs;
+  }
+  const edge = shape.edgeOf(moved(a), moved(b));
+  return [edge === undefined ? between(moved(a), moved(b)) : curve(edge)];
+}
+
+function drawWay(g, s) {
+  const steps = [...ancestors(state.send).slice(-200), state.send], accent = css("--c2"), card = css("--card");
+  g.lineCap = "round";
+  for (const [number, send] of steps.entries()) {
+    const [a, b] = ends(send), legs = way(send, a, b);
+    for (const c of legs) {
+      g.strokeStyle = card;
+      g.lineWidth = 6;
+      stroke(g, c);
+      g.strokeStyle = accent;
+      g.lineWidth = send === state.send ? 4 : 2.6;
+      stroke(g, c);
+    }
+    const [x, y] = along(legs[legs.length - 1], 0.55);
+    if (steps.length <= 24 && s.gap > 40) {
+      g.beginPath();
+      g.arc(x, y, 7.5, 0, 2 * Math.PI);
+      g.fillStyle = accent;
+      g.fill();
+      g.fillStyle = card;
+      g.textAlign = "center";
+      g.textBaseline = "middle";
+      g.font = `bold 10px ${getComputedStyle(document.body).fontFamily}`;
+      g.fillText(String(number + 1), x, y + 0.5);
+    }
+  }
+  g.lineCap = "butt";
+}
+
+// Over the ranks: where it began (thick), where it has got to (thin), and where it passed.
+function drawStops(g, s) {
+  const steps = [...ancestors(state.send).slice(-200), state.send], accent = css("--c2");
+  const [first] = ends(steps[0]), [, last] = ends(state.send);
+  g.strokeStyle = g.fillStyle = accent;
+  for (const send of steps) {
+    const stop = moved(ends(send)[1]);
+    g.beginPath();
+    g.arc(s.x[stop], s.y[stop], s.radius + 1, 0, 2 * Math.PI);
+    g.lineWidth = 1.8;
+    if (s.radius < 8) g.fill();
+    else g.stroke();
+  }
+  for (const [vertex, wide] of [[moved(first), 3.4], [moved(last), 1.8]]) {
+    g.beginPath();
+    g.arc(s.x[vertex], s.y[vertex], s.radius + 4, 0, 2 * Math.PI);
+    g.lineWidth = wide;
+    g.stroke();
+  }
+}
+
+function overNetwork(event) {
+  const net = view.network, s = shape, box = $("network").getBoundingClientRect();
+  if (!net || !s) return;
+  const x = event.clientX - box.left, y = event.clientY - box.top;
+  let best = -1, near = s.radius + 4;
+  net.names.forEach((_, i) => { const d = Math.hypot(s.x[i] - x, s.y[i] - y); if (d < near) { near = d; best = i; } });
+  if (best >= 0) { tip(vertexWords(best), event); return; }
+  near = 7;
+  for (let edge = 0; edge < net.u.length; edge++) {
+    const c = curve(edge);
+    for (let t = 0.08; t < 1; t += 0.08) {
+      const [px, py] = along(c, t), d = Math.hypot(px - x, py - y);
+      if (d < near) { near = d; best = edge; }
+    }
+  }
+  tip(best >= 0 ? edgeWords(best) : "", event);
+}
+
+function vertexWords(i) {
+  const net = view.network;
+  if (i >= net.n) return `switch ${net.names[i]}`;
+  const lines = [`rank ${net.names[i]}${i >= net.members ? " (relay)" : ""}`], bin = binAt(view.out, state.time);
+  const top = view.ranks.top_gbs;
+  const rate = (share) => top === undefined ? `${(share * view.ranks.top).toFixed(1)} connections` : `${(share * top).toFixed(1)} GB/s`;
+  lines.push(`at ${timeWords(state.time)}: sends ${rate(view.out.at(i, bin))}, gets ${rate(view.in.at(i, bin))}`);
+  if (view.got) lines.push(`has ${percent(state.time >= view.span ? 1 : state.time <= 0 ? 0 : view.got.at(i, bin))} of what it lacks`);
+  return lines.join("\n");
+}
+
+function edgeWords(edge) {
+  const net = view.network, lines = [`${net.names[net.u[edge]]} → ${net.names[net.v[edge]]}${net.gbs.length ? ` · ${net.gbs[edge]} GB/s` : ""}`];
+  if (net.moved) lines.push(`${spaced(net.moved[edge])} chunks`);
+  lines.push(loadWords(net.load[edge]));
+  if (view.unit === "µs") lines.push(`at ${timeWords(state.time)}: ${percent(view.now.at(edge, binAt(view.now, state.time)))}`);
+  return lines.join("\n");
+}
+const loadWords = (load) => view.unit === "µs" ? `${percent(load)} of the whole time in use` : `${percent(load)} of the busiest connection's chunks`;
+
+function linksTable() {
+  const net = view.network, box = $("links-table");
+  box.replaceChildren();
+  const spread = element("div", null, { class: "spread", role: "img", "aria-label": "How many links have which load, from 0 to 100 %" });
+  const top = Math.max(1, ...net.spread);
+  for (const many of net.spread) {
+    const bar = element("i");
+    bar.style.height = `${many ? Math.max(4, 100 * many / top) : 1}%`;
+    spread.append(bar);
+  }
+  box.append(spread, element("p", `Links by load, from 0 % (left) to 100 % (right). ${spaced(net.edges)} links${net.u.length ? "" : ", too many to be drawn"}.`));
+  const table = element("table"), head = element("tr");
+  for (const word of ["link", net.gbs.length ? "GB/s" : "chunks", "load"]) head.append(element("th", word, { scope: "col" }));
+  table.append(head);
+  const order = net.u.map((_, edge) => edge).sort((a, b) => net.load[b] - net.load[a] || a - b).slice(0, 60);
+  const rows = order.map((edge) => [`${net.names[net.u[edge]]} → ${net.names[net.v[edge]]}`, net.gbs.length ? net.gbs[edge] : net.moved[edge], net.load[edge]]);
+  for (const limit of net.limits) rows.push([`limit ${limit.name}`, limit.gbs, limit.load]);
+  for (const [what, figure, load] of rows) {
+    const row = element("tr");
+    for (const word of [what, figure, percent(load)]) row.append(element("td", word));
+    table.append(row);
+  }
+  if (rows.length) box.append(table);
+}
