@@ -68,6 +68,7 @@ def check(
     """Check that every interleaving of `program` ends, without a race, in what `goal` asks for.
 
     goal: None means that of the program's collective, in place, out of place or both as the program says.
+    To a given goal of an out-of-place program it is added that the input must stay as it was.
     fifo_depth: slots of a (source, destination, channel), in transmissions; None means the protocol's.
     target: whose limits to check (executor-nccl, rccl, msccl; None: nobody's).
     split: a step of count chunks takes count slots, as it does for large messages; False: one slot, and
@@ -80,7 +81,7 @@ def check(
         raise InputError(f"fifo_depth {depth}: would be 1 or more")
     found = Findings()
     notes: list[str] = []
-    goals = [("", goal, False)] if goal is not None else _goals(program, found)
+    goals = [("", _asked(program, goal), False)] if goal is not None else _goals(program, found)
     if target is not None:
         check_limits(program, target, found)
     structure = Findings()
@@ -120,6 +121,11 @@ def _ordered(c: Columns, depth: int, split: bool, found: Findings) -> tuple[list
     if not stopped.complete:
         report_deadlock(c, stopped, depth, found)
     return free.order, False
+
+
+def _asked(program: Program, goal: Goal) -> Goal:
+    """A goal that was given; what is called out of place must also leave its input alone."""
+    return goal.keeping_input() if program.outofplace and not program.inplace else goal
 
 
 def _goals(program: Program, found: Findings) -> list[tuple[str, Goal | None, bool]]:

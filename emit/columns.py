@@ -158,17 +158,6 @@ def _buffers(c: Columns, program: Program, found: Findings) -> None:
                 *c.place(step),
                 cell=(name, high - 1 if low >= 0 else low),
             )
-    moves = c.is_op(READS_SRC & WRITES_DST) & (c.src == c.dst)
-    apart = np.abs(c.src_at - c.dst_at)
-    for step in np.flatnonzero(moves & (apart > 0) & (apart < c.count)).tolist():
-        name = BUFFERS[c.src[step]]
-        found.add(
-            "race",
-            f"{OPS[c.op[step]]} of {c.count[step]} chunks from {name}[{c.src_at[step]}] to "
-            f"{name}[{c.dst_at[step]}] overlaps itself; would be disjoint or the same chunks",
-            *c.place(step),
-            cell=(name, int(max(c.src_at[step], c.dst_at[step]))),
-        )
 
 
 def _dependencies(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -88,6 +88,23 @@ class Goal:
             raise InputError(f"goal o_in_i has {len(alias)} entries: would be {nranks}, one a rank")
         wanted = (heads[:, 0], heads[:, 1], heads[:, 2], np.arange(len(heads), dtype=np.int64))
         return cls(nranks, first, wanted, sets, alias)
+
+    def keeping_input(self) -> Goal:
+        """The same, and every rank's input ends as it began where o is apart from it: a send buffer is const."""
+        apart = np.array([shift is None for shift in self.o_in_i], dtype=bool)
+        ranks, buffers, index, source, chunk = self.initial
+        asked = set(zip(*(column.tolist() for column in self.required[:3]), strict=True))
+        free = [(r, 0, x) not in asked for r, x in zip(ranks.tolist(), index.tolist(), strict=True)]
+        rows = np.flatnonzero((buffers == 0) & apart[ranks] & np.array(free, dtype=bool))
+        number = len(self.sets.start) - 1 + np.arange(len(rows), dtype=np.int64)
+        rank, buffer, place, which = self.required
+        required = (
+            np.concatenate([rank, ranks[rows]]),
+            np.concatenate([buffer, buffers[rows]]),
+            np.concatenate([place, index[rows]]),
+            np.concatenate([which, number]),
+        )
+        return replace(self, required=required, sets=self.sets.and_singles(source[rows], chunk[rows]))
 
 
 def _columns(

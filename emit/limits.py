@@ -50,7 +50,6 @@ def check_limits(program: Program, target: str, found: Findings) -> None:
             found.add("limit", f"{what} {number}; {limits.name} takes at most {most}", rank, tb)
 
     over("gpus", program.nranks, limits.children)
-    over("channels", program.nchannels, limits.channels)
     for rank, gpu in enumerate(program.gpus):
         over("threadblocks", len(gpu.threadblocks), min(limits.tbs_per_gpu, limits.children), rank)
         nodes = 1 + program.nranks + len(gpu.threadblocks) + sum(len(t.steps) for t in gpu.threadblocks)
@@ -64,6 +63,13 @@ def check_limits(program: Program, target: str, found: Findings) -> None:
                 over(f"{side} threadblocks on channel {channel}:", number, limits.tbs_per_channel, rank)
         for tb, block in enumerate(gpu.threadblocks):
             over("steps", len(block.steps), limits.steps_per_tb, rank, tb)
+            if block.channel >= limits.channels:
+                found.add(
+                    "limit",
+                    f"channel {block.channel}; {limits.name} has channels 0..{limits.channels - 1}",
+                    rank,
+                    tb,
+                )
     _check_steps(program, limits, found)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from emit.program import BUFFERS, FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
 from emit.tags import MAX_BYTES, Tag, tags
+from synth.stored_columns import opened, origin_of
 from topologies.errors import InputError
 
 MAX_RANKS = 4096
@@ -65,15 +67,13 @@ def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
             return _Reader("text").read(text_or_path.encode())
         except UnicodeEncodeError:
             raise InputError("text: not encodable as UTF-8; would be ASCII") from None
-    path = os.fspath(text_or_path)
-    shown = path[:200] if path[:200].isprintable() else ascii(path[:200])
-    try:
-        with open(path, "rb") as file:
+    path = Path(text_or_path)
+    with opened(path, "an MSCCL XML file") as file:
+        try:
             data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise InputError(f"{shown}: {reason}; would be an MSCCL XML file") from None
-    return _Reader(shown).read(data)
+        except OSError as error:
+            raise InputError(f"{origin_of(path)}: cannot be read ({error.strerror or error})") from None
+    return _Reader(origin_of(path)).read(data)
 
 
 @dataclass(slots=True)

@@ -66,7 +66,7 @@ class Values:
         if number == NOTHING:
             return "nothing"
         if number == GARBAGE:
-            return "something added to uninitialised memory"
+            return "what stood in uninitialised memory"
         if number == TOO_MANY:
             return f"more than {self.most} contributions"
         pairs = [divmod(x, self.nchunks) for x in self.content[number]]
@@ -103,7 +103,9 @@ def replay(c: Columns, order: list[int], cells: Cells, goal: Goal, found: Findin
     start = (source * values.nchunks + chunk).tolist()
     memory = dict(zip(cells.of(ranks, buffers, index), (values.of((x,)) for x in start), strict=True))
     _execute(c, order, cells, memory, values, found, prefix)
-    _compare(cells, goal, memory, values, found, prefix)
+    wrong = _wrong(cells, goal, memory, values)
+    if wrong:
+        _tell(c, order, cells, goal, memory, values, wrong, found, prefix)
 
 
 def _execute(
@@ -122,10 +124,11 @@ def _execute(
     chunk_of = [0] * len(count)
     src, dst, add = cells.src, cells.dst, values.add
 
-    def uninitialised(step: int, chunk: int, is_dst: bool) -> None:
+    def uninitialised(step: int, chunk: int, is_dst: bool) -> int:
+        """Told here; what comes of it is garbage, so that nobody who gets it is told of too."""
         if found.full("read before write"):
             found.add("read before write", "")
-            return
+            return GARBAGE
         code, at = (c.dst[step], c.dst_at[step]) if is_dst else (c.src[step], c.src_at[step])
         name, where = BUFFERS[int(code)], int(at) + chunk
         found.add(
@@ -134,6 +137,7 @@ def _execute(
             *c.place(step),
             cell=(name, where),
         )
+        return GARBAGE
 
     for step in order:
         out, into = sends[step], receives[step]
@@ -142,11 +146,11 @@ def _execute(
             for chunk in range(count[step]):
                 value = memory.get(src[step] + chunk, NOTHING)
                 if value == NOTHING:
-                    uninitialised(step, chunk, False)
+                    value = uninitialised(step, chunk, False)
                 if reads_dst:
                     old = memory.get(dst[step] + chunk, NOTHING)
                     if old == NOTHING:
-                        uninitialised(step, chunk, True)
+                        old = uninitialised(step, chunk, True)
                     value = add(old, value)
                 memory[dst[step] + chunk] = value
             continue
@@ -156,7 +160,7 @@ def _execute(
         if reads_src:
             value = memory.get(src[step] + chunk, NOTHING)
             if value == NOTHING:
-                uninitialised(step, chunk, False)
+                value = uninitialised(step, chunk, False)
         if into >= 0:
             came = flying[into].popleft()
             value = add(came, value) if reads_src else came
@@ -166,33 +170,71 @@ def _execute(
             memory[dst[step] + chunk] = value
 
 
-def _compare(
-    cells: Cells, goal: Goal, memory: dict[int, int], values: Values, found: Findings, prefix: str
-) -> None:
+def _wrong(cells: Cells, goal: Goal, memory: dict[int, int], values: Values) -> list[tuple[int, int, int]]:
+    """(row of `required`, cell, number of what it should hold) wherever it holds something else."""
     sets = goal.sets
     ids = (sets.source * values.nchunks + sets.chunk).tolist()
     bounds = sets.start.tolist()
     number: dict[int, int] = {}
-    ranks, buffers, index, wanted = (column.tolist() for column in goal.required)
-    for cell, rank, code, where, which in zip(
-        cells.of(*goal.required[:3]), ranks, buffers, index, wanted, strict=True
+    wrong = []
+    for row, (cell, which) in enumerate(
+        zip(cells.of(*goal.required[:3]), goal.required[3].tolist(), strict=True)
     ):
         right = number.get(which)
         if right is None:
             right = number[which] = values.of(tuple(sorted(ids[bounds[which] : bounds[which + 1]])))
-        holds = memory.get(cell, NOTHING)
-        if holds == right:
-            continue
-        name = BUFFERS[code]
+        if memory.get(cell, NOTHING) != right:
+            wrong.append((row, cell, right))
+    return wrong
+
+
+def _tell(
+    c: Columns,
+    order: list[int],
+    cells: Cells,
+    goal: Goal,
+    memory: dict[int, int],
+    values: Values,
+    wrong: list[tuple[int, int, int]],
+    found: Findings,
+    prefix: str,
+) -> None:
+    """Add what is wrong, at the step that wrote it last."""
+    last = _last_writers(c, order, cells, {cell for _, cell, _ in wrong})
+    for row, cell, right in wrong:
         if found.full("wrong result"):
             found.add("wrong result", "")
             continue
+        rank, code, where = (int(column[row]) for column in goal.required[:3])
+        name = BUFFERS[code]
         should = values.words(right) + (" once each" if len(values.content[right]) > 1 else "")
         if code == 0 and goal.o_in_i[rank] is None:
             should += " (out-of-place, the input must stay as it was)"
+        tb, position = c.place(last[cell])[1:] if cell in last else (None, None)
+        holds = values.words(memory.get(cell, NOTHING), right)
         found.add(
             "wrong result",
-            f"{prefix}{name}[{where}] holds {values.words(holds, right)}; should hold {should}",
+            f"{prefix}{name}[{where}] {'holds' if tb is None else 'is left with'} {holds}; should hold {should}",
             rank,
-            cell=(name, where),
+            tb,
+            position,
+            (name, where),
         )
+
+
+def _last_writers(c: Columns, order: list[int], cells: Cells, wanted: set[int]) -> dict[int, int]:
+    """The step that wrote each of these cells last; none for those that nothing wrote."""
+    count = c.count.tolist()
+    moves = ((c.sends >= 0) | (c.receives >= 0)).tolist()
+    still = (c.op == OPS.index("cpy")) & (np.array(cells.src) == np.array(cells.dst))
+    writes = (c.is_op(WRITES_DST) & ~still).tolist()
+    chunk_of = [0] * len(count)
+    last: dict[int, int] = {}
+    for step in order:
+        low, high = (chunk_of[step], chunk_of[step] + 1) if moves[step] else (0, count[step])
+        chunk_of[step] = high
+        if writes[step]:
+            for chunk in range(low, high):
+                if cells.dst[step] + chunk in wanted:
+                    last[cells.dst[step] + chunk] = step
+    return last

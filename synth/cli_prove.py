@@ -35,7 +35,7 @@ def prove(file: str, proof: str | None, as_json: bool) -> None:
     Exit code 0 right and proved (or right and without a proof), 1 wrong, 2 not readable.
 
     \b
-    synth prove out/NAME.synth
+    synth prove out/schedules/NAME.synth
     """
     said: dict[str, Any] = {"file": file, "status": "right", "why": ""}
     try:

@@ -96,11 +96,8 @@ def _topo_check(topology: str, as_json: bool) -> None:
 def _described(topology: Topology) -> dict[str, Any]:
     import numpy as np
 
-    from synth.problem import hops
-
     n = topology.nranks
     leaving = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)[:n]
-    distance = hops(topology.nvertices, topology.link_src, topology.link_dst)[:n, :n]
     return {
         "topology": topology.name,
         "summary": topology.summary,
@@ -111,11 +108,30 @@ def _described(topology: Topology) -> dict[str, Any]:
         "out_gbs": _span(leaving),
         "alpha_us": _span(topology.alpha_us),
         "alpha_assumed": topology.alpha_assumed,
-        "connected": bool((distance < topology.nvertices).all()),
+        "connected": _connected(topology),
         "source": topology.source,
     }
 
 
+def _connected(topology: Topology) -> bool:
+    """Whether every rank reaches every other: rank 0 reaches all, and all reach rank 0."""
+    import numpy as np
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order
+
+    size = topology.nvertices
+    ways = coo_array(
+        (np.ones(topology.nlinks, dtype=np.int8), (topology.link_src, topology.link_dst)), shape=(size, size)
+    ).tocsr()
+    for graph in (ways, ways.T.tocsr()):
+        met = breadth_first_order(graph, 0, return_predecessors=False)
+        if int((met < topology.nranks).sum()) < topology.nranks:
+            return False
+    return True
+
+
 def _span(values: NDArray[Any]) -> str:
+    if not len(values):
+        return "none"
     low, high = float(values.min()), float(values.max())
     return f"{low:g}" if low == high else f"{low:g}–{high:g}"

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +26,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from synth.collective import MAX_ENTRIES, Collective, Floats, Ints, parse_name
+from synth.collective import Collective, Floats, Ints, parse_name
 from topologies.errors import InputError
 from topologies.fields import Fields, shown
+from topologies.toml_text import parsed_toml
 
 __all__ = ["MAX_FILE_BYTES", "parse_size", "read_pattern", "read_sizes"]
 
 MAX_FILE_BYTES = 16 * 2**20
 MAX_POSITIONS = 4096
 MAX_COUNT = 100_000
+MAX_CELLS = 5_000_000  # entries (rank, chunk); a file of a few lines can ask for any number of them
 MAX_SIZE = 2**60  # bytes
 # Beyond these a chunk is nothing beside another, and its share of the message loses its digits.
 MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e9
@@ -75,12 +76,7 @@ def read_pattern(path: str | Path) -> Collective:
         InputError: the file cannot be read, is not TOML, or does not state a pattern with something to move.
     """
     text, origin = _text(path, "a pattern's .toml file")
-    try:
-        document = tomllib.loads(text)
-    except RecursionError:
-        raise InputError(f"{origin}: nested too deeply; a pattern is two keys and [[chunk]] tables") from None
-    except ValueError as error:
-        raise InputError(_not_toml(text, origin, " ".join(str(error).split())[:200])) from None
+    document = parsed_toml(text, origin, "a pattern is two keys and [[chunk]] tables")
     top = Fields(document, text, origin)
     top.only(_TOP)
     name = _name(top)
@@ -93,10 +89,10 @@ def read_pattern(path: str | Path) -> Collective:
     for table in tables:
         entry = _entry(table, nranks)
         cells += entry.count * (len(entry.holders) + len(entry.goals))
-        if cells > MAX_ENTRIES:
+        if cells > MAX_CELLS:
             table.fail(
                 "count",
-                f"up to here {cells} entries (rank, chunk); at most {MAX_ENTRIES}, use fewer and heavier chunks",
+                f"up to here {cells} entries (rank, chunk); at most {MAX_CELLS}, use fewer and heavier chunks",
             )
         entries.append(entry)
     _check_data(entries)
@@ -153,6 +149,9 @@ def _positions(table: Fields, key: str, nranks: int) -> Ints:
     if value == "all":
         return np.arange(nranks, dtype=np.int64)
     spans: list[tuple[int, int]] = []
+    named = value.count(",") + 1 if type(value) is str else len(value) if isinstance(value, list) else 0
+    if named > nranks:
+        table.fail(key, f"names {named} of {nranks} positions; name each once")
     if type(value) is str:
         for item in value.split(","):
             span = _RANGE.fullmatch(item.strip())
@@ -314,7 +313,15 @@ def read_sizes(path: str | Path) -> Ints:
             f"{origin}: has {len(rows)} rows of {width} sizes;"
             f" it must be k rows of k sizes, k from 2 to {MAX_POSITIONS}"
         )
-    return np.array([row for _, row in rows], dtype=np.int64)
+    sizes = np.array([row for _, row in rows], dtype=np.int64)
+    if np.count_nonzero(sizes) > MAX_CELLS:
+        raise InputError(f"{origin}: {np.count_nonzero(sizes)} sizes above 0; at most {MAX_CELLS}")
+    return sizes
+
+
+def _few(count: int, what: str, place: str) -> None:
+    if count > MAX_POSITIONS:
+        raise InputError(f"{place}: has {count} {what} or more; at most {MAX_POSITIONS}")
 
 
 def _plain_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
@@ -324,6 +331,8 @@ def _plain_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
         if not content:
             continue
         items = [i.strip() for i in content.split(",")] if "," in content else content.split()
+        _few(len(items), "sizes in a row", f"{origin}:{number}")
+        _few(len(rows) + 1, "rows", f"{origin}:{number}")
         row = [_bytes(item, f"{origin}:{number}: column {j}") for j, item in enumerate(items, start=1)]
         rows.append((f"{origin}:{number}", row))
     return rows
@@ -341,10 +350,12 @@ def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
         raise InputError(f"{origin}: holds a number of more than 4300 digits; {form}") from None
     if not isinstance(table, list):
         raise InputError(f"{origin}: holds {shown(table)}; {form}")
+    _few(len(table), "rows", origin)
     rows: list[tuple[str, list[int]]] = []
     for i, row in enumerate(table, start=1):
         if not isinstance(row, list):
             raise InputError(f"{origin}: row {i} is {shown(row)}; {form}")
+        _few(len(row), "sizes in a row", f"{origin}: row {i}")
         cells = [_json_size(x, f"{origin}: row {i}, column {j}") for j, x in enumerate(row, start=1)]
         rows.append((f"{origin}: row {i}", cells))
     return rows
@@ -387,14 +398,3 @@ def _text(path: str | Path, what: str) -> tuple[str, str]:
         line = data[: error.start].count(b"\n") + 1
         fail(f"byte {data[error.start]:#04x} is not UTF-8; save it as UTF-8", line)
     return text.replace("\r\n", "\n"), origin
-
-
-def _not_toml(text: str, origin: str, problem: str) -> str:
-    """tomllib's complaint with its line where errors have it, after the file's name."""
-    place = re.search(r" \(at line (\d+), column (\d+)\)$", problem)
-    if place is not None:
-        return f"{origin}:{place[1]}: not TOML: {problem[: place.start()]}, column {place[2]}"
-    line = text.rstrip().count("\n") + 1
-    return (
-        f"{origin}:{line}: not TOML: {problem.removesuffix(' (at end of document)')}, at the end of the file"
-    )

@@ -14,6 +14,9 @@ from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
 
+_MANY = 4096  # ranks: a table of all pairs is held for fewer only
+_FEW = 512  # ranks of a topology: among fewer those are named that would have to relay
+
 
 @dataclass(frozen=True, eq=False)
 class Fold:
@@ -234,10 +237,16 @@ def _check_connected(problem: Problem) -> None:
     net, topology = problem.network, problem.topology
     if strongly_connected(net):
         return
+    if net.nranks > _MANY:  # which pairs cannot would take a table of all
+        raise InputError(
+            f"group: some of its {len(problem.group)} ranks cannot reach others of it; let others relay: --relay all"
+        )
     gap = _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks)
     if gap is None:
         return
     names = f"rank {problem.group[gap[0]]} cannot reach rank {problem.group[gap[1]]}"
+    if topology.nranks > _FEW:  # who could help would take too long to find
+        raise InputError(f"group: {names} inside the group; let others relay: --relay all")
     others = [r for r in range(topology.nranks) if r not in problem.ranks]
     whole = network(topology, problem.ranks + tuple(others)) if others else net
     if _missing(problem.collective, hops(whole.nranks, whole.src, whole.dst), whole.nranks) is not None:

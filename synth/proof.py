@@ -38,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 FORMAT = "synth-proof-1"
-MAX_FILE_BYTES = 256 << 20
+MAX_FILE_BYTES = 128 << 20
 EQUAL = 1e-9  # relative: what another order of additions may lose
 _KEYS = ("format", "question", "schedule", "time_us", "bound_us", "gap", "witnesses")
 _NAMES = "resource_names"

@@ -30,6 +30,7 @@ __all__ = ["ColumnFile", "json_object", "opened", "origin_of", "replaced", "writ
 HEADER = "header.json"
 MAX_HEADER_BYTES = 64 << 20
 MAX_MEMBERS = 32
+MAX_PARSED_BYTES = 450 << 20  # that parsed JSON may take
 _END = struct.Struct("<4s4H2LH")  # the last record of a zip file without a comment
 _NPY = re.compile(
     rb"\{'descr': '([<|][bif][1248])', 'fortran_order': False, 'shape': \(([0-9]{1,15}),(?: ([0-9]{1,3}))?\), \} *\n"
@@ -133,6 +134,7 @@ class ColumnFile:
 
     Attributes:
         origin: the file's name for messages.
+        size: of the file, in bytes.
         header: what header.json holds.
         names: the columns that are there.
     """
@@ -146,7 +148,7 @@ class ColumnFile:
         self.origin = origin_of(path)
         self._file = opened(path, "a schedule's .synth file")
         try:
-            self._size = self._check_end()
+            self.size = self._check_end()
             with self._speaking("its table of members"):
                 self._archive = zipfile.ZipFile(self._file)
             self._members = self._checked_members()
@@ -265,9 +267,9 @@ class ColumnFile:
                 raise InputError(
                     f"{self.origin}: {name}: is compressed or encrypted; must be stored as it is"
                 )
-            if info.file_size != info.compress_size or info.file_size > self._size:
+            if info.file_size != info.compress_size or info.file_size > self.size:
                 raise InputError(
-                    f"{self.origin}: {name}: claims {info.file_size} bytes of a file of {self._size}"
+                    f"{self.origin}: {name}: claims {info.file_size} bytes of a file of {self.size}"
                 )
             members[info.filename] = info
         return members
@@ -311,6 +313,10 @@ def json_object(data: bytes, origin: str) -> dict[str, Any]:
             raise ValueError("a key is given twice")
         return found
 
+    if _parsed_bytes(data) > MAX_PARSED_BYTES:
+        raise InputError(
+            f"{origin}: too many values: parsed it would take more than {MAX_PARSED_BYTES >> 20} MiB"
+        )
     loads: Callable[..., Any] = json.loads
     try:
         value = loads(data.decode(), parse_constant=no_constant, object_pairs_hook=once)
@@ -324,3 +330,10 @@ def json_object(data: bytes, origin: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{origin}: is {shown(value)}; must be an object")
     return value
+
+
+def _parsed_bytes(data: bytes) -> int:
+    """What Python takes for a JSON text and its values, at most: objects, their keys, arrays, numbers."""
+    text = len(data) if data.isascii() else 4 * len(data)
+    marks = ((b"{", 80), (b":", 130), (b"[", 72), (b",", 48))
+    return text + sum(data.count(mark) * each for mark, each in marks)

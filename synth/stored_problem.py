@@ -23,6 +23,10 @@ __all__ = ["KEYS", "rebuilt", "stated"]
 
 KEYS = ("topology", "collective", "group", "relays", "fold")
 MAX_CHUNKS = 1 << 40
+# What a problem takes in memory, as measured: an entry (rank, chunk) of its collective, a way from a port to a rank, a
+# limit that this crosses, a row of a switch's table; and what a file may state: so much, and so much a byte of it.
+_ENTRY_BYTES, _WAY_BYTES, _CROSSED_BYTES, _ROW_BYTES = 160, 350, 160, 100
+_SMALL_BYTES, _BYTES_A_BYTE = 800 << 20, 40
 Shifts = tuple[tuple[int, int], ...]
 _COLLECTIVE = ("name", "ranks", "chunks", "nchunks", "root", "columns")
 _OWN = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
@@ -122,6 +126,7 @@ def rebuilt(file: ColumnFile) -> Problem:
     if about.boolean("columns", False) and shifts is not None:
         about.fail("columns", "must be false in a folded file")
     topology = from_toml(top.string("topology"), f"{file.origin}: header.json: topology")
+    _check_weight(file, topology, (*group, *relays), about, shifts)
     try:
         if shifts is not None:
             problem = _refolded(topology, about, group, relays, shifts)
@@ -135,6 +140,51 @@ def rebuilt(file: ColumnFile) -> Problem:
         if about.integer(key, 0, MAX_CHUNKS) != value:
             about.fail(key, f"{inner[key]} is not what this problem has, {value}")
     return problem
+
+
+def _check_weight(
+    file: ColumnFile, topology: Topology, members: tuple[int, ...], about: Fields, shifts: Shifts | None
+) -> None:
+    """Refuse a few lines that state what would fill the memory; a schedule for so much is a large file itself."""
+    name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS), len(members)
+    entries = 0
+    if not about.boolean("columns", False):
+        entries = k * chunks * (k if name in ("alltoall", "allgather", "reducescatter") else 1)
+        if shifts is not None:
+            entries = max(k * chunks, entries // math.prod(extent for _, extent in shifts))
+    needed = entries * _ENTRY_BYTES + _network_bytes(topology, members)
+    allowed = _SMALL_BYTES + _BYTES_A_BYTE * file.size
+    if needed > allowed:
+        raise InputError(
+            f"{file.origin}: states a problem of about {needed >> 20} MiB; a file of {file.size} bytes may state"
+            f" {allowed >> 20} MiB"
+        )
+
+
+def _network_bytes(topology: Topology, members: tuple[int, ...]) -> int:
+    """What the links among the members take, ways through switches and these switches' tables included."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n, switches = topology.nranks, len(topology.switches)
+    src, dst = topology.link_src, topology.link_dst
+    mine = np.zeros(topology.nvertices, dtype=bool)
+    mine[[rank for rank in members if rank < n]] = True
+    ways = int(np.count_nonzero(mine[src] & mine[dst]))
+    between = (src >= n) & (dst >= n)
+    if switches:
+        pairs = (src[between] - n, dst[between] - n)
+        joined = coo_array((np.ones(len(pairs[0]), dtype=bool), pairs), shape=(switches, switches))
+        count, part = connected_components(joined, directed=False)
+        into, out = mine[src] & (dst >= n), (src >= n) & mine[dst]
+        ports = np.bincount(part[dst[into] - n], minlength=count)
+        reached = np.unique(part[src[out] - n] * n + dst[out])
+        ways += int(ports @ np.bincount(reached // n, minlength=count))
+    limits = 0
+    if topology.limits:
+        limits = int(np.bincount(np.concatenate([limit.links for limit in topology.limits])).max(initial=0))
+    rows = len(members) * (switches + int(np.count_nonzero(between)))
+    return ways * (_WAY_BYTES + _CROSSED_BYTES * limits) + rows * _ROW_BYTES
 
 
 def _refolded(

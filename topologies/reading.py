@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.errors import InputError
 from topologies.fields import Fields, shown
+from topologies.toml_text import parsed_toml
 from topologies.topology import (
     MAX_ALPHA_US,
     MAX_GBS,
@@ -28,6 +27,7 @@ __all__ = ["Machine", "Nics", "read_text"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+_KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
 _TOP = (
     "name", "ranks", "switches", "summary", "source", "alpha_assumed", "nodes", "links", "limits", "nic",
 )  # fmt: skip
@@ -65,14 +65,7 @@ class Machine:
 
 def read_text(text: str, origin: str) -> Machine:
     """The machine that `text` (TOML) describes. Raises InputError (one line) for anything that is not one."""
-    try:
-        document = tomllib.loads(text)
-    except RecursionError:
-        raise InputError(
-            f"{origin}: nested too deeply to be a topology; write tables and arrays, two levels at most"
-        ) from None
-    except ValueError as error:
-        raise InputError(_not_toml(text, origin, " ".join(str(error).split())[:200])) from None
+    document = parsed_toml(text, origin, "write a topology's tables and arrays, two levels at most")
     top = Fields(document, text, origin)
     top.only(_TOP)
     name = top.string("name")
@@ -100,17 +93,6 @@ def read_text(text: str, origin: str) -> Machine:
         ),
         _nics(nic, nranks) if nic is not None else None,
     )
-
-
-def _not_toml(text: str, origin: str, problem: str) -> str:
-    """tomllib's complaint with its line where errors have it, after the file's name."""
-    place = re.search(r" \(at line (\d+), column (\d+)\)$", problem)
-    if place is not None:
-        return f"{origin}:{place[1]}: not TOML: {problem[: place.start()]}, column {place[2]}"
-    if problem.endswith(" (at end of document)"):
-        problem = problem.removesuffix(" (at end of document)") + ", at the end of the file"
-        return f"{origin}:{text.rstrip().count(chr(10)) + 1}: not TOML: {problem}"
-    return f"{origin}: not TOML: {problem}"
 
 
 def _switches(top: Fields, nranks: int) -> tuple[tuple[str, ...], dict[str, int]]:
@@ -155,22 +137,41 @@ def _set(table: Fields, key: str, text: str, nranks: int, vertex: dict[str, int]
 
 def _pairs(table: Fields, nranks: int, vertex: dict[str, int], budget: int) -> tuple[Ints, Ints]:
     """Sources and destinations of "0>1,2 3>nvswitch"; a set on both sides means every pair but v>v."""
-    tokens = table.string("pairs").split()
-    if not tokens:
-        table.fail("pairs", 'is empty; write at least one pair, such as "0>1"')
-    sources: list[Ints] = []
-    targets: list[Ints] = []
-    for token in tokens:
-        left, arrow, right = token.partition(">")
+    known: dict[str, Ints] = {}
+
+    def vertices(text: str) -> Ints:
+        if text not in known:
+            if len(known) >= _KNOWN:
+                known.clear()
+            known[text] = _set(table, "pairs", text, nranks, vertex)
+        return known[text]
+
+    parts: list[tuple[Ints, Ints]] = []
+    singles: list[tuple[int, int]] = []
+
+    def gather() -> None:
+        columns = np.array(singles, dtype=np.int64).reshape(-1, 2)
+        parts.append((columns[:, 0].copy(), columns[:, 1].copy()))
+        singles.clear()
+
+    for token in re.finditer(r"\S+", table.string("pairs")):
+        left, arrow, right = token[0].partition(">")
         if not arrow:
-            table.fail("pairs", f'{shown(token)} is no pair; write source>destination, such as "0>1"')
-        a = _set(table, "pairs", left, nranks, vertex)
-        b = _set(table, "pairs", right, nranks, vertex)
+            table.fail("pairs", f'{shown(token[0])} is no pair; write source>destination, such as "0>1"')
+        a, b = vertices(left), vertices(right)
         budget -= len(a) * len(b)
-        x, y = _product(table, "pairs", a, b, budget)
-        sources.append(x)
-        targets.append(y)
-    return np.concatenate(sources), np.concatenate(targets)
+        if len(a) == len(b) == 1 and budget >= 0 and a[0] != b[0]:  # arrays of one would fill the memory
+            singles.append((int(a[0]), int(b[0])))
+            if len(singles) == _KNOWN:
+                gather()
+            continue
+        gather()
+        parts.append(_product(table, "pairs", a, b, budget))
+    gather()
+    src, dst = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    if not len(src):
+        table.fail("pairs", 'is empty; write at least one pair, such as "0>1"')
+    return src, dst
 
 
 def _product(table: Fields, key: str, a: Ints, b: Ints, budget: int) -> tuple[Ints, Ints]:
@@ -272,6 +273,7 @@ def _limits(top: Fields, nranks: int, vertex: dict[str, int], src: Ints, dst: In
     key = src * vertices + dst
     order = np.argsort(key, kind="stable")
     names: set[str] = set()
+    left = 2 * MAX_LINKS
     for table in tables:
         table.only(_LIMITS)
         table.string("note", "")
@@ -281,6 +283,11 @@ def _limits(top: Fields, nranks: int, vertex: dict[str, int], src: Ints, dst: In
         names.add(name)
         gbs = table.number("gbs", MIN_GBS, MAX_GBS, "GB/s")
         a, b = _pairs(table, nranks, vertex, MAX_LINKS)
+        left -= len(a)
+        if left < 0:
+            table.fail(
+                "pairs", f"the limits up to here name more than {2 * MAX_LINKS} links in all; name fewer"
+            )
         wanted = a * vertices + b
         at = np.searchsorted(key, wanted, sorter=order)
         found = np.zeros(len(wanted), dtype=bool)
@@ -300,7 +307,14 @@ def _nics(table: Fields, nranks: int) -> Nics:
     table.string("note", "")
 
     def sets(key: str) -> tuple[Ints, ...]:
-        return tuple(_set(table, key, item, nranks, {}) for item in table.strings(key))
+        found: list[Ints] = []
+        room = nranks
+        for item in table.strings(key):
+            found.append(_set(table, key, item, nranks, {}))
+            room -= len(found[-1])
+            if room < 0:
+                table.fail(key, "a rank is on two NICs; put it on one")
+        return tuple(found)
 
     if "serves" in table.values:
         if "sends" in table.values or "receives" in table.values:

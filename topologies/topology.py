@@ -14,7 +14,7 @@ from topologies.vertex_sets import is_switch_name
 __all__ = ["MAX_LINKS", "MAX_RANKS", "Limit", "Topology", "from_toml", "to_toml"]
 
 MAX_RANKS = 1_000_000
-MAX_LINKS = 10_000_000
+MAX_LINKS = 4_200_000  # every pair of 2048 ranks; reading so many takes half a GiB
 # Beyond these a duration in µs overflows or loses its meaning; no cable is near them.
 MIN_GBS, MAX_GBS = 1e-9, 1e9
 MAX_ALPHA_US = 1e9

@@ -46,6 +46,8 @@ def expand_names(item: str, most: int) -> list[str]:
 def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArray[np.int64]:
     """Vertices of "0-7,12,nvswitch", int64, in the order written. Raises VertexError (also for a repeat)."""
     parts: list[NDArray[np.int64]] = []
+    room = nranks + len(switch_vertex)
+    twice = f"{text[:60]!r} names a vertex twice; name each once"
     for item in text.split(","):
         ranks = _RANKS.fullmatch(item)
         if ranks is not None:
@@ -55,6 +57,9 @@ def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArr
                 raise VertexError(f"{item!r} counts down; write the smaller rank first")
             if high >= nranks:
                 raise VertexError(f"rank {high} does not exist; ranks are 0 to {nranks - 1}")
+            room -= high + 1 - low
+            if room < 0:  # the same range again and again would fill the memory
+                raise VertexError(twice)
             parts.append(np.arange(low, high + 1, dtype=np.int64))
             continue
         names = [item]
@@ -63,10 +68,13 @@ def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArr
         for name in names:
             if name not in switch_vertex:
                 raise VertexError(_unknown(name, switch_vertex))
+        room -= len(names)
+        if room < 0:
+            raise VertexError(twice)
         parts.append(np.array([switch_vertex[name] for name in names], dtype=np.int64))
     vertices = np.concatenate(parts)
     if len(np.unique(vertices)) < len(vertices):
-        raise VertexError(f"{text[:60]!r} names a vertex twice; name each once")
+        raise VertexError(twice)
     return vertices
 
 

@@ -180,7 +180,7 @@ def test_wrong_result_says_where_what_and_what_would_be_right() -> None:
     assert report.status == "wrong"
     messages = [f.message for f in report.findings if f.kind == "wrong result"]
     assert messages[0] == (
-        "rank 0 i[1] holds contributions of ranks 0,1,2,2 to chunk 1; "
+        "rank 0 tb 1 step 3: i[1] is left with contributions of ranks 0,1,2,2 to chunk 1; "
         "should hold contributions of ranks 0,1,2,3 to chunk 1 once each"
     )
     assert [(f.rank, f.cell) for f in report.findings if f.kind == "wrong result"] == [

@@ -197,7 +197,7 @@ def test_bad_patterns(tmp_path: Path, case: int) -> None:
 
 def test_too_large_in_total(tmp_path: Path) -> None:
     chunk = '[[chunk]]\nfrom = "all"\nto = "all"\ncount = 100000\n'
-    with pytest.raises(InputError, match=r"number 26: count: .* at most 40000000"):
+    with pytest.raises(InputError, match=r"number 4: count: .* at most 5000000"):
         read(tmp_path, 'name = "x"\nranks = 8\n' + chunk * 26)
 
 

@@ -1,0 +1,122 @@
+"""Changes of a program that keep what it means: steps moved, threadblocks cut, chunks made finer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from emit.program import Gpu, Program, Step, ThreadBlock
+
+Places = Callable[[int, int], tuple[int, int] | None]
+
+
+def with_blocks(program: Program, rank: int, blocks: list[ThreadBlock]) -> Program:
+    gpus = list(program.gpus)
+    gpus[rank] = replace(gpus[rank], threadblocks=blocks)
+    return replace(program, gpus=gpus)
+
+
+def renumbered(program: Program, rank: int, blocks: list[ThreadBlock], place: Places) -> Program:
+    """`blocks` as the rank's, with dependencies led to where `place(tb, step)` says that a step went."""
+    new = []
+    for block in blocks:
+        steps = []
+        for s in block.steps:
+            to = place(s.dep_tb, s.dep_step) if s.dep_tb >= 0 and s.dep_step >= 0 else None
+            steps.append(s if to is None else replace(s, dep_tb=to[0], dep_step=to[1]))
+        new.append(replace(block, steps=steps))
+    return with_blocks(program, rank, new)
+
+
+def reordered(program: Program, rank: int, tb: int, order: list[int]) -> Program:
+    """A threadblock's steps in another order, some left out or there twice; waits follow the steps."""
+    blocks = list(program.gpus[rank].threadblocks)
+    steps = blocks[tb].steps
+    blocks[tb] = replace(blocks[tb], steps=[steps[x] for x in order])
+    went = {x: position for position, x in enumerate(order)}
+    return renumbered(program, rank, blocks, lambda t, s: (t, went[s]) if t == tb and s in went else None)
+
+
+def awaited(program: Program, rank: int, tb: int) -> set[int]:
+    """Positions of the threadblock's steps that others wait for."""
+    blocks = program.gpus[rank].threadblocks
+    return {s.dep_step for b in blocks for s in b.steps if s.dep_tb == tb}
+
+
+def cut_in_two(program: Program, rank: int, tb: int, at: int) -> Program:
+    """The threadblock's steps from `at` on in one more threadblock, which waits for the first part."""
+    blocks = list(program.gpus[rank].threadblocks)
+    old, last = blocks[tb], len(blocks)
+    head, tail = list(old.steps[:at]), list(old.steps[at:])
+    head[-1] = replace(head[-1], has_dep=True)
+    wait = Step("nop", dep_tb=tb, dep_step=at - 1)
+    if tail[0].dep_tb < 0:
+        tail[0] = replace(tail[0], dep_tb=tb, dep_step=at - 1)
+        shift = 0
+    else:
+        tail.insert(0, wait)
+        shift = 1
+    blocks[tb] = replace(old, steps=head)
+    blocks.append(replace(old, steps=tail))
+
+    def place(t: int, s: int) -> tuple[int, int] | None:
+        return (last, s - at + shift) if t == tb and s >= at else None
+
+    return renumbered(program, rank, blocks, place)
+
+
+def finer(program: Program, times: int) -> Program:
+    """Every chunk in `times` parts, each moved by a step of its own."""
+    gpus = []
+    for gpu in program.gpus:
+        ends: list[list[int]] = []
+        for block in gpu.threadblocks:
+            at, found = -1, []
+            for s in block.steps:
+                at += max(1, s.count * times)
+                found.append(at)
+            ends.append(found)
+        blocks = []
+        for block in gpu.threadblocks:
+            steps: list[Step] = []
+            for s in block.steps:
+                dep = (s.dep_tb, ends[s.dep_tb][s.dep_step]) if s.dep_tb >= 0 else (-1, -1)
+                if s.op == "nop":
+                    steps.append(replace(s, dep_tb=dep[0], dep_step=dep[1]))
+                    continue
+                parts = s.count * times
+                for part in range(parts):
+                    wait = dep if part == 0 else (-1, -1)
+                    src = s.src_off * times + part if s.src_off >= 0 else -1
+                    dst = s.dst_off * times + part if s.dst_off >= 0 else -1
+                    says = s.has_dep and part == parts - 1
+                    steps.append(Step(s.op, s.src_buf, src, s.dst_buf, dst, 1, *wait, says))
+            blocks.append(replace(block, steps=steps))
+        gpus.append(Gpu(gpu.i_chunks * times, gpu.o_chunks * times, gpu.s_chunks * times, blocks))
+    return replace(program, gpus=gpus, nchunks_per_loop=program.nchunks_per_loop * times)
+
+
+def on_channels_from(
+    program: Program, first: int, start: tuple[int, int]
+) -> tuple[Program, set[tuple[int, int]]]:
+    """The threadblock `start` and all that hang together with it by connections, on channels `first` higher."""
+    ends: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    for r, gpu in enumerate(program.gpus):
+        for t, b in enumerate(gpu.threadblocks):
+            for key in ((r, b.send, b.channel), (b.recv, r, b.channel)):
+                if -1 not in key:
+                    ends.setdefault(key, []).append((r, t))
+    together, todo = {start}, [start]
+    while todo:
+        one = todo.pop()
+        for group in ends.values():
+            if one in group:
+                todo += [other for other in group if other not in together]
+                together |= set(group)
+    gpus = [
+        replace(gpu, threadblocks=[
+            replace(b, channel=b.channel + first * ((r, t) in together)) for t, b in enumerate(gpu.threadblocks)
+        ])
+        for r, gpu in enumerate(program.gpus)
+    ]  # fmt: skip
+    return replace(program, gpus=gpus), together

@@ -1,0 +1,175 @@
+"""Hostile files are refused in one line by every reader; the long version is results/fuzz.py."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from nasty import MIB, NASTY
+from trying import FORMATS, Outcome, folder_for, hostile, no_files, place, tried
+
+from synth.pattern import read_sizes
+from synth.stored_problem import _WAY_BYTES, _network_bytes
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.network import network
+from topologies.toml_text import MOST_DOTS, parsed_toml
+
+EACH = 100
+SMALL = 200_000  # bytes: of those made by hand, these are quick
+COMMANDS = "other commands"
+
+
+def put(name: str, data: object, inside: Path) -> Outcome:
+    form = FORMATS[name]
+    path, size = place(form, folder_for(form, inside), data)  # type: ignore[arg-type]
+    return tried(form, path, size)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_valid_files_are_read(name: str, tmp_path: Path) -> None:
+    for seed in FORMATS[name].seeds():
+        outcome = put(name, seed, tmp_path)
+        assert outcome.status == "accepted", outcome
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files_are_read_or_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    form = FORMATS[name]
+    folder = folder_for(form, tmp_path)
+    statuses = set()
+    for number in range(EACH // 5 if COMMANDS in name else EACH):
+        path, size = place(form, folder, hostile(form, number, seed=1))
+        outcome = tried(form, path, size)
+        assert outcome.status != "failed", (number, outcome)
+        statuses.add(outcome.status)
+    assert statuses == {"accepted", "refused"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_no_file_is_refused(name: str, tmp_path: Path) -> None:
+    form = FORMATS[name]
+    folder = folder_for(form, tmp_path)
+    for what, make in no_files().items():
+        path, size = place(form, folder, make)
+        outcome = tried(form, path, size)
+        assert outcome.status == "refused", (what, outcome)
+
+
+@pytest.mark.parametrize("name", NASTY)
+def test_nasty_files_are_refused_or_read_at_small_cost(name: str, tmp_path: Path) -> None:
+    for what, make in NASTY[name].items():
+        # the largest are for the long run; their names say how large they are
+        if "MiB" in what or what in LONG:
+            continue
+        data = make()
+        if len(data) > SMALL * 10:
+            continue
+        outcome = put(name, data, tmp_path)
+        assert outcome.status != "failed", (what, outcome)
+
+
+LONG = {
+    "a million ranks in a star", "every pair of 3000", "every pair, again and again", "limits over every pair",
+    "every pair of a million", "two million switches", "as large as may be", "a root to be sought among 4096",
+    "one NIC's ranks many times", "as many ranks behind a switch as may be",
+    "an all-to-all behind a switch as large as may be", "an all-gather in as many chunks as may be", "too large",
+    "a broadcast to a million",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "words"),
+    [
+        ("topology TOML", "a key of 40000 dots", "a key of more than 8 dots"),
+        ("topology TOML", "one range many times", "names a vertex twice"),
+        ("topology TOML", "a million NICs", "1 to 1000"),
+        ("pattern TOML", "as many entries as may be", "at most 5000000"),
+        ("pattern TOML", "many chunks", "at most 5000000"),
+        ("schedule", "an all-to-all of 6000 ranks", "may state"),
+        ("schedule", "an all-reduce in 9 million chunks", "may state"),
+        ("schedule", "a folded all-to-all", "may state"),
+        ("schedule", "a topology of a million ranks", "let others relay"),
+        ("MSCCL XML", "billion laughs", "an XML declaration"),
+        ("MSCCL XML", "external entity", "declarations and entities are refused"),
+        ("MSCCL XML", "a million chunks on 4096 ranks", "at most 1048576 cells"),
+    ],
+)
+def test_few_lines_that_ask_for_much_are_refused_with_the_reason(
+    name: str, what: str, words: str, tmp_path: Path
+) -> None:
+    outcome = put(name, NASTY[name][what](), tmp_path)
+    assert outcome.status == "refused"
+    assert words in outcome.words
+
+
+@pytest.mark.parametrize(
+    "spec", ["star:9", "fattree:4", "dragonfly:3x2x2", "dgx-h100:3", "full:7", "torus:3x3", "dgx2"]
+)
+def test_what_a_file_states_is_reckoned_from_above(spec: str) -> None:
+    """A small file may state so much memory and no more, so the reckoning must not be too low."""
+    topology = load(spec)
+    for members in (range(topology.nranks), range(0, topology.nranks, 2)):
+        links = network(topology, tuple(members)).nlinks
+        assert _network_bytes(topology, tuple(members)) >= links * _WAY_BYTES
+
+
+def test_rows_beyond_the_largest_matrix_are_not_gathered(tmp_path: Path) -> None:
+    path = tmp_path / "sizes.csv"
+    for text in ("1\n" * 5000, "1 " * 5000, f"[[{'1,' * 5000}1]]", f"[{'[],' * 5000}[]]"):
+        path.write_text(text)
+        with pytest.raises(InputError, match="at most 4096"):
+            read_sizes(path)
+
+
+def test_a_reader_that_fails_is_seen(tmp_path: Path) -> None:
+    """Every way of failing, by a reader made for it."""
+    path = tmp_path / "file"
+    path.touch()
+
+    def outcome(read: object) -> Outcome:
+        from dataclasses import replace
+
+        return tried(replace(FORMATS["size matrix"], read=read), path, 0)  # type: ignore[arg-type]
+
+    def raises(error: BaseException) -> object:
+        def read(_: Path) -> None:
+            raise error
+
+        return read
+
+    assert outcome(lambda _: None).status == "accepted"
+    assert outcome(raises(InputError("one line"))).status == "refused"
+    for error in (
+        ValueError("x"), RecursionError(), MemoryError(), KeyError("a"), SystemExit(3), InputError("two\nlines"),
+        InputError(""), InputError("x" * 5000), InputError("\x1b[31m"), InputError("that does not fit in memory"),
+    ):  # fmt: skip
+        assert outcome(raises(error)).status == "failed", error
+
+
+def test_toml_that_asks_for_too_much() -> None:
+    deep = ".".join("a" * (MOST_DOTS + 2))
+    for text, words in (
+        (f"{deep} = 1", "f.toml:1: a key of more than"),
+        (f"x = 1\n[{deep}]\n", "f.toml:2: a key of more than"),
+        ('"a" . ' * (MOST_DOTS + 1) + "a = 1", "f.toml:1: a key of more than"),
+        ("[[a]]\n" * MIB, "too many tables"),
+        ("a = [" + "1," * (3 * MIB) + "]", "too many tables, keys and values"),
+        ("a = " + "[" * 5000, "nested too deeply"),
+    ):
+        with pytest.raises(InputError) as error:
+            parsed_toml(text, "f.toml", "write less")
+        assert words in str(error.value)
+        assert len(str(error.value).splitlines()) == 1
+    held = parsed_toml(f"note = 'see {'.'.join('ab' * 4)}'\n{'.'.join('a' * MOST_DOTS)} = 1.5", "f.toml", "")
+    assert set(held) == {"note", "a"}
+
+
+def test_the_limits_of_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
+    """A pipe that nobody writes to would hold the reader for ever."""
+    from emit.msccl_read import read_msccl
+
+    os.mkfifo(tmp_path / "pipe.xml")
+    with pytest.raises(InputError, match="not a plain file"):
+        read_msccl(tmp_path / "pipe.xml")
