@@ -39,7 +39,28 @@ def assembled(draft: Draft, limits: Limits, layout: Layout, after: list[list[int
     channel = _channels(draft, limits, layout)
     blocks, block_of = _threadblocks(draft, channel, layout, after, limits.steps_per_tb)
     waits = _waits(draft, blocks, block_of, after)
+    if any(len(mine) > limits.dep_tb for mine in blocks):
+        block_of = _awaited_first(draft, blocks, block_of, waits)
     return _program(draft, blocks, block_of, waits)
+
+
+def _awaited_first(
+    draft: Draft, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]
+) -> list[int]:
+    """Number the blocks anew (in place), those that others wait for first: executors name no others."""
+    awaited = [[False] * len(mine) for mine in blocks]
+    for others in waits:
+        for other in others:
+            awaited[draft.rank[other]][block_of[other]] = True
+    new: list[list[int]] = []
+    for rank, mine in enumerate(blocks):
+        order = sorted(range(len(mine)), key=lambda b: (not awaited[rank][b], b))
+        places = [0] * len(mine)
+        for place, b in enumerate(order):
+            places[b] = place
+        new.append(places)
+        blocks[rank] = [mine[b] for b in order]
+    return [new[rank][b] for rank, b in zip(draft.rank, block_of, strict=True)]
 
 
 def _channels(draft: Draft, limits: Limits, layout: Layout) -> list[int]:

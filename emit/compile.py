@@ -37,7 +37,7 @@ PASSES = {
     "deal": "more channels for a connection that waits for room",
     "turn": "ranks that exchange take turns, where both would wait for room",
 }
-_VERY_MANY = 20_000  # from which on they are dealt out as they come
+UNFUSED = 20_000  # from which on they are dealt out as they come
 _SLOWER = 1.002  # time over the least, up to which fewer instructions and threadblocks are preferred
 _GAIN = 1.02  # what more channels must gain
 _MANY = 1_500  # instructions from which on not all ways are tried
@@ -99,7 +99,7 @@ def compiled(
     tried: list[str] = []
     deadlocked = False
     seen: set[tuple[int, bool]] = set()
-    for way in _WAYS if len(draft) < _MANY else _WAYS[5::2] if len(draft) < _VERY_MANY else _WAYS[7:]:
+    for way in _WAYS if len(draft) < _MANY else _WAYS[5::2] if len(draft) < UNFUSED else _WAYS[7:]:
         if any(getattr(way, name) and name in off for name in Way._fields) or (way.turn and not deadlocked):
             continue
         made = drafts.by(way)
@@ -129,7 +129,7 @@ def compiled(
     if best is None:
         raise fault or InputError(f"{draft.like.name}: every order of its instructions deadlocks")
     _, program, way = best
-    if price is not None and "deal" not in off and len(draft) < _VERY_MANY:
+    if price is not None and "deal" not in off and len(draft) < UNFUSED:
         program = _dealt(best, drafts.by(way), limits, price, tried)
     said += drafts.said[way[:2] + way[3:]]
     if len(tried) > 1:

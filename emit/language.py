@@ -1,16 +1,8 @@
 """Algorithms written by hand, chunk by chunk: what is copied and reduced where; the compiler does the rest.
 
-    from emit.language import Script
-
-    def algorithm(ranks: int = 8) -> Script:
-        ring = Script("ring", "allreduce", ranks, chunks=ranks)
-        for c in range(ranks):
-            part = ring.chunk(c, "i", c)
-            for hop in range(1, ranks):
-                part = ring.chunk((c + hop) % ranks, "i", c).reduce(part)
-            for hop in range(ranks, 2 * ranks - 1):
-                part = part.copy((c + hop) % ranks, "i", c)
-        return ring
+    pair = Script("pair", "allreduce", ranks=2)
+    total = pair.chunk(1, "i", 0).reduce(pair.chunk(0, "i", 0))
+    total.copy(0, "i", 0)
 
 The idea of chunks that are moved as if one rank did it all is MSCCLang's (ASPLOS 2023, section 3). Here a script is an
 object of its own, and a reference to what has been overwritten since is an error that names the line.

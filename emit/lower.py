@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from emit.compile import Price, Times, compiled
+from emit.compile import UNFUSED, Price, Times, compiled
 from emit.draft import BUFFER, NONE, SCRATCH, Draft
 from emit.goal import Goal
+from emit.limits import limits_of
 from emit.predict import Predictor
 from emit.program import Gpu, Program
 from synth.algorithm import Algorithm
@@ -44,8 +45,17 @@ def lower(
     Raises:
         InputError: more steps than the target's threadblocks and channels hold.
     """
+    problem, schedule = algorithm.problem, algorithm.schedule
+    net, limits = problem.network, limits_of(target)
+    if 2 * len(schedule) >= UNFUSED:  # so many stay as they are, and need not be written down to be refused
+        ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])
+        most = int(np.bincount(ends).max())
+        if most > limits.nodes:
+            raise InputError(
+                f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} XML nodes;"
+                " use fewer chunks (--chunks)"
+            )
     draft = drafted(algorithm, name, protocol, min_bytes=min_bytes, max_bytes=max_bytes)
-    problem = algorithm.problem
     price = priced(problem.topology, problem.ranks, min_bytes, max_bytes)
     return compiled(draft, target, price=price).program, draft.goal
 

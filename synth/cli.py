@@ -9,8 +9,13 @@ from pathlib import Path
 import click
 
 from synth import interrupt
+from synth.cli_bench import bench
+from synth.cli_convert import convert
+from synth.cli_emit import compile_, lower_, optimize
 from synth.cli_prove import prove
+from synth.cli_report import report
 from synth.cli_search import commands
+from synth.cli_simulate import simulate
 from synth.cli_topologies import topo
 from topologies.errors import InputError
 
@@ -55,11 +60,11 @@ def cli() -> None:
     \b
     synth allreduce --topo dgx-a100 --group 0,2,4,6
     synth topo list
-    synth verify out/FILE.xml
+    synth verify out/msccl/FILE.xml
     """
 
 
-for _command in (*commands(), topo, prove):
+for _command in (*commands(), topo, prove, simulate, compile_, lower_, optimize, bench, report, convert):
     cli.add_command(_command)
 
 
@@ -68,19 +73,24 @@ for _command in (*commands(), topo, prove):
 @click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def _verify(file: str, depth: int | None, as_json: bool) -> None:
-    """Replay an MSCCL XML, ours or another's: right, wrong, deadlock or not readable.
+    """Replay an MSCCL XML or an execution plan (JSON), ours or another's: right, wrong, deadlock or not readable.
 
     Exit code 0 right, 1 wrong or deadlock, 2 not readable.
 
     \b
-    synth verify out/FILE.xml
+    synth verify out/msccl/FILE.xml
     """
-    from emit.library_files import goal_beside
+    from emit.index import goal_beside
     from emit.msccl import verify_file
 
     if depth is not None and depth < 1:
         raise InputError(f"--depth {depth}: must be 1 or more")
-    verdict = verify_file(file, goal_beside(Path(file)), depth)
+    if Path(file).suffix.lower() == ".json":
+        from emit.mscclpp_check import verify_plan
+
+        verdict = verify_plan(file, goal_beside(Path(file)))
+    else:
+        verdict = verify_file(file, goal_beside(Path(file)), depth)
     if as_json:
         findings = [
             {"kind": f.kind, "message": f.message, "rank": f.rank, "tb": f.tb, "step": f.step}

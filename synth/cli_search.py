@@ -74,7 +74,7 @@ def _asking(command: Callable[..., None]) -> Callable[..., None]:
             "--target",
             default="auto",
             metavar="NAME",
-            help="executor-nccl, rccl, msccl; auto: the first that can.",
+            help="executor-nccl, rccl, msccl, mscclpp; auto: the first XML that can.",
         ),
         click.option(
             "--proof",
@@ -185,11 +185,11 @@ def _synthesize(
         )  # fmt: skip
         return
     refuse_without_groups(group_sizes, objective)
-    from emit.limits import TARGETS
+    from emit.index import PLACES
     from synth.engines.workers import Workers
 
-    if target not in ("auto", *TARGETS):
-        raise InputError(f"--target {target!r}: is not known; it is auto or one of {', '.join(TARGETS)}")
+    if target not in ("auto", *PLACES):
+        raise InputError(f"--target {target!r}: is not known; it is auto or one of {', '.join(PLACES)}")
     # the solvers load while the question is read
     with Workers(("cpsat", "linear") if engine not in ("route", "flow") else ()) as workers:
         from emit.library_files import target_for
@@ -223,8 +223,11 @@ def _writable(folder: Path) -> None:
     """Say that the files cannot be written before the search and not after it."""
     import tempfile
 
+    from emit.library_files import standing
+
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder}: is a file; it must be a folder")
+    standing(folder)
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

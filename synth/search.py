@@ -100,7 +100,7 @@ class _Search:
             found.ended = "interrupted"
         except SystemError as error:
             # so says a compiled function in which Ctrl-C was noticed
-            if not isinstance(error.__cause__, KeyboardInterrupt):
+            if not _by_interrupt(error):
                 raise
             found.ended = "interrupted"
         if not found.ended and time.monotonic() >= self.deadline:
@@ -253,3 +253,9 @@ def copies(problem: Problem) -> int:
 def merged_bound(bound: Bound, witnesses: list[Witness]) -> Bound:
     """With further witnesses; what they prove is not lost, and none stands there twice."""
     return Bound(tuple(dict.fromkeys((*bound.witnesses, *witnesses))))
+
+
+def _by_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C stands at the beginning of what raised an error."""
+    cause = error.__cause__ or error.__context__
+    return isinstance(cause, KeyboardInterrupt) or (cause is not None and _by_interrupt(cause))

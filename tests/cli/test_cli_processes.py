@@ -18,7 +18,7 @@ from calling import Call
 # searches that their budget ends, not a proof
 LONG = {
     "broadcast": ("broadcast", "--topo", "dgx-a100", "--budget", "60s"),
-    "large": ("allgather", "--topo", "dgx2:2", "--budget", "60s"),
+    "large": ("allreduce", "--topo", "mesh:4x4", "--budget", "60s"),
 }
 
 
@@ -94,7 +94,7 @@ def test_interrupt_keeps_the_best_so_far(synth: Call, here: Path, which: str) ->
         children = _workers_of(running.pid)
         assert children
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=30)
+        out, err = running.communicate(timeout=60)
     assert (running.returncode, err) == (130, "")
     assert "message size" in out
     assert "interrupted" in out

@@ -217,11 +217,22 @@ def test_folder_below_a_file(synth: Call, here: Path) -> None:
 def test_foreign_index_stays(synth: Call, here: Path) -> None:
     (here / "library").mkdir()
     (here / "library" / "index.json").write_text('{"mine": 1}')
-    answer = synth(*QUICK)
-    assert "Traceback" not in answer.err
-    assert "index.json" in answer.out + answer.err
+    for asked in (QUICK, (*QUICK, "--groups", "0-1;2-3", "--size", "1K", "--engine", "flow")):
+        line = synth(*asked).refusal
+        assert "index.json" in line
+        assert "another --out" in line
     assert [p.name for p in (here / "library").iterdir()] == ["index.json"]
     assert (here / "library" / "index.json").read_text() == '{"mine": 1}'
+
+
+def test_a_library_of_an_earlier_version_stays(synth: Call, here: Path) -> None:
+    (here / "library").mkdir()
+    for name, text in (("index.json", '{"format": "synth-index-1", "algorithms": []}'), ("a.xml", "<algo/>")):
+        (here / "library" / name).write_text(text)
+    line = synth(*QUICK).refusal
+    for words in ("index.json", "synth-index-1", "earlier version", "another --out"):
+        assert words in line
+    assert sorted(p.name for p in (here / "library").iterdir()) == ["a.xml", "index.json"]
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -237,7 +248,11 @@ def test_no_room_on_the_disk(synth: Call, here: Path, monkeypatch: pytest.Monkey
 def test_no_room_for_a_second_library(synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was there before is untouched when the next write fails."""
     assert synth(*QUICK).code == 0
-    before = {p.name: p.read_bytes() for p in (here / "library").iterdir()}
+
+    def files() -> dict[Path, bytes]:
+        return {p: p.read_bytes() for p in (here / "library").rglob("*") if p.is_file()}
+
+    before = files()
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -245,4 +260,4 @@ def test_no_room_for_a_second_library(synth: Call, here: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "fsync", full)
     answer = synth(*QUICK[:2], "ring:6", *QUICK[3:])
     assert (answer.code, "No space left" in answer.err) == (2, True)
-    assert {p.name: p.read_bytes() for p in (here / "library").iterdir()} == before
+    assert files() == before

@@ -21,6 +21,12 @@ class Block:
     text: str
     line: int
 
+    @property
+    def name(self) -> str:
+        """Of the file that it is; "" where its first line does not say one."""
+        named = re.fullmatch(r"# ([\w.-]+\.(?:toml|csv|py))", self.text.splitlines()[0])
+        return named[1] if named else ""
+
 
 def blocks(*kinds: str) -> list[Block]:
     text = README.read_text(encoding="utf-8")
@@ -29,11 +35,15 @@ def blocks(*kinds: str) -> list[Block]:
     ]
 
 
+def files() -> list[Block]:
+    """Blocks that are files: their first line says their name."""
+    return [block for block in blocks("toml", "csv", "python") if block.name]
+
+
 def write_files(folder: Path) -> None:
     """The files that the README shows, each under the name in its first line."""
-    for block in blocks("toml", "csv"):
-        name = block.text.splitlines()[0].removeprefix("# ")
-        (folder / name).write_text(block.text, encoding="utf-8")
+    for block in files():
+        (folder / block.name).write_text(block.text, encoding="utf-8")
 
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -10,11 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from emit.index import PLACES, goal_beside
 from emit.library_files import documents
 from emit.msccl import verify_file
+from emit.mscclpp_check import verify_plan
 from synth import synthesize
 from synth.collective import NAMED, alltoallv
 from synth.engines.workers import Workers
+from synth.found import ENGINES
 from synth.frontier import LARGEST, SMALLEST
 from synth.simulate import timed
 from synth.verify import replay
@@ -80,8 +83,6 @@ def test_every_target_that_can_say_it_gets_a_right_file(
         return
     for path in answer.save(tmp_path, target):
         if path.suffix == ".xml":
-            from emit.library_files import goal_beside
-
             verdict = verify_file(path, goal_beside(path))
             assert verdict.status == "right", verdict.lines
 
@@ -141,3 +142,17 @@ def test_the_same_question_gets_the_same_bytes(workers: Workers) -> None:
         for _ in range(2)
     ]
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, engine: str) -> None:
+    answer = synthesize("allgather", "dgx1", [0, 1, 2, 3], engine=engine, budget=1.5, workers=workers)
+    assert answer.found.ranges
+    for target, place in PLACES.items():
+        made = documents(answer.found, target)
+        assert not made.refused, made.refused
+        for file, text in made.texts.items():
+            path = tmp_path / Path(file).name
+            path.write_text(text)
+            verdict = verify_plan(path) if place.ending == ".json" else verify_file(path)
+            assert verdict.status == "right", verdict.lines

@@ -1,0 +1,177 @@
+"""Running algorithms and measuring them as nccl-tests does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from emit.goal import Goal
+from emit.predict import bus_factor
+from emit.program import ROOTED, Program
+from runtime.expected import filled, wrong_elements
+from runtime.host import HostExecutor
+from runtime.layout import Layout, goal_of
+from runtime.numbers import TYPES, Array, type_named
+from topologies.errors import InputError
+
+_ALONE = frozenset(
+    {"reducescatter"}
+)  # collectives whose in-place programs cannot serve buffers that are apart
+
+
+class Executor(Protocol):
+    """What runs a program: called once for each execution."""
+
+    def run(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Half:
+    """One side of a row, out of place or in place: µs on average, wrong elements in the last run."""
+
+    time_us: float
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured size. `count`: elements as nccl-tests counts them; rates in GB/s (10^9 bytes/s)."""
+
+    name: str
+    size_bytes: int
+    count: int
+    kind: str
+    op: str
+    root: int
+    apart: Half | None
+    inplace: Half | None
+    factor: float | None
+    reduces: bool
+
+    def algbw(self, half: Half) -> float:
+        return self.size_bytes / half.time_us / 1e3 if half.time_us else 0.0
+
+    def busbw(self, half: Half) -> float:
+        return self.algbw(half) * (self.factor if self.factor is not None else 1.0)
+
+    @property
+    def wrong(self) -> int:
+        """Wrong elements in all."""
+        return sum(half.wrong for half in (self.apart, self.inplace) if half is not None)
+
+
+def sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator[int]:
+    """Message sizes as nccl-tests takes them: from `low` to `high`, times `factor` or plus `step` each.
+
+    Raises InputError for a range that has no end.
+    """
+    if low < 0 or high < low or (step <= 0 and (factor <= 1 or low < 1)):
+        raise InputError(
+            f"sizes from {low} to {high} by {step or factor}: would be 1 <= low <= high and a factor above 1"
+        )
+    size = float(low)
+    while size <= high:
+        yield int(size)
+        size = size + step if step > 0 else size * factor
+
+
+def measured(
+    program: Program,
+    goal: Goal | None,
+    size_bytes: int,
+    kind: str,
+    op: str,
+    *,
+    executor: Executor | None = None,
+    iterations: int = 5,
+    warmup: int = 1,
+    seed: int = 0,
+) -> Row:
+    """Run a program at one message size on fresh data, out of place and in place where it can.
+
+    The size is rounded down to whole elements of every block.
+
+    Raises:
+        InputError: a type or reduction that is not known, or a program that stops before its end.
+    """
+    kind = type_named(kind)
+    blocks = program.nranks if Layout.of(program, 1).chunks < program.nchunks_per_loop else 1
+    if program.collective in ("gather", "scatter"):
+        blocks = program.nranks
+    elements = size_bytes // TYPES[kind].itemsize // blocks
+    layout = Layout.of(program, elements)
+    runner = executor or HostExecutor(program, goal)
+    halves: list[Half | None] = []
+    for inplace in (False, True):
+        able = program.inplace if inplace else program.outofplace or program.collective not in _ALONE
+        halves.append(
+            _half(program, goal, layout, kind, op, inplace, runner, iterations, warmup, seed)
+            if able
+            else None
+        )
+    return Row(
+        program.name,
+        elements * blocks * TYPES[kind].itemsize,
+        elements if program.collective in ("allgather", "reducescatter") else elements * blocks,
+        kind,
+        op,
+        program.root if program.collective in ROOTED else -1,
+        halves[0],
+        halves[1],
+        bus_factor(program.collective, program.nranks),
+        any("r" in step.op[1:] or step.op == "re" for *_, step in program.steps()),
+    )
+
+
+def _half(
+    program: Program,
+    goal: Goal | None,
+    layout: Layout,
+    kind: str,
+    op: str,
+    inplace: bool,
+    runner: Executor,
+    iterations: int,
+    warmup: int,
+    seed: int,
+) -> Half:
+    wanted = goal_of(program, goal, inplace)
+    given = [filled(layout, rank, kind, op, seed) for rank in range(program.nranks)]
+    inputs, outputs = _buffers(wanted, layout, kind, inplace)
+    took = 0.0
+    for turn in range(warmup + iterations):
+        for mine, values in zip(inputs, given, strict=True):
+            mine[:] = values
+        begun = time.perf_counter()
+        runner.run(inputs, outputs, kind=kind, op=op)
+        if turn >= warmup:
+            took += time.perf_counter() - begun
+    if inplace:
+        both = [max((i, o), key=len) for i, o in zip(inputs, outputs, strict=True)]
+        wrong = wrong_elements(wanted, layout, given, both, both, kind, op)
+    else:
+        wrong = wrong_elements(wanted, layout, given, inputs, outputs, kind, op)
+    return Half(took / iterations * 1e6, wrong)
+
+
+def _buffers(goal: Goal, layout: Layout, kind: str, inplace: bool) -> tuple[list[Array], list[Array]]:
+    """Per rank an input and an output, in place one part of the other."""
+    inputs: list[Array] = []
+    outputs: list[Array] = []
+    for rank, shift in enumerate(goal.o_in_i):
+        given, made = (np.zeros(size, dtype=TYPES[kind]) for size in layout.sizes(rank))
+        if inplace and shift is not None:
+            first = abs(shift) // layout.chunks * layout.elements
+            if shift <= 0 and len(made) >= len(given):
+                given = made[first : first + len(given)]
+            else:
+                made = given[first : first + len(made)]
+        inputs.append(given)
+        outputs.append(made)
+    return inputs, outputs

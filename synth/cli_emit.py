@@ -1,0 +1,211 @@
+"""Commands that make executors' files: `compile`, `lower`, `optimize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from emit.compile import Compiled, Price
+    from emit.goal import Goal
+    from emit.program import Program
+
+_TARGETS = ("auto", "executor-nccl", "rccl", "msccl")
+
+
+def _compiling(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that all three share."""
+    options = [
+        click.option(
+            "-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."
+        ),
+        click.option(
+            "--target",
+            type=click.Choice(_TARGETS),
+            default="auto",
+            help="Whose file. Default: auto, who can.",
+        ),
+        click.option(
+            "--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."
+        ),
+        click.option("--explain", is_flag=True, help="Say what every pass did."),
+        click.option("--passes", is_flag=True, is_eager=True, expose_value=False, callback=_listed),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if not asked:
+        return
+    from emit.compile import PASSES
+
+    for name, what in PASSES.items():
+        click.echo(f"{name:10} {what}")
+    context.exit()
+
+
+def _priced(topo: str | None, group: str | None, program: Program) -> Price | None:
+    """What decides between programs: the time on a topology, where one is given."""
+    if topo is None:
+        if group is not None:
+            raise InputError("--group: says which ranks of --topo; give that too")
+        return None
+    from emit.lower import priced
+    from synth.problem import parse_ranks
+    from topologies.load import load
+
+    topology = load(topo)
+    ranks = parse_ranks(group, "--group", topology.nranks) if group else range(topology.nranks)
+    if group is None and topology.nranks < program.nranks:
+        raise InputError(f"--topo {topo}: has {topology.nranks} ranks, the program {program.nranks}")
+    return priced(topology, tuple(ranks)[: program.nranks], program.min_bytes, program.max_bytes)
+
+
+def _target(asked: str, collective: str) -> str:
+    from emit.msccl import NAMES
+
+    able = [target for target, names in NAMES.items() if collective in names]
+    if asked != "auto" and asked not in able:
+        raise InputError(f"--target {asked}: has no name for {collective}; would be {' or '.join(able)}")
+    return able[0] if asked == "auto" else asked
+
+
+def _written(
+    made: Compiled, goal: Goal | None, target: str, source: str, out: str | None, explain: bool
+) -> None:
+    from emit.compile import shape
+    from emit.msccl import write_msccl
+    from emit.one_file import write_file
+
+    path = Path(out) if out else Path(source).with_suffix(".xml").name
+    if Path(path).exists() and Path(source).exists() and Path(path).samefile(source):
+        raise InputError(f"{path}: would be written over what it is made from; give another -o")
+    write_file(path, write_msccl(made.program, goal, target))
+    if explain:
+        for line in made.said:
+            click.echo(f"  {line}")
+    p = made.program
+    click.echo(f"{path}: {p.collective} on {p.nranks} ranks for {target}, checked: {shape(p)}")
+
+
+@click.command("compile")
+@click.argument("file")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of its function; repeat."
+)
+@click.option("--topo", metavar="T", help="Choose between programs by their time there.")
+@click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
+@_compiling
+def compile_(
+    file: str,
+    settings: tuple[str, ...],
+    topo: str | None,
+    group: str | None,
+    out: str | None,
+    target: str,
+    off: tuple[str, ...],
+    explain: bool,
+) -> None:
+    """Compile an algorithm written by hand into an executor's file.
+
+    FILE is Python (it is executed) with a function algorithm() that returns a Script; see examples/.
+
+    \b
+    synth compile examples/ring.py -o ring.xml --set ranks=4
+    """
+    from emit.compile import compiled
+    from emit.script_file import load_script
+
+    script = load_script(file, settings)
+    draft = script.draft()
+    chosen = _target(target, script.like.collective)
+    made = compiled(draft, chosen, price=_priced(topo, group, script.like), off=off)
+    _written(made, draft.goal, chosen, file, out, explain)
+
+
+@click.command("lower")
+@click.argument("file")
+@click.option(
+    "--protocol",
+    type=click.Choice(["auto", "Simple", "LL", "LL128"]),
+    default="auto",
+    help="Default: auto, by the size of the schedule.",
+)
+@_compiling
+def lower_(
+    file: str, protocol: str, out: str | None, target: str, off: tuple[str, ...], explain: bool
+) -> None:
+    """Lower a stored schedule (.synth) to an executor's file.
+
+    \b
+    synth lower out/schedules/NAME.synth -o NAME.xml --explain
+    """
+    from emit.compile import compiled
+    from emit.library_files import protocol_for, target_for
+    from emit.lower import drafted, priced
+    from synth.algorithm import Algorithm
+    from synth.schedule_file import load_schedule
+    from synth.simulate import ScheduleError
+    from synth.verify import Refused
+
+    stored = load_schedule(file)
+    problem, schedule = stored.expanded()
+    size = int(stored.schedule.size_bytes)
+    try:
+        algorithm = Algorithm(problem, schedule, str(stored.header["engine"]), size_bytes=size)
+    except (Refused, ScheduleError) as error:
+        raise InputError(f"{file}: the schedule is refused: {error}") from None
+    chosen = target_for(problem, target)
+    name = Path(file).stem[:63]
+    used = protocol_for(size) if protocol == "auto" else protocol
+    draft = drafted(algorithm, name, used)
+    price = priced(problem.topology, problem.ranks, size, size)
+    made = compiled(draft, chosen, price=price, off=off)
+    _written(made, draft.goal, chosen, file, out, explain)
+
+
+@click.command("optimize")
+@click.argument("file")
+@click.option("--topo", metavar="T", help="Never slower there. Default: all ranks joined by equal links.")
+@click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
+@_compiling
+def optimize(
+    file: str,
+    topo: str | None,
+    group: str | None,
+    out: str | None,
+    target: str,
+    off: tuple[str, ...],
+    explain: bool,
+) -> None:
+    """Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right.
+
+    \b
+    synth optimize a.xml -o b.xml --topo dgx-a100
+    """
+    from emit.index import goal_beside
+    from emit.msccl import verify_file
+    from emit.optimize import optimized
+
+    goal = goal_beside(Path(file))
+    verdict = verify_file(file, goal)
+    if verdict.program is None or verdict.status == "not readable":
+        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
+    if verdict.status != "right":
+        raise InputError(
+            f"{file}: is {verdict.status}, and an optimizer keeps what a program does: {verdict.lines[1]}"
+        )
+    program = verdict.program
+    chosen = _target(target, program.collective)
+    price = _priced(topo or f"full:{max(2, program.nranks)}", group, program)
+    made = optimized(program, goal, chosen, price=price, off=off)
+    if out is None:
+        out = f"{Path(file).stem}-optimized.xml"
+    _written(made, goal, chosen, file, out, explain)
