@@ -95,6 +95,7 @@ def compiled(
         draft = _said(said, "prune", draft, prune(draft))
     drafts = _Drafts(draft, limits, off)
     best: tuple[Times, Program, Way] | None = None
+    program: Program | None
     fault: InputError | None = None
     tried: list[str] = []
     deadlocked = False
@@ -127,10 +128,14 @@ def compiled(
         if price is None:
             break
     if best is None:
-        raise fault or InputError(f"{draft.like.name}: every order of its instructions deadlocks")
-    _, program, way = best
-    if price is not None and "deal" not in off and len(draft) < UNFUSED:
-        program = _dealt(best, drafts.by(way), limits, price, tried)
+        way = Way(*(False,) * 4)
+        program = _with_room(drafts.by(way), limits, tried) if "deal" not in off and deadlocked else None
+        if program is None:
+            raise fault or InputError(f"{draft.like.name}: every order of its instructions deadlocks")
+    else:
+        _, program, way = best
+        if price is not None and "deal" not in off and len(draft) < UNFUSED:
+            program = _dealt(best, drafts.by(way), limits, price, tried)
     said += drafts.said[way[:2] + way[3:]]
     if len(tried) > 1:
         said.append("tried: " + "; ".join(tried))
@@ -144,18 +149,11 @@ def _dealt(
     """The program with its messages dealt out over more channels, each with slots of its own, while that gains."""
     cost, program, way = best
     after = followed(draft)
-    lanes = {(tb.channel, tb.send) for tb in program.gpus[0].threadblocks if tb.send >= 0}
-    least = max(
-        Counter(peer for _, peer in lanes).values(), default=1
-    )  # channels that a connection has already
+    crowd = Counter(tb.send for tb in program.gpus[0].threadblocks if tb.send >= 0)
+    least = max(crowd.values(), default=1)  # channels that a connection has already
     for spread in (least, 2 * least, 4 * least, 8 * least)[least == 1 :]:
-        try:
-            made = assembled(draft, limits, Layout(spread, way.pair, turns=True), after)
-        except InputError:
-            break
-        found = Findings()
-        check_limits(made, limits.name, found)
-        if found.told or not _ends(made):
+        made = _spread(draft, limits, Layout(spread, way.pair, turns=True), after)
+        if made is None:
             break
         took = price(made)
         tried.append(f"{spread} channels a connection: {_told(took)}")
@@ -163,6 +161,30 @@ def _dealt(
             break
         cost, program = took, made
     return program
+
+
+def _with_room(draft: Draft, limits: Limits, tried: list[str]) -> Program | None:
+    """The program over as few channels as give it slots enough to come to its end; None: there are not so many."""
+    after = followed(draft)
+    for spread in range(2, limits.channels + 1):
+        made = _spread(draft, limits, Layout(spread, False, turns=True), after)
+        if made is not None:
+            tried.append(f"{spread} channels a connection: taken")
+            return made
+        if spread * spread > len(draft):
+            break
+    return None
+
+
+def _spread(draft: Draft, limits: Limits, layout: Layout, after: list[list[int]]) -> Program | None:
+    """The program so laid out, None where it does not fit or does not end."""
+    try:
+        made = assembled(draft, limits, layout, after)
+    except InputError:
+        return None
+    found = Findings()
+    check_limits(made, limits.name, found)
+    return None if found.told or not _ends(made) else made
 
 
 class _Drafts:

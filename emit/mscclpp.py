@@ -28,13 +28,8 @@ from topologies.errors import InputError
 
 __all__ = ["plan_documents", "write_plan"]
 
-_ROOMS = (
-    56,
-    48,
-    40,
-    32,
-    24,
-)  # operations for the steps of a threadblock, until it fits with what others need of it
+# Operations for the steps of a threadblock, tried until it fits with what others need of it.
+_ROOMS = (56, 48, 40, 32, 24)
 _ALIGNMENT = 16  # bytes: what a thread moves; the executor refuses chunks of other sizes
 _FREE = 1 << 20  # FIFO slots: a plan has none to run out of
 _FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom")

@@ -62,7 +62,8 @@ class PlanReport:
 def check_plan(text_or_plan: str | Plan, goal: Goal | None = None, root: int | None = None) -> PlanReport:
     """Check a plan, or the text of one, with the executor's semantics.
 
-    goal: what it must achieve; None means that of its collective, in place or not as it says. root: of a rooted
+    goal: what it must achieve (out of place also that inputs stay as they were); None means that of its collective, in
+    place or not as it says. root: of a rooted
     collective; None: any root for which it is right.
 
     Raises InputError for a text that cannot be read as a plan, or one too large to be checked.
@@ -108,7 +109,7 @@ def verify_plan(path: str | os.PathLike[str], goal: Goal | None = None) -> Verdi
 def _checked(plan: Plan, goal: Goal | None, root: int) -> PlanReport:
     found = Findings()
     check_structure(plan, goal, found)
-    wanted = goal
+    wanted = goal if goal is None or plan.inplace else goal.keeping_input()
     if goal is not None and goal.nranks != len(plan.gpus):
         raise InputError(f"goal for {goal.nranks} ranks, plan of {len(plan.gpus)}: would be equal")
     notes = caution(plan)

@@ -112,6 +112,18 @@ def test_schedules(collective: str, n: int) -> None:
         assert (len(plan.gpus), plan.collective, plan.inplace) == (n, collective, inplace)
 
 
+def test_a_pattern_without_a_name_of_its_own() -> None:
+    algorithm = baseline(make_problem(load("ring:4"), "alltonext"))[0]
+    program, goal = lower(algorithm, "lowered")
+    assert goal is not None
+    text = write_plan(program, goal, nodes=halves(4))
+    assert check_plan(text, goal).judged
+    assert not check_plan(text).judged
+    # what the goal asks for is looked at, and that inputs stay
+    other = Goal.from_arrays(4, ([0], ["i"], [0], [0], [0]), ([3], ["o"], [0], [0], [0]))
+    assert "wrong result" in {f.kind for f in check_plan(text, other).findings}
+
+
 def test_long_threadblocks_are_split() -> None:
     program = ring_allreduce(16, 1, "Simple")
     longest = max(len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks)

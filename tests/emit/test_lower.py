@@ -1,0 +1,25 @@
+"""Schedules of every kind become programs that are right and end with the slots that there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from emit.check import check
+from emit.lower import lower
+from emit.predict import Predictor
+from synth.baselines import baseline
+from synth.synthesis import ask
+
+
+@pytest.mark.parametrize("target", ["executor-nccl", "rccl"])
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+@pytest.mark.parametrize("topo", ["ring:8", "mesh:3x3", "dgx1", "full:6", "line:4"])
+@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
+def test_what_a_vendor_would_run(collective: str, topo: str, protocol: str, target: str) -> None:
+    """Among them recursive doubling, which on a ring sends more at once than two slots hold."""
+    problem = ask(collective, topo).problem
+    for algorithm in baseline(problem):
+        program, goal = lower(algorithm, "x", protocol, min_bytes=1 << 20, target=target)
+        assert check(program, goal, target=target).ok
+        bare = algorithm.problem.network.alpha_us.min()
+        assert Predictor(program, problem.topology, problem.ranks).time_us(1 << 20) > bare
