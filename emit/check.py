@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from emit.cells import cells_of
 from emit.columns import Columns, columns_of
-from emit.findings import Finding, Findings
+from emit.findings import Finding, Findings, Judgement
 from emit.goal import Goal, buffer_sizes, goal_for
 from emit.limits import check_limits
 from emit.order import report_deadlock, run
@@ -24,37 +24,14 @@ _LEFT_OUT = {"allreduce": 1, "reducescatter": 1, "allgather": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a check found: nothing (`ok`), or findings, each with its place.
+class Report(Judgement):
+    """What the check of a program found.
 
-    `notes` are lines that are not faults. `judged`: whether the result was compared with a goal.
     `fifo_depth`: slots a connection had. `splits`: whether it also ends when every chunk takes its own slot.
     """
 
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    judged: bool
     fifo_depth: int
     splits: bool = True
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
-
-    @property
-    def status(self) -> str:
-        """ "right", "deadlock" (and nothing else wrong), or "wrong"."""
-        if self.ok:
-            return "right"
-        return "deadlock" if all(f.kind == "deadlock" for f in self.findings) else "wrong"
-
-    def raise_if_wrong(self, what: str = "program") -> None:
-        """Raise InputError with the first finding and the number of the others."""
-        if self.findings:
-            more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
-            first = self.findings[0]
-            raise InputError(f"{what} does not pass its check: {first.kind}: {first.message}{more}")
 
 
 def check(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from topologies.errors import InputError
+
 KINDS = (
     "inconsistent",  # numbers that contradict each other
     "limit",  # more than the target's reader or kernel takes
@@ -69,3 +71,34 @@ class Findings:
     def untold(self) -> list[str]:
         """A line for each kind of which some were only counted."""
         return [f"{n - TOLD} more of kind {kind!r}" for kind, n in self.counts.items() if n > TOLD]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a check found: nothing (`ok`), or findings, each with its place.
+
+    `notes` are lines that are not faults. `judged`: whether the result was compared with a goal.
+    """
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    judged: bool
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    @property
+    def status(self) -> str:
+        """ "right", "deadlock" (and nothing else wrong), or "wrong"."""
+        if self.ok:
+            return "right"
+        return "deadlock" if all(f.kind == "deadlock" for f in self.findings) else "wrong"
+
+    def raise_if_wrong(self, what: str = "program") -> None:
+        """Raise InputError with the first finding and the number of the others."""
+        if self.findings:
+            more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
+            first = self.findings[0]
+            raise InputError(f"{what} does not pass its check: {first.kind}: {first.message}{more}")

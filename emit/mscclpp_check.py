@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emit.findings import Finding, Findings
+from emit.findings import Findings, Judgement
 from emit.goal import Goal
 from emit.mscclpp_acts import Act, Acts, acts_of, check_counts
 from emit.mscclpp_memory import Memory, collective_of, goal_of, memory_of
@@ -27,36 +27,13 @@ _SHOWN = 8  # threadblocks of a deadlock that the message spells out, and cautio
 
 
 @dataclass(frozen=True, slots=True)
-class PlanReport:
-    """What a check found: nothing (`ok`), or findings, each with its place; `step` is the operation of a threadblock.
+class PlanReport(Judgement):
+    """What the check of a plan found; a finding's `step` is the operation of a threadblock.
 
-    `notes` are lines that are not faults. `judged`: whether the result was compared with a goal. `root`: the rank for
-    which a rooted collective was judged; plans do not name it.
+    `root`: the rank for which a rooted collective was judged; plans do not name it.
     """
 
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    judged: bool
     root: int = 0
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
-
-    @property
-    def status(self) -> str:
-        """ "right", "deadlock" (and nothing else wrong), or "wrong"."""
-        if self.ok:
-            return "right"
-        return "deadlock" if all(f.kind == "deadlock" for f in self.findings) else "wrong"
-
-    def raise_if_wrong(self, what: str = "plan") -> None:
-        """Raise InputError with the first finding and the number of the others."""
-        if self.findings:
-            more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
-            first = self.findings[0]
-            raise InputError(f"{what} does not pass its check: {first.kind}: {first.message}{more}")
 
 
 def check_plan(text_or_plan: str | Plan, goal: Goal | None = None, root: int | None = None) -> PlanReport:
