@@ -88,6 +88,8 @@ def _verify(file: str, depth: int | None, as_json: bool) -> None:
     if Path(file).suffix.lower() == ".json":
         from emit.mscclpp_check import verify_plan
 
+        if depth is not None:
+            raise InputError("--depth: an execution plan has no FIFO; leave it out")
         verdict = verify_plan(file, goal_beside(Path(file)))
     else:
         verdict = verify_file(file, goal_beside(Path(file)), depth)

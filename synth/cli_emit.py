@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from emit.compile import Compiled, Price
     from emit.goal import Goal
     from emit.program import Program
+    from topologies.topology import Topology
 
-_TARGETS = ("auto", "executor-nccl", "rccl", "msccl")
+_PLANS = "mscclpp"
+_TARGETS = ("auto", "executor-nccl", "rccl", "msccl", _PLANS)
 
 
 def _compiling(command: Callable[..., None]) -> Callable[..., None]:
@@ -28,13 +30,20 @@ def _compiling(command: Callable[..., None]) -> Callable[..., None]:
             "--target",
             type=click.Choice(_TARGETS),
             default="auto",
-            help="Whose file. Default: auto, who can.",
+            help="Whose file; mscclpp: an execution plan. Default: auto, whose XML can say it.",
         ),
         click.option(
             "--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."
         ),
         click.option("--explain", is_flag=True, help="Say what every pass did."),
-        click.option("--passes", is_flag=True, is_eager=True, expose_value=False, callback=_listed),
+        click.option(
+            "--passes",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_listed,
+            help="List the passes and exit.",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
@@ -51,13 +60,12 @@ def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) ->
     context.exit()
 
 
-def _priced(topo: str | None, group: str | None, program: Program) -> Price | None:
-    """What decides between programs: the time on a topology, where one is given."""
+def _placed(topo: str | None, group: str | None, program: Program) -> tuple[Topology, list[int]] | None:
+    """The topology, and its rank of each of the program's; None where no topology is given."""
     if topo is None:
         if group is not None:
             raise InputError("--group: says which ranks of --topo; give that too")
         return None
-    from emit.lower import priced
     from synth.problem import parse_ranks
     from topologies.load import load
 
@@ -65,29 +73,62 @@ def _priced(topo: str | None, group: str | None, program: Program) -> Price | No
     ranks = parse_ranks(group, "--group", topology.nranks) if group else range(topology.nranks)
     if group is None and topology.nranks < program.nranks:
         raise InputError(f"--topo {topo}: has {topology.nranks} ranks, the program {program.nranks}")
-    return priced(topology, tuple(ranks)[: program.nranks], program.min_bytes, program.max_bytes)
+    return topology, list(ranks)[: None if group else program.nranks]
+
+
+def _priced(where: tuple[Topology, list[int]] | None, program: Program) -> Price | None:
+    """What decides between programs: the time on a topology, where one is given."""
+    if where is None:
+        return None
+    from emit.lower import priced
+
+    return priced(*where, program.min_bytes, program.max_bytes)
+
+
+def _nodes(where: tuple[Topology, list[int]] | None) -> list[int] | None:
+    return None if where is None else [int(where[0].nodes[rank]) for rank in where[1]]
 
 
 def _target(asked: str, collective: str) -> str:
     from emit.msccl import NAMES
 
+    if asked == _PLANS:
+        return asked
     able = [target for target, names in NAMES.items() if collective in names]
     if asked != "auto" and asked not in able:
         raise InputError(f"--target {asked}: has no name for {collective}; would be {' or '.join(able)}")
     return able[0] if asked == "auto" else asked
 
 
+def _compiled_for(target: str) -> str:
+    """Whose limits a program keeps; a plan's writer splits what is too long for it."""
+    return "msccl" if target == _PLANS else target
+
+
 def _written(
-    made: Compiled, goal: Goal | None, target: str, source: str, out: str | None, explain: bool
+    made: Compiled,
+    goal: Goal | None,
+    target: str,
+    source: str,
+    out: str | None,
+    explain: bool,
+    nodes: list[int] | None = None,
 ) -> None:
     from emit.compile import shape
-    from emit.msccl import write_msccl
     from emit.one_file import write_file
 
-    path = Path(out) if out else Path(source).with_suffix(".xml").name
-    if Path(path).exists() and Path(source).exists() and Path(path).samefile(source):
+    ending = ".json" if target == _PLANS else ".xml"
+    path = Path(out) if out else Path(Path(source).with_suffix(ending).name)
+    if path.exists() and Path(source).exists() and path.samefile(source):
         raise InputError(f"{path}: would be written over what it is made from; give another -o")
-    write_file(path, write_msccl(made.program, goal, target))
+    if target == _PLANS:
+        from emit.mscclpp import write_plan
+
+        write_file(path, write_plan(made.program, goal, nodes=nodes))
+    else:
+        from emit.msccl import write_msccl
+
+        write_file(path, write_msccl(made.program, goal, target))
     if explain:
         for line in made.said:
             click.echo(f"  {line}")
@@ -126,8 +167,9 @@ def compile_(
     script = load_script(file, settings)
     draft = script.draft()
     chosen = _target(target, script.like.collective)
-    made = compiled(draft, chosen, price=_priced(topo, group, script.like), off=off)
-    _written(made, draft.goal, chosen, file, out, explain)
+    where = _placed(topo, group, script.like)
+    made = compiled(draft, _compiled_for(chosen), price=_priced(where, script.like), off=off)
+    _written(made, draft.goal, chosen, file, out, explain, _nodes(where))
 
 
 @click.command("lower")
@@ -167,8 +209,9 @@ def lower_(
     used = protocol_for(size) if protocol == "auto" else protocol
     draft = drafted(algorithm, name, used)
     price = priced(problem.topology, problem.ranks, size, size)
-    made = compiled(draft, chosen, price=price, off=off)
-    _written(made, draft.goal, chosen, file, out, explain)
+    made = compiled(draft, _compiled_for(chosen), price=price, off=off)
+    where = problem.topology, list(problem.ranks)
+    _written(made, draft.goal, chosen, file, out, explain, _nodes(where))
 
 
 @click.command("optimize")
@@ -204,8 +247,8 @@ def optimize(
         )
     program = verdict.program
     chosen = _target(target, program.collective)
-    price = _priced(topo or f"full:{max(2, program.nranks)}", group, program)
-    made = optimized(program, goal, chosen, price=price, off=off)
+    where = _placed(topo or f"full:{max(2, program.nranks)}", group, program)
+    made = optimized(program, goal, _compiled_for(chosen), price=_priced(where, program), off=off)
     if out is None:
-        out = f"{Path(file).stem}-optimized.xml"
-    _written(made, goal, chosen, file, out, explain)
+        out = f"{Path(file).stem}-optimized{'.json' if chosen == _PLANS else '.xml'}"
+    _written(made, goal, chosen, file, out, explain, _nodes(where) if topo else None)

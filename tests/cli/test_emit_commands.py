@@ -28,6 +28,15 @@ def test_the_name_is_the_scripts_and_bytes_are_the_same(synth: Call, here: Path)
     assert texts[0] == texts[1]
 
 
+def test_a_plan_is_a_target_too(synth: Call, here: Path) -> None:
+    assert synth("compile", RING, "--target", "mscclpp", "--set", "ranks=4").code == 0
+    assert synth("verify", here / "ring.json").code == 0
+    assert synth("compile", RING, "-o", "far.json", "--target", "mscclpp", "--topo", "dgx2:2", "--group", "0,1,16,17",
+                 "--set", "ranks=4").code == 0  # fmt: skip
+    assert "port" in (here / "far.json").read_text()
+    assert "port" not in (here / "ring.json").read_text()
+
+
 def test_a_pass_left_out(synth: Call) -> None:
     assert "8 nops" in synth("compile", EXAMPLES / "halving_doubling.py", "--without-pass", "turn").out
     passes = [line.split()[0] for line in synth("compile", "--passes").out.splitlines()]
