@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXAMPLE := allreduce --topo dgx-a100 --group 0,2,4,6
 
-.PHONY: demo test results clean
+.PHONY: demo test results gpu clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -19,6 +19,11 @@ test: .venv/.installed-dev
 
 results: .venv/.installed
 	@for script in $$(LC_ALL=C ls results/*.py); do echo "== $$script"; $(BIN)/python "$$script" || exit; done
+
+# where a GPU is at hand, with the extra cuda12 or cuda13 installed
+gpu: .venv/.installed-dev
+	$(BIN)/python -m pytest tests/runtime/test_gpu.py
+	$(BIN)/python results/gpu.py
 
 clean:
 	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

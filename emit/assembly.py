@@ -208,6 +208,8 @@ def _waits(
     everywhere = len(draft) * first[-1] <= _CLOCK_ENTRIES
     width = first[-1] if everywhere else max((len(mine) for mine in blocks), default=0)
     known: Clocks = np.zeros((len(draft), width), dtype=np.int32)
+    # a message of many chunks begins to arrive while it is still being sent: what was over when that began
+    begun: Clocks = np.zeros((len(draft), width) if everywhere else (0, 0), dtype=np.int32)
     total = [0] * len(draft)
     latest: dict[tuple[int, int], int] = {}
     index = [0] * len(draft)
@@ -219,8 +221,9 @@ def _waits(
         before = latest.get((rank, block), NONE)
         if before != NONE:
             np.copyto(row, known[before])
-        if everywhere and draft.source[n] != NONE:
-            np.maximum(row, known[draft.source[n]], out=row)
+        source = draft.source[n] if everywhere else NONE
+        if source != NONE:
+            np.maximum(row, (known if draft.count[n] == 1 else begun)[source], out=row)
         others = [o for o in after[n] if block_of[o] != block]
         if len(others) > 1:
             others.sort(key=lambda o: (-total[o], o))
@@ -228,6 +231,10 @@ def _waits(
             if row[base + block_of[other]] < index[other]:
                 waits[n].append(other)
                 np.maximum(row, known[other], out=row)
+        if everywhere:
+            begun[n] = row
+        if source != NONE:
+            np.maximum(row, known[source], out=row)
         index[n] = 1 if before == NONE else index[before] + 1
         row[base + block] = index[n]
         total[n] = int(row.sum())

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from emit.assembly import Layout, assembled, longest
 from emit.columns import columns_of
-from emit.draft import Draft, followed, scratch_chunks
+from emit.draft import NONE, Draft, followed, scratch_chunks
 from emit.findings import Findings
 from emit.limits import Limits, check_limits, limits_of
 from emit.order import run
@@ -20,6 +20,7 @@ from emit.passes.dead import prune
 from emit.passes.depth import by_depth
 from emit.passes.fuse import fuse
 from emit.passes.scratch import reuse
+from emit.passes.split import split
 from emit.passes.unfuse import unfuse
 from emit.program import FIFO_DEPTH, Program
 from topologies.errors import InputError
@@ -39,6 +40,7 @@ PASSES = {
 }
 UNFUSED = 20_000  # from which on they are dealt out as they come
 _SLOWER = 1.002  # time over the least, up to which fewer instructions and threadblocks are preferred
+_LEAST_US = 1e-9
 _GAIN = 1.02  # what more channels must gain
 _MANY = 1_500  # instructions from which on not all ways are tried
 
@@ -60,6 +62,8 @@ _WAYS = (
     Way(False, True, True, True),
     Way(True, True, False, False),
     Way(False, True, False, False),
+    Way(True, False, True, False),
+    Way(True, False, False, False),
     Way(False, False, True, False),
     Way(False, False, False, False),
 )
@@ -88,6 +92,11 @@ def compiled(
             raise InputError(f"pass {name!r} is not known; it is one of {', '.join(PASSES)}")
     limits = limits_of(target)
     said = [f"draft: {_words(draft)}"]
+    asked = max(draft.lane, default=NONE)
+    if asked >= limits.channels:
+        raise InputError(f"{draft.like.name}: channel {asked}; {target} has {limits.channels}")
+    draft = _on_lanes(draft)
+    draft = _said(said, "split", draft, split(draft, limits.count))
     if "rcs" not in limits.ops:
         draft = _said(said, "unfuse", draft, unfuse(draft, limits.ops))
         off = {*off, "absorb", "fuse"}
@@ -100,7 +109,7 @@ def compiled(
     tried: list[str] = []
     deadlocked = False
     seen: set[tuple[int, bool]] = set()
-    for way in _WAYS if len(draft) < _MANY else _WAYS[5::2] if len(draft) < UNFUSED else _WAYS[7:]:
+    for way in _WAYS if len(draft) < _MANY else (_WAYS[5], _WAYS[-1]) if len(draft) < UNFUSED else _WAYS[-1:]:
         if any(getattr(way, name) and name in off for name in Way._fields) or (way.turn and not deadlocked):
             continue
         made = drafts.by(way)
@@ -187,6 +196,15 @@ def _spread(draft: Draft, limits: Limits, layout: Layout, after: list[list[int]]
     return None if found.told or not _ends(made) else made
 
 
+def _on_lanes(draft: Draft) -> Draft:
+    """Where some messages ask for a channel, those that do not are on channel 0."""
+    if not any(lane != NONE for lane in draft.lane) or len(draft) == 0:
+        return draft
+    made = draft.copy()
+    made.lane = [max(lane, 0) for lane in made.lane]
+    return made
+
+
 class _Drafts:
     """The draft after the passes of each way, made once; `said`: what they did."""
 
@@ -247,12 +265,18 @@ def _laid_out(draft: Draft, limits: Limits, paired: bool) -> Program:
 
 def mean_ratio(times: Times, others: Times) -> float:
     """How much longer one program takes than another: the geometric mean over the sizes."""
-    return math.exp(sum(math.log(a / b) for a, b in zip(times, others, strict=True)) / max(1, len(times)))
+    ratios = [_ratio(a, b) for a, b in zip(times, others, strict=True)]
+    return math.exp(sum(map(math.log, ratios)) / max(1, len(ratios)))
 
 
 def worst_ratio(times: Times, others: Times) -> float:
     """The same at the size where it is most."""
-    return max((a / b for a, b in zip(times, others, strict=True)), default=1.0)
+    return max((_ratio(a, b) for a, b in zip(times, others, strict=True)), default=1.0)
+
+
+def _ratio(time_us: float, other_us: float) -> float:
+    """Copies within a rank take no time in the model."""
+    return max(time_us, _LEAST_US) / max(other_us, _LEAST_US)
 
 
 def _told(times: Times) -> str:

@@ -16,10 +16,14 @@ from dataclasses import dataclass, replace
 from emit.draft import BUFFER, NONE, Draft, cell
 from emit.goal import BLOCKED, Goal, buffer_sizes, goal_for
 from emit.passes.depth import by_depth
+from emit.passes.split import split
 from emit.program import BUFFERS, Gpu, Program
 from topologies.errors import InputError
 
 _INPLACE = ("allreduce", "allgather", "reducescatter")
+_COLLECTIVES = (
+    *_INPLACE, "alltoall", "broadcast", "reduce", "gather", "scatter", "custom",
+)  # fmt: skip
 Cell = tuple[int, int]  # rank, number of the cell
 
 
@@ -37,7 +41,7 @@ class Chunk:
     def copy(self, rank: int, buffer: str, index: int, *, channel: int | None = None) -> Chunk:
         """Copy it to `rank`'s buffer ("i", "o" or "s") from `index` on; what it is there.
 
-        channel: on which to send it; None leaves that to the compiler.
+        channel: messages with different numbers share no channel; None leaves that to the compiler.
         """
         return self.script._move(self, rank, buffer, index, False, channel)
 
@@ -98,6 +102,10 @@ class Script:
             InputError: what no program can be.
         """
         self.inplace = collective in _INPLACE if inplace is None else inplace
+        if collective not in _COLLECTIVES:
+            raise self._wrong(f"collective {collective!r}: would be one of {', '.join(_COLLECTIVES)}")
+        if goal is not None and collective != "custom":
+            raise self._wrong(f"a goal for {collective}, whose name says it: would be for custom")
         if ranks < 1 or chunks < 1 or instances < 1:
             raise self._wrong(
                 f"ranks {ranks}, chunks {chunks}, instances {instances}: would be 1 or more each"
@@ -244,8 +252,7 @@ def _instances(draft: Draft, copies: int) -> Draft:
     made = Draft(replace(p, gpus=gpus, nchunks_per_loop=p.nchunks_per_loop * copies), draft.goal)
     if draft.goal is not None:
         raise InputError(f"{p.name}: instances of a custom goal: would be 1")
-    if any(count > 1 for count in draft.count):
-        draft = _single(draft)
+    draft = split(draft, 1)  # neighbours are brought together again by aggregation
 
     def at(place: int, copy: int) -> int:
         return NONE if place == NONE else place // BUFFER * BUFFER + place % BUFFER * copies + copy
@@ -262,25 +269,5 @@ def _instances(draft: Draft, copies: int) -> Draft:
                 1,
                 NONE if source == NONE else source * copies + copy,
                 lane,
-            )
-    return made
-
-
-def _single(draft: Draft) -> Draft:
-    """Every instruction for one chunk; neighbours are brought together again by aggregation."""
-    made = Draft(draft.like, draft.goal)
-    first = [0] * len(draft)
-    for n, count in enumerate(draft.count):
-        first[n] = len(made)
-        for k in range(count):
-            src, dst, source = draft.src[n], draft.dst[n], draft.source[n]
-            made.add(
-                draft.rank[n],
-                draft.op[n],
-                src + k if src != NONE else NONE,
-                dst + k if dst != NONE else NONE,
-                1,
-                first[source] + k if source != NONE else NONE,
-                draft.lane[n],
             )
     return made

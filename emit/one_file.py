@@ -11,8 +11,13 @@ from topologies.errors import InputError
 
 
 def write_file(path: str | Path, text: str) -> Path:
-    """Write under a temporary name beside it, then rename. Raises InputError where it cannot be written."""
-    where = Path(path)
+    """Write under a temporary name beside it, then rename; a link is followed, and stays.
+
+    Raises InputError where it cannot be written, or is no file (a folder, a device).
+    """
+    where = Path(path).resolve()
+    if where.exists() and not where.is_file():
+        raise InputError(f"{path}: is no file that could be replaced; give another")
     temporary = None
     try:
         where.parent.mkdir(parents=True, exist_ok=True)
@@ -25,5 +30,5 @@ def write_file(path: str | Path, text: str) -> Path:
         if temporary is not None:
             with suppress(OSError):
                 os.unlink(temporary)
-        raise InputError(f"{where}: cannot be written ({error.strerror or error})") from None
-    return where
+        raise InputError(f"{path}: cannot be written ({error.strerror or error})") from None
+    return Path(path)

@@ -9,7 +9,7 @@ from emit.check import check
 from emit.compile import Compiled, Price, compiled, mean_ratio, shape, worst_ratio
 from emit.draft import NONE, draft_of
 from emit.goal import Goal
-from emit.passes.depth import by_depth
+from emit.passes.depth import by_depth, one_order
 from emit.program import Program
 from topologies.errors import InputError
 
@@ -37,7 +37,8 @@ def optimized(
             Compiled(program, [f"program: {shape(program)}", "kept as it was: nothing is better"])
         )
     fault: InputError | None = None
-    for draft in (own, free, by_depth(free)):
+    # on other channels only where both ends of every connection then still have one order
+    for draft in (own, free, by_depth(free)) if one_order(free) else (own,):
         try:
             made = compiled(draft, target, price=price, off=off)
             if check(made.program, goal, target=target).ok:

@@ -128,7 +128,12 @@ def _chooser(path: Path, collective: str | None, group: str | None) -> Callable[
         entries = [e for e in entries if e.collective == parse_name(collective)]
     if group is not None:
         entries = [e for e in entries if e.group == parse_ranks(group, "--group", 1 << 20)]
+    plans = [e for e in entries if e.path.suffix != ".xml"]
     entries = [e for e in entries if e.path.suffix == ".xml"]
+    if plans and not entries:
+        raise InputError(
+            f"{path}: holds execution plans only, which are for MSCCL++'s executor; would hold MSCCL XML"
+        )
     questions = sorted({str((e.collective, e.topology, e.group, e.target)) for e in entries})
     if len(questions) != 1:
         told = "; ".join(questions[:4]) or "none"

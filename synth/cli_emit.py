@@ -73,7 +73,11 @@ def _placed(topo: str | None, group: str | None, program: Program) -> tuple[Topo
     ranks = parse_ranks(group, "--group", topology.nranks) if group else range(topology.nranks)
     if group is None and topology.nranks < program.nranks:
         raise InputError(f"--topo {topo}: has {topology.nranks} ranks, the program {program.nranks}")
-    return topology, list(ranks)[: None if group else program.nranks]
+    if group is not None and len(ranks) != program.nranks:
+        raise InputError(
+            f"--group {group}: {len(ranks)} ranks for a program of {program.nranks}; must be as many"
+        )
+    return topology, list(ranks)[: program.nranks]
 
 
 def _priced(where: tuple[Topology, list[int]] | None, program: Program) -> Price | None:

@@ -41,7 +41,7 @@ def _used_up(draft: Draft, near: Neighbours, r: int, sums: list[int]) -> bool:
     low, high = draft.dst[r], draft.dst[r] + draft.count[r]
     apart = {draft.dst[n] - draft.src[n] for n in sums}
     cells = sorted(c for n in sums for c in range(draft.src[n], draft.src[n] + draft.count[n]))
-    if len(apart) != 1 or cells != list(range(low, high)):
+    if len(apart) != 1 or cells != list(range(low, high)) or abs(next(iter(apart))) < high - low:
         return False
     for n in near.before[r]:
         if n not in sums:

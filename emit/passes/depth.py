@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from emit.draft import NONE, Draft, followed
 
 
@@ -38,11 +40,12 @@ def by_depth(draft: Draft, turns: bool = False) -> Draft:
         place[n] = at
     kept = all(place[other] < place[n] for n, others in enumerate(after) for other in others)
     sent = all(source == NONE or place[source] < place[n] for n, source in enumerate(draft.source))
-    return draft.kept(order) if kept and sent and _one_order(draft, order) else draft
+    return draft.kept(order) if kept and sent and one_order(draft, order) else draft
 
 
-def _one_order(draft: Draft, order: list[int]) -> bool:
+def one_order(draft: Draft, order: Sequence[int] | None = None) -> bool:
     """Whether both ends of every connection have their messages in one order."""
+    order = range(len(draft)) if order is None else order
     left: dict[tuple[int, int, int], list[int]] = {}
     for n in order:
         target = draft.target[n]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from emit.draft import NONE, SCRATCH, Draft, followed
 
+_MOST_TENANTS = 1_000  # of a rank; every one is held against all before it
 MOST = 20_000  # instructions; what comes before what takes a bit for every two of them
 
 
@@ -22,7 +23,7 @@ class _Tenant:
 def reuse(draft: Draft) -> Draft:
     """Put contents at the lowest place where all that used it before is certainly over."""
     tenants = _tenants(draft)
-    if not any(tenants.values()) or len(draft) > MOST:
+    if not any(tenants.values()) or len(draft) > MOST or max(map(len, tenants.values())) > _MOST_TENANTS:
         return draft
     over = _over(draft)
     made = draft.copy()
@@ -80,12 +81,16 @@ def _tenants(draft: Draft) -> dict[int, list[_Tenant]]:
 
 
 def _over(draft: Draft) -> list[int]:
-    """For every instruction, as bits, those that are over whenever it begins."""
-    over = [0] * len(draft)
+    """For every instruction, as bits, those that are over whenever it begins.
+
+    A message of many chunks begins to arrive while it is still being sent.
+    """
+    begun, ended = [0] * len(draft), [0] * len(draft)
     for n, others in enumerate(followed(draft)):
-        bits = 0
-        for other in (*others, draft.source[n]):
-            if other != NONE:
-                bits |= over[other] | 1 << other
-        over[n] = bits
-    return over
+        source = draft.source[n]
+        for other in others:
+            begun[n] |= ended[other]
+        if source != NONE:
+            begun[n] |= ended[source] if draft.count[n] == 1 else begun[source]
+        ended[n] = begun[n] | (ended[source] if source != NONE else 0) | 1 << n
+    return begun

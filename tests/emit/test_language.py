@@ -14,6 +14,7 @@ from random_runs import Cell, Held, execute
 
 from emit.check import check
 from emit.compile import PASSES, compiled
+from emit.goal import Goal
 from emit.language import Chunk, Script
 from emit.limits import TARGETS
 from emit.msccl import NAMES
@@ -110,6 +111,76 @@ def test_mistakes_name_their_line(what: str) -> None:
         do(script, script.chunk(0, "i", 0))
     assert words in str(error.value)
     assert Path(__file__).name in str(error.value)
+
+
+def _right(script: Script, off: Collection[str] = ()) -> bool:
+    draft = script.draft()
+    return check(compiled(draft, off=off).program, draft.goal).ok
+
+
+def test_channels_asked_for_and_not_on_one_connection() -> None:
+    """Messages with no channel and those on channel 0 keep one order."""
+    script = Script("x", "alltoall", 2, chunks=3)
+    for r in range(2):
+        for k in range(3):
+            script.chunk(r, "i", r * 3 + k).copy(r, "o", r * 3 + k)
+            script.chunk(r, "i", (1 - r) * 3 + k).copy(1 - r, "o", r * 3 + k, channel=0 if k == 1 else None)
+    assert _right(script)
+
+
+@pytest.mark.parametrize("off", [(), ("pair",), ("fuse",), ("scratch",)], ids=str)
+def test_a_message_of_many_chunks_arrives_while_it_is_sent(off: tuple[str, ...]) -> None:
+    """What comes back may not be written over what is still leaving: being first in line is not being over."""
+    script = Script("x", "broadcast", 4, chunks=3)
+    script.chunk(0, "i", 0, 3).copy(0, "o", 0)
+    there = script.chunk(0, "o", 0, 2).copy(1, "s", 0).copy(2, "s", 0)
+    there.copy(0, "s", 0).copy(0, "o", 0)
+    there.copy(0, "o", 1)
+    script.chunk(0, "i", 0, 3).copy(0, "o", 0)
+    for r in (1, 2, 3):
+        script.chunk(0, "i", 0, 3).copy(r, "o", 0)
+    assert _right(script, off)
+
+
+def test_sums_that_read_one_another_are_not_absorbed() -> None:
+    script = Script("x", "allreduce", 2, chunks=2)
+    came = script.chunk(0, "i", 0, 2).copy(1, "s", 0)
+    other = script.chunk(1, "i", 0).copy(1, "s", 2).reduce(came.part(1))
+    came.part(0).copy(1, "s", 5)
+    script.chunk(1, "s", 1).reduce(script.chunk(1, "s", 0))
+    other.copy(1, "s", 6)
+    for c in range(2):
+        total = script.chunk(1, "i", c).reduce(script.chunk(0, "i", c))
+        total.copy(0, "i", c)
+    for off in ((), ("absorb",), ("prune",)):
+        assert _right(script, off)
+
+
+@pytest.mark.parametrize("target", ["executor-nccl", "rccl"])
+def test_more_chunks_than_an_executor_takes_at_once(target: str) -> None:
+    script = Script("x", "broadcast", 2, chunks=150)
+    for r in range(2):
+        script.chunk(0, "i", 0, 150).copy(r, "o", 0)
+    draft = script.draft()
+    program = compiled(draft, target).program
+    assert check(program, draft.goal, target=target).ok
+    assert max(step.count for *_, step in program.steps()) > 1
+
+
+def test_a_channel_that_the_target_does_not_have() -> None:
+    script = Script("x", "broadcast", 2)
+    for r in range(2):
+        script.chunk(0, "i", 0).copy(r, "o", 0, channel=40)
+    with pytest.raises(InputError, match="channel 40; executor-nccl has 32"):
+        compiled(script.draft())
+
+
+def test_what_scripts_cannot_be() -> None:
+    goal = Goal.from_arrays(2, ([0], ["i"], [0], [0], [0]), ([1], ["o"], [0], [0], [0]))
+    with pytest.raises(InputError, match="a goal for allreduce"):
+        Script("x", "allreduce", 2, goal=goal)
+    with pytest.raises(InputError, match="collective 'alltoallv'"):
+        Script("x", "alltoallv", 2)
 
 
 def test_what_holds_nothing_cannot_be_compiled() -> None:

@@ -1,0 +1,46 @@
+// What interpreter.cu needs of a GPU: ordered loads and stores, the clock, halves. shim.h is the same for a CPU.
+#pragma once
+
+#ifndef SCOPE
+#define SCOPE "gpu"  // "sys" where several GPUs take part
+#endif
+#define DEVICE __device__ __forceinline__
+#define LOAD_STORE(type, bits, letter)                                                                   \
+    DEVICE type load_acquire(const type *at) {                                                           \
+        type value;                                                                                      \
+        asm volatile("ld.acquire." SCOPE ".u" bits " %0, [%1];" : "=" letter(value) : "l"(at) : "memory"); \
+        return value;                                                                                    \
+    }                                                                                                    \
+    DEVICE type load_relaxed(const type *at) {                                                           \
+        type value;                                                                                      \
+        asm volatile("ld.relaxed." SCOPE ".u" bits " %0, [%1];" : "=" letter(value) : "l"(at) : "memory"); \
+        return value;                                                                                    \
+    }                                                                                                    \
+    DEVICE void store_release(type *at, type value) {                                                    \
+        asm volatile("st.release." SCOPE ".u" bits " [%0], %1;" ::"l"(at), letter(value) : "memory");    \
+    }                                                                                                    \
+    DEVICE void store_relaxed(type *at, type value) {                                                    \
+        asm volatile("st.relaxed." SCOPE ".u" bits " [%0], %1;" ::"l"(at), letter(value) : "memory");    \
+    }
+LOAD_STORE(unsigned, "32", "r")
+LOAD_STORE(unsigned long long, "64", "l")
+DEVICE bool claim(unsigned *flag) { return atomicCAS(flag, 0u, 1u) == 0; }
+#define UNROLL _Pragma("unroll")
+DEVICE void relax() {}
+DEVICE long long now_ns() {
+    long long value;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(value));
+    return value;
+}
+DEVICE float from_half(unsigned short bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+}
+DEVICE unsigned short to_half(float value) {
+    unsigned short bits;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return bits;
+}
+DEVICE float as_float(unsigned bits) { return __uint_as_float(bits); }
+DEVICE unsigned as_bits(float value) { return __float_as_uint(value); }

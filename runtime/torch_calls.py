@@ -1,0 +1,299 @@
+"""The part of a process group that all its collectives share: choosing, running, telling, and single messages."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from emit.program import Program
+from runtime.own_part import Part, part_of
+from runtime.torch_choice import Call, Choice, Chooser
+from runtime.torch_compare import agree, blame, same_choices
+from runtime.torch_run import FIRST_TAG, MAX_CHANNELS, Wire
+from runtime.torch_tally import Tally
+from runtime.torch_work import Lane, Passed, Task
+from topologies.errors import InputError
+
+Tensor: TypeAlias = Any
+Own = Callable[[Part, Wire, str], None]
+Inner = Callable[[Any, Any], Any]
+
+OPS = {"SUM": "sum", "PRODUCT": "prod", "MAX": "max", "MIN": "min", "AVG": "avg"}
+_NAMES = (*OPS, "BAND", "BOR", "BXOR", "PREMUL_SUM")
+REDUCED = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+                     torch.int16, torch.int8, torch.uint8})  # fmt: skip
+tally = Tally()
+asked: list[str] = []  # back ends named for the calls at hand, the innermost last
+
+
+@lru_cache(maxsize=256)
+def _part(program: Program, rank: int) -> Part:
+    return part_of(program, rank)
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of it where it is not contiguous, in one dimension."""
+    return tensor.contiguous().view(-1)
+
+
+def back(tensor: Tensor, values: Tensor) -> None:
+    """Put `flat`'s values back where they are a copy."""
+    if not tensor.is_contiguous():
+        tensor.copy_(values.view(tensor.shape))
+
+
+def op_of(redop: Any) -> str | None:
+    """Our name of a reduction; None for one that we do not know."""
+    return OPS.get(name_of(redop))
+
+
+def name_of(redop: Any) -> str:
+    """Torch's name of a reduction."""
+    return next((name for name in _NAMES if redop == getattr(dist.ReduceOp, name)), "unknown")
+
+
+class Calls(dist.ProcessGroup):  # type: ignore[misc]
+    """One rank's end of a process group, without its collectives.
+
+    Raises InputError on every rank where ranks would choose differently.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int]) -> None:
+        super().__init__(rank, size)
+        self._me, self._n, self._store = rank, size, store
+        self._ranks = tuple(ranks) or tuple(range(size))
+        self._inner: dict[str, Any] = {}
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo/", store), rank, size, timeout=timeout)
+        gloo._set_sequence_number_for_group()
+        self._wrap("cpu", dist.ProcessGroup.BackendType.GLOO, gloo)
+        if torch.cuda.is_available() and dist.is_nccl_available():
+            wanted = dist.ProcessGroupNCCL.Options()
+            wanted._timeout = timeout
+            nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl/", store), rank, size, wanted)
+            nccl._set_sequence_number_for_group()
+            self._wrap("cuda", dist.ProcessGroup.BackendType.NCCL, nccl)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._lane = Lane(f"synth group of {size}")
+        self._number = 0
+        self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
+        fault: str | None = None
+        try:
+            self._chooser = Chooser.of_environment()
+        except InputError as error:
+            fault = str(error)
+        if size > 1:
+            same_choices(gloo, "" if fault is not None else self._chooser.said, fault, self._ranks)
+        elif fault is not None:
+            raise InputError(fault)
+
+    def _wrap(self, device: str, kind: Any, inner: Any) -> None:
+        self._inner[device] = inner
+        self._register_backend(torch.device(device), kind, inner)
+
+    def _on(self, tensor: Tensor) -> Any:
+        device = tensor.device.type
+        if device not in self._inner:
+            raise RuntimeError(
+                f"a tensor on {device}: this group has tensors on {' or '.join(sorted(self._inner))} only"
+            )
+        return self._inner[device]
+
+    def _call(self, collective: str, tensor: Tensor, elements: int, root: int = 0) -> Call:
+        """A call that moves so many elements, seen from the rank that has most of them."""
+        kind = str(tensor.dtype).removeprefix("torch.")
+        return Call(collective, elements * tensor.element_size(), kind, self._ranks, root)
+
+    def _choice(
+        self, call: Call, tensors: Sequence[Tensor], redop: Any, elements: int
+    ) -> tuple[Choice, Part | None]:
+        """What runs a call; its reason where that is not ours."""
+        first = tensors[0]
+        why = ""
+        if first.device.type != "cpu":
+            why = f"tensors on {first.device.type}: our algorithms run on the CPU's"
+        elif any(
+            t.layout != torch.strided or t.device != first.device or t.dtype != first.dtype for t in tensors
+        ):
+            why = "tensors that are sparse, or of several types or devices"
+        elif redop is not None and op_of(redop) is None:
+            why = f"reduction {name_of(redop)}"
+        elif redop is not None and first.dtype not in REDUCED:
+            why = f"type {call.kind}"
+        elif not call.size_bytes:
+            why = "nothing to move"
+        if why:
+            return Choice(None, why), None
+        choice = self._chooser.choose(call, asked[-1] if asked else None)
+        if choice.program is None:
+            return choice, None
+        part = _part(choice.program, self._me)
+        if choice.program.nchannels > MAX_CHANNELS:
+            return Choice(None, f"{choice.program.name}: more than {MAX_CHANNELS} channels"), None
+        if not part.fits(elements):
+            return Choice(
+                None, f"{choice.program.name}: not on {elements} elements, chunks would differ"
+            ), None
+        return choice, part
+
+    def _do(
+        self,
+        call: Call,
+        tensors: Sequence[Tensor],
+        opts: Any,
+        own: Own,
+        inner: Inner,
+        made: Sequence[Tensor],
+        elements: int,
+        redop: Any = None,
+    ) -> Any:
+        """Run a collective.
+
+        Args:
+            call, elements: what is chosen by; elements of a block, as in `Layout`.
+            tensors: all that take part, the one that says type and device first. made: those it writes.
+            own: what a program of ours does. inner: the wrapped back end's method, given it and the options.
+            redop: torch's reduction, None where nothing is reduced.
+        """
+        within = self._on(tensors[0])
+        choice, part = self._choice(call, tensors, redop, elements)
+        self._number += 1
+        told = self._told(call, redop)
+        if self._checks and self._n > 1:
+            agree(self._inner["cpu"], told, self._ranks)
+        if part is None:
+            if choice.reason not in ("asked for", "by the table"):
+                tally.fell(call.collective, choice.reason)
+            return self._by_inner(call, within, opts, inner, made, redop, told)
+        op = op_of(redop) if redop is not None else "sum"
+        assert op is not None
+
+        def work(wire: Wire) -> None:
+            own(part, wire, op)
+            if op == "avg":
+                self._divide(made)
+
+        return self._task(call, f"synth {part.program.name}", work, made, opts, told)
+
+    def _told(self, call: Call, redop: Any) -> str:
+        reduced = "" if redop is None else f" {op_of(redop) or name_of(redop)}"
+        root = f" of root {self._ranks[call.root]}" if call.collective in (
+            "broadcast", "reduce", "gather", "scatter") else ""  # fmt: skip
+        return f"{call.collective}{reduced}{root}, {call.size_bytes} bytes of {call.kind}"
+
+    def _by_inner(
+        self, call: Call, within: Any, opts: Any, inner: Inner, made: Sequence[Tensor], redop: Any, told: str
+    ) -> Any:
+        name = within.name()
+        note = tally.note(call.collective, name, call.size_bytes)
+        if redop is None or op_of(redop) != "avg" or name != "gloo":
+            return Passed(inner(within, opts), f"{told} on {name}", note)
+        opts.reduceOp = dist.ReduceOp.SUM  # Gloo knows no averages
+        work = inner(within, opts)
+
+        def averaged() -> None:
+            work.wait()
+            self._divide(made)
+
+        task = Task(averaged, made, note)
+        self._lane.put(task, not getattr(opts, "asyncOp", True))
+        return task
+
+    def _direct(self, call: Call, opts: Any, work: Callable[[Wire], None], made: Sequence[Tensor]) -> Any:
+        """Blocks of several sizes, which neither programs nor Gloo know, are sent one by one."""
+        self._number += 1
+        tally.fell(call.collective, "blocks of unequal sizes are sent one by one")
+        told = f"{call.collective} of unequal blocks, {call.kind}"
+        if self._checks:
+            agree(self._inner["cpu"], told, self._ranks)
+        return self._task(call, "one by one", work, made, opts, told)
+
+    def _task(
+        self, call: Call, by: str, work: Callable[[Wire], None], made: Sequence[Tensor], opts: Any, told: str
+    ) -> Task:
+        number = self._number
+        tag = FIRST_TAG | (zlib.crc32(f"{number} {told}".encode()) & 0x7FFF) << 15
+        waited: dict[int, float] = defaultdict(float)
+        wire = Wire(self._inner["cpu"], self._ranks, self._me, tag, told, waited)
+        limit = getattr(opts, "timeout", None)
+        if limit is not None and limit.total_seconds() > 0:
+            wire = replace(wire, timeout=limit)
+
+        def function() -> None:
+            try:
+                work(wire)
+            except RuntimeError as error:
+                raise RuntimeError(
+                    f"{error}{blame(self._store, number, told, self._me, self._ranks)}"
+                ) from error
+            finally:
+                for peer, seconds in waited.items():
+                    tally.waited(self._ranks[peer], seconds)
+
+        task = Task(function, made, tally.note(call.collective, by, call.size_bytes))
+        self._lane.put(task, not getattr(opts, "asyncOp", True))
+        return task
+
+    def _divide(self, made: Sequence[Tensor]) -> None:
+        for tensor in made:
+            whole = not tensor.is_floating_point()
+            tensor.copy_(torch.div(tensor, self._n, rounding_mode="trunc" if whole else None))
+
+    # ---- what is no collective of data
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """As torch asks for it."""
+        return "synth"
+
+    def barrier(self, opts: Any = None) -> Any:
+        """After all that was given to this group."""
+        self._lane.drain()
+        note = tally.note("barrier", "gloo", 0)
+        work = self._inner["cpu"].barrier(opts or c10d.BarrierOptions())
+        return Passed(work, f"barrier of ranks {', '.join(map(str, self._ranks))}", note)
+
+    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        work = self._message("send", tensors, tag)(tensors, peer, tag)
+        return self._passed("send", tensors, work, f"send to rank {self._ranks[peer]}")
+
+    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        work = self._message("recv", tensors, tag)(tensors, peer, tag)
+        return self._passed("recv", tensors, work, f"receive from rank {self._ranks[peer]}")
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        work = self._message("recv_anysource", tensors, tag)(tensors, tag)
+        return self._passed("recv", tensors, work, "receive from any rank")
+
+    def _message(self, name: str, tensors: Any, tag: int) -> Any:
+        if not 0 <= tag < FIRST_TAG:
+            raise ValueError(f"tag {tag}: would be 0 to {FIRST_TAG - 1}; those above are the schedules'")
+        return getattr(self._on(tensors[0]), name)
+
+    def _passed(self, word: str, tensors: Any, work: Any, what: str) -> Passed:
+        size_bytes = sum(t.numel() * t.element_size() for t in tensors)
+        note = tally.note(word, self._on(tensors[0]).name(), size_bytes)
+        return Passed(work, f"{what}, {size_bytes} bytes", note)
+
+    def shutdown(self) -> None:
+        """What was given is still done; then the thread ends."""
+        self._lane.drain()
+        self._lane.stop()
+        for inner in self._inner.values():
+            with suppress(RuntimeError):
+                inner.shutdown()
+
+    def abort(self) -> None:
+        """The thread ends when it can."""
+        self._lane.stop()
+        for inner in self._inner.values():
+            with suppress(RuntimeError):
+                inner.abort()

@@ -1,0 +1,228 @@
+"""Which back end and which algorithm serves a call; the same answer on every rank, without a word between them.
+
+SYNTH_BACKEND   auto (what the table says, else the library's algorithm, else the wrapped back end), synth (our
+                algorithms wherever they can), or gloo (the wrapped back end, whatever its name)
+SYNTH_LIBRARY   a library's folder: its algorithms come before the built-in ones
+SYNTH_TABLE     a JSON file of what was measured to be fastest
+
+A table is {"format": "synth-choice-1", "machine": NAME, "rows": [row, …]}; the first row that fits a call is taken:
+
+    collective  allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter
+    ranks       size of the group
+    type        torch's name, such as float32; null: any
+    min_bytes, max_bytes    message sizes, both inclusive, max_bytes null where there is no end
+    backend     gloo or synth
+    algorithm   with synth, the name of a built-in algorithm or of a program of the library; null: the usual one
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from emit.check import check
+from emit.index import Entry, load_index
+from emit.msccl_read import read_msccl
+from emit.program import Program
+from runtime.built_in import built_in, names, usual
+from synth.stored_columns import json_object, origin_of
+from topologies.errors import InputError
+from topologies.fields import Fields
+
+log = logging.getLogger("synth.torch")
+BACKENDS = ("auto", "synth", "gloo")
+FORMAT = "synth-choice-1"
+FIELDS = ("collective", "ranks", "type", "min_bytes", "max_bytes", "backend", "algorithm")
+
+
+class Call(NamedTuple):
+    """What a choice depends on. ranks: of the group, as the whole job numbers them; root: within the group."""
+
+    collective: str
+    size_bytes: int
+    kind: str
+    ranks: tuple[int, ...]
+    root: int = 0
+
+
+class Choice(NamedTuple):
+    """A program of ours, or None for the wrapped back end; and why."""
+
+    program: Program | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table."""
+
+    collective: str
+    ranks: int
+    kind: str | None
+    min_bytes: int
+    max_bytes: int | None
+    backend: str
+    algorithm: str | None
+
+    def fits(self, call: Call) -> bool:
+        """Whether it is for this call."""
+        return (
+            self.collective == call.collective
+            and self.ranks == len(call.ranks)
+            and self.kind in (None, call.kind)
+            and self.min_bytes <= call.size_bytes
+            and (self.max_bytes is None or call.size_bytes <= self.max_bytes)
+        )
+
+
+def load_table(path: str | Path) -> list[Row]:
+    """A table's rows; a warning where it was measured on another machine.
+
+    Raises InputError, naming row and field, for what is not as the head of this module says.
+    """
+    origin = origin_of(Path(path))
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"{origin}: cannot be read: {error.strerror}") from None
+    top = Fields(json_object(data, origin), "", origin)
+    if top.string("format") != FORMAT:
+        top.fail("format", f"must be {FORMAT}")
+    machine = top.string("machine")
+    if machine != platform.node():
+        log.warning("%s was measured on %s; this is %s", origin, machine, platform.node())
+    rows = top.values.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        top.fail("rows", "must be an array of objects")
+    return [_row(Fields(row, "", f"{origin}: row {i}")) for i, row in enumerate(rows, 1)]
+
+
+def _row(table: Fields) -> Row:
+    table.only(FIELDS)
+
+    def text(key: str) -> str | None:
+        return None if table.values.get(key) is None else table.string(key)
+
+    low = table.integer("min_bytes", 0, 1 << 62)
+    backend = table.string("backend")
+    if backend not in BACKENDS[1:]:
+        table.fail("backend", "must be synth or gloo")
+    high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)
+    return Row(
+        table.string("collective"),
+        table.integer("ranks", 1, 1 << 30),
+        text("type"),
+        low,
+        high,
+        backend,
+        text("algorithm"),
+    )
+
+
+@dataclass
+class Chooser:
+    """Chooses for every call of a job."""
+
+    backend: str = "auto"
+    library: Path | None = None
+    table: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise InputError(f"SYNTH_BACKEND={self.backend}: would be one of {', '.join(BACKENDS)}")
+        self.entries: list[Entry] = [] if self.library is None else load_index(self.library)
+        self.rows = [] if self.table is None else load_table(self.table)
+        self._made: dict[tuple[str, Call], Choice] = {}
+        self._programs: dict[str, Program] = {}
+
+    @classmethod
+    def of_environment(cls, values: Mapping[str, str] = os.environ) -> Chooser:
+        """As SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE say. Raises InputError for what they name wrongly."""
+        library, table = values.get("SYNTH_LIBRARY"), values.get("SYNTH_TABLE")
+        return cls(
+            values.get("SYNTH_BACKEND") or "auto",
+            Path(library) if library else None,
+            Path(table) if table else None,
+        )
+
+    @cached_property
+    def said(self) -> str:
+        """All that choices depend on, in one line, to be compared between ranks."""
+        listed = [(e.file, e.min_bytes, e.max_bytes, e.group, e.collective, e.inplace) for e in self.entries]
+        rows = [tuple(vars(row).values()) for row in self.rows]
+        return json.dumps([self.backend, listed, rows])
+
+    def choose(self, call: Call, backend: str | None = None) -> Choice:
+        """For one call; `backend` overrules SYNTH_BACKEND."""
+        key = (backend or self.backend, call)
+        if key not in self._made:
+            self._made[key] = self._chosen(*key)
+        return self._made[key]
+
+    def _chosen(self, backend: str, call: Call) -> Choice:
+        if len(call.ranks) < 2:
+            return Choice(None, "a group of one")
+        if backend == "gloo":
+            return Choice(None, "asked for")
+        if backend == "auto":
+            row = next((row for row in self.rows if row.fits(call)), None)
+            if row is not None and row.backend == "gloo":
+                return Choice(None, "by the table")
+            if row is not None:
+                program = self._named(call, row.algorithm)
+                if program is not None:
+                    return Choice(program, "by the table")
+                return Choice(None, f"the table's algorithm {row.algorithm} is not there")
+        program = self._of_library(call, None)
+        if program is not None:
+            return Choice(program, "in the library")
+        if backend == "auto":
+            return Choice(None, "no algorithm of the library serves it and no row of a table")
+        program = self._named(call, None)
+        if program is None:
+            return Choice(None, "no algorithm for it")
+        return Choice(program, "built in")
+
+    def _named(self, call: Call, name: str | None) -> Program | None:
+        """The algorithm of this name; None: the library's that serves the call, or the usual built-in one."""
+        program = self._of_library(call, name)
+        if program is not None:
+            return program
+        ranks = len(call.ranks)
+        chosen = name or usual(call.collective, ranks, call.size_bytes)
+        if chosen is None or chosen not in names(call.collective, ranks):
+            return None
+        return built_in(call.collective, chosen, ranks, call.root)
+
+    def _of_library(self, call: Call, name: str | None) -> Program | None:
+        """Made for these very ranks before made for as many; in the index's order."""
+        for exactly in (True, False):
+            for entry in self.entries:
+                if (
+                    entry.collective == call.collective
+                    and entry.nranks == len(call.ranks)
+                    and not entry.relays
+                    and entry.target != "mscclpp"
+                    and (entry.group == call.ranks) == exactly
+                    and (entry.root is None or entry.group.index(entry.root) == call.root)
+                    and entry.serves(call.size_bytes)
+                    and name in (None, Path(entry.file).stem)
+                ):
+                    program = self._read(entry)
+                    if program.collective == call.collective and program.nranks == len(call.ranks):
+                        return program
+        return None
+
+    def _read(self, entry: Entry) -> Program:
+        if entry.file not in self._programs:
+            program = read_msccl(entry.path)
+            check(program).raise_if_wrong(str(entry.path))
+            self._programs[entry.file] = program
+        return self._programs[entry.file]

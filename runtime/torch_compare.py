@@ -1,0 +1,85 @@
+"""Ranks that compare notes: before calls where that was asked for, and after a call that failed."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from topologies.errors import InputError
+
+_ROOM = 200  # bytes of a call's description
+_PATIENCE_S = 2.0  # for the others' word after a failure
+
+
+def _gathered(inner: Any, mine: Any, size: int) -> list[Any]:
+    """Everybody's copy of a small tensor, over the wrapped back end."""
+    every = [torch.empty_like(mine) for _ in range(size)]
+    inner.allgather([every], [mine]).wait()
+    return every
+
+
+def same_choices(inner: Any, said: str, fault: str | None, ranks: Sequence[int]) -> None:
+    """Make sure that all ranks will choose alike.
+
+    said: all that this rank's choices depend on. fault: why it cannot choose at all. Raises InputError on every rank
+    where they differ or one of them has a fault.
+    """
+    mine = torch.tensor([zlib.crc32(said.encode()), int(fault is not None)], dtype=torch.int64)
+    every = [tuple(row.tolist()) for row in _gathered(inner, mine, len(ranks))]
+    if fault is not None:
+        raise InputError(fault)
+    for rank, (code, faulty) in zip(ranks, every, strict=True):
+        if faulty:
+            raise InputError(f"rank {rank} cannot read what SYNTH_BACKEND, SYNTH_LIBRARY or SYNTH_TABLE name")
+        if code != every[0][0]:
+            raise InputError(
+                f"rank {rank} has another SYNTH_BACKEND, SYNTH_LIBRARY or SYNTH_TABLE than rank {ranks[0]}:"
+                " would be the same on all ranks"
+            )
+
+
+def agree(inner: Any, told: str, ranks: Sequence[int]) -> None:
+    """Compare what is called. Raises RuntimeError, the same on every rank, where it differs."""
+    text = told.encode()[:_ROOM].ljust(_ROOM)
+    every = _gathered(inner, torch.frombuffer(bytearray(text), dtype=torch.uint8), len(ranks))
+    calls = [bytes(row.tolist()).rstrip().decode("utf-8", "replace") for row in every]
+    _compare(dict(zip(ranks, calls, strict=True)))
+
+
+def _compare(calls: dict[int, str]) -> None:
+    first = next(iter(calls))
+    for rank, call in calls.items():
+        if call != calls[first]:
+            raise RuntimeError(
+                f"rank {rank} calls {call}, rank {first} calls {calls[first]}: would be the same on all ranks"
+            )
+
+
+def blame(store: Any, number: int, told: str, rank: int, ranks: Sequence[int]) -> str:
+    """What the others say about a call that failed here: who calls something else, who says nothing; or "".
+
+    number: of the call. told: what this rank calls. rank: this one's place in `ranks`.
+    """
+    calls = {ranks[rank]: told}
+    with suppress(Exception):  # the store can be gone with the rank that kept it
+        store.set(f"failed/{number}/{rank}", told)
+        end = time.monotonic() + _PATIENCE_S
+        silent = [other for other in range(len(ranks)) if other != rank]
+        while silent and time.monotonic() < end:
+            for other in list(silent):
+                if store.check([f"failed/{number}/{other}"]):
+                    calls[ranks[other]] = store.get(f"failed/{number}/{other}").decode()
+                    silent.remove(other)
+            time.sleep(0.05)
+        try:
+            _compare(dict(sorted(calls.items())))
+        except RuntimeError as error:
+            return f"; {error}"
+        if silent:
+            return f"; no word of rank {', '.join(str(ranks[other]) for other in silent)}"
+    return ""

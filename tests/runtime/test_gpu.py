@@ -1,0 +1,202 @@
+"""The GPU executor: on a GPU where there is one; without one, its own part, with CPU threads standing in for CuPy."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import test_host
+from test_host import PROGRAMS
+
+from emit.program import FIFO_DEPTH
+from runtime.encoding import REDUCTIONS, TYPE_NAMES
+from runtime.gpu import GpuExecutor, cupy, threads_that_fit
+from runtime.layout import Layout
+from runtime.numbers import OPS, TYPES
+from runtime.shim import built, compiler
+from topologies.errors import InputError
+
+KINDS_AND_OPS = list(itertools.product(TYPES, OPS))
+PROCESSORS = 40  # of the stand-in, with room for one block of 256 threads each
+
+
+class Lent(np.ndarray[Any, Any]):
+    """Memory of this machine that looks like CuPy's."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    def get(self) -> Any:
+        return np.array(self)
+
+
+class Module:
+    """What RawModule does, by the shim: the kernel on CPU threads, two a block."""
+
+    library: ctypes.CDLL
+
+    def __init__(self, code: str, options: tuple[str, ...]) -> None:
+        assert "synth_interpret" in code
+        asked = dict(option[2:].split("=", 1) for option in options if option.startswith("-D"))
+        self.type = list(TYPE_NAMES.values()).index(asked["TYPE"])
+        self.reduction = list(dict.fromkeys(REDUCTIONS.values())).index(asked["REDUCTION"])
+        self.threads = int(asked["THREADS"])
+
+    def get_function(self, name: str) -> Any:
+        def launch(grid: tuple[int], block: tuple[int], arguments: tuple[Lent]) -> None:
+            assert block == (self.threads,)
+            Module.library.synth_launch(
+                ctypes.c_void_p(arguments[0].data.ptr),
+                self.type,
+                self.reduction,
+                int(name == "synth_average"),
+                grid[0],
+                2,
+            )
+
+        launch.kernel = SimpleNamespace(ptr=0)  # type: ignore[attr-defined]
+        return launch
+
+
+def lent(values: Any, dtype: Any = None) -> Lent:
+    return np.array(values, dtype=dtype).view(Lent)
+
+
+@pytest.fixture
+def standing_in(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
+    """CuPy's part in this process is played by NumPy and the shim."""
+    Module.library = ctypes.CDLL(str(shared))
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
+    module: Any = ModuleType("cupy")
+    module.ndarray, module.RawModule, module.asarray = Lent, Module, lent
+    module.zeros = module.empty = lambda shape, dtype: lent(np.zeros(shape, dtype))
+    module.cuda = SimpleNamespace(
+        runtime=SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError),
+        driver=SimpleNamespace(
+            occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 256 // threads
+        ),
+        Device=lambda: SimpleNamespace(attributes={"MultiProcessorCount": PROCESSORS}),
+        Event=lambda: event,
+        get_elapsed_time=lambda begun, ended: 1.0,  # noqa: ARG005
+    )
+    monkeypatch.setitem(sys.modules, "cupy", module)
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if compiler() is None:
+        pytest.skip("no C++ compiler here")
+    return built(tmp_path_factory.mktemp("shared"), "shared")
+
+
+@pytest.mark.usefixtures("standing_in")
+@pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda n: PROGRAMS[n][0].name)
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+def test_every_program(which: int, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers of NumPy, copied there and back; as many launches as there are types, on the same slots."""
+    program, goal = PROGRAMS[which]
+    program = replace(program, protocol=protocol)
+    made = GpuExecutor(program, goal, depth=FIFO_DEPTH[PROGRAMS[which][0].protocol], slot_bytes=256)
+    monkeypatch.setattr(test_host, "HostExecutor", lambda *_: made)
+    for number, kind in enumerate(TYPES):
+        op = OPS[(which + number) % len(OPS)]
+        assert test_host.execute(program, goal, 101, kind, op, apart=bool(number % 2)) == 0
+
+
+@pytest.mark.usefixtures("standing_in")
+def test_buffers_on_the_device_are_used_where_they_lie() -> None:
+    """Prepared once, launched often; other buffers are another launch."""
+    program, goal = PROGRAMS[0]
+    executor = GpuExecutor(program, goal)
+    for _ in range(2):
+        buffers = [lent(np.full(50, rank + 1, np.float32)) for rank in range(4)]
+        launch = executor.prepared(buffers, buffers)
+        assert launch is not None
+        assert executor.prepared(buffers, buffers) is launch
+        for turn in range(3):
+            launch.go()
+            launch.check()
+            assert all((buffer == 10 * 4**turn).all() for buffer in buffers)
+    average = [lent(np.full(50, rank, np.int32)) for rank in range(4)]
+    executor.run(average, average, kind="int32", op="avg")
+    assert all((buffer == 1).all() for buffer in average)
+    assert executor.kernel_us == 1000.0
+
+
+@pytest.mark.usefixtures("standing_in")
+def test_after_a_standstill_it_runs_again() -> None:
+    """The error names who waited; what lay in the slots does not disturb the next launch."""
+    program, goal = next((p, g) for p, g in PROGRAMS if p.protocol == "LL128")
+    executor = GpuExecutor(program, goal, limit_s=0.2)
+    sizes = Layout.of(program, 40).sizes
+    good = [np.ones(sizes(rank)[0], np.float32) for rank in range(program.nranks)]
+    executor.run(good, good)
+    does = int(executor.tables["steps"][0, 0])
+    executor.tables["steps"][0, 0] = 0  # the first step no longer does what others wait for
+    with pytest.raises(InputError, match=r"rank \d tb \d step \d .* waits for data of rank 0"):
+        executor.run(good, good)
+    executor.tables["steps"][0, 0] = does
+    again = [np.ones(sizes(rank)[0], np.float32) for rank in range(program.nranks)]
+    executor.run(again, again)
+    assert all((buffer == program.nranks).all() for buffer in again)
+
+
+@pytest.mark.usefixtures("standing_in")
+def test_too_many_blocks_name_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer threads a block make room, until they do not."""
+    program, goal = PROGRAMS[0]
+    executor = GpuExecutor(program, goal)
+    assert executor.kernels("float", "sum")[2] == 256
+    monkeypatch.setitem(globals(), "PROCESSORS", 1)
+    assert GpuExecutor(program, goal).kernels("float", "sum")[2] == 64
+    many, goal = next((p, g) for p, g in PROGRAMS if sum(len(gpu.threadblocks) for gpu in p.gpus) > 4)
+    buffers = [np.ones(Layout.of(many, 60).sizes(r)[0], np.float32) for r in range(many.nranks)]
+    with pytest.raises(InputError, match=r"\d+ threadblocks .*, of which 4 fit on this GPU at once"):
+        GpuExecutor(many, goal).run(buffers, buffers)
+
+
+@pytest.mark.usefixtures("standing_in")
+def test_a_buffer_with_gaps() -> None:
+    program, goal = PROGRAMS[0]
+    for made in (np.ones, lambda size, kind: lent(np.ones(size, kind))):
+        buffers = [made(16, np.float32)[::2] for _ in range(4)]
+        with pytest.raises(InputError, match="rank 0: a buffer with gaps"):
+            GpuExecutor(program, goal).run(buffers, buffers)
+
+
+def test_blocks_that_do_not_fit_are_refused() -> None:
+    assert threads_that_fit(132, 132, {512: 1, 256: 2}) == 512
+    assert threads_that_fit(133, 132, {512: 1, 256: 2}) == 256
+    with pytest.raises(InputError, match=r"265 threadblocks .*, of which 264 fit"):
+        threads_that_fit(265, 132, {512: 1, 256: 2})
+
+
+def test_without_cupy_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(InputError, match="pip install cupy-cuda13x"):
+        GpuExecutor(*PROGRAMS[0])
+
+
+@pytest.mark.parametrize("number", range(len(KINDS_AND_OPS)), ids=lambda n: "-".join(KINDS_AND_OPS[n]))
+def test_on_the_gpu(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CPU threads, on a real one; skipped where there is none."""
+    try:
+        cupy()
+    except InputError as error:
+        pytest.skip(str(error))
+    kind, op = KINDS_AND_OPS[number]
+    for protocol, which, elements in (("Simple", number, 100_003), ("LL", number + 3, 61)):
+        program, goal = PROGRAMS[which % len(PROGRAMS)]
+        depth = FIFO_DEPTH[program.protocol]
+        monkeypatch.setattr(
+            test_host, "HostExecutor", lambda p, g, _, depth=depth: GpuExecutor(p, g, depth=depth)
+        )
+        assert test_host.execute(replace(program, protocol=protocol), goal, elements, kind, op) == 0

@@ -1,0 +1,142 @@
+"""Which back end serves a call: by the table, by the library, by the environment; the same for the same call."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emit.index import index_text
+from emit.msccl import write_msccl
+from runtime.built_in import built_in, names
+from runtime.torch_choice import Call, Chooser, load_table
+from topologies.errors import InputError
+
+CALL = Call("allreduce", 4096, "float32", (0, 1, 2, 3))
+
+
+def table(folder: Path, *rows: dict[str, Any], machine: str | None = None) -> Path:
+    path = folder / "table.json"
+    plain = {"collective": "allreduce", "ranks": 4, "type": None, "min_bytes": 0, "max_bytes": None,
+             "backend": "synth", "algorithm": None}  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "format": "synth-choice-1",
+                "machine": machine or platform.node(),
+                "rows": [plain | row for row in rows],
+            }
+        )
+    )
+    return path
+
+
+def library(
+    folder: Path, group: tuple[int, ...] = (0, 1, 2, 3), low: int = 0, high: int | None = 8192
+) -> Path:
+    program = built_in("allreduce", "allpairs", len(group))
+    (folder / "msccl").mkdir()
+    (folder / "msccl" / "mine.xml").write_text(write_msccl(program))
+    row = {"collective": "allreduce", "topology": "t", "nranks": len(group), "group": list(group), "relays": [],
+           "root": None, "communicator": list(group), "file": "msccl/mine.xml", "target": "executor-nccl",
+           "protocol": "Simple", "inplace": True, "min_bytes": low, "max_bytes": high, "schedule": None,
+           "proof_file": None, "goal": None}  # fmt: skip
+    (folder / "index.json").write_bytes(index_text([row]))
+    return folder
+
+
+def test_rows_of_a_table_in_their_order(tmp_path: Path) -> None:
+    path = table(
+        tmp_path,
+        {"max_bytes": 100, "backend": "gloo"},
+        {"type": "int64", "backend": "gloo"},
+        {"max_bytes": 5000, "algorithm": "ring"},
+        {"algorithm": "halving_doubling"},
+    )
+    chooser = Chooser(table=path)
+    name = {size: chooser.choose(CALL._replace(size_bytes=size)).program for size in (100, 101, 5000, 5001)}
+    assert name[100] is None
+    assert [name[size].name for size in (101, 5000, 5001) if name[size]] == [
+        "ring",
+        "ring",
+        "halving_doubling",
+    ]
+    assert chooser.choose(CALL._replace(kind="int64")).program is None
+    assert chooser.choose(CALL._replace(ranks=(0, 1))).program is None
+    assert chooser.choose(CALL, "gloo").reason == "asked for"
+
+
+def test_a_library_serves_its_ranks_and_sizes(tmp_path: Path) -> None:
+    chooser = Chooser(library=library(tmp_path, group=(4, 5, 6, 7)))
+    served = chooser.choose(CALL._replace(ranks=(4, 5, 6, 7))).program
+    assert served is not None
+    assert served.name == "allpairs"
+    assert chooser.choose(CALL._replace(size_bytes=8193)).program is None
+    assert chooser.choose(CALL._replace(collective="allgather")).program is None
+    assert chooser.choose(CALL._replace(collective="allgather"), "synth").reason == "built in"
+
+
+def test_a_faulty_file_of_a_library_is_refused(tmp_path: Path) -> None:
+    folder = library(tmp_path)
+    path = folder / "msccl" / "mine.xml"
+    path.write_text(path.read_text().replace('type="s"', 'type="nop"', 1))
+    with pytest.raises(InputError, match=r"mine\.xml"):
+        Chooser(library=folder).choose(CALL)
+
+
+def test_our_own_for_whatever_there_is() -> None:
+    chooser = Chooser("synth")
+    for collective in (
+        "allreduce",
+        "allgather",
+        "reducescatter",
+        "alltoall",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+    ):
+        for ranks in (2, 3, 8):
+            for size in (8, 1 << 20):
+                program = chooser.choose(
+                    Call(collective, size, "float32", tuple(range(ranks)), ranks - 1)
+                ).program
+                assert program is not None
+                assert (program.collective, program.nranks) == (collective, ranks)
+    assert chooser.choose(Call("allreduce", 8, "float32", (0,))).program is None
+    assert names("allreduce", 3) == ("ring", "allpairs")
+
+
+def test_a_table_of_another_machine_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        load_table(table(tmp_path, machine="elsewhere"))
+    assert "measured on elsewhere" in caplog.text
+    assert platform.node() in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("row", "word"),
+    [
+        ({"backend": "nccl"}, "backend"),
+        ({"min_bytes": 9, "max_bytes": 8}, "max_bytes"),
+        ({"ranks": 0}, "ranks"),
+        ({"colour": 1}, "colour"),
+    ],
+)
+def test_bad_rows(tmp_path: Path, row: dict[str, Any], word: str) -> None:
+    with pytest.raises(InputError, match=rf"row 2.*{word}"):
+        load_table(table(tmp_path, {}, row))
+
+
+def test_what_the_environment_names(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="SYNTH_BACKEND=fast: would be"):
+        Chooser.of_environment({"SYNTH_BACKEND": "fast"})
+    with pytest.raises(InputError, match=r"nowhere\.json"):
+        Chooser.of_environment({"SYNTH_TABLE": str(tmp_path / "nowhere.json")})
+    one = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path, {}))})
+    other = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path, {"max_bytes": 4}))})
+    assert one.said != other.said
