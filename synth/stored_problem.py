@@ -151,7 +151,9 @@ def _check_weight(
     if not about.boolean("columns", False):
         entries = k * chunks * (k if name in ("alltoall", "allgather", "reducescatter") else 1)
         if shifts is not None:
-            entries = max(k * chunks, entries // math.prod(extent for _, extent in shifts))
+            entries = (
+                max(1, k // math.prod(extent for _, extent in shifts)) * k * max(1, _share(name, k, chunks))
+            )
     needed = entries * _ENTRY_BYTES + _network_bytes(topology, members)
     allowed = _SMALL_BYTES + _BYTES_A_BYTE * file.size
     if needed > allowed:
