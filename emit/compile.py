@@ -198,7 +198,7 @@ def _spread(draft: Draft, limits: Limits, layout: Layout, after: list[list[int]]
 
 def _on_lanes(draft: Draft) -> Draft:
     """Where some messages ask for a channel, those that do not are on channel 0."""
-    if not any(lane != NONE for lane in draft.lane) or len(draft) == 0:
+    if all(lane == NONE for lane in draft.lane):
         return draft
     made = draft.copy()
     made.lane = [max(lane, 0) for lane in made.lane]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,7 @@ def _written(
     nodes: list[int] | None = None,
 ) -> None:
     from emit.compile import shape
-    from emit.one_file import write_file
+    from synth.stored_columns import replaced
 
     ending = ".json" if target == _PLANS else ".xml"
     path = Path(out) if out else Path(Path(source).with_suffix(ending).name)
@@ -128,11 +129,15 @@ def _written(
     if target == _PLANS:
         from emit.mscclpp import write_plan
 
-        write_file(path, write_plan(made.program, goal, nodes=nodes))
+        text = write_plan(made.program, goal, nodes=nodes)
     else:
         from emit.msccl import write_msccl
 
-        write_file(path, write_msccl(made.program, goal, target))
+        text = write_msccl(made.program, goal, target)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as file:
+        file.write(text.encode())
     if explain:
         for line in made.said:
             click.echo(f"  {line}")

@@ -68,21 +68,26 @@ def opened(path: str | Path, wanted: str) -> BufferedReader:
 def replaced(path: str | Path) -> Iterator[IO[bytes]]:
     """A file to write that stands at `path` only once it is whole; what was there before stays until then.
 
+    A link is followed and stays one.
+
     Raises:
-        InputError: it cannot be written.
+        InputError: it cannot be written, or is a device or the like.
     """
     where = Path(path)
     temporary = ""
     if "\0" in str(where):
         raise InputError(f"{origin_of(where)}: cannot be written (its name holds a zero byte)")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=".synth-", dir=where.parent)
+        place = where.resolve()
+        if place.exists() and not (place.is_file() or place.is_dir()):
+            raise InputError(f"{origin_of(where)}: cannot be written (not a plain file)")
+        handle, temporary = tempfile.mkstemp(prefix=".synth-", dir=place.parent)
         with os.fdopen(handle, "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
-        os.replace(temporary, where)
+        os.replace(temporary, place)
         temporary = ""
     except OSError as error:
         raise InputError(f"{origin_of(where)}: cannot be written ({error.strerror or error})") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,20 @@ def test_a_wrong_file_is_not_optimized_nor_overwritten(synth: Call, here: Path) 
     answer = synth("optimize", "wrong.xml")
     assert (answer.code, "is wrong" in answer.err) == (2, True)
     assert (here / "ring.xml").read_text() == text
+
+
+@pytest.mark.parametrize("command", ["compile", "convert"])
+def test_a_link_stays_and_what_is_no_file_is_refused(synth: Call, here: Path, command: str) -> None:
+    assert synth("compile", RING, "-o", "given.xml").code == 0
+    source = RING if command == "compile" else "given.xml"
+    out = ("-o", "link.xml") if command == "compile" else ("link.xml", "--target", "msccl")
+    (here / "real.xml").write_text("old")
+    (here / "link.xml").symlink_to("real.xml")
+    assert synth(command, source, *out).code == 0
+    assert (here / "link.xml").is_symlink()
+    assert synth("verify", here / "real.xml").code == 0
+    (here / "real.xml").unlink()
+    os.mkfifo(here / "real.xml")
+    answer = synth(command, source, *out)
+    assert (answer.code, "not a plain file" in answer.err) == (2, True)
+    assert (here / "real.xml").is_fifo()
