@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from emit.goal import Goal
 from emit.index import INDEX, PLACES, Entry, goal_beside, index_text, load_index, parse_index
-from emit.lower import goal_columns, lower
 from emit.msccl import NAMES, write_msccl
 from emit.program import ROOTED, Program
 from synth.found import Found
@@ -130,6 +129,11 @@ def documents(found: Found, target: str, names: Sequence[str] | None = None) -> 
     Raises:
         InputError: the target cannot express the question at all.
     """
+    from emit.lower import (
+        goal_columns,
+        lower,
+    )  # the compiler: a search looks at its folder before it needs that
+
     target = target_for(found.problem, target)
     place = PLACES[target]
     made = Documents({}, {}, {})
