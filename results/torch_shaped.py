@@ -2,9 +2,11 @@
 
     sudo python results/torch_shaped.py [--quick]
 
-makes torch_shaped.md. Each rank is a process in a network namespace of its own; namespaces are joined by veth pairs as
-the network's links say, each direction held to its rate by tc tbf. What has no link of its own is routed by the
-shortest way, as IP does. Needs root, ip and tc, and PyTorch; where one is missing it says so and writes nothing.
+makes torch_shaped.md: calibrates each network, searches on what was measured, tunes, and then runs what the table
+chooses beside Gloo; and sets every schedule's predicted time beside the measured one. Each rank is a process in a
+network namespace of its own; namespaces are joined by veth pairs as the network's links say, each direction held to
+its rate by tc tbf. What has no link of its own is routed by the shortest way, as IP does. Needs root, ip and tc, and
+PyTorch; where one is missing it says so and writes nothing.
 """
 
 from __future__ import annotations
@@ -17,24 +19,31 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from measure import grid, page, synth, write
 
-from runtime.torch_choice import Call, Chooser
+from emit.index import load_index
+from emit.msccl_read import read_msccl
+from emit.predict import Predictor
+from runtime.torch_choice import Call, Chooser, Way
+from topologies.load import load
 
-THICK, THIN = 100, 25  # Mbit/s
-GOODPUT = 1448 / 1514  # of what tbf counts, TCP's payload
-ALPHA_US = 200  # about what a message takes from process to process here
+THICK, THIN = 50, 12.5  # Mbit/s
+MTU = 9000  # bytes; with fewer packets two cores keep up with all links at once
+GOODPUT = (MTU - 52) / (MTU + 14)  # of what tbf counts, TCP's payload
+ALPHA_US = 200  # about what a message takes from process to process; `synth calibrate` measures it
+# Megabytes queued in front of a slow link hold up the acknowledgements of the other direction.
+QUEUES = ("net.ipv4.tcp_limit_output_bytes=32768", "net.ipv4.tcp_slow_start_after_idle=0")
 OPS = ("allreduce", "allgather", "alltoall")
-Links = dict[tuple[int, int], int]  # pair of ranks → Mbit/s each way
+BUDGET = "20s"
+UNBOUND = 1 << 20  # slots: messages do not wait for room here
+Links = dict[tuple[int, int], float]  # pair of ranks → Mbit/s each way
 
 
 def networks() -> dict[str, tuple[int, Links]]:
@@ -87,17 +96,17 @@ def built(ranks: int, links: Links) -> Iterator[list[str]]:
                 *inside, "link", "add", "me", "type", "veth", "peer", "name", "myself"
             )  # holds the address
             command(*inside, "addr", "add", f"10.77.0.{r + 1}/32", "dev", "me")
-            command(*inside, "link", "set", "me", "up")
+            command(*inside, "link", "set", "me", "mtu", MTU, "up")
             command("ip", "netns", "exec", space, "sysctl", "-qw", "net.ipv4.ip_forward=1",
-                    "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0")  # fmt: skip
+                    "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0", *QUEUES)  # fmt: skip
         for (a, b), rate in links.items():
             command("ip", "link", "add", f"e{b}", "netns", spaces[a], "type", "veth",
                     "peer", "name", f"e{a}", "netns", spaces[b])  # fmt: skip
             for one, other in ((a, b), (b, a)):
                 near[one].append(other)
-                command("ip", "-n", spaces[one], "link", "set", f"e{other}", "up")
+                command("ip", "-n", spaces[one], "link", "set", f"e{other}", "mtu", MTU, "up")
                 command("tc", "-n", spaces[one], "qdisc", "add", "dev", f"e{other}", "root", "tbf",
-                        "rate", f"{rate}mbit", "burst", "128kb", "limit", "4mb")  # fmt: skip
+                        "rate", f"{rate}mbit", "burst", "32kb", "limit", "4mb")  # fmt: skip
         for r in range(ranks):
             for goal, first in first_steps(r, near).items():
                 command("ip", "-n", spaces[r], "route", "add", f"10.77.0.{goal + 1}/32", "via", f"10.77.0.{first + 1}",
@@ -121,102 +130,111 @@ def first_steps(rank: int, near: dict[int, list[int]]) -> dict[int, int]:
     return first
 
 
-def worker(rank: int, ranks: int, store: str, result: Path, sizes: list[int], turns: int) -> None:
-    """One rank: every collective and size with Gloo and with ours in turn; rank 0 writes the slowest rank's times."""
-    import torch
-    import torch.distributed as dist
+def everywhere(spaces: list[str], words: list[object], about: dict[str, str]) -> None:
+    """The same command as a rank in each namespace."""
+    plain = dict(os.environ) | about | {
+        "GLOO_SOCKET_IFNAME": "me",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "10.77.0.1",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": str(len(spaces)),
+    }  # fmt: skip
+    ranks = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", space, *map(str, words)],
+            env=plain | {"RANK": str(r)},
+            stdout=None if r == 0 else subprocess.DEVNULL,
+        )
+        for r, space in enumerate(spaces)
+    ]
+    ends = [process.wait() for process in ranks]
+    if any(ends):
+        raise SystemExit(f"a rank failed: {words}")
 
-    import runtime.process_group as ours
 
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "cpu:synth,cuda:synth",
-        init_method=f"file://{store}",
-        rank=rank,
-        world_size=ranks,
-        timeout=timedelta(seconds=300),
-    )
+def worker(result: Path, sizes: list[int], turns: int) -> None:
+    """One rank: every collective and size with Gloo and as the table says, in turn."""
+    from runtime.torch_bench import Bench, Case, joined
+
     rows: list[dict[str, Any]] = []
-    for op in OPS:
-        for size in sizes:
-            count = size // 4 // ranks * ranks
-            choice = ""
-            seconds: dict[str, list[float]] = {"gloo": [], "auto": []}
-            for turn in range(turns + 1):
-                for mode, took in seconds.items():
-                    given = torch.full((count,), float(rank + 1))
-                    made = torch.zeros(count)
-                    dist.barrier()
-                    begun = time.perf_counter()
-                    with ours.using(mode):
-                        if op == "allreduce":
-                            dist.all_reduce(given)
-                        elif op == "allgather":
-                            dist.all_gather_into_tensor(made, given[: count // ranks])
-                        else:
-                            dist.all_to_all_single(made, given)
-                    if mode == "auto":
-                        choice = ours.tally.last(op)
-                    end = torch.tensor([time.perf_counter() - begun], dtype=torch.float64)
-                    every = torch.arange(1, ranks + 1).float()
-                    want = (
-                        torch.full((count,), float(every.sum()))
-                        if op == "allreduce"
-                        else every.repeat_interleave(count // ranks)
-                    )
-                    assert torch.equal(given if op == "allreduce" else made, want), (
-                        f"{op} of {size} with {mode}"
-                    )
-                    with ours.using("gloo"):
-                        dist.all_reduce(end, dist.ReduceOp.MAX)
-                    if turn:
-                        took.append(end.item())
-            rows.append(
-                {"op": op, "size": size, "by": choice} | {k: statistics.median(v) for k, v in seconds.items()}
-            )
-    if rank == 0:
-        result.write_text(json.dumps(rows))
-    dist.destroy_process_group()
-
-
-def measured(name: str, ranks: int, links: Links, sizes: list[int], turns: int) -> list[list[object]]:
-    """A network's rows."""
-    with tempfile.TemporaryDirectory() as folder:
-        topo, library, result = (Path(folder) / part for part in ("shaped.toml", "library", "rows.json"))
-        topo.write_text(topology(ranks, links))
+    with joined() as (me, world):
         for op in OPS:
-            for more in ((), ("--chunks", 8)):  # where a file would be too long: fewer chunks
-                words = synth(op, "--topo", topo, "--budget", "20s", *more, "--out", library)
-                subprocess.run(words, check=True, capture_output=True)
-                calls = [
-                    Call(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes
-                ]
-                index = library / "index.json"
-                if index.exists() and all(Chooser(library=library).choose(call).program for call in calls):
-                    break
-        plain = dict(os.environ) | {
-            "GLOO_SOCKET_IFNAME": "me",
-            "SYNTH_LIBRARY": str(library),
-            "OMP_NUM_THREADS": "1",
-        }
-        with built(ranks, links) as spaces:
-            told = [str(ranks), f"{folder}/store", str(result), ",".join(map(str, sizes)), str(turns)]
-            workers = [
-                subprocess.Popen(
-                    ["ip", "netns", "exec", space, sys.executable, __file__, "--worker", str(r), *told],
-                    env=plain,
+            for size in sizes:
+                bench = Bench(Case(op, size, ranks=tuple(range(world))), [Way("gloo"), Way("auto")])
+                for _ in range(turns):
+                    bench.turn()
+                gloo, auto = bench.took
+                if gloo.wrong or auto.wrong:
+                    raise SystemExit(f"{op} of {size}: wrong elements")
+                rows.append(
+                    {"op": op, "size": size, "by": auto.ran, "gloo": gloo.median_s, "auto": auto.median_s}
                 )
-                for r, space in enumerate(spaces)
+    if me == 0:
+        result.write_text(json.dumps(rows))
+
+
+def library_for(topo: Path, library: Path, ranks: int, sizes: list[int]) -> None:
+    """Algorithms for all collectives on the network as it was measured."""
+    for op in OPS:
+        for more in ((), ("--chunks", 8)):  # where a file would be too long: fewer chunks
+            words = synth(op, "--topo", topo, "--budget", BUDGET, *more, "--out", library)
+            subprocess.run(words, check=True, capture_output=True)
+            calls = [
+                Call(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes
             ]
-            ends = [process.wait() for process in workers]
-            if any(ends):
-                raise SystemExit(f"{name}: a rank failed")
-        rows = json.loads(result.read_text())
-    return [
-        [name, row["op"], f"{row['size'] >> 20} MiB", row["by"], f"{row['gloo'] * 1e3:.0f}", f"{row['auto'] * 1e3:.0f}",
-         row["gloo"] / row["auto"]]
-        for row in rows
-    ]  # fmt: skip
+            index = library / "index.json"
+            if index.exists() and all(Chooser(library=library).choose(call).program for call in calls):
+                break
+
+
+def predicted(topo: Path, library: Path, table: Path) -> list[dict[str, Any]]:
+    """Of each schedule of the library at each size, the predicted and the measured time."""
+    network = load(topo)
+    programs = {entry.path.stem: read_msccl(entry.path) for entry in load_index(library)}
+    rows = []
+    for row in json.loads(table.read_text())["measured"]:
+        if row["algorithm"] in programs:
+            program = programs[row["algorithm"]]
+            time_us = Predictor(program, network, fifo_depth=UNBOUND).time_us(row["size_bytes"])
+            rows.append(row | {"predicted_us": time_us})
+    return rows
+
+
+def measured(
+    ranks: int, links: Links, sizes: list[int], turns: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A network's gains, and its predictions."""
+    with tempfile.TemporaryDirectory() as folder, built(ranks, links) as spaces:
+        wired, topo, library, table, result = (
+            Path(folder) / part
+            for part in ("wired.toml", "shaped.toml", "library", "table.json", "rows.json")
+        )
+        wired.write_text(topology(ranks, links))
+        cli = [sys.executable, "-m", "synth.cli"]
+        everywhere(spaces, [*cli, "calibrate", "--topo", wired, "-o", topo], {})
+        library_for(topo, library, ranks, sizes)
+        listed = ",".join(map(str, sizes))
+        everywhere(
+            spaces,
+            [
+                *cli,
+                "tune",
+                "--ops",
+                ",".join(OPS),
+                "--sizes",
+                listed,
+                "--library",
+                library,
+                "--turns",
+                turns,
+                "-o",
+                table,
+            ],
+            {},
+        )
+        about = {"SYNTH_LIBRARY": str(library), "SYNTH_TABLE": str(table)}
+        everywhere(spaces, [sys.executable, __file__, "--worker", result, listed, turns], about)
+        return json.loads(result.read_text()), predicted(topo, library, table)
 
 
 def main() -> None:
@@ -227,30 +245,55 @@ def main() -> None:
         print(f"torch_shaped: needs {', '.join(lacks)}; nothing was measured")
         return
     quick = "--quick" in sys.argv
-    rows: list[list[object]] = []
+    sizes, turns = ([1 << 20], 1) if quick else ([1 << 20, 4 << 20, 16 << 20], 5)
+    gains: list[list[object]] = []
+    ratios: list[float] = []
+    times: list[list[object]] = []
+    ranked: list[bool] = []
     for name, (ranks, links) in networks().items():
-        rows += measured(
-            name, ranks, links, [1 << 20] if quick else [1 << 20, 4 << 20, 16 << 20], 1 if quick else 3
-        )
-        print(*rows[-3:], sep="\n")
-    gains = [float(str(row[-1])) for row in rows]
-    mean = math.exp(statistics.fmean(map(math.log, gains)))
-    told = f"Geometric mean of the gain {mean:.2f}, the least {min(gains):.2f}."
-    if quick:
-        print(told)
-        return
-    titles = ["network", "collective", "size", "ours", "Gloo ms", "ours ms", "gain"]
-    table = grid(titles, [[*row[:-1], f"{row[-1]:.2f}"] for row in rows])
-    how = (
-        f"Links of {THICK} Mbit/s each way ({THIN} between the halves), a namespace a rank, median of 3 runs of the"
-        " slowest rank. Size: of the whole buffer. Ours: from a library made for the network before."
+        rows, forecast = measured(ranks, links, sizes, turns)
+        for row in rows:
+            ratios.append(row["gloo"] / row["auto"])
+            gains.append([name, row["op"], f"{row['size'] >> 20} MiB", row["by"], f"{row['gloo'] * 1e3:.0f}",
+                          f"{row['auto'] * 1e3:.0f}", f"{ratios[-1]:.2f}"])  # fmt: skip
+        for op in OPS:
+            for size in sorted({row["size_bytes"] for row in forecast if row["collective"] == op}):
+                same = [row for row in forecast if (row["collective"], row["size_bytes"]) == (op, size)]
+                fastest = min(same, key=lambda row: float(row["time_us"]))
+                first = sorted(same, key=lambda row: float(row["predicted_us"]))[:3]
+                ranked.append(fastest in first)
+                for row in same:
+                    times.append([name, row["algorithm"], f"{size / 2**20:.3g} MiB", f"{row['predicted_us'] / 1e3:.1f}",
+                                  f"{row['time_us'] / 1e3:.1f}", row["time_us"] / row["predicted_us"] - 1])  # fmt: skip
+    mean = math.exp(statistics.fmean(map(math.log, ratios)))
+    error = statistics.median(abs(float(str(row[-1]))) for row in times)
+    told = [
+        f"Geometric mean of the gain {mean:.2f}, the least {min(ratios):.2f}.",
+        f"Predicted against measured, {len(times)} pairs: median error {100 * error:.1f} %; the fastest measured is"
+        f" among the predicted three fastest in {sum(ranked)} of {len(ranked)} cases.",
+    ]
+    first_table = grid(["network", "collective", "size", "ran", "Gloo ms", "ours ms", "gain"], gains)
+    second = grid(
+        ["network", "schedule", "size", "predicted ms", "measured ms", "error"],
+        [[*row[:-1], f"{100 * float(str(row[-1])):+.0f} %"] for row in times],
     )
-    write(__file__, page(__file__, "torch.distributed on shaped networks", [how, table, told]))
+    if quick:
+        print(first_table, second, *told, sep="\n\n")
+        return
+    how = (
+        f"Links of {THICK} Mbit/s each way ({THIN} between the halves), a namespace a rank, median of {turns} runs of"
+        " the slowest rank. Size: of the whole buffer. Links calibrated, a library searched for on what was measured,"
+        " the table tuned, then Gloo and what the table chooses in turn."
+    )
+    write(
+        __file__,
+        page(__file__, "torch.distributed on shaped networks", [how, first_table, told[0], second, told[1]]),
+    )
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        r, n, where, to, listed, times = sys.argv[2:]
-        worker(int(r), int(n), where, Path(to), [int(size) for size in listed.split(",")], int(times))
+        to, listed, times_ = sys.argv[2:]
+        worker(Path(to), [int(size) for size in listed.split(",")], int(times_))
     else:
         main()

@@ -8,6 +8,11 @@ the group alone, so all ranks agree without talking. Our algorithms are executed
 end's messages, in the order of the calls, on one thread a group. What no algorithm of ours can do goes to the wrapped
 back end; the reason is logged (logger `synth.torch`) and counted in `summary()`.
 
+A rank that ends or hangs amid a call makes the others raise RuntimeError, at once where its process has ended, and
+otherwise at the time-out (and the few seconds in which they look for it); the message ends with "lost: rank N", its
+number in the whole job, on every rank (`runtime.torch_lost`). A group is of no use after that. Torch's
+monitored_barrier asks for Gloo by name: call the group's own, `torch.distributed.group.WORLD.monitored_barrier()`.
+
 SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE: see `runtime.torch_choice`. SYNTH_CHECK=1: ranks compare what they call
 before each collective, and raise one error on every rank where it differs; without it such a call ends at its time-out.
 """
@@ -29,7 +34,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from runtime.own_part import Part
 from runtime.torch_calls import REDUCED, asked, back, flat, op_of, tally
-from runtime.torch_choice import BACKENDS
+from runtime.torch_choice import BACKENDS, Way
 from runtime.torch_rooted import Rooted, spread
 from runtime.torch_run import FOLDS, Wire, exchange, run
 from runtime.torch_work import Together
@@ -48,14 +53,16 @@ def summary() -> str:
 
 
 @contextmanager
-def using(backend: str) -> Iterator[None]:
+def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
     """Name the back end for the calls within: auto, synth or gloo. To be done alike on all ranks.
 
-    Raises InputError for another name.
+    algorithm: with synth, a program of the library or a built-in one. Raises InputError for another name.
     """
     if backend not in BACKENDS:
         raise InputError(f"back end {backend!r}: would be one of {', '.join(BACKENDS)}")
-    asked.append(backend)
+    if algorithm is not None and backend != "synth":
+        raise InputError(f"algorithm {algorithm} with back end {backend}: would be with synth")
+    asked.append(Way(backend, algorithm))
     try:
         yield
     finally:
@@ -80,7 +87,7 @@ class Group(Rooted):
             tensors,
             opts,
             own,
-            lambda inner, o: inner.allreduce(tensors, o),
+            lambda inner, o, c: inner.allreduce(c(tensors), o),
             tensors,
             count,
             opts.reduceOp,
@@ -116,7 +123,7 @@ class Group(Rooted):
             [tensor, *into],
             opts,
             own,
-            lambda inner, o: inner.allgather(outputs, inputs, o),
+            lambda inner, o, c: inner.allgather([c(into)], c(inputs), o),
             into,
             count,
         )
@@ -136,7 +143,7 @@ class Group(Rooted):
             [tensor, output],
             opts,
             own,
-            lambda inner, o: inner._allgather_base(output, tensor, o),
+            lambda inner, o, c: inner._allgather_base(*c([output, tensor]), o),
             [output],
             count,
         )
@@ -184,7 +191,7 @@ class Group(Rooted):
             [out, *parts],
             opts,
             own,
-            lambda inner, o: inner.reduce_scatter(outputs, inputs, o),
+            lambda inner, o, c: inner.reduce_scatter(c(outputs), [c(parts)], o),
             [out],
             count,
             opts.reduceOp,
@@ -205,7 +212,7 @@ class Group(Rooted):
             [output, tensor],
             opts,
             own,
-            lambda inner, o: inner._reduce_scatter_base(output, tensor, o),
+            lambda inner, o, c: inner._reduce_scatter_base(*c([output, tensor]), o),
             [output],
             count,
             opts.reduceOp,
@@ -248,7 +255,7 @@ class Group(Rooted):
             [tensor, output],
             opts,
             own,
-            lambda inner, o: inner.alltoall_base(output, tensor, [], [], o),
+            lambda inner, o, c: inner.alltoall_base(*c([output, tensor]), [], [], o),
             [output],
             count,
         )

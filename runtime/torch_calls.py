@@ -6,7 +6,7 @@ import os
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -17,8 +17,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from emit.program import Program
 from runtime.own_part import Part, part_of
-from runtime.torch_choice import Call, Choice, Chooser
-from runtime.torch_compare import agree, blame, same_choices
+from runtime.torch_choice import Call, Choice, Chooser, Way
+from runtime.torch_compare import agree, same_choices
+from runtime.torch_lost import OWN_TAG, Lookout, plain
 from runtime.torch_run import FIRST_TAG, MAX_CHANNELS, Wire
 from runtime.torch_tally import Tally
 from runtime.torch_work import Lane, Passed, Task
@@ -26,14 +27,14 @@ from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 Own = Callable[[Part, Wire, str], None]
-Inner = Callable[[Any, Any], Any]
+Inner = Callable[[Any, Any, "_Copies"], Any]
 
 OPS = {"SUM": "sum", "PRODUCT": "prod", "MAX": "max", "MIN": "min", "AVG": "avg"}
 _NAMES = (*OPS, "BAND", "BOR", "BXOR", "PREMUL_SUM")
 REDUCED = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
                      torch.int16, torch.int8, torch.uint8})  # fmt: skip
 tally = Tally()
-asked: list[str] = []  # back ends named for the calls at hand, the innermost last
+asked: list[Way] = []  # back ends named for the calls at hand, the innermost last
 
 
 @lru_cache(maxsize=256)
@@ -62,6 +63,34 @@ def name_of(redop: Any) -> str:
     return next((name for name in _NAMES if redop == getattr(dist.ReduceOp, name)), "unknown")
 
 
+def _shares(tensor: Tensor) -> bool:
+    """Whether it has two elements in one place."""
+    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+class _Copies(dict[int, Tensor]):
+    """Contiguous copies for Gloo, which takes a tensor for its memory: it mixes up layouts and runs over gaps."""
+
+    def __init__(self, wanted: bool) -> None:
+        super().__init__()
+        self._wanted = wanted
+
+    def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The tensors, or copies of those that are strewn."""
+        return [self._one(tensor) for tensor in tensors]
+
+    def _one(self, tensor: Tensor) -> Tensor:
+        if not self._wanted or tensor.layout != torch.strided or tensor.is_contiguous():
+            return tensor
+        return self.setdefault(id(tensor), tensor.contiguous())
+
+    def back(self, tensors: Sequence[Tensor]) -> None:
+        """Put what the copies hold into the tensors."""
+        for tensor in tensors:
+            if id(tensor) in self:
+                tensor.copy_(self[id(tensor)])
+
+
 class Calls(dist.ProcessGroup):  # type: ignore[misc]
     """One rank's end of a process group, without its collectives.
 
@@ -73,7 +102,8 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
         self._me, self._n, self._store = rank, size, store
         self._ranks = tuple(ranks) or tuple(range(size))
         self._inner: dict[str, Any] = {}
-        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo/", store), rank, size, timeout=timeout)
+        self._lookout = Lookout(store, rank, self._ranks)
+        gloo = self._gloo(timeout)
         gloo._set_sequence_number_for_group()
         self._wrap("cpu", dist.ProcessGroup.BackendType.GLOO, gloo)
         if torch.cuda.is_available() and dist.is_nccl_available():
@@ -83,7 +113,7 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
             nccl._set_sequence_number_for_group()
             self._wrap("cuda", dist.ProcessGroup.BackendType.NCCL, nccl)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        self._lane = Lane(f"synth group of {size}")
+        self._lane = Lane(f"group of ranks {self._names()}")
         self._number = 0
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
         fault: str | None = None
@@ -92,9 +122,30 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
         except InputError as error:
             fault = str(error)
         if size > 1:
-            same_choices(gloo, "" if fault is not None else self._chooser.said, fault, self._ranks)
+            said = "" if fault is not None else self._chooser.said
+            with self._lookout.over(f"making a {self._lane.name}"):
+                same_choices(gloo, said, fault, self._ranks)
         elif fault is not None:
             raise InputError(fault)
+
+    def _gloo(self, timeout: Any) -> Any:
+        """The wrapped back end for CPU tensors. Raises RuntimeError, naming who did not come, at the time-out."""
+        self._store.set(f"here/{self._me}", "1")
+        try:
+            gloo = dist.ProcessGroupGloo(
+                dist.PrefixStore("gloo/", self._store), self._me, self._n, timeout=timeout
+            )
+        except RuntimeError as error:
+            absent: list[int] = []
+            with suppress(RuntimeError):
+                absent = [r for k, r in enumerate(self._ranks) if not self._store.check([f"here/{k}"])]
+            lost = f"; lost: rank {', '.join(map(str, absent))} (no word of it)" if absent else ""
+            raise RuntimeError(f"making a group of ranks {self._names()}: {plain(error)}{lost}") from error
+        self._lookout.inner = gloo
+        return gloo
+
+    def _names(self) -> str:
+        return ", ".join(map(str, self._ranks))
 
     def _wrap(self, device: str, kind: Any, inner: Any) -> None:
         self._inner[device] = inner
@@ -161,15 +212,21 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
         Args:
             call, elements: what is chosen by; elements of a block, as in `Layout`.
             tensors: all that take part, the one that says type and device first. made: those it writes.
-            own: what a program of ours does. inner: the wrapped back end's method, given it and the options.
+            own: what a program of ours does.
+            inner: the wrapped back end's method, given it, the options, and what copies tensors.
             redop: torch's reduction, None where nothing is reduced.
         """
         within = self._on(tensors[0])
+        for tensor in made:
+            if tensor.layout == torch.strided and _shares(tensor):
+                raise ValueError(
+                    f"{call.collective}: several elements of an output of shape {list(tensor.shape)} are one place in"
+                    " memory: would be a tensor of its own, as by .contiguous()"
+                )
         choice, part = self._choice(call, tensors, redop, elements)
         self._number += 1
         told = self._told(call, redop)
-        if self._checks and self._n > 1:
-            agree(self._inner["cpu"], told, self._ranks)
+        self._agree(told)
         if part is None:
             if choice.reason not in ("asked for", "by the table"):
                 tally.fell(call.collective, choice.reason)
@@ -184,6 +241,11 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._task(call, f"synth {part.program.name}", work, made, opts, told)
 
+    def _agree(self, told: str) -> None:
+        if self._checks and self._n > 1:
+            with self._lookout.over(told, self._number):
+                agree(self._inner["cpu"], told, self._ranks)
+
     def _told(self, call: Call, redop: Any) -> str:
         reduced = "" if redop is None else f" {op_of(redop) or name_of(redop)}"
         root = f" of root {self._ranks[call.root]}" if call.collective in (
@@ -193,28 +255,37 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
     def _by_inner(
         self, call: Call, within: Any, opts: Any, inner: Inner, made: Sequence[Tensor], redop: Any, told: str
     ) -> Any:
-        name = within.name()
+        name, number = within.name(), self._number
         note = tally.note(call.collective, name, call.size_bytes)
-        if redop is None or op_of(redop) != "avg" or name != "gloo":
-            return Passed(inner(within, opts), f"{told} on {name}", note)
-        opts.reduceOp = dist.ReduceOp.SUM  # Gloo knows no averages
-        work = inner(within, opts)
+        copies = _Copies(name == "gloo")
+        averages = name == "gloo" and redop is not None and op_of(redop) == "avg"
+        if averages:
+            opts.reduceOp = dist.ReduceOp.SUM  # not every version of Gloo knows averages
+        work = inner(within, opts, copies)
 
-        def averaged() -> None:
-            work.wait()
-            self._divide(made)
+        def watched() -> AbstractContextManager[None]:
+            return self._lookout.over(f"{told} on {name}", number)
 
-        task = Task(averaged, made, note)
+        if not averages and not copies:
+            return Passed(work, note, self._lookout, watched)
+
+        def finished() -> None:
+            with watched():
+                work.wait()
+            copies.back(made)
+            if averages:
+                self._divide(made)
+
+        task = Task(finished, made, note)
         self._lane.put(task, not getattr(opts, "asyncOp", True))
         return task
 
     def _direct(self, call: Call, opts: Any, work: Callable[[Wire], None], made: Sequence[Tensor]) -> Any:
         """Blocks of several sizes, which neither programs nor Gloo know, are sent one by one."""
         self._number += 1
-        tally.fell(call.collective, "blocks of unequal sizes are sent one by one")
+        tally.fell(call.collective, "blocks may be of unequal sizes: sent one by one")
         told = f"{call.collective} of unequal blocks, {call.kind}"
-        if self._checks:
-            agree(self._inner["cpu"], told, self._ranks)
+        self._agree(told)
         return self._task(call, "one by one", work, made, opts, told)
 
     def _task(
@@ -230,11 +301,8 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
 
         def function() -> None:
             try:
-                work(wire)
-            except RuntimeError as error:
-                raise RuntimeError(
-                    f"{error}{blame(self._store, number, told, self._me, self._ranks)}"
-                ) from error
+                with self._lookout.over(told, number):
+                    work(wire)
             finally:
                 for peer, seconds in waited.items():
                     tally.waited(self._ranks[peer], seconds)
@@ -245,7 +313,7 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
 
     def _divide(self, made: Sequence[Tensor]) -> None:
         for tensor in made:
-            whole = not tensor.is_floating_point()
+            whole = not tensor.is_floating_point() and not tensor.is_complex()
             tensor.copy_(torch.div(tensor, self._n, rounding_mode="trunc" if whole else None))
 
     # ---- what is no collective of data
@@ -259,29 +327,38 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
         self._lane.drain()
         note = tally.note("barrier", "gloo", 0)
         work = self._inner["cpu"].barrier(opts or c10d.BarrierOptions())
-        return Passed(work, f"barrier of ranks {', '.join(map(str, self._ranks))}", note)
+        return Passed(
+            work, note, self._lookout, lambda: self._lookout.over(f"barrier of ranks {self._names()}")
+        )
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier whose error names the ranks that did not come. Torch's function of this name refuses our groups."""
+        self._lane.drain()
+        self._inner["cpu"].monitored_barrier(timeout, wait_all_ranks)
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        work = self._message("send", tensors, tag)(tensors, peer, tag)
-        return self._passed("send", tensors, work, f"send to rank {self._ranks[peer]}")
+        return self._message("send", tensors, tag, f"send to rank {self._ranks[peer]}", [peer])
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
-        work = self._message("recv", tensors, tag)(tensors, peer, tag)
-        return self._passed("recv", tensors, work, f"receive from rank {self._ranks[peer]}")
+        return self._message("recv", tensors, tag, f"receive from rank {self._ranks[peer]}", [peer])
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
-        work = self._message("recv_anysource", tensors, tag)(tensors, tag)
-        return self._passed("recv", tensors, work, "receive from any rank")
+        return self._message("recv_anysource", tensors, tag, "receive from any rank", [])
 
-    def _message(self, name: str, tensors: Any, tag: int) -> Any:
-        if not 0 <= tag < FIRST_TAG:
-            raise ValueError(f"tag {tag}: would be 0 to {FIRST_TAG - 1}; those above are the schedules'")
-        return getattr(self._on(tensors[0]), name)
-
-    def _passed(self, word: str, tensors: Any, work: Any, what: str) -> Passed:
+    def _message(self, name: str, tensors: Any, tag: int, what: str, peers: list[int]) -> Passed:
+        if not 0 <= tag < OWN_TAG:
+            raise ValueError(f"tag {tag}: would be 0 to {OWN_TAG - 1}; those above are the schedules'")
+        within = self._on(tensors[0])
         size_bytes = sum(t.numel() * t.element_size() for t in tensors)
-        note = tally.note(word, self._on(tensors[0]).name(), size_bytes)
-        return Passed(work, f"{what}, {size_bytes} bytes", note)
+        told = f"{what}, {size_bytes} bytes"
+
+        def watched() -> AbstractContextManager[None]:
+            return self._lookout.over(told, peers=peers or None)
+
+        with watched():
+            work = getattr(within, name)(tensors, *peers, tag)
+        note = tally.note(name.removesuffix("_anysource"), within.name(), size_bytes)
+        return Passed(work, note, self._lookout, watched)
 
     def shutdown(self) -> None:
         """What was given is still done; then the thread ends."""

@@ -2,13 +2,14 @@
 
 SYNTH_BACKEND   auto (what the table says, else the library's algorithm, else the wrapped back end), synth (our
                 algorithms wherever they can), or gloo (the wrapped back end, whatever its name)
-SYNTH_LIBRARY   a library's folder: its algorithms come before the built-in ones
+SYNTH_LIBRARY   a library's folder, or one MSCCL XML: its algorithms come before the built-in ones
 SYNTH_TABLE     a JSON file of what was measured to be fastest
 
 A table is {"format": "synth-choice-1", "machine": NAME, "rows": [row, …]}; the first row that fits a call is taken:
 
     collective  allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter
     ranks       size of the group
+    group       the ranks of the group, as the whole job numbers them; null or not there: any so many
     type        torch's name, such as float32; null: any
     min_bytes, max_bytes    message sizes, both inclusive, max_bytes null where there is no end
     backend     gloo or synth
@@ -30,7 +31,7 @@ from typing import NamedTuple
 from emit.check import check
 from emit.index import Entry, load_index
 from emit.msccl_read import read_msccl
-from emit.program import Program
+from emit.program import ROOTED, Program
 from runtime.built_in import built_in, names, usual
 from synth.stored_columns import json_object, origin_of
 from topologies.errors import InputError
@@ -39,7 +40,7 @@ from topologies.fields import Fields
 log = logging.getLogger("synth.torch")
 BACKENDS = ("auto", "synth", "gloo")
 FORMAT = "synth-choice-1"
-FIELDS = ("collective", "ranks", "type", "min_bytes", "max_bytes", "backend", "algorithm")
+FIELDS = ("collective", "ranks", "group", "type", "min_bytes", "max_bytes", "backend", "algorithm")
 
 
 class Call(NamedTuple):
@@ -50,6 +51,13 @@ class Call(NamedTuple):
     kind: str
     ranks: tuple[int, ...]
     root: int = 0
+
+
+class Way(NamedTuple):
+    """A back end, and with synth the name of an algorithm or None for the usual one."""
+
+    backend: str
+    algorithm: str | None = None
 
 
 class Choice(NamedTuple):
@@ -70,12 +78,14 @@ class Row:
     max_bytes: int | None
     backend: str
     algorithm: str | None
+    group: tuple[int, ...] | None = None
 
     def fits(self, call: Call) -> bool:
         """Whether it is for this call."""
         return (
             self.collective == call.collective
             and self.ranks == len(call.ranks)
+            and self.group in (None, call.ranks)
             and self.kind in (None, call.kind)
             and self.min_bytes <= call.size_bytes
             and (self.max_bytes is None or call.size_bytes <= self.max_bytes)
@@ -104,12 +114,33 @@ def load_table(path: str | Path) -> list[Row]:
     return [_row(Fields(row, "", f"{origin}: row {i}")) for i, row in enumerate(rows, 1)]
 
 
+def _entries(library: Path) -> list[Entry]:
+    """Of a library's index; of one file as if it were a library's only one, for all sizes."""
+    if library.suffix != ".xml" or library.is_dir():
+        return load_index(library)
+    program = read_msccl(library)
+    group = tuple(range(program.nranks))
+    root = program.root if program.collective in ROOTED else None
+    return [
+        Entry(
+            program.collective, "", program.nranks, group, (), root, library.name, "executor-nccl", program.protocol,
+            program.inplace, 0, None, None, None, library.parent, {},
+        )
+    ]  # fmt: skip
+
+
 def _row(table: Fields) -> Row:
     table.only(FIELDS)
 
     def text(key: str) -> str | None:
         return None if table.values.get(key) is None else table.string(key)
 
+    ranks = table.integer("ranks", 1, 1 << 30)
+    group = table.values.get("group")
+    if group is not None and (
+        not isinstance(group, list) or not all(type(r) is int for r in group) or len(group) != ranks
+    ):
+        table.fail("group", f"must be null or the numbers of {ranks} ranks")
     low = table.integer("min_bytes", 0, 1 << 62)
     backend = table.string("backend")
     if backend not in BACKENDS[1:]:
@@ -117,12 +148,13 @@ def _row(table: Fields) -> Row:
     high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)
     return Row(
         table.string("collective"),
-        table.integer("ranks", 1, 1 << 30),
+        ranks,
         text("type"),
         low,
         high,
         backend,
         text("algorithm"),
+        None if group is None else tuple(group),
     )
 
 
@@ -137,9 +169,9 @@ class Chooser:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise InputError(f"SYNTH_BACKEND={self.backend}: would be one of {', '.join(BACKENDS)}")
-        self.entries: list[Entry] = [] if self.library is None else load_index(self.library)
+        self.entries = [] if self.library is None else _entries(self.library)
         self.rows = [] if self.table is None else load_table(self.table)
-        self._made: dict[tuple[str, Call], Choice] = {}
+        self._made: dict[tuple[Way, Call], Choice] = {}
         self._programs: dict[str, Program] = {}
 
     @classmethod
@@ -159,18 +191,29 @@ class Chooser:
         rows = [tuple(vars(row).values()) for row in self.rows]
         return json.dumps([self.backend, listed, rows])
 
-    def choose(self, call: Call, backend: str | None = None) -> Choice:
-        """For one call; `backend` overrules SYNTH_BACKEND."""
-        key = (backend or self.backend, call)
+    def choose(self, call: Call, way: Way | None = None) -> Choice:
+        """For one call; `way` overrules SYNTH_BACKEND."""
+        key = (way or Way(self.backend), call)
         if key not in self._made:
             self._made[key] = self._chosen(*key)
         return self._made[key]
 
-    def _chosen(self, backend: str, call: Call) -> Choice:
+    def ways(self, call: Call) -> list[Way]:
+        """Everything that can serve a call: the wrapped back end, the library's algorithms, the built-in ones."""
+        listed = [e for exactly in (True, False) for e in self._entries(call, exactly)]
+        known = [Path(e.file).stem for e in listed if self._read(e).collective == call.collective]
+        known += names(call.collective, len(call.ranks))
+        return [Way("gloo"), *(Way("synth", name) for name in dict.fromkeys(known))]
+
+    def _chosen(self, way: Way, call: Call) -> Choice:
+        backend = way.backend
         if len(call.ranks) < 2:
             return Choice(None, "a group of one")
         if backend == "gloo":
             return Choice(None, "asked for")
+        if way.algorithm is not None:
+            program = self._named(call, way.algorithm)
+            return Choice(program, "asked for" if program else f"algorithm {way.algorithm} is not there")
         if backend == "auto":
             row = next((row for row in self.rows if row.fits(call)), None)
             if row is not None and row.backend == "gloo":
@@ -202,23 +245,27 @@ class Chooser:
         return built_in(call.collective, chosen, ranks, call.root)
 
     def _of_library(self, call: Call, name: str | None) -> Program | None:
-        """Made for these very ranks before made for as many; in the index's order."""
+        """Made for these very ranks before made for as many; in the index's order. A name is taken at any size."""
         for exactly in (True, False):
-            for entry in self.entries:
-                if (
-                    entry.collective == call.collective
-                    and entry.nranks == len(call.ranks)
-                    and not entry.relays
-                    and entry.target != "mscclpp"
-                    and (entry.group == call.ranks) == exactly
-                    and (entry.root is None or entry.group.index(entry.root) == call.root)
-                    and entry.serves(call.size_bytes)
-                    and name in (None, Path(entry.file).stem)
-                ):
+            for entry in self._entries(call, exactly):
+                if Path(entry.file).stem == name or (name is None and entry.serves(call.size_bytes)):
                     program = self._read(entry)
                     if program.collective == call.collective and program.nranks == len(call.ranks):
                         return program
         return None
+
+    def _entries(self, call: Call, exactly: bool) -> list[Entry]:
+        """Those that compute what is called, `exactly`: of these ranks; else of as many others."""
+        return [
+            entry
+            for entry in self.entries
+            if entry.collective == call.collective
+            and entry.nranks == len(call.ranks)
+            and not entry.relays
+            and entry.target != "mscclpp"
+            and (entry.group == call.ranks) == exactly
+            and (entry.root is None or entry.group.index(entry.root) == call.root)
+        ]
 
     def _read(self, entry: Entry) -> Program:
         if entry.file not in self._programs:

@@ -1,11 +1,9 @@
-"""Ranks that compare notes: before calls where that was asked for, and after a call that failed."""
+"""Ranks that compare notes: what their choices depend on, and before calls, where that was asked for, the calls."""
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch
@@ -13,7 +11,6 @@ import torch
 from topologies.errors import InputError
 
 _ROOM = 200  # bytes of a call's description
-_PATIENCE_S = 2.0  # for the others' word after a failure
 
 
 def _gathered(inner: Any, mine: Any, size: int) -> list[Any]:
@@ -58,28 +55,3 @@ def _compare(calls: dict[int, str]) -> None:
             raise RuntimeError(
                 f"rank {rank} calls {call}, rank {first} calls {calls[first]}: would be the same on all ranks"
             )
-
-
-def blame(store: Any, number: int, told: str, rank: int, ranks: Sequence[int]) -> str:
-    """What the others say about a call that failed here: who calls something else, who says nothing; or "".
-
-    number: of the call. told: what this rank calls. rank: this one's place in `ranks`.
-    """
-    calls = {ranks[rank]: told}
-    with suppress(Exception):  # the store can be gone with the rank that kept it
-        store.set(f"failed/{number}/{rank}", told)
-        end = time.monotonic() + _PATIENCE_S
-        silent = [other for other in range(len(ranks)) if other != rank]
-        while silent and time.monotonic() < end:
-            for other in list(silent):
-                if store.check([f"failed/{number}/{other}"]):
-                    calls[ranks[other]] = store.get(f"failed/{number}/{other}").decode()
-                    silent.remove(other)
-            time.sleep(0.05)
-        try:
-            _compare(dict(sorted(calls.items())))
-        except RuntimeError as error:
-            return f"; {error}"
-        if silent:
-            return f"; no word of rank {', '.join(str(ranks[other]) for other in silent)}"
-    return ""

@@ -34,7 +34,7 @@ class Rooted(Calls):
             tensors,
             opts,
             own,
-            lambda inner, o: inner.broadcast(tensors, o),
+            lambda inner, o, c: inner.broadcast(c(tensors), o),
             tensors,
             count,
         )
@@ -56,7 +56,7 @@ class Rooted(Calls):
             tensors,
             opts,
             own,
-            lambda inner, o: inner.reduce(tensors, o),
+            lambda inner, o, c: inner.reduce(c(tensors), o),
             made,
             count,
             opts.reduceOp,
@@ -82,7 +82,7 @@ class Rooted(Calls):
             [tensor, *into],
             opts,
             own,
-            lambda inner, o: inner.gather(outputs, inputs, o),
+            lambda inner, o, c: inner.gather([c(into)] if into else [], c(inputs), o),
             into,
             count,
         )
@@ -105,7 +105,7 @@ class Rooted(Calls):
             [out, *parts],
             opts,
             own,
-            lambda inner, o: inner.scatter(outputs, inputs, o),
+            lambda inner, o, c: inner.scatter(c(outputs), [c(parts)] if parts else [], o),
             [out],
             count,
         )

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
@@ -17,6 +16,7 @@ from emit.goal import goal_for
 from emit.program import RECEIVES
 from runtime.layout import Layout
 from runtime.own_part import AHEAD, Act, Part, lengths_of
+from runtime.torch_lost import Vain, plain
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any  # torch's; there need be no torch where types are checked
@@ -92,11 +92,9 @@ class Wire:
             self.waited[peer] = self.waited.get(peer, 0.0) + time.perf_counter() - start
         return values
 
-    def _lost(self, peer: int, word: str, error: RuntimeError) -> RuntimeError:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return RuntimeError(
-            f"{self.what}: rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]} in vain: {reason}"
-        )
+    def _lost(self, peer: int, word: str, error: RuntimeError) -> Vain:
+        both = f"rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]}"
+        return Vain(f"{self.what}: {both} in vain: {plain(error)}", peer)
 
 
 def exchange(wire: Wire, out: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
@@ -194,10 +192,23 @@ class _Pace:
             self._change.wait_for(lambda: self._stopped or self._done.get(at[0], -1) >= at[1])
             return not self._stopped
 
+    def is_over(self, at: tuple[int, int]) -> bool:
+        with self._change:
+            return self._done.get(at[0], -1) >= at[1]
+
     def stop(self) -> None:
         with self._change:
             self._stopped = True
             self._change.notify_all()
+
+
+@dataclass
+class _Block:
+    """What is left of a threadblock: acts, receives that are posted, acts whose receives are not."""
+
+    acts: deque[Act]
+    posted: deque[tuple[Any, Tensor, int] | None] = field(default_factory=deque)
+    coming: deque[Act] = field(default_factory=deque)
 
 
 class _Run:
@@ -214,56 +225,77 @@ class _Run:
 
     def go(self) -> None:
         acts = self.part.acts
-        blocks: dict[int, list[Act]] = {}
+        blocks: dict[int, _Block] = {}
         for act in acts:
-            blocks.setdefault(act.at[0], []).append(act)
+            blocks.setdefault(act.at[0], _Block(deque())).acts.append(act)
         if self.longest * self.like.element_size() < _THREADS_FROM or len(blocks) < 2:
-            self._walk(acts, None)
+            self._walk(self._ready(_Block(deque(acts))), None)
         else:
-            self._side_by_side(list(blocks.values()))
+            self._side_by_side(blocks)
         for begun in self.sent:
             self.wire.finish(begun, "sends to")
 
-    def _side_by_side(self, blocks: list[list[Act]]) -> None:
-        """A thread a threadblock: none waits for a slow link but those that the program says must."""
+    def _side_by_side(self, blocks: dict[int, _Block]) -> None:
+        """A thread a threadblock: none waits for a slow link but those that the program says must.
+
+        What need not wait is done before, in the order of all acts, or the first messages would leave in the order in
+        which threads happen to start.
+        """
         faults: list[BaseException] = []
         pace = _Pace()
+        ready = {tb: self._ready(block) for tb, block in blocks.items()}
+        waits: set[int] = set()
+        for act in self.part.acts:
+            tb = act.at[0]
+            if tb in waits or act.op in RECEIVES or not (act.after is None or pace.is_over(act.after)):
+                waits.add(tb)
+                continue
+            self._act(ready[tb], pace)
 
-        def walk(acts: list[Act]) -> None:
+        def walk(block: _Block) -> None:
             try:
-                self._walk(acts, pace)
+                self._walk(block, pace)
             except BaseException as error:
                 faults.append(error)
                 pace.stop()
 
-        threads = [threading.Thread(target=walk, args=(acts,), daemon=True) for acts in blocks[1:]]
+        first, *others = (ready[tb] for tb in waits) if waits else (_Block(deque()),)
+        threads = [threading.Thread(target=walk, args=(block,), daemon=True) for block in others]
         for thread in threads:
             thread.start()
-        walk(blocks[0])
+        walk(first)
         for thread in threads:
             thread.join()
         if faults:
             raise faults[0]
 
-    def _walk(self, acts: Sequence[Act], pace: _Pace | None) -> None:
+    def _ready(self, block: _Block) -> _Block:
+        """Post its first receives."""
+        block.coming = deque(act for act in block.acts if act.op in RECEIVES)
+        while block.coming and len(block.posted) < AHEAD:
+            block.posted.append(self._post(block.coming.popleft()))
+        return block
+
+    def _walk(self, block: _Block, pace: _Pace | None) -> None:
         """Do acts in their order; `pace`: and tell when each is over, and wait for others' where they must be."""
-        coming = iter([act for act in acts if act.op in RECEIVES])
-        posted = deque(self._post(act) for act in islice(coming, AHEAD))
-        for act in acts:
-            if pace is not None and act.after is not None and not pace.wait(act.after):
+        while block.acts:
+            after = block.acts[0].after
+            if pace is not None and after is not None and not pace.wait(after):
                 return
-            came: Tensor | None = None
-            if act.op in RECEIVES:
-                begun = posted.popleft()
-                came = self.wire.finish(begun) if begun is not None else self.like.new_empty(0)
-            if act.op != "nop":
-                self._do(act, came)
-            if pace is not None:
-                pace.over(act.at)
-            if act.op in RECEIVES:
-                following = next(coming, None)
-                if following is not None:
-                    posted.append(self._post(following))
+            self._act(block, pace)
+
+    def _act(self, block: _Block, pace: _Pace | None) -> None:
+        act = block.acts.popleft()
+        came: Tensor | None = None
+        if act.op in RECEIVES:
+            begun = block.posted.popleft()
+            came = self.wire.finish(begun) if begun is not None else self.like.new_empty(0)
+        if act.op != "nop":
+            self._do(act, came)
+        if pace is not None:
+            pace.over(act.at)
+        if act.op in RECEIVES and block.coming:
+            block.posted.append(self._post(block.coming.popleft()))
 
     def _post(self, act: Act) -> tuple[Any, Tensor, int] | None:
         """Receive early, where possible to where it belongs; None where there is nothing to come."""

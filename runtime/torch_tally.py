@@ -72,13 +72,11 @@ class Tally:
     def text(self) -> str:
         """A table, the reasons, and for whom this rank waited longest."""
         with self._lock:
-            rows = [("collective", "ran on", "calls", "MiB", "mean ms", "longest ms")]
+            rows = [("collective", "ran on", "calls", "KiB", "mean ms", "longest ms")]
             for (collective, by), line in sorted(self._lines.items()):
                 mean = f"{line.seconds / line.ended * 1e3:.3f}" if line.ended else "-"
                 longest = f"{line.longest * 1e3:.3f}" if line.ended else "-"
-                rows.append(
-                    (collective, by, str(line.calls), f"{line.size_bytes / 2**20:.2f}", mean, longest)
-                )
+                rows.append((collective, by, str(line.calls), f"{line.size_bytes / 1024:.1f}", mean, longest))
             wide = [max(len(row[k]) for row in rows) for k in range(6)]
             lines = [
                 "  ".join(

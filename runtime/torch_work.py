@@ -8,13 +8,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed import Work
 
+from runtime.torch_lost import Lookout
+
 Note = Callable[[float], None]  # seconds that something took
+Watched = Callable[[], AbstractContextManager[None]]
 
 
 class Task(Work):  # type: ignore[misc]
@@ -27,7 +31,9 @@ class Task(Work):  # type: ignore[misc]
         super().__init__()
         self._function: Callable[[], None] | None = function
         self._made, self._note = list(made), note
-        self._future: Any = torch.futures.Future()
+        self._end: Any = torch.futures.Future()
+        # set_exception would do for Python only: torch's own code (DDP) takes the exception for a result, and crashes
+        self._future = self._end.then(self._outcome)
         self._over = threading.Event()
         self._error: Exception | None = None
 
@@ -42,10 +48,12 @@ class Task(Work):  # type: ignore[misc]
         self._function = None
         self._note(time.perf_counter() - start)
         self._over.set()
-        if self._error is None:
-            self._future.set_result(self._made)
-        else:
-            self._future.set_exception(self._error)
+        self._end.set_result(None)
+
+    def _outcome(self, _: Any) -> list[Any]:
+        if self._error is not None:
+            raise self._error
+        return self._made
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Until it is over. Raises what it raised, or RuntimeError when the time is up first."""
@@ -76,24 +84,32 @@ class Task(Work):  # type: ignore[misc]
 
 
 class Passed(Work):  # type: ignore[misc]
-    """The wrapped back end's work: its time is noted when it is waited for, and `what` stands before its errors."""
+    """The wrapped back end's work: its time is noted when it is waited for.
 
-    def __init__(self, inner: Any, what: str, note: Note) -> None:
+    watched: what its errors are raised in, to say who was lost; it is looked after from now on.
+    """
+
+    def __init__(self, inner: Any, note: Note, lookout: Lookout, watched: Watched) -> None:
         super().__init__()
-        self._inner, self._what, self._note = inner, what, note
+        self._inner, self._note, self._lookout, self._watched = inner, note, lookout, watched
         self._start = time.perf_counter()
         self._noted = False
+        lookout.begin(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As the inner's. Raises RuntimeError."""
         try:
-            done = self._inner.wait() if timeout is None else self._inner.wait(timeout)
-        except RuntimeError as error:
-            raise RuntimeError(f"{self._what}: {error}") from error
+            with self._watched():
+                done = self._inner.wait() if timeout is None else self._inner.wait(timeout)
+        finally:
+            self._lookout.end(self)
+        self._took()
+        return bool(done)
+
+    def _took(self) -> None:
         if not self._noted:
             self._noted = True
             self._note(time.perf_counter() - self._start)
-        return bool(done)
 
     def is_completed(self) -> bool:
         return bool(self._inner.is_completed())
@@ -108,7 +124,17 @@ class Passed(Work):  # type: ignore[misc]
         return self._inner.result()
 
     def get_future(self) -> Any:
-        return self._inner.get_future()
+        """The inner's, which also notes its time and says who was lost."""
+        return self._inner.get_future().then(self._over)
+
+    def _over(self, future: Any) -> Any:
+        try:
+            with self._watched():
+                values = future.value()
+        finally:
+            self._lookout.end(self)
+        self._took()
+        return values
 
     def source_rank(self) -> int:
         return int(self._inner.source_rank())
@@ -155,6 +181,7 @@ class Together(Work):  # type: ignore[misc]
 
 
 _PATIENCE_S = 2.0  # for a thread that is to end
+_LETTING_GO_S = 0.05  # Gloo's threads drop a call's tensors after it is over, and need the interpreter for it
 _lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
 
 
@@ -163,13 +190,15 @@ def _stop_all() -> None:
     """A thread that lives on while the interpreter ends can take the process down with it."""
     for lane in list(_lanes):
         lane.stop()
+    if _lanes:
+        time.sleep(_LETTING_GO_S)
 
 
 class Lane:
     """One thread for the tasks of a group, in the order they were given: the same on all ranks."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._last: Task | None = None
         self._thread: threading.Thread | None = None
@@ -177,13 +206,21 @@ class Lane:
         _lanes.add(self)
 
     def put(self, task: Task, wait: bool) -> None:
-        """Run it after those before it. wait: the caller waits anyway, so do it here where none is under way."""
+        """Run it after those before it. wait: the caller waits anyway, so do it here where none is under way.
+
+        Raises RuntimeError where it would be waited for by the very thread that is to run it.
+        """
         with self._order:
             if wait and (self._last is None or self._last.is_completed()):
                 self._last = task
             else:
+                if wait and threading.current_thread() is self._thread:
+                    raise RuntimeError(
+                        f"{self.name}: called and waited for in a callback of an earlier call, while a later one waits"
+                        " for its turn: would stand still"
+                    )
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                    self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
                     self._thread.start()
                 self._last = task
                 self._tasks.put(task)

@@ -17,6 +17,7 @@ from synth.cli_report import report
 from synth.cli_search import commands
 from synth.cli_simulate import simulate
 from synth.cli_topologies import topo
+from synth.cli_tune import calibrate, tune
 from topologies.errors import InputError
 
 
@@ -64,7 +65,20 @@ def cli() -> None:
     """
 
 
-for _command in (*commands(), topo, prove, simulate, compile_, lower_, optimize, bench, report, convert):
+for _command in (
+    *commands(),
+    topo,
+    prove,
+    simulate,
+    compile_,
+    lower_,
+    optimize,
+    bench,
+    tune,
+    calibrate,
+    report,
+    convert,
+):
     cli.add_command(_command)
 
 

@@ -31,8 +31,8 @@ def main() -> None:
         optimizer.step()
         mean = loss.detach().clone()
         dist.all_reduce(mean, dist.ReduceOp.AVG)
-        if rank == 0 and step % 50 == 49:
-            print(f"step {step + 1}: loss {mean.item():.4f}, mean of {ranks} ranks", flush=True)
+        if rank == 0 and (step == 0 or step % 50 == 49):
+            print(f"step {step + 1:3}: loss {mean.item():7.4f}, mean of {ranks} ranks", flush=True)
     if rank == 0:
         synth.summary()
     dist.destroy_process_group()

@@ -52,7 +52,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
-        env=dict(os.environ, PATH=path),
+        env=dict(os.environ, PATH=path, OMP_NUM_THREADS="1"),  # torchrun says so where it is not set
         capture_output=True,
         text=True,
         timeout=150,

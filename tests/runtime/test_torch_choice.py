@@ -13,7 +13,7 @@ import pytest
 from emit.index import index_text
 from emit.msccl import write_msccl
 from runtime.built_in import built_in, names
-from runtime.torch_choice import Call, Chooser, load_table
+from runtime.torch_choice import Call, Chooser, Way, load_table
 from topologies.errors import InputError
 
 CALL = Call("allreduce", 4096, "float32", (0, 1, 2, 3))
@@ -67,7 +67,7 @@ def test_rows_of_a_table_in_their_order(tmp_path: Path) -> None:
     ]
     assert chooser.choose(CALL._replace(kind="int64")).program is None
     assert chooser.choose(CALL._replace(ranks=(0, 1))).program is None
-    assert chooser.choose(CALL, "gloo").reason == "asked for"
+    assert chooser.choose(CALL, Way("gloo")).reason == "asked for"
 
 
 def test_a_library_serves_its_ranks_and_sizes(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_library_serves_its_ranks_and_sizes(tmp_path: Path) -> None:
     assert served.name == "allpairs"
     assert chooser.choose(CALL._replace(size_bytes=8193)).program is None
     assert chooser.choose(CALL._replace(collective="allgather")).program is None
-    assert chooser.choose(CALL._replace(collective="allgather"), "synth").reason == "built in"
+    assert chooser.choose(CALL._replace(collective="allgather"), Way("synth")).reason == "built in"
 
 
 def test_a_faulty_file_of_a_library_is_refused(tmp_path: Path) -> None:
@@ -140,3 +140,38 @@ def test_what_the_environment_names(tmp_path: Path) -> None:
     one = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path, {}))})
     other = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path, {"max_bytes": 4}))})
     assert one.said != other.said
+
+
+def test_an_algorithm_that_was_named(tmp_path: Path) -> None:
+    chooser = Chooser("gloo", library=library(tmp_path, group=(0, 1, 2, 3)))
+    ways = chooser.ways(CALL)
+    assert ways[0] == Way("gloo")
+    for way in ways[1:]:
+        program = chooser.choose(CALL._replace(size_bytes=1 << 40), way).program
+        assert program is not None
+        assert (program.collective, program.nranks) == ("allreduce", 4)
+    assert len(ways) == 2 + len(names("allreduce", 4))
+    assert chooser.choose(CALL, Way("synth", "none")).reason == "algorithm none is not there"
+    assert chooser.ways(CALL._replace(ranks=(0, 1, 2)))[1:] == [
+        Way("synth", n) for n in names("allreduce", 3)
+    ]
+
+
+def test_one_file_is_a_library(tmp_path: Path) -> None:
+    (tmp_path / "mine.xml").write_text(write_msccl(built_in("allgather", "ring", 3)))
+    chooser = Chooser("synth", library=tmp_path / "mine.xml")
+    call = Call("allgather", 1 << 20, "float32", (0, 1, 2))
+    assert chooser.choose(call).reason == "in the library"
+    assert Way("synth", "mine") in chooser.ways(call)
+    assert chooser.choose(call._replace(ranks=(0, 1))).reason == "built in"
+    with pytest.raises(InputError, match=r"there\.xml"):
+        Chooser(library=tmp_path / "there.xml")
+
+
+def test_a_row_for_one_group_only(tmp_path: Path) -> None:
+    chooser = Chooser(table=table(tmp_path, {"group": [0, 2, 4, 6], "algorithm": "ring"}))
+    assert chooser.choose(CALL._replace(ranks=(0, 2, 4, 6))).reason == "by the table"
+    assert chooser.choose(CALL).program is None
+    for wrong in ([0, 1], [0, 1, 2, "3"], 5):
+        with pytest.raises(InputError, match="group"):
+            load_table(table(tmp_path, {"group": wrong}))

@@ -1,0 +1,85 @@
+"""A command run as several processes of this machine, each a rank of one torch.distributed job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+_PATIENCE_S = 5.0  # for the others, once one has failed
+
+
+def of_a_job() -> bool:
+    """Whether this process is a rank already, started by torchrun or by `started`."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def started(ranks: int, words: Sequence[str]) -> int:
+    """Run `synth WORDS` as so many ranks; the exit code of the first that failed, or 0.
+
+    Only rank 0 is heard, unless another fails first: then that one's last line is. Ctrl-C is passed on to rank 0, which
+    has a few seconds for what it wants to keep.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    about = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+             "MASTER_PORT": str(port), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # fmt: skip
+    said = [tempfile.TemporaryFile() for _ in range(1, ranks)]  # noqa: SIM115 - closed below
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "synth.cli", *words],
+            env=os.environ | about | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=None if rank == 0 else subprocess.DEVNULL,
+            stderr=None if rank == 0 else said[rank - 1],
+            start_new_session=True,  # Ctrl-C is for this process, which tells rank 0
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        failed = _first_failed(processes)
+        if failed is None:
+            return 0
+        _ended(processes)
+        if failed and processes[0].returncode <= 0:  # rank 0 did not say why
+            said[failed - 1].seek(0)
+            last = said[failed - 1].read().decode("utf-8", "replace").strip().splitlines()
+            code = processes[failed].returncode
+            print(last[-1] if last else f"synth: rank {failed} ended with exit code {code}", file=sys.stderr)
+        return abs(int(processes[failed].returncode))
+    except KeyboardInterrupt:
+        processes[0].send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            processes[0].wait(_PATIENCE_S)
+        return 130
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        for file in said:
+            file.close()
+
+
+def _first_failed(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
+    """The rank that first ended with an error; None when all have ended well."""
+    while True:
+        codes = [process.poll() for process in processes]
+        for rank, code in enumerate(codes):
+            if code:
+                return rank
+        if all(code == 0 for code in codes):
+            return None
+        time.sleep(0.05)
+
+
+def _ended(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Give those that are left a while to say their error, too."""
+    until = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until and any(process.poll() is None for process in processes):
+        time.sleep(0.05)
