@@ -24,6 +24,7 @@ results: .venv/.installed
 gpu: .venv/.installed-dev
 	$(BIN)/python -m pytest tests/runtime/test_gpu.py
 	$(BIN)/python results/gpu.py
+	$(BIN)/python results/emulated.py
 
 clean:
 	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

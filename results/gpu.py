@@ -1,8 +1,9 @@
-"""The GPU interpreter on the GPU of this machine: tests, bandwidth, latency as a graph.
+"""The GPU interpreter on the GPUs of this machine: tests, bandwidth, latency as a graph, several GPUs.
 
     python results/gpu.py [--largest 256M-in-bytes]
 
 makes gpu-NAME.md, NAME the GPU's. Needs CuPy and a GPU; without them it ends with one line and writes nothing.
+emulated.py beside it is the same for networks that a GPU takes the time of.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from emit.compile import compiled
 from emit.program import FIFO_DEPTH, Program
 from emit.script_file import load_script
 from runtime.bench import measured
-from runtime.gpu import GpuExecutor, Launch, cupy
+from runtime.cuda import cupy
+from runtime.gpu import GpuExecutor, Launch
 from topologies.errors import InputError
 
 EXAMPLES = HERE.parent / "examples"
@@ -38,6 +40,7 @@ CASES = (
     ("halving_doubling", "instances=4"),
 )
 SMALL = 8 << 10
+CHECKED = 1 << 20  # bytes of the messages whose results are looked at
 TIMES = 20
 
 
@@ -82,6 +85,26 @@ def prepared(cp: Any, made: GpuExecutor, size_bytes: int) -> Launch:
     assert launch is not None
     launch.kept = (*launch.kept, buffers)
     return launch
+
+
+def over_several(largest: int, count: int) -> str:
+    """All-reduce with the ranks spread over GPUs of this process, 2 and as many as there are."""
+    rows: list[list[object]] = []
+    for number in sorted({2, min(count, RANKS)}):
+        for title, program in programs():
+            try:
+                made = GpuExecutor(program, devices=range(number))
+                small = measured(program, None, CHECKED, "float", "sum", executor=made)
+                row = measured(program, None, largest, "float", "sum", executor=made)
+            except InputError as error:
+                rows.append([number, title, str(error), "", ""])
+                continue
+            side = row.inplace or row.apart
+            assert side is not None
+            rows.append(
+                [number, title, small.wrong + row.wrong, f"{side.time_us:.1f}", f"{row.busbw(side):.1f}"]
+            )
+    return grid(["GPUs", "algorithm", "#wrong", f"Simple, {largest} B, µs", "busbw, GB/s"], rows)
 
 
 def as_graph_us(cp: Any, launch: Launch) -> float:
@@ -132,7 +155,7 @@ def main() -> None:
         try:
             simple, ll = executor(program, "Simple"), executor(program, "LL")
             wrong = sum(
-                measured(program, None, 1 << 20, "float", "sum", executor=e).wrong for e in (simple, ll)
+                measured(program, None, CHECKED, "float", "sum", executor=e).wrong for e in (simple, ll)
             )
             launch = prepared(cp, simple, asked.largest)
             large = timed_us(cp, launch.go)
@@ -147,6 +170,7 @@ def main() -> None:
         rows.append([title, wrong, f"{large:.1f}", f"{least / large / 1e3:.0f}", f"{share:.0%}",
                      f"{short:.2f}"])  # fmt: skip
     sanitizer = shutil.which("compute-sanitizer")
+    count = int(cp.cuda.runtime.getDeviceCount())
     parts = [
         f"GPU: {name}. All-reduce of float32, {RANKS} ranks on it, in place. Copy rate of the GPU (read and written):"
         f" {rate:.0f} GB/s. *Moved*: every input read once and every output written once, {least} bytes, over the"
@@ -162,6 +186,9 @@ def main() -> None:
             ],
             rows,
         ),
+        over_several(asked.largest, count)
+        if count > 1
+        else "There is one GPU here: none was spread over several.",
         f"Tests on the GPU: {tests(None)}.",
         f"Under compute-sanitizer: {tests(sanitizer)}."
         if sanitizer

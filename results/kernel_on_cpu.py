@@ -78,6 +78,7 @@ def main() -> None:
                 "launches": rng.randint(1, 2),
                 "slot_bytes": rng.choice([128, 400, 4096]),
                 "depth": FIFO_DEPTH[program.protocol],
+                "devices": rng.randint(1, min(3, program.nranks)),
             }
             number += 1
             tally = counts[protocol]
@@ -107,7 +108,8 @@ def main() -> None:
     text = (
         f"{number} programs of seed {asked.seed}, drawn from {len(rights)} right ones, half of them changed in one"
         " place; each with a random type, reduction, size, slot size, one or two threads a block, one or two"
-        " launches on the same slots, out of place and in place as it allows. What the check calls right must be"
+        " launches on the same slots, its ranks spread over one to three launches at once (as over so many GPUs),"
+        " out of place and in place as it allows. What the check calls right must be"
         " right on the host and in the kernel, without a report. *racing*: programs in which the check finds a"
         " race, and of how many the sanitizer reports one in the size drawn (where chunks are empty there is"
         " nothing to race for). No GPU took part."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,7 +25,11 @@ _ALONE = frozenset(
 
 
 class Executor(Protocol):
-    """What runs a program: called once for each execution."""
+    """What runs a program: called once for each execution.
+
+    It may have more: `kernel_us`, what the last run took by its own clock; `arrays`, the module whose arrays it wants
+    (NumPy's otherwise); `at(rank)`, a context in which these are made for a rank.
+    """
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
@@ -33,7 +38,10 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Half:
-    """One side of a row, out of place or in place: µs on average, wrong elements in the last run."""
+    """One side of a row, out of place or in place: µs on average, wrong elements in the last run.
+
+    The µs are the executor's own where it has a clock, else wall time.
+    """
 
     time_us: float
     wrong: int
@@ -143,15 +151,26 @@ def _half(
 ) -> Half:
     wanted = goal_of(program, goal, inplace)
     given = [filled(layout, rank, kind, op, seed) for rank in range(program.nranks)]
-    inputs, outputs = _buffers(wanted, layout, kind, inplace)
+    arrays: Any = getattr(runner, "arrays", np)
+    at: Callable[[int], AbstractContextManager[Any]] = getattr(runner, "at", lambda _: nullcontext())
+    inputs, outputs = _buffers(wanted, layout, kind, inplace, arrays, at)
+    kept = []
+    for rank, values in enumerate(given):
+        with at(rank):
+            kept.append(arrays.asarray(values))
     took = 0.0
     for turn in range(warmup + iterations):
-        for mine, values in zip(inputs, given, strict=True):
-            mine[:] = values
+        for rank, (mine, values) in enumerate(zip(inputs, kept, strict=True)):
+            with at(rank):
+                mine[:] = values
         begun = time.perf_counter()
         runner.run(inputs, outputs, kind=kind, op=op)
+        own_us = getattr(runner, "kernel_us", None)
         if turn >= warmup:
-            took += time.perf_counter() - begun
+            took += time.perf_counter() - begun if own_us is None else own_us / 1e6
+    if arrays is not np:
+        back: list[list[Any]] = [list(inputs), list(outputs)]
+        inputs, outputs = ([array.get() for array in side] for side in back)
     if inplace:
         both = [max((i, o), key=len) for i, o in zip(inputs, outputs, strict=True)]
         wrong = wrong_elements(wanted, layout, given, both, both, kind, op)
@@ -160,12 +179,20 @@ def _half(
     return Half(took / iterations * 1e6, wrong)
 
 
-def _buffers(goal: Goal, layout: Layout, kind: str, inplace: bool) -> tuple[list[Array], list[Array]]:
+def _buffers(
+    goal: Goal,
+    layout: Layout,
+    kind: str,
+    inplace: bool,
+    arrays: Any,
+    at: Callable[[int], AbstractContextManager[Any]],
+) -> tuple[list[Array], list[Array]]:
     """Per rank an input and an output, in place one part of the other."""
     inputs: list[Array] = []
     outputs: list[Array] = []
     for rank, shift in enumerate(goal.o_in_i):
-        given, made = (np.zeros(size, dtype=TYPES[kind]) for size in layout.sizes(rank))
+        with at(rank):
+            given, made = (arrays.zeros(size, dtype=TYPES[kind]) for size in layout.sizes(rank))
         if inplace and shift is not None:
             first = abs(shift) // layout.chunks * layout.elements
             if shift <= 0 and len(made) >= len(given):

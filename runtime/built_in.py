@@ -151,6 +151,7 @@ _TO_ROOT: dict[str, dict[str, Callable[[int, int], Script]]] = {
     "gather": {"direct": _gather},
     "scatter": {"direct": _scatter},
 }
+COLLECTIVES = (*_PLAIN, *_TO_ROOT)  # all that torch calls
 
 
 def names(collective: str, ranks: int) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 // What interpreter.cu needs of a GPU: ordered loads and stores, the clock, halves. shim.h is the same for a CPU.
 #pragma once
 
-#ifndef SCOPE
-#define SCOPE "gpu"  // "sys" where several GPUs take part
+#ifdef SEVERAL  // GPUs take part
+#define SCOPE "sys"
+#else
+#define SCOPE "gpu"
 #endif
 #define DEVICE __device__ __forceinline__
 #define LOAD_STORE(type, bits, letter)                                                                   \
@@ -24,7 +26,16 @@
     }
 LOAD_STORE(unsigned, "32", "r")
 LOAD_STORE(unsigned long long, "64", "l")
+LOAD_STORE(long long, "64", "l")
 DEVICE bool claim(unsigned *flag) { return atomicCAS(flag, 0u, 1u) == 0; }
+DEVICE long long add_one(long long *at) { return (long long)atomicAdd((unsigned long long *)at, 1ull); }
+DEVICE void raise_to(long long *at, long long value) { atomicMax(at, value); }
+DEVICE void lock(unsigned *gate) {
+    while (!claim(gate)) __nanosleep(50);
+    __threadfence();
+}
+DEVICE void unlock(unsigned *gate) { store_release(gate, 0u); }
+DEVICE void rest(long long ns) { __nanosleep(ns < 1000 ? unsigned(ns) : 1000u); }
 #define UNROLL _Pragma("unroll")
 DEVICE void relax() {}
 DEVICE long long now_ns() {

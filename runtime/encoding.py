@@ -16,17 +16,19 @@ from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, RECEIVES, SENDS,
 from runtime.layout import Layout, goal_of
 from runtime.numbers import TYPES, Array
 from runtime.ordering import messages_carry_order
+from runtime.pace import SHEET, Pace
 from topologies.errors import InputError
 
 SOURCE = Path(__file__).with_name("interpreter.cu")
+INCLUDED = ("device.h", "elements.h", "pace.h")
 # as the kernel calls them
 TYPE_NAMES = {"float": "float", "half": "Half", "bfloat16": "Bfloat", "double": "double", "int32": "int",
               "int64": "long long"}  # fmt: skip
 REDUCTIONS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
 SLOT_BYTES = {"Simple": 128 << 10, "LL": 32 << 10, "LL128": 32 << 10}
 # what the kernel's Job begins with, in its order; `Sizes` is the rest
-ADDRESSES = ("blocks", "steps", "spans", "memory", "cells", "held", "slots", "flags", "tails", "progress", "state",
-             "report", "averages")  # fmt: skip
+ADDRESSES = ("blocks", "steps", "spans", "memory", "cells", "held", "ends", "progress", "state", "report", "averages",
+             "pace", "others")  # fmt: skip
 REPORT = 6  # numbers that the kernel leaves about who gave up
 
 Table = NDArray[np.int32]
@@ -35,9 +37,11 @@ _BITS = ((READS_SRC, 1), (RECEIVES, 2), (WRITES_DST, 4), (SENDS, 8), (READS_DST,
 
 def gpu_source() -> str:
     """The kernel as one text for NVRTC, which then needs no path."""
-    name = "device.h"
-    included = SOURCE.with_name(name).read_text(encoding="utf-8").replace("#pragma once\n", "")
-    return SOURCE.read_text(encoding="utf-8").replace(f'#include "{name}"\n', included)
+    text = SOURCE.read_text(encoding="utf-8")
+    for name in INCLUDED:
+        included = SOURCE.with_name(name).read_text(encoding="utf-8").replace("#pragma once\n", "")
+        text = text.replace(f'#include "{name}"\n', included)
+    return text
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Sizes:
     ll: int
     ranks: int
     naverages: int
+    first_block: int = 0
+    nothers: int = 0
 
     def numbers(self) -> NDArray[np.int64]:
         return np.array(list(vars(self).values()), dtype=np.int64)
@@ -70,6 +76,7 @@ class Encoded:
         cells: of each rank where its scratch cells begin, and their number in all; (ranks + 1,).
         ll: 0 Simple, 1 LL, 2 LL whose words also carry the order of what was written before (`ordering.py`).
         depth: slots of a connection. slot_bytes: of each, a multiple of 16.
+        pace: the network's time that it takes. Then chunks pass whole through slots of their size, as Simple's.
     """
 
     def __init__(
@@ -79,16 +86,17 @@ class Encoded:
         columns: Columns,
         depth: int | None = None,
         slot_bytes: int | None = None,
+        pace: Pace | None = None,
     ) -> None:
         """`columns`: the program's, in which nothing was found. Raises InputError for steps that leave the buffers."""
-        self.program, self.goal = program, goal
+        self.program, self.goal, self.pace = program, goal, pace
         self.columns = c = columns
         self.depth = depth or FIFO_DEPTH[program.protocol]
         self.slot_bytes = slot_bytes or SLOT_BYTES[program.protocol]
         if self.slot_bytes < 16 or self.slot_bytes % 16:
             raise InputError(f"slots of {self.slot_bytes} bytes: would be a multiple of 16")
         self.ll = 0
-        if program.protocol != "Simple":
+        if program.protocol != "Simple" and pace is None:
             self.ll = 2 if messages_carry_order(program, c, goal) else 1
         self._inside()
         out, into = (np.full(len(c.rank), -1, dtype=np.int64) for _ in range(2))
@@ -141,6 +149,11 @@ class Encoded:
     def sizes(self, layout: Layout, kind: str, limit_ns: int, naverages: int) -> Sizes:
         """How the chunks pass through the slots: windows of as many elements as a slot holds."""
         size = TYPES[kind].itemsize
+        if self.pace is not None:
+            limit_ns += self.pace.limit_ns(self.chunk_bytes(layout, kind))
+            slot_bytes, depth = _up(max(1, layout.longest * size)), self.pace.messages
+            ranks = self.program.nranks
+            return Sizes(layout.longest, 1, layout.longest, depth, slot_bytes, limit_ns, 0, ranks, naverages)
         width = max(1, min(self.slot_bytes // (2 if self.ll else 1) // max(size, 1), layout.longest))
         return Sizes(
             width,
@@ -153,6 +166,30 @@ class Encoded:
             self.program.nranks,
             naverages,
         )
+
+    def groups(self, devices: int) -> list[int]:
+        """First rank of each device, and the number of ranks: neighbours together, as evenly as may be.
+
+        Raises InputError for more devices than ranks.
+        """
+        ranks = self.program.nranks
+        if not 1 <= devices <= ranks:
+            raise InputError(f"{devices} devices for {ranks} ranks: would be 1 to {ranks}")
+        return [number * ranks // devices for number in range(devices + 1)]
+
+    def first_blocks(self, devices: int) -> list[int]:
+        """First block of each device, and the number of blocks."""
+        return [int(first) for first in np.searchsorted(self.columns.rank, self.groups(devices))]
+
+    def chunk_bytes(self, layout: Layout, kind: str) -> float:
+        """On average: the lengths of chunks differ by one element."""
+        return layout.elements * TYPES[kind].itemsize / layout.chunks
+
+    def sheet(self, layout: Layout, kind: str) -> NDArray[np.int64]:
+        """The network's time for the kernel; nothing where there is none."""
+        if self.pace is None:
+            return np.zeros(len(SHEET), dtype=np.int64)
+        return self.pace.sheet(self.columns, self.chunk_bytes(layout, kind))
 
     def told(self, report: Sequence[int]) -> InputError | None:
         """What the kernel's report says, None where all went well."""
@@ -169,6 +206,8 @@ class Encoded:
             )
         if why == 1:
             what = "for tb {} step {}".format(*c.place(int(c.dep[step]))[1:])
+        elif why == 5:
+            what = "for the others to begin"
         elif why == 2:
             source, _, channel = c.connections[c.receives[step]]
             what = f"for data of rank {source} on channel {channel}"

@@ -118,6 +118,9 @@ class HostExecutor:
                     f"rank {rank}: {name} of {array.shape} {array.dtype}: would be ({size},) {TYPES[kind]}"
                 )
 
+    def _share(self, given: Array, made: Array) -> bool:
+        return np.shares_memory(given, made)
+
     def _moved_in(self, layout: Layout, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
         """The inputs as parts of the outputs (or the other way round), where the program looks for them."""
         p = self.program
@@ -125,7 +128,7 @@ class HostExecutor:
         found = []
         for rank, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
             shift = goal.o_in_i[rank]
-            if shift is None or np.shares_memory(given, made):
+            if shift is None or self._share(given, made):
                 found.append(given)
             elif shift <= 0 and len(given) <= len(made):  # the input lies in the output
                 first = -shift // layout.chunks * layout.elements

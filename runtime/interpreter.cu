@@ -8,12 +8,16 @@
 // A flag is the message's number times 2, plus 1 where the message is one element short of the window: chunks of one
 // buffer differ by one element at most, and only the last window shows it. Numbers go on from launch to launch, so
 // nothing has to be cleared between them.
+//
+// Where several GPUs take part, each launches the blocks of its ranks. What a block waits for lies in its own GPU: a
+// connection's slots and flags with the receiver, its tail with the sender.
 
 #ifdef __CUDACC__
 #include "device.h"
 #else
 #include "shim.h"
 #endif
+#include "elements.h"
 
 // ---- what the tables hold; encoding.py writes them in this order
 
@@ -24,13 +28,13 @@ struct Job {
     const long long *memory;       // addresses of input, output, scratch of each rank
     const int *cells;              // of each rank: where its scratch cells begin in `held`
     unsigned char *held;           // of each scratch cell: 1 where what came is one element short
-    unsigned char *slots;          // of each connection: `depth` slots of `slot_bytes`
-    unsigned *flags;               // of each slot (Simple)
-    unsigned *tails;               // of each connection: messages read, in all launches
+    const long long *ends;         // END addresses of each connection
     unsigned long long *progress;  // of each block: launch << 40, plus steps that are over
     unsigned *state;               // of each block: launches, messages sent, messages received
     unsigned *report;              // 0, or 1 and REPORT numbers about who gave up
     const int *averages;           // rank, buffer, cell to be divided by `ranks`
+    long long *pace;               // of a launch that is paced: see pace.h
+    const long long *others;       // addresses of the other GPUs' reports
     long long width;               // elements of a window
     long long windows;
     long long longest;             // elements of the longest chunk
@@ -40,134 +44,86 @@ struct Job {
     long long ll;                  // 0: Simple, 1: LL, 2: LL whose words carry the order of earlier writes, too
     long long ranks;
     long long naverages;
+    long long first_block;         // of this GPU
+    long long nothers;
 };
 
 enum Block { RANK, TB, FIRST, LENGTH, OUT, IN, BLOCK };
 enum Step { DOES, SRC, SRC_AT, DST, DST_AT, COUNT, DEP_BLOCK, DEP_AT, TOLD, STEP };
+enum End {
+    SLOTS,  // `depth` slots of `slot_bytes`
+    FLAGS,  // of each slot (Simple)
+    TAIL,   // messages read, in all launches
+    END
+};
 enum Does { READS_SRC = 1, RECEIVES = 2, WRITES_DST = 4, SENDS = 8, READS_DST = 16 };
-enum Why { DEPENDENCY = 1, DATA = 2, ROOM = 3, LENGTHS = 4 };
+enum Why { DEPENDENCY = 1, DATA = 2, ROOM = 3, LENGTHS = 4, START = 5 };
 constexpr int SCRATCH = 2;
 constexpr unsigned POLLS = 64;  // looks at what is waited for between two looks at the clock
 
-// ---- types and reductions
-
-struct Half {
-    unsigned short bits;
-};
-struct Bfloat {
-    unsigned short bits;
-};
-template <class T>
-DEVICE T widen(T value) {
-    return value;
-}
-DEVICE float widen(Half value) { return from_half(value.bits); }
-DEVICE float widen(Bfloat value) { return as_float(unsigned(value.bits) << 16); }
-template <class T>
-struct Narrow {
-    static DEVICE T of(T value) { return value; }
-};
-template <>
-struct Narrow<Half> {
-    static DEVICE Half of(float value) { return Half{to_half(value)}; }
-};
-template <>
-struct Narrow<Bfloat> {
-    static DEVICE Bfloat of(float value) {  // to the nearest, ties to even
-        if (value != value) return Bfloat{0x7FC0};
-        const unsigned bits = as_bits(value);
-        return Bfloat{(unsigned short)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16)};
-    }
-};
-struct Sum {
-    template <class W>
-    static DEVICE W of(W a, W b) { return a + b; }
-};
-struct Prod {
-    template <class W>
-    static DEVICE W of(W a, W b) { return a * b; }
-};
-struct Max {  // what is not a number stays so
-    template <class W>
-    static DEVICE W of(W a, W b) { return a > b || a != a ? a : b; }
-};
-struct Min {
-    template <class W>
-    static DEVICE W of(W a, W b) { return a < b || a != a ? a : b; }
-};
-template <class T, class R>
-DEVICE T reduced(T a, T b) {
-    return Narrow<T>::of(R::of(widen(a), widen(b)));
-}
-
-// ---- moving elements
-
-template <class T>
-struct alignas(16) Pack {
-    T at[16 / sizeof(T)];
-};
-template <class T, class R>
-DEVICE Pack<T> reduced_pack(Pack<T> a, const Pack<T> &b) {
-    for (unsigned k = 0; k < 16 / sizeof(T); k++) a.at[k] = reduced<T, R>(a.at[k], b.at[k]);
-    return a;
-}
-
-// `a`, `b`: one may be null; both are reduced. `to`, `out`: one may be null.
-template <class T, class R>
-DEVICE void move(const T *a, const T *b, T *to, T *out, long long n) {
-    const long long addresses = (long long)a | (long long)b | (long long)to | (long long)out;
-    const long long per = 16 / sizeof(T);
-    const long long packs = addresses % 16 ? 0 : n / per;
-    const Pack<T> *pa = (const Pack<T> *)(a ? a : b), *pb = (const Pack<T> *)(a ? b : nullptr);
-    constexpr int AT_ONCE = 4;
-    for (long long base = threadIdx.x; base < packs; base += AT_ONCE * (long long)blockDim.x) {
-        Pack<T> x[AT_ONCE], y[AT_ONCE];
-        UNROLL
-        for (int u = 0; u < AT_ONCE; u++) {
-            const long long i = base + u * (long long)blockDim.x;
-            if (i < packs) x[u] = pa[i];
-            if (i < packs && pb) y[u] = pb[i];
-        }
-        UNROLL
-        for (int u = 0; u < AT_ONCE; u++) {
-            const long long i = base + u * (long long)blockDim.x;
-            if (i >= packs) break;
-            if (pb) x[u] = reduced_pack<T, R>(x[u], y[u]);
-            if (to) ((Pack<T> *)to)[i] = x[u];
-            if (out) ((Pack<T> *)out)[i] = x[u];
-        }
-    }
-    for (long long i = packs * per + threadIdx.x; i < n; i += blockDim.x) {
-        const T value = a && b ? reduced<T, R>(a[i], b[i]) : a ? a[i] : b[i];
-        if (to) to[i] = value;
-        if (out) out[i] = value;
-    }
-}
+#ifdef PACED
+#include "pace.h"
+#endif
 
 // ---- one block's walk
+
+// A connection's ends: read once, for what a block waits for drives other things out of the cache.
+struct Way {
+    unsigned char *slots = nullptr;
+    unsigned *flags = nullptr, *tail = nullptr;
+
+    DEVICE Way(const Job &job, int connection) {
+        if (connection < 0) return;
+        const long long *ends = job.ends + connection * (long long)END;
+        slots = (unsigned char *)ends[SLOTS], flags = (unsigned *)ends[FLAGS], tail = (unsigned *)ends[TAIL];
+    }
+};
 
 template <class T, class R>
 struct Walk {
     const Job &job;
+    const unsigned number;
     const int *block;
+    const Way in, out;
     int rank, position = 0, chunk = 0;
     unsigned launch, sent, got;
     long long window = 0, begin = 0, full = 0;
     bool last = false;
     unsigned lacks = 0;  // 1: the message at hand is one element short
+#ifdef PACED
+    Clock clock{job};
+    const unsigned before = job.state[3 * number + 1];  // messages sent in earlier launches
 
-    DEVICE Walk(const Job &given, unsigned number)
-        : job(given), block(given.blocks + number * BLOCK), rank(block[RANK]), launch(given.state[3 * number] + 1),
+    // What the step waited for is there: the network's time may be later, and a message that it sends needs a link.
+    DEVICE bool paced(const int *step) {
+        const int which = block[FIRST] + position;
+        const long long *row = clock.pace(which);
+        if (step[DEP_BLOCK] >= 0)
+            clock.later(clock.time(job.blocks[step[DEP_BLOCK] * BLOCK + FIRST] + step[DEP_AT])[OVER]);
+        if (step[DOES] & RECEIVES) clock.later(clock.time(int(row[FROM]))[ARRIVES]);
+        if (row[EMPTIED] >= 0) {
+            if (!wait(ROOM, [&] { return load_acquire(out.tail) - before >= unsigned(row[NEED]); })) return false;
+            clock.later(clock.time(int(row[EMPTIED]))[TAKEN]);
+        }
+        clock.time(which)[TAKEN] = clock.now;
+        return clock.pass(clock.now) && (!(step[DOES] & SENDS) || clock.send(block[OUT], which));
+    }
+#endif
+
+    DEVICE explicit Walk(const Job &given)
+        : job(given), number(blockIdx.x + unsigned(given.first_block)), block(given.blocks + number * BLOCK),
+          in(given, block[IN]), out(given, block[OUT]), rank(block[RANK]), launch(given.state[3 * number] + 1),
           sent(given.state[3 * number + 1]), got(given.state[3 * number + 2]) {}
 
     // The first who gives up says where and why; everybody else sees it and leaves.
     DEVICE void give_up(Why why) const {
         if (!claim(job.report)) return;
         job.report[1] = why;
-        job.report[2] = blockIdx.x;
+        job.report[2] = number;
         job.report[3] = position;
         job.report[4] = chunk;
         job.report[5] = unsigned(window);
+        for (long long k = 0; k < job.nothers; k++) store_relaxed((unsigned *)job.others[k], 1u);
     }
 
     template <class Ready>
@@ -187,9 +143,12 @@ struct Walk {
         return true;
     }
 
-    DEVICE long long slot(int connection, unsigned number) const { return connection * job.depth + number % job.depth; }
+    DEVICE unsigned *flag(const Way &way, unsigned message) const { return way.flags + message % job.depth; }
+    DEVICE void *slot(const Way &way, unsigned message) const {
+        return way.slots + message % job.depth * job.slot_bytes;
+    }
 
-    DEVICE bool ready(const int *step) const {
+    DEVICE bool ready(const int *step) {
         if (step[DEP_BLOCK] >= 0 && chunk == 0) {
             const int other = step[DEP_BLOCK];
             const unsigned long long over = ((unsigned long long)launch << 40) +
@@ -197,14 +156,16 @@ struct Walk {
             if (!wait(DEPENDENCY, [&] { return load_acquire(job.progress + other) >= over; })) return false;
         }
         if (step[DOES] & RECEIVES && !job.ll) {
-            const unsigned *flag = job.flags + slot(block[IN], got);
-            const unsigned number = (got + 1) << 1 >> 1;
-            if (!wait(DATA, [&] { return load_acquire(flag) >> 1 == number; })) return false;
+            const unsigned *set = flag(in, got);
+            const unsigned wanted = (got + 1) << 1 >> 1;
+            if (!wait(DATA, [&] { return load_acquire(set) >> 1 == wanted; })) return false;
         }
         if (step[DOES] & SENDS) {
-            const unsigned *tail = job.tails + block[OUT];
-            if (!wait(ROOM, [&] { return sent - load_acquire(tail) < job.depth; })) return false;
+            if (!wait(ROOM, [&] { return sent - load_acquire(out.tail) < job.depth; })) return false;
         }
+#ifdef PACED
+        if (chunk == 0) return paced(step);  // a step is one transmission, all its chunks together
+#endif
         return true;
     }
 
@@ -251,19 +212,18 @@ struct Walk {
     DEVICE bool simple(const int *step) {
         const int does = step[DOES];
         const long long source = source_extent(step), fixed = target_extent(step);
-        const long long into = does & RECEIVES ? slot(block[IN], got) : 0;
         const bool told = does & RECEIVES && last;
-        const long long n = does & RECEIVES ? full - (told ? load_relaxed(job.flags + into) & 1 : 0) : source;
+        const long long n = does & RECEIVES ? full - (told ? load_relaxed(flag(in, got)) & 1 : 0) : source;
         if (!agrees(n, source, fixed)) return false;
         lacks = unsigned(full - n);
         const T *own = does & READS_SRC ? cell(step[SRC], step[SRC_AT] + chunk) : nullptr;
         T *const to = target(step, own);
-        const T *came = does & RECEIVES ? (const T *)(job.slots + into * job.slot_bytes) : nullptr;
-        T *out = does & SENDS ? (T *)(job.slots + slot(block[OUT], sent) * job.slot_bytes) : nullptr;
+        const T *came = does & RECEIVES ? (const T *)slot(in, got) : nullptr;
+        T *goes = does & SENDS ? (T *)slot(out, sent) : nullptr;
         if (does & READS_DST)
             move<T, R>(to, own, to, nullptr, n);
         else
-            move<T, R>(own, came, to, out, n);
+            move<T, R>(own, came, to, goes, n);
         remember(step);
         return true;
     }
@@ -290,19 +250,18 @@ struct Walk {
         const long long source = source_extent(step), fixed = target_extent(step);
         const T *own = does & READS_SRC ? cell(step[SRC], step[SRC_AT] + chunk) : nullptr;
         T *const to = target(step, own);
-        const Word *in =
-            does & RECEIVES ? (const Word *)(job.slots + slot(block[IN], got) * job.slot_bytes) : nullptr;
-        Word *out = does & SENDS ? (Word *)(job.slots + slot(block[OUT], sent) * job.slot_bytes) : nullptr;
+        const Word *words = does & RECEIVES ? (const Word *)slot(in, got) : nullptr;
+        Word *goes = does & SENDS ? (Word *)slot(out, sent) : nullptr;
         for (long long unit = threadIdx.x; unit * PER < full; unit += blockDim.x) {
             Unit came, made;
             for (int k = 0; k < WORDS; k++) came.word[k] = made.word[k] = 0;
             unsigned flag = unsigned(full - source);
-            if (in)
+            if (words)
                 for (int k = 0; k < WORDS; k++) {
-                    const unsigned number = (got + 1) << 1 >> 1;
+                    const unsigned wanted = (got + 1) << 1 >> 1;
                     Word word = 0;
-                    const Word *at = in + unit * WORDS + k;
-                    if (!wait(DATA, [&] { return unsigned((word = arrived(at)) >> 33) == number; })) return false;
+                    const Word *at = words + unit * WORDS + k;
+                    if (!wait(DATA, [&] { return unsigned((word = arrived(at)) >> 33) == wanted; })) return false;
                     came.word[k] = unsigned(word);
                     flag = unsigned(word >> 32) & 1;
                 }
@@ -318,12 +277,12 @@ struct Walk {
                 if (does & READS_DST)
                     made.at[k] = reduced<T, R>(to[i], own[i]);
                 else
-                    made.at[k] = own && in ? reduced<T, R>(own[i], came.at[k]) : own ? own[i] : came.at[k];
+                    made.at[k] = own && words ? reduced<T, R>(own[i], came.at[k]) : own ? own[i] : came.at[k];
                 if (to) to[i] = made.at[k];
             }
-            if (out)
+            if (goes)
                 for (int k = 0; k < WORDS; k++)
-                    put(out + unit * WORDS + k, Word((sent + 1) << 1 | flag) << 32 | made.word[k]);
+                    put(goes + unit * WORDS + k, Word((sent + 1) << 1 | flag) << 32 | made.word[k]);
         }
         return true;
     }
@@ -331,16 +290,20 @@ struct Walk {
     DEVICE void release(const int *step) {
         if (step[DOES] & RECEIVES) {
             got++;
-            if (threadIdx.x == 0) store_release(job.tails + block[IN], got);
+            if (threadIdx.x == 0) store_release(in.tail, got);
         }
         if (step[DOES] & SENDS) {
-            unsigned *flag = job.flags + slot(block[OUT], sent);
+            unsigned *set = flag(out, sent);
             sent++;
-            if (threadIdx.x == 0 && !job.ll) store_release(flag, sent << 1 | lacks);
+            if (threadIdx.x == 0 && !job.ll) store_release(set, sent << 1 | lacks);
         }
     }
 
     DEVICE bool go() {
+#ifdef PACED
+        if (threadIdx.x == 0) clock.begin();
+        if (__syncthreads_or(threadIdx.x == 0 && !wait(START, [&] { return clock.begun(); }))) return false;
+#endif
         for (window = 0; window < job.windows; window++) {
             begin = window * job.width;
             last = window + 1 == job.windows;
@@ -354,22 +317,29 @@ struct Walk {
                     if (__syncthreads_or(!fine)) return false;
                     release(step);
                 }
+#ifdef PACED
+                if (threadIdx.x == 0) clock.time(block[FIRST] + position)[OVER] = clock.now;
+#endif
                 if (step[TOLD] && threadIdx.x == 0)
-                    store_release(job.progress + blockIdx.x, ((unsigned long long)launch << 40) +
+                    store_release(job.progress + number, ((unsigned long long)launch << 40) +
                                                                  window * block[LENGTH] + position + 1);
             }
         }
+#ifdef PACED
+        return threadIdx.x != 0 || clock.end();
+#else
         return true;
+#endif
     }
 };
 
 template <class T, class R>
 DEVICE void interpret(const Job &job) {
-    Walk<T, R> walk(job, blockIdx.x);
+    Walk<T, R> walk(job);
     if (__syncthreads_or(!walk.go()) || threadIdx.x) return;
-    job.state[3 * blockIdx.x] = walk.launch;
-    job.state[3 * blockIdx.x + 1] = walk.sent;
-    job.state[3 * blockIdx.x + 2] = walk.got;
+    job.state[3 * walk.number] = walk.launch;
+    job.state[3 * walk.number + 1] = walk.sent;
+    job.state[3 * walk.number + 2] = walk.got;
 }
 
 // A block a cell; whole numbers are rounded towards zero.

@@ -13,13 +13,18 @@ from runtime.encoding import Encoded, placed
 from runtime.host import HostExecutor
 from runtime.layout import Layout
 from runtime.numbers import Array, reducer, type_named
+from runtime.pace import Pace, Paced
 
 
 class KernelExecutor(HostExecutor, ABC):
     """A program ready to be run by the kernel. Used as HostExecutor is.
 
     depth, slot_bytes: of a connection's slots, where not the protocol's own. limit_s: a wait that takes longer ends
-    the launch, and the error names who waited for what.
+    the launch, and the error names who waited for what. pace: the network's time that it is to take.
+
+    Attributes:
+        kernel_us: what the kernel of the last `run` took by its own clock, None where it has none. With a pace, the
+            network's time. paced: with a pace, what the last `run` took.
     """
 
     def __init__(
@@ -29,10 +34,13 @@ class KernelExecutor(HostExecutor, ABC):
         depth: int | None = None,
         slot_bytes: int | None = None,
         limit_s: float = 20.0,
+        pace: Pace | None = None,
     ) -> None:
         super().__init__(program, goal)
         self.limit_ns = int(limit_s * 1e9)
-        self.encoded = Encoded(program, goal, self.columns, depth, slot_bytes)
+        self.paced: Paced | None = None
+        self.kernel_us: float | None = None
+        self.encoded = Encoded(program, goal, self.columns, depth, slot_bytes, pace)
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
@@ -44,6 +52,7 @@ class KernelExecutor(HostExecutor, ABC):
         """
         layout, inputs, kind = self._ready(inputs, outputs, kind, op)
         if not layout.elements:
+            self.kernel_us = None if self.kernel_us is None else 0.0
             return
         offsets, size = placed(inputs, outputs)
         arena = np.zeros(-(-size // 8) * 8, dtype=np.uint8)

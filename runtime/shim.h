@@ -17,12 +17,17 @@ struct Index {
 inline thread_local Index threadIdx, blockIdx, blockDim;
 
 // Blocks are more than cores: who waits lets others run, and after a while sleeps.
+inline std::atomic<unsigned> running{1};  // threads of the launch
 inline void relax() {
+#ifdef PACED  // all wait for long: together they are to leave the cores free
+    std::this_thread::sleep_for(std::chrono::microseconds(100 + 5 * running));
+#else
     static thread_local unsigned turns = 0;
     if (++turns % 32)
         sched_yield();
     else
         std::this_thread::sleep_for(std::chrono::microseconds(50));
+#endif
 }
 
 // All threads of a block meet here; the answer to each is whether anybody came with something else than 0.
@@ -65,6 +70,19 @@ void store_relaxed(T *at, T value) {
 inline bool claim(unsigned *flag) {
     unsigned none = 0;
     return __atomic_compare_exchange_n(flag, &none, 1u, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+inline long long add_one(long long *at) { return __atomic_fetch_add(at, 1ll, __ATOMIC_RELAXED); }
+inline void raise_to(long long *at, long long value) {
+    long long has = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while (has < value && !__atomic_compare_exchange_n(at, &has, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
+}
+inline void lock(unsigned *gate) {
+    while (!claim(gate)) sched_yield();
+}
+inline void unlock(unsigned *gate) { store_release(gate, 0u); }
+inline void rest(long long ns) {  // in short pieces: the launch may have been given up
+    std::this_thread::sleep_for(std::chrono::nanoseconds(ns < 5'000'000 ? ns : 5'000'000));
 }
 inline long long now_ns() {
     const auto since = std::chrono::steady_clock::now().time_since_epoch();

@@ -24,6 +24,7 @@ from runtime.encoding import (
 from runtime.kernel import KernelExecutor
 from runtime.layout import Layout
 from runtime.numbers import Array
+from runtime.pace import Pace
 from topologies.errors import InputError
 
 _FLAGS = (
@@ -34,7 +35,7 @@ _FLAGS = (
     "-fno-strict-aliasing",
     "-pthread",
 )
-_PARTS = ("shim.cpp", "shim.h", "interpreter.cu")
+_PARTS = ("shim.cpp", "shim.h", "elements.h", "pace.h", "interpreter.cu")
 
 
 class SanitizerReport(InputError):
@@ -49,17 +50,19 @@ def compiler() -> str | None:
     )
 
 
-def built(folder: Path, sanitizer: str = "") -> Path:
+def built(folder: Path, sanitizer: str = "", paced: bool = False) -> Path:
     """The kernel compiled for this machine's CPU; made once a folder, source and sanitizer.
 
     sanitizer: "", "thread", "address,undefined", …: a program for ShimExecutor; "shared": a library instead.
+    paced: that can take a network's time, and always does.
     Raises InputError where there is no compiler or it fails.
     """
     found = compiler()
     if found is None:
         raise InputError("no C++ compiler: would be one named by CXX, or c++, g++ or clang++ in PATH")
     text = b"".join((SOURCE.parent / name).read_bytes() for name in _PARTS)
-    mark = hashlib.sha256(" ".join((found, *_FLAGS, sanitizer)).encode() + text).hexdigest()[:16]
+    flags = (*_FLAGS, "-DPACED") if paced else _FLAGS
+    mark = hashlib.sha256(" ".join((found, *flags, sanitizer)).encode() + text).hexdigest()[:16]
     made = folder / f"interpreter-{mark}"
     if made.exists():
         return made
@@ -67,8 +70,10 @@ def built(folder: Path, sanitizer: str = "") -> Path:
     partial = made.with_suffix(f".{os.getpid()}")
     extra = [f"-fsanitize={sanitizer}"] if sanitizer else []
     if sanitizer == "shared":
-        extra = ["-shared", "-fPIC", "-O0"]
-    command = [found, *_FLAGS, *extra, str(SOURCE.with_name(_PARTS[0])), "-o", str(partial)]
+        extra = ["-shared", "-fPIC"]
+    if sanitizer:
+        extra.append("-O0")  # built sooner, which is most of the time that a test takes
+    command = [found, *flags, *extra, str(SOURCE.with_name(_PARTS[0])), "-o", str(partial)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         first = next((line for line in ended.stderr.splitlines() if "error" in line), ended.stderr[:200])
@@ -80,8 +85,12 @@ def built(folder: Path, sanitizer: str = "") -> Path:
 class ShimExecutor(KernelExecutor):
     """A program ready to be run by the kernel on CPU threads. Used as HostExecutor is.
 
-    binary: from `built`. threads: of a block. launches: one after the other, each on the inputs as given.
-    depth, slot_bytes, limit_s: see KernelExecutor. SanitizerReport is raised for what a sanitizer sees.
+    binary: from `built`, `paced` where there is a pace. threads: of a block. launches: one after the other, each on
+    the inputs as given. devices: as many launches at once, as of several GPUs. depth, slot_bytes, limit_s, pace: see
+    KernelExecutor. SanitizerReport is raised for what a sanitizer sees.
+
+    Attributes:
+        sheet: with a pace, all its numbers as the last launch left them.
     """
 
     def __init__(
@@ -95,8 +104,12 @@ class ShimExecutor(KernelExecutor):
         depth: int | None = None,
         slot_bytes: int | None = None,
         limit_s: float = 20.0,
+        pace: Pace | None = None,
+        devices: int = 1,
     ) -> None:
-        super().__init__(program, goal, depth, slot_bytes, limit_s)
+        super().__init__(program, goal, depth, slot_bytes, limit_s, pace)
+        self.devices = devices
+        self.sheet: Array | None = None
         self.binary, self.launches, self.threads = binary, launches, threads
 
     def _executed(
@@ -126,6 +139,8 @@ class ShimExecutor(KernelExecutor):
             averages,
             e.spans(layout),
             memory,
+            np.array(e.first_blocks(self.devices)[:-1], dtype=np.int64),
+            (sheet := e.sheet(layout, kind)),
             arena,
         ]
         wire = b"".join(struct.pack("=q", part.nbytes) + part.tobytes() for part in parts)
@@ -136,11 +151,18 @@ class ShimExecutor(KernelExecutor):
             check=False,
             env={**os.environ, "TSAN_OPTIONS": "halt_on_error=1 exitcode=66"},
         )
-        if ended.returncode or len(ended.stdout) != arena.nbytes + 4 * REPORT:
+        wanted = arena.nbytes + 4 * REPORT + sheet.nbytes
+        if ended.returncode or len(ended.stdout) != wanted:
             text = ended.stderr.decode(errors="replace").strip("= \n")
             raise SanitizerReport(f"the kernel on CPU threads ended with {ended.returncode}: {text[:600]}")
         after = np.frombuffer(ended.stdout, dtype=np.uint8, count=arena.nbytes)
-        return after, np.frombuffer(ended.stdout, dtype=np.uint32, offset=arena.nbytes).tolist()
+        report = np.frombuffer(ended.stdout, dtype=np.uint32, count=REPORT, offset=arena.nbytes)
+        if e.pace is not None:
+            said = np.frombuffer(ended.stdout[arena.nbytes + report.nbytes :], dtype=np.int64)
+            self.sheet = said
+            self.paced = e.pace.took(said)
+            self.kernel_us = self.paced.measured_us
+        return after, report.tolist()
 
 
 @lru_cache

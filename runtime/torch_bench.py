@@ -19,7 +19,11 @@ import torch
 import torch.distributed as dist
 
 import runtime.process_group as ours
-from emit.program import ROOTED
+from emit.predict import bus_factor
+from emit.program import ROOTED, Program
+from runtime.bench import Half, Row
+from runtime.built_in import COLLECTIVES
+from runtime.numbers import type_named
 from runtime.torch_calls import tally
 from runtime.torch_choice import Call, Way
 from runtime.tune import Measured
@@ -27,7 +31,7 @@ from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
-_REDUCES = ("allreduce", "reducescatter", "reduce")
+REDUCING = ("allreduce", "reducescatter", "reduce")
 _LONG_S = 0.05  # runs that are shorter are repeated for as long between two looks at the clock
 _MOST_RUNS = 64
 _NEAR = 1.5  # times the fastest: what is measured again
@@ -136,7 +140,7 @@ class Case:
     def wanted(self, me: int) -> Tensor | None:
         """What the group's rank must get, None for nothing."""
         n, at = len(self.ranks), slice(me * self.block, (me + 1) * self.block)
-        if self.collective in _REDUCES:
+        if self.collective in REDUCING:
             if self.collective == "reduce" and me != self.root:
                 return None
             parts = (
@@ -283,3 +287,49 @@ def measured(
         )
         for t in bench.took
     ]
+
+
+_KINDS = {"float": "float32", "half": "float16", "double": "float64"}  # torch's names of nccl-tests' types
+
+
+def row(
+    program: Program, name: str, size_bytes: int, kind: str, op: str, iterations: int, warmup: int
+) -> Row:
+    """A program of the library at one size, as nccl-tests measures it; name: as the library has it.
+
+    Raises InputError for a program that torch has no call for, or that cannot be run at this size.
+    """
+    if program.collective not in COLLECTIVES:
+        raise InputError(f"{name}: torch has no call for {program.collective!r}")
+    plain = type_named(kind)
+    case = Case(
+        program.collective,
+        size_bytes,
+        _KINDS.get(plain, plain),
+        op,
+        tuple(range(program.nranks)),
+        program.root,
+    )
+    way = Way("synth", name)
+    bench = Bench(case, [way])
+    if not bench.took:
+        raise InputError(f"{name}: cannot be run on {case.call.size_bytes} bytes of {plain} over torch")
+    for runs in (warmup, iterations):
+        bench.runs[way] = runs
+        if runs:
+            bench.turn()
+    took = bench.took[0]
+    half = Half(1e6 * took.seconds[-1], took.wrong)
+    apart = program.collective not in ("allreduce", "broadcast", "reduce")
+    return Row(
+        name,
+        case.call.size_bytes,
+        case.block if program.collective in ("allgather", "reducescatter") else case.block * case.blocks,
+        plain,
+        op,
+        program.root if program.collective in ROOTED else -1,
+        half if apart else None,
+        None if apart else half,
+        bus_factor(program.collective, program.nranks),
+        program.collective in REDUCING,
+    )

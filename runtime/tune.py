@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from runtime.built_in import COLLECTIVES
 from runtime.torch_choice import FORMAT, Way
 from synth.collective import parse_name
 from synth.pattern import parse_size
@@ -48,16 +49,6 @@ class Measured:
         }
 
 
-COLLECTIVES = (
-    "allreduce",
-    "allgather",
-    "reducescatter",
-    "alltoall",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-)
 KINDS = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,27 +12,21 @@ import click
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
-    from emit.goal import Goal
-    from emit.program import Program
-    from runtime.bench import Half, Row
+    from runtime.bench import Executor, Row
+    from runtime.pace import Paced
+    from synth.cli_bench_choice import Chosen
+    from topologies.topology import Topology
 
-_HEAD = "\n".join(
-    (
-        f"#{'':>46}{'out-of-place':^35}{'in-place':^35}",
-        f"#{'size':>12}{'count':>12}{'type':>10}{'redop':>7}{'root':>5}"
-        + f"{'time':>11}{'algbw':>8}{'busbw':>8}{'#wrong':>8}" * 2
-        + f"{'predicted':>11}  algorithm",
-        f"#{'(B)':>12}{'(elements)':>12}{'':22}"
-        + f"{'(us)':>11}{'(GB/s)':>8}{'(GB/s)':>8}{'':>8}" * 2
-        + f"{'(us)':>11}",
-    )
-)
+_BEHIND = 1.02  # of the network's own time: from here on it is said
 
 
 @click.command("bench")
 @click.argument("path")
 @click.option(
-    "--backend", type=click.Choice(["host"]), default="host", help="What runs it. host: threads of this CPU."
+    "--backend",
+    type=click.Choice(["host", "gpu", "torch"]),
+    help="gpu: a GPU stands for all ranks; host: threads of this CPU; torch: a process a rank. Default: gpu where there"
+    " is one, else host.",
 )
 @click.option("-b", "--minbytes", default="1M", metavar="SIZE", help="Smallest message. Default: 1M.")
 @click.option("-e", "--maxbytes", metavar="SIZE", help="Largest message. Default: the smallest.")
@@ -48,12 +42,30 @@ _HEAD = "\n".join(
 @click.option(
     "-w", "--warmup-iters", type=click.IntRange(0), default=1, metavar="N", help="Runs before. Default: 1."
 )
+@click.option(
+    "--devices", metavar="LIST", help="Several GPUs, as 0,1: each stands for its share of the ranks."
+)
+@click.option(
+    "--emulate",
+    metavar="T",
+    help="One GPU takes the time of this network: machine, machine:N, family (torus:4x4) or FILE.toml.",
+)
+@click.option(
+    "--slower",
+    type=float,
+    default=1.0,
+    metavar="X",
+    help="With --emulate: on a network X times slower, which the GPU can follow; times are given as if X were 1.",
+)
+@click.option(
+    "--topo", metavar="T", help="For the predicted time and the bound. Default: what the file was made for."
+)
 @click.option("--collective", metavar="NAME", help="Of a library: which collective. Default: the only one.")
 @click.option("--group", metavar="RANKS", help="Of a library: which group. Default: the only one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(
     path: str,
-    backend: str,
+    backend: str | None,
     minbytes: str,
     maxbytes: str | None,
     stepfactor: float,
@@ -62,6 +74,10 @@ def bench(
     op: str,
     iters: int,
     warmup_iters: int,
+    devices: str | None,
+    emulate: str | None,
+    slower: float,
+    topo: str | None,
     collective: str | None,
     group: str | None,
     as_json: bool,
@@ -73,8 +89,9 @@ def bench(
     \b
     synth bench out/msccl/FILE.xml -b 8 -e 64M -f 4
     """
-    from runtime.bench import measured, sizes
+    from runtime.bench import sizes
     from runtime.numbers import reducer, type_named
+    from synth.cli_bench_choice import chooser
     from synth.pattern import parse_size
 
     low = parse_size(minbytes, "--minbytes")
@@ -82,134 +99,165 @@ def bench(
     step = parse_size(stepbytes, "--stepbytes") if stepbytes else 0
     asked = list(sizes(low, high, stepfactor, step))
     type_named(datatype), reducer(op, "float")  # refused before the head of the table
-    choose = _chooser(Path(path), collective, group)
-    rows: list[dict[str, Any]] = []
-    wrong = 0
-    if not as_json:
-        click.echo(_HEAD)
-    for size in asked:
-        found = choose(size)
-        if found is None:
-            click.echo(f"# no algorithm of {path} serves {size} bytes", err=True)
-            continue
-        name, program, goal, predict = found
-        row = measured(program, goal, size, datatype, op, iterations=iters, warmup=warmup_iters)
-        predicted = predict(row.size_bytes) if predict is not None else None
-        wrong += row.wrong
-        rows.append(_said(row, name, backend, predicted))
-        if not as_json:
-            click.echo(_line(row, name, predicted))
-    if not rows:
+    backend, made = _executors(backend, devices, emulate, slower)
+    network = _network(emulate)
+    about = network or _network(topo)
+    choose = chooser(Path(path), collective, group)
+    chosen = [(size, found) for size in asked if (found := choose(size)) is not None]
+    if not chosen:
         raise InputError(f"{path}: no algorithm serves any of the sizes")
-    if as_json:
-        click.echo(json.dumps({"rows": rows, "wrong": wrong}, indent=1))
+    run = _Run(backend, network, about, slower, as_json)
+    if made is None:
+        from synth.cli_bench_torch import over_torch
+
+        with over_torch(Path(path), chosen[0][1].program.nranks, datatype, op, iters, warmup_iters) as (
+            measure,
+            tells,
+        ):
+            run.tells = tells
+            run.rows_of(chosen, measure)
     else:
-        click.echo(f"# {backend}: {'every element right' if not wrong else f'{wrong} elements wrong'}")
-    if wrong:
+        run.rows_of(chosen, run.executed(made, datatype, op, iters, warmup_iters))
+    if run.tells:
+        for size in sorted(set(asked) - {size for size, _ in chosen}):
+            click.echo(f"# no algorithm of {path} serves {size} bytes", err=True)
+        run.end()
+    if run.wrong:
         raise SystemExit(1)
 
 
-Chosen = tuple[str, "Program", "Goal | None", "Callable[[float], float] | None"]
+class _Run:
+    """The rows of one command, told as they come."""
+
+    def __init__(
+        self, backend: str, network: Topology | None, about: Topology | None, slower: float, as_json: bool
+    ) -> None:
+        """network: that is emulated. about: that times are predicted on; None: what each file was made for."""
+        self._backend, self._network, self._slower, self._json = backend, network, slower, as_json
+        self._about = about
+        self.tells = True
+        self.wrong = 0
+        self._behind = 1.0
+        self._rows: list[dict[str, Any]] = []
+        self._paced: Paced | None = None  # of the last run
+
+    def rows_of(self, chosen: Sequence[tuple[int, Chosen]], measure: Callable[[Chosen, int], Row]) -> None:
+        """Measure each file at its size."""
+        from synth.cli_bench_choice import Known
+        from synth.cli_bench_table import HEAD, line, said
+
+        known: dict[str, Known] = {}
+        for size, of in chosen:
+            row = measure(of, size)
+            self.wrong += row.wrong
+            if not self.tells:
+                continue
+            if of.name not in known:
+                known[of.name] = Known(of, self._about or of.made_for())
+            figures = known[of.name].predicted_us(row.size_bytes), known[of.name].bound_us(row.size_bytes)
+            self._rows.append(said(row, of.name, self._backend, *figures))
+            if self._paced is not None and self._network is not None:
+                paced = {"network": self._network.name, "slower": self._slower, "due_us": self._paced.due_us}
+                self._rows[-1] |= paced
+                self._behind = max(self._behind, self._paced.measured_us / max(self._paced.due_us, 1e-9))
+            if not self._json:
+                click.echo((HEAD + "\n" if len(self._rows) == 1 else "") + line(row, of.name, *figures))
+
+    def executed(
+        self, made: Maker, kind: str, op: str, iterations: int, warmup: int
+    ) -> Callable[[Chosen, int], Row]:
+        """What measures a file at a size with an executor of this process."""
+        from runtime.bench import measured
+
+        executors: dict[str, Executor] = {}
+
+        def measure(of: Chosen, size: int) -> Row:
+            if of.name not in executors:
+                executors[of.name] = made(of, self._network)
+            executor = executors[of.name]
+            row = measured(
+                of.program, of.goal, size, kind, op, executor=executor, iterations=iterations, warmup=warmup
+            )
+            self._paced = getattr(executor, "paced", None)
+            return row
+
+        return measure
+
+    def end(self) -> None:
+        """The last lines."""
+        right = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
+        if self._json:
+            click.echo(json.dumps({"rows": self._rows, "wrong": self.wrong}, indent=1))
+        else:
+            on = "" if self._network is None else f", {self._network.name}'s time"
+            click.echo(f"# {self._backend}{on}: {right}")
+        if self._behind > _BEHIND and self._network is not None:
+            click.echo(
+                f"# the GPU came up to {self._behind - 1:.0%} behind {self._network.name}'s own time: give a larger"
+                " --slower",
+                err=True,
+            )
 
 
-def _chooser(path: Path, collective: str | None, group: str | None) -> Callable[[int], Chosen | None]:
-    """What runs at a message size."""
-    if not path.is_dir() and path.name != "index.json":
-        if collective is not None or group is not None:
-            raise InputError("--collective, --group: choose from a library; this is one file")
-        one = _read(path)
-        return lambda _: (path.stem, *one, None)
-    from emit.index import load_index
-    from synth.collective import parse_name
-    from synth.problem import parse_ranks
-
-    entries = load_index(path)
-    if collective is not None:
-        entries = [e for e in entries if e.collective == parse_name(collective)]
-    if group is not None:
-        entries = [e for e in entries if e.group == parse_ranks(group, "--group", 1 << 20)]
-    plans = [e for e in entries if e.path.suffix != ".xml"]
-    entries = [e for e in entries if e.path.suffix == ".xml"]
-    if plans and not entries:
-        raise InputError(
-            f"{path}: holds execution plans only, which are for MSCCL++'s executor; would hold MSCCL XML"
-        )
-    questions = sorted({str((e.collective, e.topology, e.group, e.target)) for e in entries})
-    if len(questions) != 1:
-        told = "; ".join(questions[:4]) or "none"
-        raise InputError(
-            f"{path}: would be one question's algorithms, give --collective or --group; there are {told}"
-        )
-    known: dict[str, Chosen] = {}
-
-    def choose(size: int) -> Chosen | None:
-        for entry in entries:
-            if entry.serves(size):
-                if entry.file not in known:
-                    program, goal = _read(entry.path)
-                    known[entry.file] = (entry.path.stem, program, goal, _predictor(program, entry))
-                return known[entry.file]
-        return None
-
-    return choose
+Maker = Callable[["Chosen", "Topology | None"], "Executor"]
 
 
-def _predictor(program: Program, entry: Any) -> Callable[[float], float] | None:
-    """The program's time on the network that it was made for, where that is a known one."""
-    from emit.predict import Predictor
+def _network(spec: str | None) -> Topology | None:
     from topologies.load import load
 
+    return None if spec is None else load(spec)
+
+
+def _executors(
+    backend: str | None, devices: str | None, emulate: str | None, slower: float
+) -> tuple[str, Maker | None]:
+    """The back end's name, and what makes its executor for a file, None for torch. InputError where there is none."""
+    for name, given in (("--devices", devices), ("--emulate", emulate), ("--slower", slower != 1 or None)):
+        if given is not None and backend in ("host", "torch"):
+            raise InputError(f"{name}: is for GPUs; would be with --backend gpu")
+    if slower != 1 and emulate is None:
+        raise InputError("--slower: is for a network that is emulated; would be with --emulate")
+    if backend == "torch":
+        return backend, None
+    wants_gpu = backend == "gpu" or devices is not None or emulate is not None
+    if not wants_gpu and (backend == "host" or not _has_gpu()):
+        return "host", _on_host
+    from runtime.cuda import cupy
+    from synth.problem import parse_ranks
+
+    module = cupy()
+    count = int(module.cuda.runtime.getDeviceCount())
+    numbers = None if devices is None else parse_ranks(devices, "--devices", count)
+
+    def on_gpu(chosen: Chosen, network: Topology | None) -> Executor:
+        return _on_gpu(chosen, network, numbers, slower)
+
+    return "gpu", on_gpu
+
+
+def _has_gpu() -> bool:
+    from runtime.cuda import cupy
+
     try:
-        return Predictor(program, load(entry.topology), entry.communicator).time_us
+        cupy()
     except InputError:
-        return None
+        return False
+    return True
 
 
-def _read(path: Path) -> tuple[Program, Goal | None]:
-    from emit.index import goal_beside
-    from emit.msccl import verify_file
+def _on_host(chosen: Chosen, _: Topology | None) -> Executor:
+    from runtime.host import HostExecutor
 
-    goal = goal_beside(path)
-    verdict = verify_file(path, goal)
-    if verdict.program is None:
-        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
-    return verdict.program, goal
+    return HostExecutor(chosen.program, chosen.goal)
 
 
-def _line(row: Row, name: str, predicted: float | None) -> str:
-    def side(half: Half | None) -> str:
-        if half is None:
-            return f"{'N/A':>11}{'N/A':>8}{'N/A':>8}{'N/A':>8}"
-        return f"{half.time_us:>11.1f}{row.algbw(half):>8.2f}{row.busbw(half):>8.2f}{half.wrong:>8}"
+def _on_gpu(
+    chosen: Chosen, network: Topology | None, devices: Sequence[int] | None, slower: float
+) -> Executor:
+    from runtime.gpu import GpuExecutor
+    from runtime.pace import Pace
 
-    last = f"{predicted:>11.1f}" if predicted is not None else f"{'–':>11}"
-    redop = row.op if row.reduces else "none"
-    return (
-        f" {row.size_bytes:>12}{row.count:>12}{row.kind:>10}{redop:>7}{row.root:>5}"
-        f"{side(row.apart)}{side(row.inplace)}{last}  {name}"
-    )
-
-
-def _said(row: Row, name: str, backend: str, predicted: float | None) -> dict[str, Any]:
-    def side(half: Half | None) -> dict[str, Any] | None:
-        if half is None:
-            return None
-        return {
-            "time_us": half.time_us,
-            "algbw_gbs": row.algbw(half),
-            "busbw_gbs": row.busbw(half),
-            "wrong": half.wrong,
-        }
-
-    return {
-        "algorithm": name,
-        "backend": backend,
-        "size_bytes": row.size_bytes,
-        "count": row.count,
-        "type": row.kind,
-        "redop": row.op if row.reduces else "none",
-        "root": row.root,
-        "out_of_place": side(row.apart),
-        "in_place": side(row.inplace),
-        "predicted_us": predicted,
-    }
+    pace = None
+    if network is not None:
+        pace = Pace(chosen.program, network, chosen.communicator(network), slower)
+    return GpuExecutor(chosen.program, chosen.goal, pace=pace, devices=devices)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,7 +32,11 @@ def test_table(synth: Call, ring: Path) -> None:
         size, (time_us, algbw, busbw) = int(row[0]), map(float, row[5:8])
         assert algbw == pytest.approx(size / time_us / 1e3, abs=0.01)
         assert busbw == pytest.approx(algbw * 1.5, abs=0.02)
-        assert (row[8], row[12], row[-1]) == ("0", "0", "ring")
+        assert (row[8], row[12], row[13:]) == (
+            "0",
+            "0",
+            ["–", "–", "ring"],
+        )  # nobody says for what network it is
     assert answer.out.endswith("every element right\n")
 
 
@@ -78,6 +86,16 @@ def test_a_library_names_what_ran(synth: Call, here: Path) -> None:
         assert [Path(e["file"]).stem for e in serving] == [row["algorithm"]]
         assert row["predicted_us"] > 0
         assert row["in_place"]["wrong"] == row["out_of_place"]["wrong"] == 0
+        xml = "out/" + serving[0]["file"]
+        priced = json.loads(
+            synth("simulate", xml, "--topo", "dgx-a100", "--sizes", row["size_bytes"], "--json").out
+        )
+        assert (row["predicted_us"], row["bound_us"]) == tuple(
+            priced["sizes"][0][key] for key in ("time_us", "bound_us")
+        )
+        assert row["bound_us"] <= row["predicted_us"] * (1 + 1e-9)
+        alone = json.loads(synth("bench", xml, "-b", row["size_bytes"], "-n", "1", "--json").out)["rows"][0]
+        assert [alone[key] for key in ("predicted_us", "bound_us")] == [row["predicted_us"], row["bound_us"]]
     assert synth("allgather", *asked).code == 0
     answer = synth("bench", "out")
     assert (answer.code, "give --collective or --group" in answer.err) == (2, True)
@@ -113,3 +131,36 @@ def test_what_cannot_be_run(synth: Call, here: Path) -> None:
     assert "none.xml" in synth("bench", "none.xml").err
     (here / "empty").mkdir()
     assert synth("bench", "empty").code == 2
+
+
+def test_predicted_time_and_bound_on_another_network(synth: Call, ring: Path) -> None:
+    answers = [
+        synth("bench", ring, "-b", "64K", "-n", "1", "--json", *more) for more in ((), ("--topo", "ring:4"))
+    ]
+    plain, there = (json.loads(answer.out)["rows"][0] for answer in answers)
+    assert (plain["predicted_us"], plain["bound_us"]) == (None, None)
+    assert 0 < there["bound_us"] <= there["predicted_us"]
+    assert synth("bench", ring, "--topo", "nowhere").refusal
+
+
+@pytest.mark.skipif(
+    find_spec("torch") is None, reason="PyTorch is not installed: pip install 'synth-collectives[torch]'"
+)
+def test_over_torch(synth: Call, here: Path) -> None:
+    for name, size in (("ring", "ranks=3"), ("alltoall", "gpus=3")):
+        assert synth("compile", EXAMPLES / f"{name}.py", "--set", size, "-o", f"{name}.xml").code == 0
+    env = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(EXAMPLES.parent)}
+    asked = ("--backend", "torch", "-b", "1K", "-e", "4K", "-f", "4", "-n", "2", "--json")
+    for name, side, other in (("ring", "in_place", "out_of_place"), ("alltoall", "out_of_place", "in_place")):
+        done = subprocess.run(
+            [sys.executable, "-m", "synth.cli", "bench", f"{name}.xml", *asked],
+            cwd=here, env=env, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        rows = json.loads(done.stdout)["rows"]
+        whole = 12 if name == "alltoall" else 4  # elements of every block
+        assert [row["size_bytes"] for row in rows] == [size // whole * whole for size in (1024, 4096)]
+        for row in rows:
+            assert (row["algorithm"], row["backend"], row[other]) == (name, "torch", None)
+            assert row[side]["wrong"] == 0
+            assert row[side]["algbw_gbs"] == pytest.approx(row["size_bytes"] / row[side]["time_us"] / 1e3)

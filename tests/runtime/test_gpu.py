@@ -2,102 +2,45 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 import test_host
+from standing_in import lent, stand_in
 from test_host import PROGRAMS
 
 from emit.program import FIFO_DEPTH
-from runtime.encoding import REDUCTIONS, TYPE_NAMES
-from runtime.gpu import GpuExecutor, cupy, threads_that_fit
+from runtime.bench import measured
+from runtime.cuda import cupy, threads_that_fit
+from runtime.gpu import GpuExecutor
 from runtime.layout import Layout
 from runtime.numbers import OPS, TYPES
+from runtime.pace import Pace
 from runtime.shim import built, compiler
 from topologies.errors import InputError
+from topologies.load import load
 
 KINDS_AND_OPS = list(itertools.product(TYPES, OPS))
-PROCESSORS = 40  # of the stand-in, with room for one block of 256 threads each
-
-
-class Lent(np.ndarray[Any, Any]):
-    """Memory of this machine that looks like CuPy's."""
-
-    @property
-    def data(self) -> Any:
-        return SimpleNamespace(ptr=self.ctypes.data)
-
-    def get(self) -> Any:
-        return np.array(self)
-
-
-class Module:
-    """What RawModule does, by the shim: the kernel on CPU threads, two a block."""
-
-    library: ctypes.CDLL
-
-    def __init__(self, code: str, options: tuple[str, ...]) -> None:
-        assert "synth_interpret" in code
-        asked = dict(option[2:].split("=", 1) for option in options if option.startswith("-D"))
-        self.type = list(TYPE_NAMES.values()).index(asked["TYPE"])
-        self.reduction = list(dict.fromkeys(REDUCTIONS.values())).index(asked["REDUCTION"])
-        self.threads = int(asked["THREADS"])
-
-    def get_function(self, name: str) -> Any:
-        def launch(grid: tuple[int], block: tuple[int], arguments: tuple[Lent]) -> None:
-            assert block == (self.threads,)
-            Module.library.synth_launch(
-                ctypes.c_void_p(arguments[0].data.ptr),
-                self.type,
-                self.reduction,
-                int(name == "synth_average"),
-                grid[0],
-                2,
-            )
-
-        launch.kernel = SimpleNamespace(ptr=0)  # type: ignore[attr-defined]
-        return launch
-
-
-def lent(values: Any, dtype: Any = None) -> Lent:
-    return np.array(values, dtype=dtype).view(Lent)
 
 
 @pytest.fixture
-def standing_in(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
+def stood_in(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
     """CuPy's part in this process is played by NumPy and the shim."""
-    Module.library = ctypes.CDLL(str(shared))
-    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
-    module: Any = ModuleType("cupy")
-    module.ndarray, module.RawModule, module.asarray = Lent, Module, lent
-    module.zeros = module.empty = lambda shape, dtype: lent(np.zeros(shape, dtype))
-    module.cuda = SimpleNamespace(
-        runtime=SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError),
-        driver=SimpleNamespace(
-            occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 256 // threads
-        ),
-        Device=lambda: SimpleNamespace(attributes={"MultiProcessorCount": PROCESSORS}),
-        Event=lambda: event,
-        get_elapsed_time=lambda begun, ended: 1.0,  # noqa: ARG005
-    )
-    monkeypatch.setitem(sys.modules, "cupy", module)
+    stand_in(monkeypatch, {False: shared})
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(kernels: Path) -> Path:
     if compiler() is None:
         pytest.skip("no C++ compiler here")
-    return built(tmp_path_factory.mktemp("shared"), "shared")
+    return built(kernels, "shared")
 
 
-@pytest.mark.usefixtures("standing_in")
+@pytest.mark.usefixtures("stood_in")
 @pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda n: PROGRAMS[n][0].name)
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 def test_every_program(which: int, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +54,7 @@ def test_every_program(which: int, protocol: str, monkeypatch: pytest.MonkeyPatc
         assert test_host.execute(program, goal, 101, kind, op, apart=bool(number % 2)) == 0
 
 
-@pytest.mark.usefixtures("standing_in")
+@pytest.mark.usefixtures("stood_in")
 def test_buffers_on_the_device_are_used_where_they_lie() -> None:
     """Prepared once, launched often; other buffers are another launch."""
     program, goal = PROGRAMS[0]
@@ -131,7 +74,7 @@ def test_buffers_on_the_device_are_used_where_they_lie() -> None:
     assert executor.kernel_us == 1000.0
 
 
-@pytest.mark.usefixtures("standing_in")
+@pytest.mark.usefixtures("stood_in")
 def test_after_a_standstill_it_runs_again() -> None:
     """The error names who waited; what lay in the slots does not disturb the next launch."""
     program, goal = next((p, g) for p, g in PROGRAMS if p.protocol == "LL128")
@@ -139,23 +82,23 @@ def test_after_a_standstill_it_runs_again() -> None:
     sizes = Layout.of(program, 40).sizes
     good = [np.ones(sizes(rank)[0], np.float32) for rank in range(program.nranks)]
     executor.run(good, good)
-    does = int(executor.tables["steps"][0, 0])
-    executor.tables["steps"][0, 0] = 0  # the first step no longer does what others wait for
+    does = int(executor.tables[0]["steps"][0, 0])
+    executor.tables[0]["steps"][0, 0] = 0  # the first step no longer does what others wait for
     with pytest.raises(InputError, match=r"rank \d tb \d step \d .* waits for data of rank 0"):
         executor.run(good, good)
-    executor.tables["steps"][0, 0] = does
+    executor.tables[0]["steps"][0, 0] = does
     again = [np.ones(sizes(rank)[0], np.float32) for rank in range(program.nranks)]
     executor.run(again, again)
     assert all((buffer == program.nranks).all() for buffer in again)
 
 
-@pytest.mark.usefixtures("standing_in")
+@pytest.mark.usefixtures("stood_in")
 def test_too_many_blocks_name_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer threads a block make room, until they do not."""
     program, goal = PROGRAMS[0]
     executor = GpuExecutor(program, goal)
     assert executor.kernels("float", "sum")[2] == 256
-    monkeypatch.setitem(globals(), "PROCESSORS", 1)
+    monkeypatch.setattr("standing_in.PROCESSORS", 1)
     assert GpuExecutor(program, goal).kernels("float", "sum")[2] == 64
     many, goal = next((p, g) for p, g in PROGRAMS if sum(len(gpu.threadblocks) for gpu in p.gpus) > 4)
     buffers = [np.ones(Layout.of(many, 60).sizes(r)[0], np.float32) for r in range(many.nranks)]
@@ -163,7 +106,7 @@ def test_too_many_blocks_name_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> N
         GpuExecutor(many, goal).run(buffers, buffers)
 
 
-@pytest.mark.usefixtures("standing_in")
+@pytest.mark.usefixtures("stood_in")
 def test_a_buffer_with_gaps() -> None:
     program, goal = PROGRAMS[0]
     for made in (np.ones, lambda size, kind: lent(np.ones(size, kind))):
@@ -200,3 +143,36 @@ def test_on_the_gpu(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
             test_host, "HostExecutor", lambda p, g, _, depth=depth: GpuExecutor(p, g, depth=depth)
         )
         assert test_host.execute(replace(program, protocol=protocol), goal, elements, kind, op) == 0
+
+
+def test_on_the_gpu_at_the_pace_of_a_network() -> None:
+    """The device's clock: never ahead of the network, and right."""
+    try:
+        cupy()
+    except InputError as error:
+        pytest.skip(str(error))
+    for program, goal in PROGRAMS:
+        topology = load(f"full:{program.nranks},bw=25,alpha=0.7")
+        executor = GpuExecutor(program, goal, pace=Pace(program, topology, slower=200.0))
+        row = measured(program, goal, 100_000, "float", "sum", executor=executor, iterations=2)
+        assert row.wrong == 0
+        assert executor.paced is not None
+        assert executor.paced.measured_us >= executor.paced.due_us > 0
+
+
+def test_on_the_gpus_together() -> None:
+    """Ranks spread over GPUs that reach each other's memory, windows and tails."""
+    try:
+        count = int(cupy().cuda.runtime.getDeviceCount())
+    except InputError as error:
+        pytest.skip(str(error))
+    if count < 2:
+        pytest.skip("one GPU here; several are needed")
+    for program, goal in PROGRAMS:
+        devices = range(min(count, program.nranks))
+        for protocol in ("Simple", "LL"):
+            changed = replace(program, protocol=protocol)
+            executor = GpuExecutor(
+                changed, goal, devices=devices, depth=FIFO_DEPTH[program.protocol], slot_bytes=4096
+            )
+            assert measured(changed, goal, 100_003, "half", "sum", executor=executor).wrong == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import importlib.metadata
 import itertools
 import re
 from collections.abc import Callable
@@ -23,8 +21,7 @@ from emit.goal import Goal
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
 from emit.script_file import load_script
 from runtime.bench import measured
-from runtime.encoding import ADDRESSES, SOURCE, Sizes, gpu_source
-from runtime.gpu import options
+from runtime.encoding import ADDRESSES, SOURCE, Sizes
 from runtime.host import HostExecutor
 from runtime.layout import Layout
 from runtime.numbers import OPS, TYPES, Array, narrowed, widened
@@ -35,12 +32,12 @@ KINDS_AND_OPS = list(itertools.product(TYPES, OPS))
 
 
 @pytest.fixture(scope="session")
-def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path | str:
+def sanitized(kernels: Path) -> Path | str:
     """The kernel under the thread sanitizer, or why there is none."""
     if compiler() is None:
         return "no C++ compiler here"
     try:
-        made = built(tmp_path_factory.mktemp("interpreter"), "thread")
+        made = built(kernels, "thread")
         run(made, PROGRAMS[0], 8, "float", "sum", "Simple")
     except SanitizerReport as error:
         if "FATAL" in str(error) or "unexpected memory mapping" in str(error):
@@ -52,13 +49,13 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path | str:
 
 
 @pytest.fixture(scope="session")
-def binary(sanitized: Path | str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def binary(sanitized: Path | str, kernels: Path) -> Path:
     """The kernel on CPU threads, with the sanitizer where it runs."""
     if isinstance(sanitized, Path):
         return sanitized
     if compiler() is None:
         pytest.skip(sanitized)
-    return built(tmp_path_factory.mktemp("interpreter"))
+    return built(kernels)
 
 
 @pytest.fixture
@@ -299,53 +296,6 @@ def test_a_compiler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(InputError, match=r"no C\+\+ compiler: would be"):
         built(tmp_path)
-
-
-# ---- for the GPU, without one
-
-
-def nvrtc() -> ctypes.CDLL:
-    """NVIDIA's run-time compiler, or the test is skipped."""
-    for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12"):
-        try:
-            files = importlib.metadata.files(name) or []
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        for file in files:
-            if re.fullmatch(r"libnvrtc\.so\.\d+", file.name):
-                return ctypes.CDLL(str(file.locate()))
-    pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
-
-
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.parametrize("part", [0, 1])
-def test_compiles_for_every_gpu(arch: str, part: int) -> None:
-    """Every type and reduction comes once; the options are those that the executor gives."""
-    library = nvrtc()
-    kind = list(TYPES)[("sm_80", "sm_90", "sm_100").index(arch) * 2 + part]
-    op = OPS[list(TYPES).index(kind) % 4]
-    program = ctypes.c_void_p()
-    source = gpu_source().encode()
-    assert library.nvrtcCreateProgram(ctypes.byref(program), source, b"interpreter.cu", 0, None, None) == 0
-    asked = [option.encode() for option in (*options(kind, op, 512), f"--gpu-architecture={arch}")]
-    failed = library.nvrtcCompileProgram(program, len(asked), (ctypes.c_char_p * len(asked))(*asked))
-    log = found_by(library, program, "ProgramLog")
-    assert not failed, log
-    assert "warning" not in log
-    names = [
-        name for name in ("synth_interpret", "synth_average") if name in found_by(library, program, "CUBIN")
-    ]
-    assert len(names) == 2
-    library.nvrtcDestroyProgram(ctypes.byref(program))
-
-
-def found_by(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:
-    """What NVRTC made: its log, or the machine code."""
-    size = ctypes.c_size_t()
-    getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
-    text = ctypes.create_string_buffer(size.value)
-    getattr(library, f"nvrtcGet{what}")(program, text)
-    return text.raw.decode("latin-1")
 
 
 def test_the_job_is_what_the_kernel_reads() -> None:

@@ -1,0 +1,159 @@
+"""CuPy's part played by NumPy and CPU threads: what the GPU executor asks of it, for tests without a GPU.
+
+A launch runs in a thread of its own, one after the other on a GPU; whoever looks at memory waits for all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime.encoding import REDUCTIONS, TYPE_NAMES
+
+PROCESSORS = 40  # of each, with room for one block of 256 threads
+
+
+class Lent(np.ndarray[Any, Any]):
+    """Memory of this machine that looks like CuPy's."""
+
+    _on: int
+
+    def __array_finalize__(self, other: Any) -> None:
+        self._on = getattr(other, "_on", Device.current)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, more: Any) -> Any:
+        assert function is not np.shares_memory, "CuPy's looks at every element"
+        return super().__array_function__(function, types, arguments, more)
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    @property
+    def device(self) -> Any:
+        return SimpleNamespace(id=self._on)
+
+    def get(self) -> Any:
+        Device.wait()
+        return np.array(self)
+
+
+def lent(values: Any, dtype: Any = None) -> Lent:
+    made = np.array(values, dtype=dtype).view(Lent)
+    made._on = Device.current
+    return made
+
+
+class Device:
+    """The current GPU, and what runs on each."""
+
+    count = 1
+    current = 0
+    peers = True
+    running: dict[int, threading.Thread]
+
+    def __init__(self, number: int | None = None) -> None:
+        self.id = Device.current if number is None else number
+        self.attributes = {"MultiProcessorCount": PROCESSORS}
+
+    def synchronize(self) -> None:
+        Device.wait()
+
+    def __enter__(self) -> Device:
+        self.before, Device.current = Device.current, self.id
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Device.current = self.before
+
+    @classmethod
+    def wait(cls) -> None:
+        for thread in list(cls.running.values()):
+            thread.join()
+
+
+class Module:
+    """What RawModule does, by the shim: the kernel on CPU threads, two a block."""
+
+    libraries: dict[bool, Path]
+    made: list[tuple[str, ...]]
+
+    def __init__(self, code: str, options: tuple[str, ...]) -> None:
+        assert "synth_interpret" in code
+        assert code.count("#include") == 1  # the shim's, which a GPU's compiler skips
+        asked = dict(
+            option[2:].split("=", 1) for option in options if option.startswith("-D") and "=" in option
+        )
+        self.type = list(TYPE_NAMES.values()).index(asked["TYPE"])
+        self.reduction = list(dict.fromkeys(REDUCTIONS.values())).index(asked["REDUCTION"])
+        self.threads = int(asked["THREADS"])
+        self.library = ctypes.CDLL(str(Module.libraries["-DPACED" in options]))
+        Module.made.append(options)
+
+    def get_function(self, name: str) -> Any:
+        def launch(grid: tuple[int], block: tuple[int], arguments: tuple[Lent]) -> None:
+            assert block == (self.threads,)
+            assert arguments[0].device.id == Device.current
+            asked = (self.type, self.reduction, int(name == "synth_average"), grid[0], 2)
+            before = Device.running.get(Device.current)
+
+            def work() -> None:
+                if before is not None:
+                    before.join()
+                self.library.synth_launch(ctypes.c_void_p(arguments[0].data.ptr), *asked)
+
+            Device.running[Device.current] = threading.Thread(target=work)
+            Device.running[Device.current].start()
+
+        launch.kernel = SimpleNamespace(ptr=0)  # type: ignore[attr-defined]
+        return launch
+
+
+class RuntimeFailure(RuntimeError):
+    """CUDARuntimeError's part."""
+
+
+def stand_in(patch: pytest.MonkeyPatch, libraries: dict[bool, Path], count: int = 1) -> Any:
+    """Put it in CuPy's place; `libraries`: the kernel, plain and paced. The module."""
+    Module.libraries, Module.made = libraries, []
+    Device.count, Device.current, Device.peers, Device.running = count, 0, True, {}
+    connected: set[tuple[int, int]] = set()
+
+    def enable(other: int) -> None:
+        if (Device.current, other) in connected:
+            raise RuntimeFailure("cudaErrorPeerAccessAlreadyEnabled: peer access is already enabled")
+        connected.add((Device.current, other))
+
+    def copyto(target: Lent, source: Lent) -> None:
+        Device.wait()
+        np.copyto(target, source)
+
+    event = SimpleNamespace(record=lambda: None, synchronize=Device.wait)
+    module: Any = ModuleType("cupy")
+    module.ndarray, module.RawModule, module.asarray, module.copyto = Lent, Module, lent, copyto
+    module.may_share_memory = np.may_share_memory
+    module.zeros = module.empty = lambda shape, dtype: lent(np.zeros(shape, dtype))
+    module.cuda = SimpleNamespace(
+        runtime=SimpleNamespace(
+            getDeviceCount=lambda: Device.count,
+            CUDARuntimeError=RuntimeFailure,
+            deviceCanAccessPeer=lambda one, other: int(Device.peers and one != other),
+            deviceEnablePeerAccess=enable,
+        ),
+        driver=SimpleNamespace(
+            occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 256 // threads
+        ),
+        Device=Device,
+        Event=lambda: event,
+        get_elapsed_time=lambda begun, ended: 1.0,  # noqa: ARG005
+    )
+    module.connected = connected
+    patch.setitem(sys.modules, "cupy", module)
+    return module

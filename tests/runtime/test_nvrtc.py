@@ -1,0 +1,102 @@
+"""The GPU's kernel compiled by NVIDIA's run-time compiler for every GPU, without one."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import itertools
+import re
+
+import pytest
+
+from runtime.cuda import options
+from runtime.encoding import gpu_source
+from runtime.numbers import OPS, TYPES
+
+ARCHITECTURES = ("sm_70", "sm_80", "sm_90", "sm_100")
+FORMS = (
+    {},
+    {"paced": True},
+    {"several": True},
+)
+
+
+def libraries() -> list[ctypes.CDLL]:
+    """NVRTC of every CUDA that is installed here."""
+    found = []
+    for name in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12"):
+        try:
+            files = importlib.metadata.files(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        found += [
+            ctypes.CDLL(str(file.locate())) for file in files if re.fullmatch(r"libnvrtc\.so\.\d+", file.name)
+        ]
+    return found
+
+
+def knows(library: ctypes.CDLL, arch: str) -> bool:
+    """Whether it makes code for this GPU: CUDA 13 no longer does for sm_70."""
+    count = ctypes.c_int()
+    library.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+    numbers = (ctypes.c_int * count.value)()
+    library.nvrtcGetSupportedArchs(numbers)
+    return int(arch.removeprefix("sm_")) in list(numbers)
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def arch(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def library(arch: str) -> ctypes.CDLL:
+    """A compiler for this GPU, or the test is skipped."""
+    found = libraries()
+    if not found:
+        pytest.skip("NVRTC is not installed: pip install nvidia-cuda-nvrtc")
+    able = [library for library in found if knows(library, arch)]
+    if not able:
+        pytest.skip(f"no NVRTC here knows {arch}: sm_70 needs CUDA 12's, pip install nvidia-cuda-nvrtc-cu12")
+    return able[0]
+
+
+CASES = list(itertools.product(ARCHITECTURES, range(len(FORMS))))
+
+
+@pytest.mark.parametrize("form", range(len(FORMS)), ids=["plain", "paced", "several"])
+def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> None:
+    """Every type and reduction comes once; the options are those that the executor gives."""
+    number = CASES.index((arch, form))
+    kind, op = list(TYPES)[number % len(TYPES)], OPS[(number + number // len(OPS)) % len(OPS)]
+    program = ctypes.c_void_p()
+    source = gpu_source().encode()
+    assert library.nvrtcCreateProgram(ctypes.byref(program), source, b"interpreter.cu", 0, None, None) == 0
+    given = options(kind, op, 512, **FORMS[form])
+    asked = [option.encode() for option in (*given, f"--gpu-architecture={arch}")]
+    failed = library.nvrtcCompileProgram(program, len(asked), (ctypes.c_char_p * len(asked))(*asked))
+    log = found_by(library, program, "ProgramLog")
+    assert not failed, log
+    of_source = [
+        line for line in log.splitlines() if not line.startswith("nvrtc: warning: Architectures prior")
+    ]
+    assert not [line for line in of_source if "warning" in line]
+    code = found_by(library, program, "CUBIN")
+    assert "synth_interpret" in code
+    assert "synth_average" in code
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def test_every_type_and_reduction_is_compiled() -> None:
+    asked = [(n % len(TYPES), (n + n // len(OPS)) % len(OPS)) for n in range(len(CASES))]
+    assert {kind for kind, _ in asked} == set(range(len(TYPES)))
+    assert {op for _, op in asked} == set(range(len(OPS)))
+
+
+def found_by(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:
+    """What NVRTC made: its log, or the machine code."""
+    size = ctypes.c_size_t()
+    getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    getattr(library, f"nvrtcGet{what}")(program, text)
+    return text.raw.decode("latin-1")
