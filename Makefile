@@ -15,7 +15,7 @@ test: .venv/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --durations=15
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15
 
 results: .venv/.installed
 	@for script in $$(LC_ALL=C ls results/*.py); do echo "== $$script"; $(BIN)/python "$$script" || exit; done

@@ -18,7 +18,7 @@ def cupy() -> Any:
         module = importlib.import_module("cupy")
     except ImportError:
         raise InputError(
-            "the GPU back end needs CuPy: pip install cupy-cuda13x nvidia-cuda-nvrtc (cupy-cuda12x for CUDA 12)"
+            "the GPU back end needs CuPy: pip install 'synth-collectives[cuda13]' ([cuda12] for CUDA 12)"
         ) from None
     try:
         count = module.cuda.runtime.getDeviceCount()

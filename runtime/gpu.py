@@ -144,10 +144,8 @@ class _State:
             with of.on(share):
                 own["ends"] = cp.asarray(ends)
                 own["others"] = cp.asarray(np.array(reports[:number] + reports[number + 1 :], dtype=np.int64))
-                if (
-                    len(of.shares) > 1
-                ):  # another GPU's kernel may write here before this one's zeros are there
-                    cp.cuda.Device().synchronize()
+                if len(of.shares) > 1:
+                    cp.cuda.Device().synchronize()  # another GPU's kernel may write here before the zeros are there
 
 
 class GpuExecutor(KernelExecutor):

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from types import FrameType
 
 _PATIENCE_S = 5.0  # for the others, once one has failed
 
@@ -42,28 +43,36 @@ def started(ranks: int, words: Sequence[str]) -> int:
         )
         for rank in range(ranks)
     ]
+    handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         failed = _first_failed(processes)
         if failed is None:
             return 0
         _ended(processes)
-        if failed and processes[0].returncode <= 0:  # rank 0 did not say why
+        code = int(processes[failed].returncode)
+        if failed and (processes[0].returncode or 0) <= 0:  # rank 0 did not say why
             said[failed - 1].seek(0)
             last = said[failed - 1].read().decode("utf-8", "replace").strip().splitlines()
-            code = processes[failed].returncode
-            print(last[-1] if last else f"synth: rank {failed} ended with exit code {code}", file=sys.stderr)
-        return abs(int(processes[failed].returncode))
+            plain = f"synth: rank {failed} ended with exit code {code}"
+            print(last[-1] if last and code > 0 else plain, file=sys.stderr)
+        return code if code > 0 else 1
     except KeyboardInterrupt:
         processes[0].send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
             processes[0].wait(_PATIENCE_S)
         return 130
     finally:
+        for number, before in handlers.items():
+            signal.signal(number, before)
         for process in processes:
             process.kill()
             process.wait()
         for file in said:
             file.close()
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # the ranks do not outlive this process
 
 
 def _first_failed(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:

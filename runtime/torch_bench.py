@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ from runtime.built_in import COLLECTIVES
 from runtime.numbers import type_named
 from runtime.torch_calls import tally
 from runtime.torch_choice import Call, Way
+from runtime.torch_lost import plain
 from runtime.tune import Measured
 from topologies.errors import InputError
 
@@ -45,13 +47,39 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
 
     Raises InputError where the environment does not say which rank of how many this is.
     """
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        if not os.environ.get(name):
-            raise InputError(f"{name} is not set: would be started by torchrun, or with --ranks")
+    rank, world = _number("RANK"), _number("WORLD_SIZE")
+    if world < 2:
+        raise InputError(f"WORLD_SIZE={world}: a job of one rank; would be of two or more")
+    if rank >= world:
+        raise InputError(f"RANK={rank}: would be 0 to {world - 1}, for WORLD_SIZE={world}")
+    _number("MASTER_PORT", 65535)
+    if not os.environ.get("MASTER_ADDR"):
+        raise InputError("MASTER_ADDR is not set: would be started by torchrun, or with --ranks")
     torch.set_num_threads(1)
-    dist.init_process_group("cpu:synth,cuda:synth", timeout=timedelta(seconds=timeout_s))
-    yield dist.get_rank(), dist.get_world_size()
+    try:
+        dist.init_process_group("cpu:synth,cuda:synth", timeout=timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        raise InputError(f"this job's ranks do not find each other: {plain(error)}") from None
+    try:
+        yield rank, world
+    except RuntimeError as error:
+        _leave(plain(error))
     dist.destroy_process_group()
+
+
+def _number(name: str, most: int = 1 << 30) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        raise InputError(f"{name} is not set: would be started by torchrun, or with --ranks")
+    if not (text.isascii() and text.isdigit() and int(text) <= most):
+        raise InputError(f"{name}={text!r}: would be a whole number up to {most}")
+    return int(text)
+
+
+def _leave(why: str) -> NoReturn:
+    """A rank was lost: the rest of the job stands in the middle of a collective, and Python's end would wait for it."""
+    print(f"synth: {why}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def groups_of(wanted: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Any]]:

@@ -116,13 +116,15 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
         self._lane = Lane(f"group of ranks {self._names()}")
         self._number = 0
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
-        fault: str | None = None
+        fault, said = None, ""
         try:
             self._chooser = Chooser.of_environment()
+            if not dist.is_initialized():  # this group is the whole job
+                self._chooser.fits(size)
+            said = f"{self._chooser.said} {self._checks}"
         except InputError as error:
             fault = str(error)
         if size > 1:
-            said = "" if fault is not None else self._chooser.said
             with self._lookout.over(f"making a {self._lane.name}"):
                 same_choices(gloo, said, fault, self._ranks)
         elif fault is not None:
@@ -226,7 +228,7 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
         choice, part = self._choice(call, tensors, redop, elements)
         self._number += 1
         told = self._told(call, redop)
-        self._agree(told)
+        self._agree(f"{told}, on {within.name() if part is None else part.program.name}")
         if part is None:
             if choice.reason not in ("asked for", "by the table"):
                 tally.fell(call.collective, choice.reason)

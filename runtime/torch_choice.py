@@ -24,7 +24,8 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ from emit.check import check
 from emit.index import Entry, load_index
 from emit.msccl_read import read_msccl
 from emit.program import ROOTED, Program
-from runtime.built_in import built_in, names, usual
+from runtime.built_in import COLLECTIVES, built_in, names, usual
 from synth.stored_columns import json_object, origin_of
 from topologies.errors import InputError
 from topologies.fields import Fields
@@ -40,6 +41,8 @@ from topologies.fields import Fields
 log = logging.getLogger("synth.torch")
 BACKENDS = ("auto", "synth", "gloo")
 FORMAT = "synth-choice-1"
+TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
+         "complex128")  # fmt: skip
 FIELDS = ("collective", "ranks", "group", "type", "min_bytes", "max_bytes", "backend", "algorithm")
 
 
@@ -107,11 +110,26 @@ def load_table(path: str | Path) -> list[Row]:
         top.fail("format", f"must be {FORMAT}")
     machine = top.string("machine")
     if machine != platform.node():
-        log.warning("%s was measured on %s; this is %s", origin, machine, platform.node())
+        _warn(f"{origin} was measured on {machine}; this is {platform.node()}")
     rows = top.values.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         top.fail("rows", "must be an array of objects")
     return [_row(Fields(row, "", f"{origin}: row {i}")) for i, row in enumerate(rows, 1)]
+
+
+def _warn(text: str) -> None:
+    if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":  # one of a host's ranks is enough
+        log.warning("synth: %s", text)
+
+
+def _content(entry: Entry) -> str:
+    """Of files that may be run: equal names need not be equal files on every machine."""
+    if entry.relays or entry.target == "mscclpp":
+        return ""
+    try:
+        return blake2b(entry.path.read_bytes(), digest_size=16).hexdigest()
+    except OSError as error:
+        raise InputError(f"library {origin_of(entry.path)}: cannot be read: {error.strerror}") from None
 
 
 def _entries(library: Path) -> list[Entry]:
@@ -137,23 +155,33 @@ def _row(table: Fields) -> Row:
 
     ranks = table.integer("ranks", 1, 1 << 30)
     group = table.values.get("group")
-    if group is not None and (
-        not isinstance(group, list) or not all(type(r) is int for r in group) or len(group) != ranks
+    if group is not None and not (
+        isinstance(group, list)
+        and len(group) == ranks
+        and all(type(r) is int and r >= 0 for r in group)
+        and sorted(set(group)) == group
     ):
-        table.fail("group", f"must be null or the numbers of {ranks} ranks")
+        table.fail("group", f"must be null or the numbers of {ranks} ranks, rising")
+    collective, kind, algorithm = table.string("collective"), text("type"), text("algorithm")
+    if collective not in COLLECTIVES:
+        table.fail("collective", f"must be one of {', '.join(COLLECTIVES)}")
+    if kind is not None and kind not in TYPES:
+        table.fail("type", f"must be null or torch's name of a type, one of {', '.join(TYPES)}")
     low = table.integer("min_bytes", 0, 1 << 62)
     backend = table.string("backend")
     if backend not in BACKENDS[1:]:
         table.fail("backend", "must be synth or gloo")
+    if algorithm is not None and backend != "synth":
+        table.fail("algorithm", f"must be null where the back end is {backend}")
     high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)
     return Row(
-        table.string("collective"),
+        collective,
         ranks,
-        text("type"),
+        kind,
         low,
         high,
         backend,
-        text("algorithm"),
+        algorithm,
         None if group is None else tuple(group),
     )
 
@@ -169,27 +197,48 @@ class Chooser:
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
             raise InputError(f"SYNTH_BACKEND={self.backend}: would be one of {', '.join(BACKENDS)}")
-        self.entries = [] if self.library is None else _entries(self.library)
-        self.rows = [] if self.table is None else load_table(self.table)
+        try:
+            self.entries = [] if self.library is None else _entries(self.library)
+        except InputError as error:
+            raise InputError(f"library {error}") from None
+        try:
+            self.rows = [] if self.table is None else load_table(self.table)
+        except InputError as error:
+            raise InputError(f"table {error}") from None
+        stems = {Path(entry.file).stem for entry in self.entries}
+        for row in self.rows:
+            if row.algorithm is not None and row.algorithm not in {*stems, *names(row.collective, row.ranks)}:
+                _warn(
+                    f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there"
+                )
         self._made: dict[tuple[Way, Call], Choice] = {}
         self._programs: dict[str, Program] = {}
 
-    @classmethod
-    def of_environment(cls, values: Mapping[str, str] = os.environ) -> Chooser:
+    @staticmethod
+    def of_environment(values: Mapping[str, str] = os.environ) -> Chooser:
         """As SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE say. Raises InputError for what they name wrongly."""
         library, table = values.get("SYNTH_LIBRARY"), values.get("SYNTH_TABLE")
-        return cls(
-            values.get("SYNTH_BACKEND") or "auto",
-            Path(library) if library else None,
-            Path(table) if table else None,
-        )
+        return _once(values.get("SYNTH_BACKEND") or "auto", library or None, table or None)
 
     @cached_property
     def said(self) -> str:
-        """All that choices depend on, in one line, to be compared between ranks."""
-        listed = [(e.file, e.min_bytes, e.max_bytes, e.group, e.collective, e.inplace) for e in self.entries]
+        """All that choices depend on, in one line, to be compared between ranks.
+
+        Raises InputError for a file of the library that is not there.
+        """
+        listed = [
+            (e.file, e.min_bytes, e.max_bytes, e.group, e.collective, e.root, e.target, _content(e))
+            for e in self.entries
+        ]
         rows = [tuple(vars(row).values()) for row in self.rows]
         return json.dumps([self.backend, listed, rows])
+
+    def fits(self, ranks: int) -> None:
+        """Raises InputError where the library is one file for more ranks than the job has."""
+        if self.library is not None and self.library.suffix == ".xml" and self.entries[0].nranks > ranks:
+            raise InputError(
+                f"library {self.library}: is for {self.entries[0].nranks} ranks; this job has {ranks}"
+            )
 
     def choose(self, call: Call, way: Way | None = None) -> Choice:
         """For one call; `way` overrules SYNTH_BACKEND."""
@@ -213,7 +262,12 @@ class Chooser:
             return Choice(None, "asked for")
         if way.algorithm is not None:
             program = self._named(call, way.algorithm)
-            return Choice(program, "asked for" if program else f"algorithm {way.algorithm} is not there")
+            if program is None:
+                known = ", ".join(str(other.algorithm) for other in self.ways(call)[1:]) or "none"
+                raise InputError(
+                    f"algorithm {way.algorithm!r} for {call.collective} of {len(call.ranks)} ranks: there is {known}"
+                )
+            return Choice(program, "asked for")
         if backend == "auto":
             row = next((row for row in self.rows if row.fits(call)), None)
             if row is not None and row.backend == "gloo":
@@ -273,3 +327,9 @@ class Chooser:
             check(program).raise_if_wrong(str(entry.path))
             self._programs[entry.file] = program
         return self._programs[entry.file]
+
+
+@lru_cache(maxsize=16)
+def _once(backend: str, library: str | None, table: str | None) -> Chooser:
+    """A process reads its files once, not for every group."""
+    return Chooser(backend, Path(library) if library else None, Path(table) if table else None)

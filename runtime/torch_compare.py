@@ -35,8 +35,8 @@ def same_choices(inner: Any, said: str, fault: str | None, ranks: Sequence[int])
             raise InputError(f"rank {rank} cannot read what SYNTH_BACKEND, SYNTH_LIBRARY or SYNTH_TABLE name")
         if code != every[0][0]:
             raise InputError(
-                f"rank {rank} has another SYNTH_BACKEND, SYNTH_LIBRARY or SYNTH_TABLE than rank {ranks[0]}:"
-                " would be the same on all ranks"
+                f"rank {rank} has another SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE or SYNTH_CHECK than rank"
+                f" {ranks[0]}, or other files under these names: would be the same on all ranks"
             )
 
 

@@ -9,6 +9,7 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -56,10 +57,12 @@ def asked_collectives(text: str) -> list[str]:
     """Collectives of a list with commas, in torch's or NCCL's spelling, or `all`. Raises InputError for another."""
     if text == "all":
         return list(COLLECTIVES)
-    found = [parse_name(part.strip()) for part in text.split(",")]
-    for name in found:
-        if name not in COLLECTIVES:
-            raise InputError(f"--ops: {name}: would be one of {', '.join(COLLECTIVES)}")
+    found = []
+    for part in text.split(","):
+        with suppress(InputError):
+            found.append(parse_name(part.strip()))
+        if not found or found[-1] not in COLLECTIVES:
+            raise InputError(f"--ops: {part.strip()!r}: would be all, or of {', '.join(COLLECTIVES)}")
     return list(dict.fromkeys(found))
 
 

@@ -43,7 +43,7 @@ class _Commands(click.Group):
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
             near = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=2, cutoff=0.5)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            hint = f"; did you mean {' or '.join(near)}?" if near else "."
             raise InputError(f"command {name[:60]!r} is not known{hint} See synth --help")
         return super().resolve_command(ctx, args)
 
@@ -141,6 +141,9 @@ def main() -> None:
         raise SystemExit(0) from None
     except click.ClickException as error:
         click.echo(f"synth: {error.format_message()}".replace("\n", " "), err=True)
+        raise SystemExit(2) from None
+    except MemoryError as error:
+        click.echo(f"synth: not enough memory: {error or 'would be a smaller size'}", err=True)
         raise SystemExit(2) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo("synth: interrupted before there was an answer", err=True)

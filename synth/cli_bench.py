@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,8 @@ def bench(
     low = parse_size(minbytes, "--minbytes")
     high = parse_size(maxbytes, "--maxbytes") if maxbytes else low
     step = parse_size(stepbytes, "--stepbytes") if stepbytes else 0
+    if high < low:
+        raise InputError(f"-e {maxbytes}: would be {minbytes} (-b) or more")
     asked = list(sizes(low, high, stepfactor, step))
     type_named(datatype), reducer(op, "float")  # refused before the head of the table
     backend, made = _executors(backend, devices, emulate, slower)
@@ -153,7 +156,7 @@ class _Run:
             if not self.tells:
                 continue
             if of.name not in known:
-                known[of.name] = Known(of, self._about or of.made_for())
+                known[of.name] = Known(of, self._about or of.made_for(), self._about is not None)
             figures = known[of.name].predicted_us(row.size_bytes), known[of.name].bound_us(row.size_bytes)
             self._rows.append(said(row, of.name, self._backend, *figures))
             if self._paced is not None and self._network is not None:
@@ -219,6 +222,8 @@ def _executors(
         raise InputError("--slower: is for a network that is emulated; would be with --emulate")
     if backend == "torch":
         return backend, None
+    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        raise InputError("one rank of several, as torchrun starts them: would be with --backend torch")
     wants_gpu = backend == "gpu" or devices is not None or emulate is not None
     if not wants_gpu and (backend == "host" or not _has_gpu()):
         return "host", _on_host

@@ -36,28 +36,33 @@ class Chosen:
         return None
 
     def made_for(self) -> Topology | None:
-        """The network that the file was made for, where that is a known one."""
+        """The network that the file was made for: its schedule's, else the known one of this name."""
+        from synth.schedule_file import load_schedule
         from topologies.load import load
 
         if self.entry is None:
             return None
-        try:
-            return load(self.entry.topology)
-        except InputError:
-            return None
+        with suppress(InputError):
+            if self.entry.schedule is None:
+                return load(self.entry.topology)
+            return load_schedule(self.entry.folder / self.entry.schedule).problem.topology
+        return None
 
 
 class Known:
-    """Predicted time and bound of a chosen file on a network, reckoned once and then asked for sizes."""
+    """Predicted time and bound of a chosen file on a network, reckoned once and then asked for sizes.
 
-    def __init__(self, chosen: Chosen, topology: Topology | None) -> None:
+    asked: the user named this network. Raises InputError where it is, and the program cannot run there.
+    """
+
+    def __init__(self, chosen: Chosen, topology: Topology | None, asked: bool = False) -> None:
         self._predictor: Predictor | None = None
         self._bound: Bound | None = None
         if topology is None:
             return
         from emit.predict import Predictor
 
-        with suppress(InputError):
+        with suppress(*(() if asked else (InputError,))):
             self._predictor = Predictor(chosen.program, topology, chosen.communicator(topology))
         with suppress(InputError):
             self._bound = _bound(chosen, topology)
@@ -121,12 +126,15 @@ def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[
         raise InputError(
             f"{path}: holds execution plans only, which are for MSCCL++'s executor; would hold MSCCL XML"
         )
-    questions = sorted({str((e.collective, e.topology, e.group, e.target)) for e in entries})
+    questions = sorted({_question(e) for e in entries})
     if len(questions) != 1:
-        told = "; ".join(questions[:4]) or "none"
-        raise InputError(
-            f"{path}: would be one question's algorithms, give --collective or --group; there are {told}"
+        asked = (
+            "--collective and --group: would be one of"
+            if questions
+            else "--collective, --group: there are only"
         )
+        there = questions or sorted({_question(e) for e in load_index(path)})
+        raise InputError(f"{path}: {asked} {'; '.join(there[:6])}{'; …' if len(there) > 6 else ''}")
     known: dict[str, Chosen] = {}
 
     def choose(size: int) -> Chosen | None:
@@ -138,6 +146,11 @@ def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[
         return None
 
     return choose
+
+
+def _question(entry: Entry) -> str:
+    group = ",".join(map(str, entry.group))
+    return f"{entry.collective} on {entry.topology} --group {group} for {entry.target}"
 
 
 def _entry_beside(path: Path) -> Entry | None:

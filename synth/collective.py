@@ -319,7 +319,7 @@ def parse_name(name: str) -> str:
     if plain in NAMES:
         return plain
     near = difflib.get_close_matches(plain, NAMES, n=2, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    hint = f"; did you mean {' or '.join(near)}?" if near else "."
     raise InputError(f"collective: {name!r} is not known{hint} It is one of: {', '.join(NAMES)}")
 
 

@@ -136,7 +136,7 @@ def test_without_cupy(synth: Call, ring: Path, monkeypatch: pytest.MonkeyPatch) 
     """One line says how to install it; who asks for nothing gets the host."""
     monkeypatch.setitem(sys.modules, "cupy", None)
     code, _, err = synth("bench", ring, "--backend", "gpu")
-    assert (code, err.count("\n"), "pip install cupy-cuda13x" in err) == (2, 1, True)
+    assert (code, err.count("\n"), "synth-collectives[cuda13]" in err) == (2, 1, True)
     code, out, _ = synth("bench", ring, "-b", "1K", "-n", "1")
     assert (code, out.splitlines()[-1]) == (0, "# host: every element right")
 

@@ -138,7 +138,8 @@ def test_what_the_environment_names(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.json"):
         Chooser.of_environment({"SYNTH_TABLE": str(tmp_path / "nowhere.json")})
     one = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path, {}))})
-    other = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path, {"max_bytes": 4}))})
+    (tmp_path / "b").mkdir()
+    other = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path / "b", {"max_bytes": 4}))})
     assert one.said != other.said
 
 
@@ -151,7 +152,8 @@ def test_an_algorithm_that_was_named(tmp_path: Path) -> None:
         assert program is not None
         assert (program.collective, program.nranks) == ("allreduce", 4)
     assert len(ways) == 2 + len(names("allreduce", 4))
-    assert chooser.choose(CALL, Way("synth", "none")).reason == "algorithm none is not there"
+    with pytest.raises(InputError, match="'none' for allreduce of 4 ranks: there is mine, ring"):
+        chooser.choose(CALL, Way("synth", "none"))
     assert chooser.ways(CALL._replace(ranks=(0, 1, 2)))[1:] == [
         Way("synth", n) for n in names("allreduce", 3)
     ]
@@ -164,6 +166,9 @@ def test_one_file_is_a_library(tmp_path: Path) -> None:
     assert chooser.choose(call).reason == "in the library"
     assert Way("synth", "mine") in chooser.ways(call)
     assert chooser.choose(call._replace(ranks=(0, 1))).reason == "built in"
+    chooser.fits(3)
+    with pytest.raises(InputError, match=r"mine\.xml: is for 3 ranks; this job has 2"):
+        chooser.fits(2)
     with pytest.raises(InputError, match=r"there\.xml"):
         Chooser(library=tmp_path / "there.xml")
 
@@ -175,3 +180,41 @@ def test_a_row_for_one_group_only(tmp_path: Path) -> None:
     for wrong in ([0, 1], [0, 1, 2, "3"], 5):
         with pytest.raises(InputError, match="group"):
             load_table(table(tmp_path, {"group": wrong}))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"collective": "all_reduce"},
+        {"collective": "allredcue"},
+        {"type": "float"},
+        {"group": [3, 2, 1, 0]},
+        {"group": [0, 1, 1, 2]},
+        {"group": [-1, 0, 1, 2]},
+        {"backend": "gloo", "algorithm": "ring"},
+    ],
+)
+def test_rows_that_would_never_fit_are_refused(tmp_path: Path, row: dict[str, Any]) -> None:
+    field = "algorithm" if "algorithm" in row else next(iter(row))
+    with pytest.raises(InputError, match=f"row 1.*{field}"):
+        load_table(table(tmp_path, row))
+
+
+def test_an_algorithm_that_is_nowhere_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    Chooser(table=table(tmp_path, {"algorithm": "rnig"}, {"algorithm": "ring"}))
+    assert [record.getMessage() for record in caplog.records] == [
+        f"synth: {tmp_path / 'table.json'}: algorithm rnig for allreduce of 4 ranks is not there"
+    ]
+
+
+def test_other_files_under_one_name_are_another_choice(tmp_path: Path) -> None:
+    said = []
+    for place, name in (("a", "ring"), ("b", "allpairs"), ("c", "ring")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "one.xml").write_text(write_msccl(built_in("allreduce", name, 3)))
+        said.append(Chooser(library=tmp_path / place / "one.xml").said)
+    assert said[0] == said[2] != said[1]
+    broken = library(tmp_path)
+    (broken / "msccl" / "mine.xml").unlink()
+    with pytest.raises(InputError, match=r"mine\.xml: cannot be read"):
+        _ = Chooser(library=broken).said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch.distributed import ReduceOp
 from torch_values import OPS, TYPES, expect, folded, same, values
 
 import runtime.process_group as ours
+from topologies.errors import InputError
 
 
 def all_reduces() -> None:
@@ -227,6 +229,11 @@ def ran_where_it_should() -> None:
             dist.all_reduce(tensor)
         same(tensor, folded([values(r, 100_000) for r in range(n)], "sum"))
         assert ours.tally.ran("allreduce", by) == before + 1, ours.summary()
+    with ours.using("synth", "allpairs"):
+        dist.all_reduce(tensor)
+    assert ours.tally.last("allreduce") == "synth allpairs"
+    with ours.using("synth", "rnig"):
+        expect(["'rnig' for allreduce", "ring"], partial(dist.all_reduce, tensor), InputError)
     text = ours.summary()
     assert "waited for: rank" in text
 

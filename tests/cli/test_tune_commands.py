@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,6 +36,27 @@ def processes(folder: Path, *words: object, **about: str) -> subprocess.Complete
     )
 
 
+@contextmanager
+def begun(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A long `synth tune` of two ranks that has told of its first size."""
+    words = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "8:1G:1.1", "--turns", "1", *more)
+    with subprocess.Popen(
+        [sys.executable, "-m", "synth.cli", *words],
+        cwd=folder,
+        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("allreduce of ranks 0,1, 8 bytes")
+        yield process
+
+
+def children(process: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
 @with_torch
 def test_tune_writes_the_table_that_was_measured(tmp_path: Path) -> None:
     asked = ("--ops", "all_reduce,gather", "--sizes", "64,64K", "--turns", "1")
@@ -49,7 +72,10 @@ def test_tune_writes_the_table_that_was_measured(tmp_path: Path) -> None:
         assert {(m["backend"], m["algorithm"]) for m in of_it} > {(row.backend, row.algorithm)}
         whole = 4 * row.ranks if row.collective == "gather" else 4  # sizes are whole elements of every block
         assert {m["size_bytes"] for m in of_it} == {size // whole * whole for size in (64, 65536)}
-    for line in ("allreduce of 3 ranks, 64 bytes of float32", "gather of 2 ranks, 65536 bytes of float32"):
+    for line in (
+        "allreduce of ranks 0,1,2, 64 bytes of float32",
+        "gather of ranks 1,2, 65536 bytes of float32",
+    ):
         assert line in done.stdout
 
 
@@ -69,18 +95,9 @@ def test_calibrate_writes_the_wires_that_were_asked_for(tmp_path: Path) -> None:
 
 @with_torch
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
-    words = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "8:1G:1.1", "--turns", "1")
-    with subprocess.Popen(
-        [sys.executable, "-m", "synth.cli", *words],
-        cwd=tmp_path,
-        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(Path(__file__).parents[2])},
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith("allreduce of 2 ranks, 8 bytes")
+    with begun(tmp_path) as process:
         process.send_signal(signal.SIGINT)
-        told = process.stdout.read()
+        told = process.stdout.read()  # type: ignore[union-attr]
     assert process.returncode == 130
     assert "wrote table.json" in told
     assert load_table(tmp_path / "table.json")[0].min_bytes == 0
@@ -91,8 +108,36 @@ def test_a_rank_that_cannot_start_is_told_of_in_one_line(tmp_path: Path) -> None
     (tmp_path / "table.json").write_text("{}")
     done = processes(tmp_path, "tune", "--ranks", 2, SYNTH_TABLE="table.json")
     assert done.returncode == 2
-    assert done.stderr.startswith("synth: table.json: ")
+    assert done.stderr.startswith("synth: table table.json: ")
     assert done.stderr.count("\n") == 1
+
+
+@with_torch
+def test_ranks_do_not_outlive_the_command(tmp_path: Path) -> None:
+    with begun(tmp_path, "-o", "left.json") as process:
+        ranks = children(process.pid)
+        process.send_signal(signal.SIGHUP)
+        process.stdout.read()  # type: ignore[union-attr]
+    assert process.returncode == 128 + signal.SIGHUP
+    assert len(ranks) == 2
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    assert not (tmp_path / "left.json").exists()
+
+
+@with_torch
+def test_a_rank_that_is_killed_ends_it_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "table.json").write_text("whole")
+    with begun(tmp_path) as process:
+        os.kill(max(children(process.pid)), signal.SIGKILL)
+        told = process.stdout.read()  # type: ignore[union-attr]
+        errors = process.stderr.read()  # type: ignore[union-attr]
+    assert process.returncode == 1
+    assert "rank 1" in errors
+    assert errors.startswith("synth: ")
+    assert errors.count("\n") == 1
+    assert "wrote table.json.part, what was measured until then" in told
+    assert load_table(tmp_path / "table.json.part")
+    assert (tmp_path / "table.json").read_text() == "whole"
 
 
 @pytest.mark.parametrize(
@@ -105,6 +150,10 @@ def test_a_rank_that_cannot_start_is_told_of_in_one_line(tmp_path: Path) -> None
         (("tune", "--ranks", "2", "--group", "0,5"), "--group"),
         (("tune", "--ranks", "2", "--group", "0"), "--group"),
         (("tune", "--ranks", "2", "--library", "nowhere"), "nowhere"),
+        (("tune", "--ranks", "2", "-o", "no/where.json"), "no/where.json"),
+        (("tune", "--ranks", "2", "-o", "."), "cannot be written"),
+        (("calibrate", "--ranks", "2", "-o", "here.txt"), ".toml"),
+        (("calibrate", "--ranks", "2", "-o", "no/where.toml"), "no/where.toml"),
         (("calibrate",), "--ranks"),
         (("calibrate", "--ranks", "4", "--topo", "dgx1"), "dgx1 has 8"),
         (("calibrate", "--ranks", "4", "--topo", "nowhere.toml"), "nowhere.toml"),
