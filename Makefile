@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXAMPLE := allreduce --topo dgx-a100 --group 0,2,4,6
 
-.PHONY: demo test results gpu clean
+.PHONY: demo test results torch gpu clean
 .DELETE_ON_ERROR:
 
 demo: .venv/.installed
@@ -19,6 +19,10 @@ test: .venv/.installed-dev
 
 results: .venv/.installed
 	@for script in $$(LC_ALL=C ls results/*.py); do echo "== $$script"; $(BIN)/python "$$script" || exit; done
+
+# all of torch.distributed: every mode, every training, every way to lose a rank
+torch: .venv/.installed-dev
+	$(BIN)/python -m pytest -m "slow or not slow" tests/runtime/test_process_group.py tests/cli/test_tune_commands.py tests/cli/test_bench.py
 
 # where a GPU is at hand, with the extra cuda12 or cuda13 installed
 gpu: .venv/.installed-dev

@@ -18,7 +18,7 @@ from calling import Call
 # searches that their budget ends, not a proof
 LONG = {
     "broadcast": ("broadcast", "--topo", "dgx-a100", "--budget", "60s"),
-    "large": ("allreduce", "--topo", "mesh:4x4", "--budget", "60s"),
+    "large": ("allreduce", "--topo", "mesh:3x4", "--budget", "60s"),
 }
 
 
@@ -81,16 +81,15 @@ def _first_answer_s(here: Path, asked: tuple[str, ...]) -> float:
     """How long this machine takes to the first answer; compiled loops are on disk thereafter."""
     first = here / "first"
     first.mkdir()
+    begun = time.monotonic()
     command = [sys.executable, "-m", "synth.cli", *asked[:-1], "10ms"]
     subprocess.run(command, cwd=first, capture_output=True, check=True, timeout=120)
-    begun = time.monotonic()
-    subprocess.run(command, cwd=first, capture_output=True, check=True, timeout=60)
     return time.monotonic() - begun
 
 
 @pytest.mark.parametrize("which", LONG)
 def test_interrupt_keeps_the_best_so_far(synth: Call, here: Path, which: str) -> None:
-    with _searching(here, LONG[which], 2.0 + 2 * _first_answer_s(here, LONG[which])) as running:
+    with _searching(here, LONG[which], 1.0 + 1.5 * _first_answer_s(here, LONG[which])) as running:
         children = _workers_of(running.pid)
         assert children
         running.send_signal(signal.SIGINT)

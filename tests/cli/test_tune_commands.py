@@ -57,6 +57,7 @@ def children(process: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
+@pytest.mark.slow
 @with_torch
 def test_tune_writes_the_table_that_was_measured(tmp_path: Path) -> None:
     asked = ("--ops", "all_reduce,gather", "--sizes", "64,64K", "--turns", "1")
@@ -79,6 +80,7 @@ def test_tune_writes_the_table_that_was_measured(tmp_path: Path) -> None:
         assert line in done.stdout
 
 
+@pytest.mark.slow
 @with_torch
 def test_calibrate_writes_the_wires_that_were_asked_for(tmp_path: Path) -> None:
     done = processes(tmp_path, "calibrate", "--ranks", 3, "--topo", "line:3", "-o", "here.toml")
@@ -93,6 +95,7 @@ def test_calibrate_writes_the_wires_that_were_asked_for(tmp_path: Path) -> None:
     assert len([line for line in done.stdout.splitlines() if "→" in line]) == 4
 
 
+@pytest.mark.slow
 @with_torch
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     with begun(tmp_path) as process:
@@ -112,6 +115,7 @@ def test_a_rank_that_cannot_start_is_told_of_in_one_line(tmp_path: Path) -> None
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @with_torch
 def test_ranks_do_not_outlive_the_command(tmp_path: Path) -> None:
     with begun(tmp_path, "-o", "left.json") as process:

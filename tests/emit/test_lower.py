@@ -13,7 +13,7 @@ from synth.synthesis import ask
 
 @pytest.mark.parametrize("target", ["executor-nccl", "rccl"])
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
-@pytest.mark.parametrize("topo", ["ring:8", "mesh:3x3", "dgx1", "full:6", "line:4"])
+@pytest.mark.parametrize("topo", ["ring:8", "dgx1", "line:4"])
 @pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
 def test_what_a_vendor_would_run(collective: str, topo: str, protocol: str, target: str) -> None:
     """Among them recursive doubling, which on a ring sends more at once than two slots hold."""

@@ -63,7 +63,14 @@ def session(name: str, folder: Path) -> list[dict[str, str | None]]:
     return [json.loads(path.read_text()) if path.exists() else {} for path in results]
 
 
-@pytest.mark.parametrize(("name", "check"), [(name, check) for name in SESSIONS for check in SESSIONS[name]])
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        pytest.param(name, check, marks=() if name == "main" else pytest.mark.slow)
+        for name in SESSIONS
+        for check in SESSIONS[name]
+    ],
+)
 def test_every_rank_passes(
     name: str,
     check: str,

@@ -27,7 +27,7 @@ TOPOLOGIES = ("ring:5", "line:4", "mesh:2x3", "star:4", "full:4", "hypercube:3",
 
 
 @settings(
-    max_examples=14,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
