@@ -18,7 +18,7 @@ from calling import Call
 # searches that their budget ends, not a proof
 LONG = {
     "broadcast": ("broadcast", "--topo", "dgx-a100", "--budget", "60s"),
-    "large": ("allreduce", "--topo", "mesh:3x4", "--budget", "60s"),
+    "mesh": ("allreduce", "--topo", "mesh:2x4", "--budget", "60s"),
 }
 
 
@@ -137,7 +137,7 @@ def test_two_interrupts(here: Path) -> None:
 
 @pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
 def test_solvers_do_not_outlive_the_command(here: Path, which: signal.Signals) -> None:
-    with _searching(here, LONG["large"], 4.0) as running:
+    with _searching(here, LONG["mesh"], 4.0) as running:
         children = _workers_of(running.pid)
         assert children
         os.kill(running.pid, which)
