@@ -22,9 +22,11 @@ test: .venv/.installed-dev
 results: .venv/.installed
 	@for script in $$(LC_ALL=C ls results/*.py); do echo "== $$script"; $(BIN)/python "$$script" || exit; done
 
-# all of torch.distributed: every mode, every training, every way to lose a rank
+# all that needs PyTorch, which `make test` leaves out: the README's commands, every mode, training, every way to lose a
+# rank. One release, since where it is at hand without gigabytes for GPUs the newest may not be.
 torch: .venv/.installed-dev
-	$(BIN)/python -m pytest -m "slow or not slow" tests/runtime/test_process_group.py tests/cli/test_tune_commands.py tests/cli/test_bench.py
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pytest -m "slow or not slow" tests/runtime tests/cli/test_tune_commands.py tests/cli/test_bench.py tests/readme
 
 # where a GPU is at hand, with the extra cuda12 or cuda13 installed
 gpu: .venv/.installed-dev
@@ -47,5 +49,5 @@ clean:
 
 # setuptools: the test of the wheel builds one without a network
 .venv/.installed-dev: pyproject.toml | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]' 'setuptools>=77'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' 'setuptools>=77'
 	@touch $@ .venv/.installed
