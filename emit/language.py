@@ -13,10 +13,10 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 
-from emit.draft import BUFFER, NONE, Draft, cell
+from emit.compiler.ir import BUFFER, NONE, Draft, cell
+from emit.compiler.passes.depth import by_depth
+from emit.compiler.passes.split import split
 from emit.goal import BLOCKED, Goal, buffer_sizes, goal_for
-from emit.passes.depth import by_depth
-from emit.passes.split import split
 from emit.program import BUFFERS, Gpu, Program
 from topologies.errors import InputError
 

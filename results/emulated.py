@@ -20,16 +20,16 @@ from pathlib import Path
 from measure import grid, page, run, synth, write
 
 from emit.goal import Goal
-from emit.index import load_index
-from emit.msccl import verify_file
-from emit.predict import Predictor
+from emit.library.index import load_index
+from emit.msccl.write import verify_file
 from emit.program import Program
+from emit.timing.predict import Predictor
 from runtime.bench import measured
-from runtime.cuda import cupy
-from runtime.gpu import GpuExecutor
-from runtime.kernel import KernelExecutor
-from runtime.pace import Pace
-from runtime.shim import ShimExecutor, built
+from runtime.gpu.cuda import cupy
+from runtime.gpu.executor import GpuExecutor
+from runtime.gpu.kernel import KernelExecutor
+from runtime.gpu.pace import Pace
+from runtime.gpu.shim import ShimExecutor, built
 from topologies.errors import InputError
 from topologies.load import load
 

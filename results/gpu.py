@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from measure import HERE, grid, page, write
 
-from emit.check import check
-from emit.compile import compiled
+from emit.check.program import check
+from emit.compiler.compile import compiled
+from emit.compiler.script_file import load_script
 from emit.program import FIFO_DEPTH, Program
-from emit.script_file import load_script
 from runtime.bench import measured
-from runtime.cuda import cupy
-from runtime.gpu import GpuExecutor, Launch
+from runtime.gpu.cuda import cupy
+from runtime.gpu.executor import GpuExecutor, Launch
 from topologies.errors import InputError
 
 EXAMPLES = HERE.parent / "examples"

@@ -17,13 +17,13 @@ from itertools import combinations
 from measure import grid, page, seconds_words, write
 
 from synth import synthesize
-from synth.engines.workers import Workers
-from synth.problem import make_problem
-from synth.search import WARM
-from topologies.automorphism import automorphisms
+from synth.model.problem import make_problem
+from synth.search.portfolio import WARM
+from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
+from topologies.symmetry.automorphism import automorphisms
 
 GOAL_S = 10.0
 ALL = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter")

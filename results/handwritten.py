@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 from measure import HERE, grid, page, save, seconds_words, write
 
-from emit.check import check
-from emit.compile import PASSES, compiled
-from emit.draft import Draft
-from emit.msccl import write_msccl
-from emit.msccl_read import read_msccl
+from emit.check.program import check
+from emit.compiler.compile import PASSES, compiled
+from emit.compiler.ir import Draft
+from emit.compiler.script_file import load_script
+from emit.msccl.read import read_msccl
+from emit.msccl.write import write_msccl
 from emit.program import Program
-from emit.script_file import load_script
 
 EXAMPLES = HERE.parent / "examples"
 KEPT = HERE / "handwritten.json"

@@ -17,9 +17,9 @@ import numpy as np
 from handwritten import draft_of, right, words
 from measure import grid, page, write
 
+from runtime.buffers import Layout, goal_of
 from runtime.expected import filled, wrong_elements
-from runtime.host import HostExecutor
-from runtime.layout import Layout, goal_of
+from runtime.host.executor import HostExecutor
 
 GOAL = 0.6
 BYTES = 64 << 20

@@ -22,12 +22,12 @@ sys.path.insert(0, str(HERE.parent / "tests" / "emit"))
 from random_programs import changed
 from right_programs import Right, right_programs
 
-from emit.check import check
+from emit.check.program import check
 from emit.program import FIFO_DEPTH, Program
 from runtime.bench import Executor, measured
-from runtime.host import HostExecutor
-from runtime.numbers import OPS, TYPES
-from runtime.shim import SanitizerReport, ShimExecutor, built
+from runtime.dtypes import OPS, TYPES
+from runtime.gpu.shim import SanitizerReport, ShimExecutor, built
+from runtime.host.executor import HostExecutor
 from topologies.errors import InputError
 
 PROTOCOLS = ("Simple", "LL")

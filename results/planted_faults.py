@@ -27,13 +27,13 @@ from reshaping import finer
 from right_programs import MOST_STEPS, Right, right_programs
 from small_programs import allpairs_allreduce, doubling_allgather, ring_allreduce
 
-from emit.check import check
+from emit.check.program import check
+from emit.compiler.lower import lower
 from emit.findings import TOLD
-from emit.lower import lower
-from emit.msccl_read import read_msccl
+from emit.msccl.read import read_msccl
 from emit.program import FIFO_DEPTH, Program
 from synth.baselines import baseline
-from synth.problem import make_problem
+from synth.model.problem import make_problem
 from topologies.errors import InputError
 from topologies.load import load
 

@@ -23,13 +23,13 @@ from typing import Any
 from click.testing import CliRunner
 from measure import geometric_mean, grid, page, seconds_words, write
 
-from synth.cli_prove import prove
-from synth.cli_several import saved
-from synth.collective import named
-from synth.engines.workers import Workers
-from synth.groups import Member
-from synth.search import WARM
-from synth.several import Several, plan
+from synth.cli.concurrent import saved
+from synth.cli.prove import prove
+from synth.concurrent.plan import Several, plan
+from synth.concurrent.union import Member
+from synth.model.collective import named
+from synth.search.portfolio import WARM
+from synth.solvers.workers import Workers
 from topologies.load import load
 
 TOPO = "mesh:8x8"

@@ -28,10 +28,10 @@ from typing import Any
 
 from measure import grid, page, synth, write
 
-from emit.index import load_index
-from emit.msccl_read import read_msccl
-from emit.predict import Predictor
-from runtime.torch_choice import Call, Chooser, Way
+from emit.library.index import load_index
+from emit.msccl.read import read_msccl
+from emit.timing.predict import Predictor
+from runtime.torch.choice import Call, Chooser, Way
 from topologies.load import load
 
 THICK, THIN = 50, 12.5  # Mbit/s
@@ -154,7 +154,7 @@ def everywhere(spaces: list[str], words: list[object], about: dict[str, str]) ->
 
 def worker(result: Path, sizes: list[int], turns: int) -> None:
     """One rank: every collective and size with Gloo and as the table says, in turn."""
-    from runtime.torch_bench import Bench, Case, joined
+    from runtime.torch.bench import Bench, Case, joined
 
     rows: list[dict[str, Any]] = []
     with joined() as (me, world):

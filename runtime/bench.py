@@ -11,12 +11,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from emit.goal import Goal
-from emit.predict import bus_factor
 from emit.program import ROOTED, Program
+from emit.timing.predict import bus_factor
+from runtime.buffers import Layout, goal_of
+from runtime.dtypes import TYPES, Array, type_named
 from runtime.expected import filled, wrong_elements
-from runtime.host import HostExecutor
-from runtime.layout import Layout, goal_of
-from runtime.numbers import TYPES, Array, type_named
+from runtime.host.executor import HostExecutor
 from topologies.errors import InputError
 
 _ALONE = frozenset(

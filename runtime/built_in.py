@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from emit.compile import compiled
+from emit.compiler.compile import compiled
 from emit.language import Script
 from emit.program import ROOTED, Program
 from topologies.errors import InputError

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from emit.goal import Goal
-from runtime.layout import Layout
-from runtime.numbers import Array, averaged, narrowed, reducer, widened
+from runtime.buffers import Layout
+from runtime.dtypes import Array, averaged, narrowed, reducer, widened
 
 
 def filled(layout: Layout, rank: int, kind: str, op: str, seed: int = 0) -> Array:

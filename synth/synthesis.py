@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from synth.algorithm import Algorithm
-from synth.collective import Collective, parse_name
-from synth.engines.workers import Workers
-from synth.flow_search import folded_question
-from synth.found import ENGINES, Found, Options, Progress
-from synth.problem import Problem, make_problem
-from synth.search import WARM, search
-from synth.statement import fastest, statement
-from synth.table import table
+from synth.engines.flow.search import folded_question
+from synth.model.collective import Collective, parse_name
+from synth.model.problem import Problem, make_problem
+from synth.present.statement import fastest, statement
+from synth.present.table import table
+from synth.search.portfolio import WARM, search
+from synth.search.result import ENGINES, Found, Options, Progress
+from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.faults import alive, dead_ranks, hurt
+from topologies.faults.apply import alive, dead_ranks, hurt
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -70,7 +70,7 @@ class Saved:
 
 
 def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> Saved:
-    """Write what was found into a library (see `emit.index`).
+    """Write what was found into a library (see `emit.library.index`).
 
     A file for the target's executor and an entry of the index for each algorithm; where an algorithm is too large for
     that, or with `proof`, the schedule itself (schedules/NAME.synth), and with `proof` what proves its bound
@@ -79,8 +79,8 @@ def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> Save
     Raises:
         InputError: the folder cannot be written, or has an index that is none of ours.
     """
-    from emit.index import INDEX, SCHEDULES
-    from emit.library_files import Documents, documents, stems, writing
+    from emit.library.index import INDEX, SCHEDULES
+    from emit.library.write import Documents, documents, stems, writing
 
     written = Saved([], [])
     if not found.ranges:
@@ -101,8 +101,8 @@ def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> Save
             entry = made.entries.get(number, {})
             files = {"file": entry["file"]} if entry else {}
             if proof or not entry:
-                from synth.proof import save_proof
-                from synth.schedule_file import save_schedule
+                from synth.storage.proof import save_proof
+                from synth.storage.schedule_file import save_schedule
 
                 files["schedule"] = f"{SCHEDULES}/{name}.synth"
                 path = save_schedule(library.place(files["schedule"]), served.algorithm, served.shown)
@@ -213,7 +213,8 @@ def synthesize(
         progress: called with what is tried and the best so far.
         workers: solver processes to use again.
         options: relay: outsiders that may forward, "none", "all" or ranks. without, degrade: dead and slow parts, as
-            texts (see `topologies.faults`); the answer then also has the healthy network's. root: rank of the root for
+            texts (see `topologies.faults.apply`); the answer then also has the healthy network's. root: rank
+            of the root for
             rooted collectives; the group's first when None. size: bytes; with it the one best algorithm, without it the
             frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model). engine: one of auto,
             flow, route, cpsat, smt, milp. budget: seconds. seed: of the solvers.

@@ -6,10 +6,10 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
+from topologies.clusters import join
 from topologies.errors import InputError
 from topologies.families import FAMILIES, family
-from topologies.joining import join
-from topologies.reading import Machine, read_text
+from topologies.text.reader import Machine, read_text
 from topologies.topology import Topology
 
 __all__ = ["MAX_FILE_BYTES", "load", "machines"]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import InputError
-from topologies.vertex_sets import is_switch_name
+from topologies.text.vertex_sets import is_switch_name
 
 __all__ = ["MAX_LINKS", "MAX_RANKS", "Limit", "Topology", "from_toml", "to_toml"]
 
@@ -211,14 +211,14 @@ class Topology:
 
 def to_toml(topology: Topology) -> str:
     """Text form of the topology, as `--topo file.toml` reads it; `from_toml` gives an equal topology back."""
-    from topologies.writing import write_text
+    from topologies.text.writer import write_text
 
     return write_text(topology)
 
 
 def from_toml(text: str, origin: str) -> Topology:
     """Topology of its text form. `origin` names the text in errors (a file's path). Raises InputError."""
-    from topologies.reading import read_text
+    from topologies.text.reader import read_text
 
     return read_text(text, origin).topology
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from synth.algorithm import Algorithm
 from synth.baselines.direct import direct_plans
 from synth.baselines.doubling import doubling_plans
 from synth.baselines.plans import Plan, same_order
 from synth.baselines.ring import RINGED, ring_plans
 from synth.baselines.routes import MOST_SENDS, NoWay, TooManySends
 from synth.baselines.two_level import two_level_plans
-from synth.problem import Problem
+from synth.model.problem import Problem
+from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 __all__ = ["BASELINES", "baseline", "baseline_named"]

@@ -9,10 +9,10 @@ import numpy as np
 from synth.baselines.fifo import fifo_order
 from synth.baselines.plans import Plan
 from synth.baselines.routes import MOST_SENDS, NoWay, Routes, TooManySends, against
-from synth.collective import Ints
-from synth.passes import join
-from synth.problem import Problem
-from synth.schedule import Schedule, untimed
+from synth.model.collective import Ints
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule, untimed
+from synth.phases.transforms import join
 
 
 def direct_plans(problem: Problem, most: int = MOST_SENDS, turns: bool = False) -> list[Plan]:

@@ -7,8 +7,8 @@ import numpy as np
 from synth.baselines.plans import Plan, stepped
 from synth.baselines.routes import MOST_SENDS, Routes
 from synth.baselines.spreading import GATHERING, Copies, Messages, gathered
-from synth.problem import Problem
-from synth.schedule import untimed
+from synth.model.problem import Problem
+from synth.model.schedule import untimed
 from topologies.network import Network
 
 NAME = "recursive doubling"

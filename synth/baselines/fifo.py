@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from synth.collective import Ints
-from synth.problem import Problem
-from synth.schedule import Schedule
-from synth.simulate import US_PER_BYTE_AT_1_GBS
+from synth.model.collective import Ints
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 
 _COMPILED_FROM = 20_000  # sends
 
@@ -46,7 +46,8 @@ def fifo_order(
 
     A rank's port, or a link that shares nothing, holds a queue of the sends whose chunks have come, and only the
     first of it may go. It goes when its link and all that this shares with others are free; of several such sends the
-    one that came first. The clock is that of `synth.simulate`, but for links that are narrower than a resource: they
+    one that came first. The clock is that of `synth.timing.simulate`, but for links that are narrower than a
+    resource: they
     take their part of it, as if they had that alone for that part of the time.
 
     Args:
@@ -107,7 +108,7 @@ def fifo_order(
 
 @cache
 def _compiled() -> Callable[..., object]:
-    from synth.compiled import kernel
+    from synth.model.compiled import kernel
 
     return kernel(_serve)
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.algorithm import Algorithm
 from synth.baselines.fifo import served
-from synth.problem import Problem
-from synth.schedule import Schedule
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.verify.algorithm import Algorithm
 
 _ORDERS_BYTES = (float(1 << 20), float(1 << 10))  # of the smallest chunk: sizes for which queues are run
 _ORDERED_ONCE = 200_000  # sends; with more only the first order is made

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.baselines.loops import Loop, loops, routed_loop
+from synth.baselines.cycles import Loop, loops, routed_loop
 from synth.baselines.plans import Plan, stepped
 from synth.baselines.routes import MOST_SENDS, TooManySends
 from synth.baselines.spreading import GATHERING, Copies, added, copied, gathered
-from synth.collective import MAX_ENTRIES
-from synth.problem import Problem
+from synth.model.collective import MAX_ENTRIES
+from synth.model.problem import Problem
 from topologies.network import Network
 
 RINGED = (*GATHERING, "broadcast", "reduce")

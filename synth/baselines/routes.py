@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.collective import Ints
+from synth.model.collective import Ints
 from topologies.errors import InputError
 from topologies.network import Network
 
@@ -100,7 +100,7 @@ def against(net: Network) -> Network:
 
 @cache
 def _compiled() -> Callable[..., object]:
-    from synth.compiled import kernel
+    from synth.model.compiled import kernel
 
     return kernel(_fill)
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from synth.baselines.plans import Plan, stepped
 from synth.baselines.routes import Routes, against
-from synth.collective import Ints
-from synth.passes import join
-from synth.problem import Problem
-from synth.schedule import Schedule, untimed
+from synth.model.collective import Ints
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule, untimed
+from synth.phases.transforms import join
 from topologies.network import Network
 
 GATHERING = ("allgather", "reducescatter", "allreduce")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from synth.baselines.cycles import Loop, loops
 from synth.baselines.direct import flows, messages
-from synth.baselines.loops import Loop, loops
 from synth.baselines.plans import Plan
 from synth.baselines.routes import MOST_SENDS, Routes
 from synth.baselines.spreading import GATHERING, Copies, Messages, gathered
-from synth.collective import MAX_ENTRIES, Ints
-from synth.problem import Problem
-from synth.schedule import Schedule
+from synth.model.collective import MAX_ENTRIES, Ints
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
 from topologies.network import Network
 
 NAME = "two-level"

@@ -23,7 +23,7 @@ LONG = {
 
 
 def _workers_of(parent: int) -> list[int]:
-    """Processes `synth.engines.worker` that `parent` started."""
+    """Processes `synth.solvers.worker` that `parent` started."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -33,7 +33,7 @@ def _workers_of(parent: int) -> list[int]:
             owner = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             continue
-        if b"synth.engines.worker" in words and owner == parent:
+        if b"synth.solvers.worker" in words and owner == parent:
             found.append(int(entry.name))
     return found
 
@@ -45,7 +45,7 @@ def _alive(pid: int) -> bool:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state != "Z" and b"synth.engines.worker" in words
+    return state != "Z" and b"synth.solvers.worker" in words
 
 
 def _gone_within(pids: list[int], seconds: float) -> bool:

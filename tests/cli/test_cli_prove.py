@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from calling import Answer, Call
 
-from synth import passes
-from synth.algorithm import Algorithm
-from synth.bounds import prove
-from synth.collective import named
-from synth.engines import route
-from synth.fold import fold
-from synth.fold_check import BadFold
-from synth.problem import Problem, make_problem
-from synth.proof import digest, proof_path, save_proof
-from synth.schedule_file import load_schedule, save_schedule
-from synth.stored_columns import write_columns
+from synth.bounds.prove import prove
+from synth.engines.greedy import route
+from synth.model.collective import named
+from synth.model.problem import Problem, make_problem
+from synth.phases import transforms as passes
+from synth.storage.columns import write_columns
+from synth.storage.proof import digest, proof_path, save_proof
+from synth.storage.schedule_file import load_schedule, save_schedule
+from synth.symmetry.quotient import fold
+from synth.symmetry.quotient_check import BadFold
+from synth.verify.algorithm import Algorithm
 from topologies.load import load
 from topologies.topology import to_toml
 
@@ -210,7 +210,7 @@ def test_a_number_raised(synth: Call, right: Path, name: str) -> None:
 
 def test_a_proof_better_than_the_truth(synth: Call, right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should a bound ever be above the time of a right schedule, that is said and nothing is called proved."""
-    monkeypatch.setattr("synth.proof.check_proof", lambda *_: (99.0, None))
+    monkeypatch.setattr("synth.storage.proof.check_proof", lambda *_: (99.0, None))
     assert "proves 99.0 µs for a schedule that takes" in wrong(synth("prove", right), "proof")
 
 
@@ -260,7 +260,7 @@ def test_the_fold_is_checked(synth: Call, here: Path, monkeypatch: pytest.Monkey
     def refuse(_: Problem) -> None:
         raise BadFold("fold: is crooked")
 
-    monkeypatch.setattr("synth.fold_check.check_fold", refuse)
+    monkeypatch.setattr("synth.symmetry.quotient_check.check_fold", refuse)
     assert "fold: is crooked" in wrong(synth("prove", path), "schedule")
 
 

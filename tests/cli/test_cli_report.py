@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from calling import Call
 
-from emit.report import as_json
+from emit.report.page import as_json
 
 ASKED = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M")
 

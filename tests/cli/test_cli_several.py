@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from calling import Call
 
-from synth.schedule_file import load_schedule
-from synth.verify import replay
+from synth.storage.schedule_file import load_schedule
+from synth.verify.replay import replay
 
 RING = ("alltoall", "--topo", "ring:8", "--relay", "all", "--engine", "flow", "--budget", "400ms")
 PAIR = (*RING, "--groups", "0-3;allgather@64K:4-7", "--size", "1M")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from calling import Call
 
-from emit.msccl import write_msccl
+from emit.msccl.write import write_msccl
 from emit.program import Program
-from synth.cli_simulate import parse_sweep
+from synth.cli.simulate import parse_sweep
 from topologies.errors import InputError
 
 sys.path.append(str(Path(__file__).parents[1] / "emit"))

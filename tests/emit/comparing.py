@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from held_runs import execute, goals_of, memory_cell, overlaps, races, wrong_cells
 
-from emit.check import check
+from emit.check.program import check
 from emit.findings import TOLD
 from emit.goal import Goal
 from emit.program import Program

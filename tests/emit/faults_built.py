@@ -10,8 +10,8 @@ from reshaping import awaited, cut_in_two, finer, on_channels_from, reordered
 from right_programs import Right
 from small_programs import direct_gather, direct_scatter, with_block, with_gpu, with_step
 
-from emit.limits import TARGETS
 from emit.program import READS_DST, READS_SRC, RECEIVES, SENDS, WRITES_DST, Program
+from emit.targets import TARGETS
 
 # --- overrun
 

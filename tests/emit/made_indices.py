@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from emit.index import PLACES
+from emit.library.index import PLACES
 
 Row = dict[str, Any]
 ROOTED = ("broadcast", "reduce")

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 from random_problems import answered
 
-from synth.bounds import prove
-from synth.collective import Ints
-from synth.fold import fold
-from synth.problem import Problem
-from synth.proof import save_proof
-from synth.schedule import untimed
-from synth.schedule_file import load_schedule, write_schedule
-from synth.simulate import timed
-from synth.verify import replay
+from synth.bounds.prove import prove
+from synth.model.collective import Ints
+from synth.model.problem import Problem
+from synth.model.schedule import untimed
+from synth.storage.proof import save_proof
+from synth.storage.schedule_file import load_schedule, write_schedule
+from synth.symmetry.quotient import fold
+from synth.timing.simulate import timed
+from synth.verify.replay import replay
 from topologies.load import load
 from topologies.topology import Topology
 

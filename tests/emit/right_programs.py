@@ -17,15 +17,15 @@ from small_programs import (
     ring_allreduce,
 )
 
-from emit.compile import compiled
+from emit.compiler.compile import compiled
+from emit.compiler.lower import lower
+from emit.compiler.script_file import load_script
 from emit.goal import Goal
-from emit.lower import lower
-from emit.msccl import write_msccl
-from emit.msccl_read import read_msccl
+from emit.msccl.read import read_msccl
+from emit.msccl.write import write_msccl
 from emit.program import Gpu, Program, Step, ThreadBlock
-from emit.script_file import load_script
 from synth.baselines import baseline
-from synth.problem import make_problem
+from synth.model.problem import make_problem
 from topologies.errors import InputError
 from topologies.load import load
 

@@ -17,7 +17,7 @@ from small_programs import (
     with_step,
 )
 
-from emit.check import check
+from emit.check.program import check
 from emit.program import OPS, Program
 
 PROGRAMS = [

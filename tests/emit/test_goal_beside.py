@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from made_indices import entry_row
 
-from emit.index import INDEX, goal_beside, index_text, load_index
-from emit.msccl import verify_file
+from emit.library.index import INDEX, goal_beside, index_text, load_index
+from emit.msccl.write import verify_file
 from topologies.errors import InputError
 
 GOAL = {"nranks": 2, "initial": [[0], ["i"], [0], [0], [0]], "required": [[1], ["o"], [0], [0], [0]]}

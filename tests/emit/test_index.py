@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from made_indices import Row, asked_of, entry_row, indices
 
-from emit.index import FORMAT, INDEX, PLACES, Entry, choose, index_text, load_index, parse_index
+from emit.library.index import FORMAT, INDEX, PLACES, Entry, choose, index_text, load_index, parse_index
 from topologies.errors import InputError
 
 HERE = Path("library")

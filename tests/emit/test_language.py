@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import Cell, Held, execute
 
-from emit.check import check
-from emit.compile import PASSES, compiled
+from emit.check.program import check
+from emit.compiler.compile import PASSES, compiled
+from emit.compiler.script_file import load_script
 from emit.goal import Goal
 from emit.language import Chunk, Script
-from emit.limits import TARGETS
 from emit.program import FIFO_DEPTH
-from emit.script_file import load_script
+from emit.targets import TARGETS
 from topologies.errors import InputError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_indices import Row, asked_of, entry_row
 
-from emit.index import INDEX, PLACES, choose, load_index
-from emit.library_files import documents, standing, stems, writing
-from emit.limits import TARGETS
-from emit.msccl import verify_file
+from emit.library.index import INDEX, PLACES, choose, load_index
+from emit.library.write import documents, standing, stems, writing
+from emit.msccl.write import verify_file
+from emit.targets import TARGETS
 from synth import synthesize
-from synth.found import Found
+from synth.search.result import Found
 from synth.synthesis import saved
 from topologies.errors import InputError
 from topologies.load import load

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from emit.check import check
-from emit.lower import lower
-from emit.predict import Predictor
+from emit.check.program import check
+from emit.compiler.lower import lower
+from emit.timing.predict import Predictor
 from synth.baselines import baseline
 from synth.synthesis import ask
 

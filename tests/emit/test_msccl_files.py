@@ -25,8 +25,8 @@ from small_programs import (
 )
 
 from emit.goal import Goal
-from emit.msccl import _lines, verify_file, write_msccl
-from emit.msccl_read import read_msccl
+from emit.msccl.read import read_msccl
+from emit.msccl.write import _lines, verify_file, write_msccl
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
 from topologies.errors import InputError
 

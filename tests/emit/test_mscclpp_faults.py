@@ -19,8 +19,8 @@ from small_programs import (
     ring_reducescatter,
 )
 
-from emit.mscclpp import write_plan
-from emit.mscclpp_check import check_plan
+from emit.mscclpp.check import check_plan
+from emit.mscclpp.write import write_plan
 from emit.program import Program
 from topologies.errors import InputError
 

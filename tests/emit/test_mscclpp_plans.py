@@ -26,17 +26,17 @@ from small_programs import (
     with_steps,
 )
 
-from emit.check import check
+from emit.check.program import check
+from emit.compiler.lower import lower
 from emit.goal import Goal, goal_for
-from emit.lower import lower
-from emit.mscclpp import plan_documents, write_plan
-from emit.mscclpp_check import check_plan
-from emit.mscclpp_plan import MAX_CHANNELS, MAX_OPS
-from emit.mscclpp_read import read_plan
-from emit.mscclpp_text import plan_text
+from emit.mscclpp.check import check_plan
+from emit.mscclpp.plan import MAX_CHANNELS, MAX_OPS
+from emit.mscclpp.read import read_plan
+from emit.mscclpp.text import plan_text
+from emit.mscclpp.write import plan_documents, write_plan
 from emit.program import Gpu, Program, Step, ThreadBlock
 from synth.baselines import baseline
-from synth.problem import make_problem
+from synth.model.problem import make_problem
 from topologies.errors import InputError
 from topologies.load import load
 

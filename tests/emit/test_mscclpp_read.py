@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_programs import allpairs_allreduce, alltoall
 
-from emit.mscclpp import write_plan
-from emit.mscclpp_check import check_plan, verify_plan
-from emit.mscclpp_read import MAX_BYTES, read_plan
-from emit.mscclpp_text import plan_text
+from emit.mscclpp.check import check_plan, verify_plan
+from emit.mscclpp.read import MAX_BYTES, read_plan
+from emit.mscclpp.text import plan_text
+from emit.mscclpp.write import write_plan
 from topologies.errors import InputError
 
 Json = dict[str, Any]

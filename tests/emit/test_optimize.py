@@ -12,12 +12,12 @@ from random_runs import execute
 from small_programs import allpairs_allreduce, ring_allgather, ring_allreduce
 from test_language import CASES, example, scripts
 
-from emit.check import check
-from emit.compile import PASSES, compiled
-from emit.draft import draft_of
+from emit.check.program import check
+from emit.compiler.compile import PASSES, compiled
+from emit.compiler.ir import draft_of
+from emit.compiler.lower import priced
+from emit.compiler.optimize import optimized
 from emit.language import Script
-from emit.lower import priced
-from emit.optimize import optimized
 from emit.program import FIFO_DEPTH, Program, Step
 from topologies.errors import InputError
 from topologies.load import load

@@ -15,7 +15,7 @@ from reshaping import finer
 from right_programs import Right, right_programs
 from small_programs import alltoall, chain_broadcast, with_step, with_steps
 
-from emit.check import check
+from emit.check.program import check
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, RECEIVES, SENDS, Gpu, Program, Step, ThreadBlock
 

@@ -17,9 +17,9 @@ from small_programs import (
     with_step,
 )
 
-from emit.predict import Predictor, bus_factor
 from emit.program import Gpu, Program, Step, ThreadBlock
-from synth.problem import make_problem
+from emit.timing.predict import Predictor, bus_factor
+from synth.model.problem import make_problem
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Limit, Topology

@@ -22,12 +22,12 @@ from small_programs import (
 from timing_rules import Rules, near
 from transcribed import transcribed
 
-from emit import predict
-from emit.lower import lower
-from emit.predict import Predictor
-from synth.algorithm import Algorithm
-from synth.bounds import prove
-from synth.problem import Problem, make_problem
+from emit.compiler.lower import lower
+from emit.timing import predict
+from emit.timing.predict import Predictor
+from synth.bounds.prove import prove
+from synth.model.problem import Problem, make_problem
+from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -150,7 +150,7 @@ def test_both_loops_give_the_same_to_the_last_bit() -> None:
         cases.append((Predictor(program, topology, split=rng.random() < 0.3), rng.choice(SIZES)))
     for asked, size in cases:
         by_machine = asked._run(size)
-        assert "emit.predict_compiled" in sys.modules
+        assert "emit.timing.compiled" in sys.modules
         predict.COMPILED_FROM = 1 << 60
         by_python = asked._run(size)
         predict.COMPILED_FROM = 0
@@ -163,7 +163,7 @@ def test_small_programs_do_without_a_compiler() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from small_programs import ring_allreduce\n"
-        "from emit.predict import Predictor\n"
+        "from emit.timing.predict import Predictor\n"
         "from topologies.load import load\n"
         "assert Predictor(ring_allreduce(8, 4), load('ring:8')).times_us([1e3, 1e6, 1e9]).all()\n"
         "print('numba' in sys.modules)"

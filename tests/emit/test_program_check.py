@@ -19,7 +19,7 @@ from small_programs import (
     with_steps,
 )
 
-from emit.check import check
+from emit.check.program import check
 from emit.goal import Goal
 from emit.program import Gpu, Program, Step, ThreadBlock
 from topologies.errors import InputError

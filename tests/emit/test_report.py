@@ -12,20 +12,20 @@ import pytest
 from report_pages import Elements, fetched, stored, straight
 from small_programs import RIGHT, allpairs_allreduce, ring_allgather, ring_allreduce
 
-from emit.check import check
+from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Findings
 from emit.goal import goal_for
-from emit.msccl import write_msccl
+from emit.msccl.write import write_msccl
 from emit.program import Program
-from emit.report import Page, as_json, report
-from emit.report_items import MOST_ITEMS
-from emit.report_plot import HEIGHT, Curve, frontier_plot
-from emit.report_program import program_view
-from synth.problem import make_problem
-from synth.proof import load_proof, proof_path
-from synth.schedule_file import load_schedule
-from synth.simulate import predict_us
+from emit.report.items import MOST_ITEMS
+from emit.report.page import Page, as_json, report
+from emit.report.plot import HEIGHT, Curve, frontier_plot
+from emit.report.program import program_view
+from synth.model.problem import make_problem
+from synth.storage.proof import load_proof, proof_path
+from synth.storage.schedule_file import load_schedule
+from synth.timing.simulate import predict_us
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Limit

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from random_problems import answered, random_problem
 from report_pages import opened, rows_of, spread, stored, straight
 
-from emit.report_busy import busy_shares, table
-from emit.report_chunks import chosen_chunks, lineage
-from emit.report_layout import places
-from emit.report_schedule import schedule_view
-from synth.collective import Ints
-from synth.problem import Problem, make_problem
-from synth.schedule import Schedule
-from synth.schedule_file import Stored, load_schedule
-from synth.simulate import timed
+from emit.report.busy import busy_shares, table
+from emit.report.chunks import chosen_chunks, lineage
+from emit.report.layout import places
+from emit.report.schedule import schedule_view
+from synth.model.collective import Ints
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule
+from synth.storage.schedule_file import Stored, load_schedule
+from synth.timing.simulate import timed
 from topologies.load import load
 from topologies.topology import Topology
 

@@ -13,13 +13,13 @@ import pytest
 from report_pages import NOTHING, stored, straight
 from small_programs import allpairs_allreduce, ring_allgather
 
-from emit import report_schedule
-from emit.msccl import write_msccl
-from emit.report import as_json, report
-from synth.problem import make_problem
-from synth.schedule import untimed
-from synth.schedule_file import write_schedule
-from synth.simulate import timed
+from emit.msccl.write import write_msccl
+from emit.report import schedule as report_schedule
+from emit.report.page import as_json, report
+from synth.model.problem import make_problem
+from synth.model.schedule import untimed
+from synth.storage.schedule_file import write_schedule
+from synth.timing.simulate import timed
 from topologies.load import load
 
 pytestmark = pytest.mark.skipif(

@@ -13,15 +13,15 @@ from random_programs import changed
 from right_programs import Right, right_programs
 from small_programs import ring_allgather
 
-from emit.cells import cells_of
-from emit.check import check
+from emit.check.cells import cells_of
+from emit.check.order import run
+from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Findings
 from emit.goal import goal_for
-from emit.order import run
 from emit.program import READS_DST, READS_SRC, WRITES_DST, Gpu, Program
-from emit.report_program import program_view
-from emit.report_values import carried, spans, value_words
+from emit.report.program import program_view
+from emit.report.values import carried, spans, value_words
 from topologies.errors import InputError
 
 RIGHT = right_programs()

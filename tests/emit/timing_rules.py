@@ -10,8 +10,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from emit.predict import Predictor, Transfers
 from emit.program import RECEIVES, SENDS
+from emit.timing.predict import Predictor, Transfers
 
 CLOSE = 1e-9
 

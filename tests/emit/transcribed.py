@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 
 from emit.program import Gpu, Program, Step, ThreadBlock
-from synth.problem import Problem
-from synth.schedule import Schedule
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
 
 
 def transcribed(problem: Problem, schedule: Schedule) -> Program:
-    """Sends over a link in the order of their rows; each waits for the arrivals that `synth.simulate` has it wait for.
+    """Sends over a link in the order of their rows; each waits for the arrivals that `synth.timing.simulate`
+    has it wait for.
 
     The schedule must be timed, its chunks equal. The program only has the schedule's waits, not a right result's.
     """

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import random_topology
 
-from synth.collective import Collective, Floats, Ints
-from synth.engines.flow import grown
-from synth.engines.growth import grow
-from synth.engines.wires import wires
-from synth.problem import Problem, hops, make_problem
-from synth.schedule import Schedule
-from synth.simulate import predict_us, timed
-from synth.verify import replay
+from synth.engines.flow.csr_network import wires
+from synth.engines.flow.schedules import grown
+from synth.engines.flow.time_expanded_matching import grow
+from synth.model.collective import Collective, Floats, Ints
+from synth.model.problem import Problem, hops, make_problem
+from synth.model.schedule import Schedule
+from synth.timing.simulate import predict_us, timed
+from synth.verify.replay import replay
 from topologies.load import load
 
 SEEDS = st.integers(0, 2**32)

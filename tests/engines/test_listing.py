@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import random_topology
 
-from synth.collective import Floats, Ints
-from synth.engines.listing import list_schedule, urgencies
-from synth.engines.wires import Wires, wires
+from synth.engines.flow.csr_network import Wires, wires
+from synth.engines.flow.list_scheduling import list_schedule, urgencies
+from synth.model.collective import Floats, Ints
 from topologies.families import family
 from topologies.network import network
 from topologies.topology import Topology

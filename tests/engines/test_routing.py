@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import random_problem, random_topology
 
-from synth.collective import Floats, Ints
-from synth.engines.allowed import Allowed
-from synth.engines.flow import Sends, best_of
-from synth.engines.paths import narrow_pass
-from synth.engines.prices import Market, cost_of, hop_table, set_prices
-from synth.engines.routes import Plan, Router, reversed_wires
-from synth.engines.trees import row_parents, tree_pass
-from synth.engines.wires import Wires, wires
-from synth.problem import Problem, make_problem
+from synth.engines.flow.congestion_prices import Market, cost_of, hop_table, set_prices
+from synth.engines.flow.csr_network import Wires, wires
+from synth.engines.flow.paths import narrow_pass
+from synth.engines.flow.routes import Plan, Router, reversed_wires
+from synth.engines.flow.schedules import Sends, best_of
+from synth.engines.flow.trees import row_parents, tree_pass
+from synth.model.allowed import Allowed
+from synth.model.collective import Floats, Ints
+from synth.model.problem import Problem, make_problem
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network

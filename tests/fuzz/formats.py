@@ -17,17 +17,17 @@ from random_problems import answered
 from small_programs import RIGHT, direct_gather
 
 from emit.goal import Goal
-from emit.index import load_index
-from emit.msccl import write_msccl
-from emit.mscclpp import write_plan
+from emit.library.index import load_index
+from emit.msccl.write import write_msccl
+from emit.mscclpp.write import write_plan
 from emit.program import Gpu, Program, Step, ThreadBlock
-from synth.bounds import prove
-from synth.collective import alltoallv
-from synth.pattern import read_pattern, read_sizes
-from synth.problem import make_problem
-from synth.proof import save_proof
-from synth.schedule_file import write_schedule
-from synth.simulate import time_us, timed
+from synth.bounds.prove import prove
+from synth.model.collective import alltoallv
+from synth.model.pattern import read_pattern, read_sizes
+from synth.model.problem import make_problem
+from synth.storage.proof import save_proof
+from synth.storage.schedule_file import write_schedule
+from synth.timing.simulate import time_us, timed
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import to_toml

@@ -9,12 +9,12 @@ import pytest
 from nasty import MIB, NASTY
 from trying import FORMATS, Outcome, folder_for, hostile, no_files, place, tried
 
-from synth.pattern import read_sizes
-from synth.stored_problem import _WAY_BYTES, _network_bytes
+from synth.model.pattern import read_sizes
+from synth.storage.problem import _WAY_BYTES, _network_bytes
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
-from topologies.toml_text import MOST_DOTS, parsed_toml
+from topologies.text.toml import MOST_DOTS, parsed_toml
 
 EACH = 100
 SMALL = 200_000  # bytes: of those made by hand, these are quick
@@ -168,7 +168,7 @@ def test_toml_that_asks_for_too_much() -> None:
 
 def test_the_limits_of_a_pipe_are_not_waited_for(tmp_path: Path) -> None:
     """A pipe that nobody writes to would hold the reader for ever."""
-    from emit.msccl_read import read_msccl
+    from emit.msccl.read import read_msccl
 
     os.mkfifo(tmp_path / "pipe.xml")
     with pytest.raises(InputError, match="not a plain file"):

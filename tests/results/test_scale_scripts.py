@@ -19,10 +19,10 @@ import scale
 import scale_runs
 from scale_runs import Answer, Ended, Processes
 
-from synth.collective import named
-from synth.engines.workers import Workers
-from synth.groups import Member
-from synth.several import plan
+from synth.concurrent.plan import plan
+from synth.concurrent.union import Member
+from synth.model.collective import named
+from synth.solvers.workers import Workers
 from topologies.load import load
 
 TINY = ("alltoall", "--topo", "ring:4", "--size", "1M", "--engine", "route")

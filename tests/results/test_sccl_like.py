@@ -8,8 +8,8 @@ import pytest
 from sccl_like import COLLECTIVES, Demand, Machine, Outcome, decide, demand, machine, solve, wrong
 
 from synth import synthesize
-from synth.engines.workers import Workers
-from synth.search import WARM
+from synth.search.portfolio import WARM
+from synth.solvers.workers import Workers
 from topologies.load import load
 
 SHAPES = [(c, s, r) for c in (1, 2) for s in (1, 2, 3) for r in range(s, 4)]

@@ -14,8 +14,8 @@ import points
 import pytest
 import sccl_tables
 
-from synth.engines.workers import Workers
-from synth.search import WARM
+from synth.search.portfolio import WARM
+from synth.solvers.workers import Workers
 
 
 def test_a_row_is_measured_and_told() -> None:

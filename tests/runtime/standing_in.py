@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.encoding import REDUCTIONS, TYPE_NAMES
+from runtime.gpu.encoding import REDUCTIONS, TYPE_NAMES
 
 PROCESSORS = 40  # of each, with room for one block of 256 threads
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from standing_in import stand_in
 
-from runtime.shim import built, compiler
+from runtime.gpu.shim import built, compiler
 from synth.cli import main
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.calibrate import APART, Link, calibrated, pairs, sharing
+from runtime.measure.calibrate import APART, Link, calibrated, pairs, sharing
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network

@@ -15,12 +15,12 @@ from test_host import PROGRAMS
 
 from emit.program import FIFO_DEPTH
 from runtime.bench import measured
-from runtime.cuda import cupy, threads_that_fit
-from runtime.gpu import GpuExecutor
-from runtime.layout import Layout
-from runtime.numbers import OPS, TYPES
-from runtime.pace import Pace
-from runtime.shim import built, compiler
+from runtime.buffers import Layout
+from runtime.dtypes import OPS, TYPES
+from runtime.gpu.cuda import cupy, threads_that_fit
+from runtime.gpu.executor import GpuExecutor
+from runtime.gpu.pace import Pace
+from runtime.gpu.shim import built, compiler
 from topologies.errors import InputError
 from topologies.load import load
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from standing_in import stand_in
 
-from runtime.shim import built, compiler
+from runtime.gpu.shim import built, compiler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "results"))
 

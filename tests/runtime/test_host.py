@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import runtime.host
-from emit.compile import compiled
+import runtime.host.executor
+from emit.compiler.compile import compiled
+from emit.compiler.script_file import load_script
 from emit.goal import Goal
 from emit.program import Program, Step
-from emit.script_file import load_script
+from runtime.buffers import Layout, goal_of
+from runtime.dtypes import OPS, TYPES, Array, narrowed, widened
 from runtime.expected import filled, wrong_elements
-from runtime.host import HostExecutor
-from runtime.layout import Layout, goal_of
-from runtime.numbers import OPS, TYPES, Array, narrowed, widened
+from runtime.host.executor import HostExecutor
 from topologies.errors import InputError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -104,12 +104,12 @@ def test_any_count_window_and_threads(
     which: tuple[Program, Goal | None], elements: int, kind: str, window: int, threads: int, apart: bool
 ) -> None:
     """Tails, chunks that are longer than a window, blocks of nothing; one thread or more than there are cores."""
-    before = runtime.host.WINDOW_BYTES
-    runtime.host.WINDOW_BYTES = window
+    before = runtime.host.executor.WINDOW_BYTES
+    runtime.host.executor.WINDOW_BYTES = window
     try:
         assert execute(*which, elements, kind, "sum", threads, apart) == 0
     finally:
-        runtime.host.WINDOW_BYTES = before
+        runtime.host.executor.WINDOW_BYTES = before
 
 
 def _spoilt(program: Program, rank: int, old: str, new: Step) -> Program:

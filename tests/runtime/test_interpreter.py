@@ -15,17 +15,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_host import PROGRAMS
 
-from emit.check import check
-from emit.compile import compiled
+from emit.check.program import check
+from emit.compiler.compile import compiled
+from emit.compiler.script_file import load_script
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
-from emit.script_file import load_script
 from runtime.bench import measured
-from runtime.encoding import ADDRESSES, SOURCE, Sizes
-from runtime.host import HostExecutor
-from runtime.layout import Layout
-from runtime.numbers import OPS, TYPES, Array, narrowed, widened
-from runtime.shim import SanitizerReport, ShimExecutor, built, compiler
+from runtime.buffers import Layout
+from runtime.dtypes import OPS, TYPES, Array, narrowed, widened
+from runtime.gpu.encoding import ADDRESSES, SOURCE, Sizes
+from runtime.gpu.shim import SanitizerReport, ShimExecutor, built, compiler
+from runtime.host.executor import HostExecutor
 from topologies.errors import InputError
 
 KINDS_AND_OPS = list(itertools.product(TYPES, OPS))

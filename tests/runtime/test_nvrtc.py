@@ -9,9 +9,9 @@ import re
 
 import pytest
 
-from runtime.cuda import options
-from runtime.encoding import gpu_source
-from runtime.numbers import OPS, TYPES
+from runtime.dtypes import OPS, TYPES
+from runtime.gpu.cuda import options
+from runtime.gpu.encoding import gpu_source
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90", "sm_100")
 FORMS = (

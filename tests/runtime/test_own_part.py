@@ -18,13 +18,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import runtime.torch_run
-from emit.compile import compiled
+import runtime.torch.run
+from emit.compiler.compile import compiled
+from emit.compiler.script_file import load_script
 from emit.program import ROOTED, Gpu, Program, Step, ThreadBlock
-from emit.script_file import load_script
 from runtime.built_in import built_in, names
-from runtime.own_part import Part, part_of
-from runtime.torch_run import Wire, run
+from runtime.torch.rank_program import Part, part_of
+from runtime.torch.run import Wire, run
 from topologies.errors import InputError
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -174,14 +174,14 @@ def test_every_program_is_right(program: Program, whole: int, more: int, early: 
     chunks = program.nchunks_per_loop
     elements = whole * chunks + more
     if parts[0].fits(elements) and elements:
-        with mock.patch.object(runtime.torch_run, "_THREADS_FROM", 0 if threads else 1 << 60):
+        with mock.patch.object(runtime.torch.run, "_THREADS_FROM", 0 if threads else 1 << 60):
             assert executed(parts, elements, early) == []
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.collective}-{p.name}-{p.nranks}")
 @pytest.mark.parametrize("least", [0, 1 << 60], ids=["threads", "one"])
 def test_each_program_on_an_odd_count(program: Program, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime.torch_run, "_THREADS_FROM", least)
+    monkeypatch.setattr(runtime.torch.run, "_THREADS_FROM", least)
     parts = [part_of(program, rank) for rank in range(program.nranks)]
     elements = 3 * program.nchunks_per_loop + 1
     if not parts[0].fits(elements):

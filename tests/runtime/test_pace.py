@@ -15,19 +15,19 @@ from standing_in import stand_in
 from test_host import PROGRAMS
 
 from emit.goal import Goal
-from emit.predict import Predictor
 from emit.program import Gpu, Program, Step, ThreadBlock
+from emit.timing.predict import Predictor
 from runtime.bench import Row, measured
-from runtime.encoding import SOURCE
-from runtime.gpu import GpuExecutor
-from runtime.layout import Layout
-from runtime.pace import HOLD, PACE, SHEET, TIMES, Pace
-from runtime.shim import SanitizerReport, ShimExecutor, built, compiler
-from synth.bounds import prove
-from synth.problem import make_problem
+from runtime.buffers import Layout
+from runtime.gpu.encoding import SOURCE
+from runtime.gpu.executor import GpuExecutor
+from runtime.gpu.pace import HOLD, PACE, SHEET, TIMES, Pace
+from runtime.gpu.shim import SanitizerReport, ShimExecutor, built, compiler
+from synth.bounds.prove import prove
+from synth.model.problem import make_problem
 from topologies.errors import InputError
 from topologies.load import load
-from topologies.reading import read_text
+from topologies.text.reader import read_text
 from topologies.topology import Topology
 
 LAST_US = 20_000.0  # that an execution is stretched to, so that CPU threads keep up
@@ -202,7 +202,7 @@ def hasty(binary: Path, kernels: Path, tmp_path_factory: pytest.TempPathFactory)
                 text = text.replace(old, new)
         (folder / name).write_text(text, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("runtime.shim.SOURCE", folder / "interpreter.cu")
+        patch.setattr("runtime.gpu.shim.SOURCE", folder / "interpreter.cu")
         return built(folder, "thread", paced=True)
 
 

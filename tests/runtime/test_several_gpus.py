@@ -13,9 +13,9 @@ from test_host import PROGRAMS
 
 from emit.program import FIFO_DEPTH
 from runtime.bench import measured
-from runtime.gpu import GpuExecutor
-from runtime.layout import Layout
-from runtime.shim import ShimExecutor, built, compiler
+from runtime.buffers import Layout
+from runtime.gpu.executor import GpuExecutor
+from runtime.gpu.shim import ShimExecutor, built, compiler
 from topologies.errors import InputError
 
 
@@ -145,7 +145,7 @@ def test_blocks_must_fit_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four blocks are too many for one GPU of two; two GPUs hold them."""
     program, goal = PROGRAMS[0]
     monkeypatch.setattr("standing_in.PROCESSORS", 2)
-    monkeypatch.setattr("runtime.gpu.THREADS", (256,))
+    monkeypatch.setattr("runtime.gpu.executor.THREADS", (256,))
     buffers = [np.ones(Layout.of(program, 8).sizes(rank)[0], np.float32) for rank in range(4)]
     with pytest.raises(InputError, match=r"4 threadblocks .*, of which 2 fit"):
         GpuExecutor(program, goal).run(buffers, buffers)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from emit.index import index_text
-from emit.msccl import write_msccl
+from emit.library.index import index_text
+from emit.msccl.write import write_msccl
 from runtime.built_in import built_in, names
-from runtime.torch_choice import Call, Chooser, Way, load_table
+from runtime.torch.choice import Call, Chooser, Way, load_table
 from topologies.errors import InputError
 
 CALL = Call("allreduce", 4096, "float32", (0, 1, 2, 3))

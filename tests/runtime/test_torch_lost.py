@@ -13,8 +13,8 @@ if find_spec("torch") is None:
 
 import torch.distributed as dist
 
-from runtime import torch_lost
-from runtime.torch_lost import Lookout, Vain, plain
+from runtime.torch import lost as torch_lost
+from runtime.torch.lost import Lookout, Vain, plain
 
 RANKS = (7, 3, 5, 9)  # of the group, as the job numbers them
 

@@ -12,7 +12,7 @@ import pytest
 if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
-from runtime.torch_work import Lane, Task
+from runtime.torch.work import Lane, Task
 
 
 def task(function: Callable[[], object]) -> Task:

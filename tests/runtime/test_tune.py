@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.built_in import names
-from runtime.torch_choice import Call, Chooser, Way, load_table
-from runtime.tune import (
+from runtime.measure.tune import (
     GAIN,
     Measured,
     asked_collectives,
@@ -23,6 +22,7 @@ from runtime.tune import (
     rows,
     table_text,
 )
+from runtime.torch.choice import Call, Chooser, Way, load_table
 from topologies.errors import InputError
 
 GLOO = Way("gloo")

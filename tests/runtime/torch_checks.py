@@ -22,7 +22,7 @@ from torch_like_gloo import gaps, like_gloo
 from torch_training import TRAINING
 from torch_values import Check
 
-import runtime.process_group as ours
+import runtime.torch.process_group as ours
 
 BOTH = COLLECTIVES | {"gaps": gaps} | GROUPS
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch_values import OPS, TYPES, expect, folded, same, values
 
-import runtime.process_group as ours
+import runtime.torch.process_group as ours
 from topologies.errors import InputError
 
 

@@ -16,7 +16,7 @@ from torch.distributed import ReduceOp
 from torch.nn.parallel import DistributedDataParallel
 from torch_values import Check, expect
 
-import runtime.process_group as ours
+import runtime.torch.process_group as ours
 from topologies.errors import InputError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from synth.engines.workers import Workers
+from synth.solvers.workers import Workers
 
 
 @pytest.fixture(scope="session")

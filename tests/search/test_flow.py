@@ -20,24 +20,24 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_problems import random_large, random_symmetric
 
-from synth.bounds import prove
-from synth.cli_prove import prove as prove_command
-from synth.collective import Floats, alltoallv
-from synth.engines import flow
-from synth.engines.workers import Workers
-from synth.fold import FOLDABLE, expand, fold
-from synth.found import Options
-from synth.frontier import LARGEST
-from synth.prices import from_loads
-from synth.problem import Problem, make_problem
-from synth.proof import digest, proof_path, save_proof
-from synth.schedule import Schedule
-from synth.schedule_file import load_schedule, write_schedule
-from synth.search import search
-from synth.simulate import time_us, timed
-from synth.statement import statement
-from synth.verify import SLACK, Refused, replay
-from synth.witness import check
+from synth.bounds.dual_prices import from_loads
+from synth.bounds.prove import prove
+from synth.bounds.witness import check
+from synth.cli.prove import prove as prove_command
+from synth.engines.flow import schedules as flow
+from synth.model.collective import Floats, alltoallv
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule
+from synth.present.statement import statement
+from synth.search.frontier import LARGEST
+from synth.search.portfolio import search
+from synth.search.result import Options
+from synth.solvers.workers import Workers
+from synth.storage.proof import digest, proof_path, save_proof
+from synth.storage.schedule_file import load_schedule, write_schedule
+from synth.symmetry.quotient import FOLDABLE, expand, fold
+from synth.timing.simulate import time_us, timed
+from synth.verify.replay import SLACK, Refused, replay
 from topologies.load import load
 
 SEEDS = st.integers(0, 2**32)

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from emit.index import PLACES, goal_beside
-from emit.library_files import documents
-from emit.msccl import verify_file
-from emit.mscclpp_check import verify_plan
+from emit.library.index import PLACES, goal_beside
+from emit.library.write import documents
+from emit.msccl.write import verify_file
+from emit.mscclpp.check import verify_plan
 from synth import synthesize
-from synth.collective import NAMED, alltoallv
-from synth.engines.workers import Workers
-from synth.found import ENGINES
-from synth.frontier import LARGEST, SMALLEST
-from synth.simulate import timed
-from synth.verify import replay
-from synth.witness import check
+from synth.bounds.witness import check
+from synth.model.collective import NAMED, alltoallv
+from synth.search.frontier import LARGEST, SMALLEST
+from synth.search.result import ENGINES
+from synth.solvers.workers import Workers
+from synth.timing.simulate import timed
+from synth.verify.replay import replay
 
 TOPOLOGIES = ("ring:5", "line:4", "mesh:2x3", "star:4", "full:4", "hypercube:3", "dgx1", "z52", "dgx-a100")
 

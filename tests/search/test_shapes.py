@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from synth import synthesize
-from synth.engines import cpsat, ksync, smt
-from synth.engines.workers import Workers
-from synth.problem import Problem, make_problem
-from synth.recheck import check_step_bound, refuted_again
-from synth.schedule import rounds as rounds_of
-from synth.stepwise import Shape, StepBound, StepSearch
-from synth.symmetry import free_symmetry, trivial
-from synth.witness import BadWitness
+from synth.bounds.witness import BadWitness
+from synth.engines.ksync import encoding as ksync
+from synth.engines.ksync.pareto import Shape, StepBound, StepSearch
+from synth.engines.ksync.recheck import check_step_bound, refuted_again
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import rounds as rounds_of
+from synth.solvers import cpsat, smt
+from synth.solvers.workers import Workers
+from synth.symmetry.relabelling import free_symmetry, trivial
 from topologies.load import load
 from topologies.topology import from_toml
 

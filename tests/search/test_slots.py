@@ -6,11 +6,12 @@ import time
 
 import pytest
 
-from synth.algorithm import Algorithm
-from synth.engines import milp, route
-from synth.engines.workers import Workers
-from synth.problem import Problem, make_problem
-from synth.simulate import predict_us
+from synth.engines.greedy import route
+from synth.engines.time_slots import milp
+from synth.model.problem import Problem, make_problem
+from synth.solvers.workers import Workers
+from synth.timing.simulate import predict_us
+from synth.verify.algorithm import Algorithm
 from topologies.load import load
 from topologies.topology import from_toml
 

@@ -8,8 +8,8 @@ import time
 import numpy as np
 
 from synth import synthesize
-from synth.engines.ksync import StepModel
-from synth.engines.workers import Ticket, Workers
+from synth.engines.ksync.encoding import StepModel
+from synth.solvers.workers import Ticket, Workers
 
 
 def _hard() -> StepModel:

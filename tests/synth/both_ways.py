@@ -10,12 +10,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from synth import simulate, verify
-from synth.collective import Ints
-from synth.problem import Problem
-from synth.schedule import Schedule
-from synth.simulate import ScheduleError, timed
-from synth.verify import Refused
+from synth.model.collective import Ints
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.timing import simulate
+from synth.timing.simulate import ScheduleError, timed
+from synth.verify import replay as verify
+from synth.verify.replay import Refused
 
 
 def times(problem: Problem, given: Schedule, size: float, most: int) -> Schedule | str:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from synth import passes
-from synth.collective import NAMES, ROOTED, Collective, alltoallv
-from synth.engines import route
-from synth.pattern import read_pattern
-from synth.problem import Problem, make_problem
-from synth.schedule import Schedule
+from synth.engines.greedy import route
+from synth.model.collective import NAMES, ROOTED, Collective, alltoallv
+from synth.model.pattern import read_pattern
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule
+from synth.phases import transforms as passes
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Limit, Topology

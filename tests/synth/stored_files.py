@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from random_problems import answered
 
-from synth.problem import Problem
-from synth.schedule import Schedule
-from synth.schedule_file import Stored, load_schedule, write_schedule
-from synth.simulate import timed
-from synth.verify import replay
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.storage.schedule_file import Stored, load_schedule, write_schedule
+from synth.timing.simulate import timed
+from synth.verify.replay import replay
 
 Members = dict[str, bytes]
 TOPOLOGY = ("name", "nranks", "switches", "alpha_assumed", "summary", "source")

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored_files import Members, members, rewritten, same, written
 
-from synth.collective import named
-from synth.problem import make_problem
-from synth.schedule_file import load_schedule
+from synth.model.collective import named
+from synth.model.problem import make_problem
+from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
 from topologies.load import load
 

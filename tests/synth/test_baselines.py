@@ -11,17 +11,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_problems import random_problem
 
-from synth.algorithm import Algorithm
 from synth.baselines import BASELINES, baseline, baseline_named, fifo, routes
+from synth.baselines.cycles import Loop, loops, routed_loop
 from synth.baselines.direct import direct_schedule, flows
-from synth.baselines.loops import Loop, loops, routed_loop
 from synth.baselines.routes import NoWay, Routes, TooManySends, against
 from synth.baselines.spreading import Copies, first_copies
-from synth.fold import fold
-from synth.problem import Problem, hops, make_problem
-from synth.schedule import Schedule
-from synth.simulate import time_us, timed
-from synth.verify import Refused, replay
+from synth.model.problem import Problem, hops, make_problem
+from synth.model.schedule import Schedule
+from synth.symmetry.quotient import fold
+from synth.timing.simulate import time_us, timed
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import Refused, replay
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import Network, network

@@ -14,16 +14,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_problems import answered, random_problem, random_topology
 
-from synth import passes
 from synth.baselines import baseline
-from synth.bounds import prove
-from synth.collective import named
-from synth.pattern import read_pattern
-from synth.problem import Problem, make_problem
-from synth.schedule import Schedule, untimed
-from synth.simulate import predict_us, time_us, timed
-from synth.verify import replay
-from synth.witness import BadWitness, Witness, check, recompute
+from synth.bounds.prove import prove
+from synth.bounds.witness import BadWitness, Witness, check, recompute
+from synth.model.collective import named
+from synth.model.pattern import read_pattern
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule, untimed
+from synth.phases import transforms as passes
+from synth.timing.simulate import predict_us, time_us, timed
+from synth.verify.replay import replay
 from topologies.errors import InputError
 from topologies.load import load
 

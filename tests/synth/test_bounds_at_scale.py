@@ -12,22 +12,22 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from random_problems import answered, random_problem, random_topology
 
-from synth import travel
-from synth.ascent import Dual, ascend
 from synth.baselines import baseline
-from synth.bounds import prove
-from synth.covers import cover
-from synth.cuts import candidates
-from synth.distances import Distances
-from synth.fold import FOLDABLE, fold
-from synth.max_flow import worst_cuts
-from synth.needs import needs
-from synth.prices import from_loads, lengths_of_prices, loads, sampled, shared_out, uniform
-from synth.problem import Problem, least_latency, make_problem
-from synth.simulate import predict_us
-from synth.traffic import Traffic, capacities_out, sweep_capacities
-from synth.travel import between
-from synth.witness import KINDS, BadWitness, Witness, check, recompute
+from synth.bounds import metric as travel
+from synth.bounds.cuts import candidates
+from synth.bounds.distances import Distances
+from synth.bounds.dual_prices import from_loads, lengths_of_prices, loads, sampled, shared_out, uniform
+from synth.bounds.max_flow import worst_cuts
+from synth.bounds.metric import between
+from synth.bounds.mirror_ascent import Dual, ascend
+from synth.bounds.prove import prove
+from synth.bounds.resource_cover import cover
+from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
+from synth.bounds.witness import KINDS, BadWitness, Witness, check, recompute
+from synth.model.problem import Problem, least_latency, make_problem
+from synth.model.requirements import needs
+from synth.symmetry.quotient import FOLDABLE, fold
+from synth.timing.simulate import predict_us
 from topologies.load import load
 from topologies.network import Network
 

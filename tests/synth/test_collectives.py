@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.collective import (
+from synth.model.collective import (
     NAMED,
     NAMES,
     ROOTED,

@@ -12,13 +12,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_problems import answered, random_problem
 
-from synth import fast_rounds, schedule, simulate, verify
-from synth.algorithm import Algorithm
-from synth.collective import Ints
-from synth.problem import Problem, make_problem
-from synth.schedule import Schedule, rounds, step_loads, untimed
-from synth.simulate import ScheduleError, time_us, timed
-from synth.verify import Refused, replay
+from synth.model import schedule
+from synth.model.collective import Ints
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule, rounds, step_loads, untimed
+from synth.timing import rounds as fast_rounds
+from synth.timing import simulate
+from synth.timing.simulate import ScheduleError, time_us, timed
+from synth.verify import replay as verify
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import Refused, replay
 from topologies.load import load
 from topologies.topology import Limit, Topology
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from both_ways import links, moved, same_times, same_verdict, verdict
 
-from synth import simulate, verify
-from synth.problem import Problem, make_problem
-from synth.schedule import Schedule, untimed
-from synth.simulate import timed
-from synth.verify import Refused, replay
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule, untimed
+from synth.timing import simulate
+from synth.timing.simulate import timed
+from synth.verify import replay as verify
+from synth.verify.replay import Refused, replay
 from topologies.load import load
 
 

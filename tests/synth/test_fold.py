@@ -12,13 +12,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_problems import answered
 
-from synth.collective import Collective
-from synth.fold import FOLDABLE, chunk_image, expand, expanded_rows, fold, refold, translates, whole
-from synth.fold_check import BadFold, check_fold
-from synth.problem import Fold, Problem, make_problem
-from synth.schedule import Schedule, untimed
-from synth.simulate import time_us, timed
-from synth.verify import Refused, replay
+from synth.model.collective import Collective
+from synth.model.problem import Fold, Problem, make_problem
+from synth.model.schedule import Schedule, untimed
+from synth.symmetry.quotient import (
+    FOLDABLE,
+    chunk_image,
+    expand,
+    expanded_rows,
+    fold,
+    refold,
+    translates,
+    whole,
+)
+from synth.symmetry.quotient_check import BadFold, check_fold
+from synth.timing.simulate import time_us, timed
+from synth.verify.replay import Refused, replay
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import Network, network

@@ -12,9 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_problems import answered, random_collective, random_topology
 
-from synth.collective import ROOTED, Collective, allgather, alltoall, named, subdivided
-from synth.engines import route
-from synth.groups import (
+from synth.concurrent.union import (
     Member,
     Together,
     alone,
@@ -25,10 +23,12 @@ from synth.groups import (
     times_by_group,
     together,
 )
-from synth.problem import make_problem
-from synth.schedule import Schedule
-from synth.simulate import time_us, timed
-from synth.verify import Refused, replay
+from synth.engines.greedy import route
+from synth.model.collective import ROOTED, Collective, allgather, alltoall, named, subdivided
+from synth.model.problem import make_problem
+from synth.model.schedule import Schedule
+from synth.timing.simulate import time_us, timed
+from synth.verify.replay import Refused, replay
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import random_pattern_text
 
-from synth.collective import Collective, named
-from synth.pattern import MAX_FILE_BYTES, parse_size, read_pattern, read_sizes
+from synth.model.collective import Collective, named
+from synth.model.pattern import MAX_FILE_BYTES, parse_size, read_pattern, read_sizes
 from topologies.errors import InputError
 
 HEAD = 'name = "mine"\nranks = 4\n'

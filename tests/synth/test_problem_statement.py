@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_problems import random_problem
 
-from synth.collective import alltoallv, named
-from synth.problem import Problem, hops, least_latency, make_problem, parse_ranks
+from synth.model.collective import alltoallv, named
+from synth.model.problem import Problem, hops, least_latency, make_problem, parse_ranks
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from json_places import at, changed, numbers
 from stored_files import written
 
-from synth import proof as proofs
-from synth.bounds import prove
-from synth.fold import fold
-from synth.problem import Problem, make_problem
-from synth.proof import (
+from synth.bounds.prove import prove
+from synth.bounds.witness import Witness, recompute
+from synth.model.problem import Problem, make_problem
+from synth.storage import proof as proofs
+from synth.storage.proof import (
     Proof,
     ProofRefused,
     check_beside,
@@ -29,8 +29,8 @@ from synth.proof import (
     proof_path,
     save_proof,
 )
-from synth.schedule_file import Stored, load_schedule
-from synth.witness import Witness, recompute
+from synth.storage.schedule_file import Stored, load_schedule
+from synth.symmetry.quotient import fold
 from topologies.errors import InputError
 from topologies.load import load
 

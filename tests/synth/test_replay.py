@@ -11,14 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_problems import answered, random_problem
 
-from synth import passes
-from synth.algorithm import Algorithm
 from synth.baselines import baseline
-from synth.collective import Collective
-from synth.problem import Problem, make_problem
-from synth.schedule import Schedule, untimed
-from synth.simulate import ScheduleError, predict_us, time_us, timed
-from synth.verify import Refused, replay
+from synth.model.collective import Collective
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule, untimed
+from synth.phases import transforms as passes
+from synth.timing.simulate import ScheduleError, predict_us, time_us, timed
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import Refused, replay
 from topologies.load import load
 from topologies.topology import Topology
 

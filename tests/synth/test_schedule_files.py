@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from random_problems import random_problem
 from stored_files import written
 
-from synth.algorithm import Algorithm
-from synth.collective import NAMED, ROOTED, alltoallv, named
-from synth.engines import route
-from synth.fold import fold
-from synth.pattern import read_pattern
-from synth.problem import make_problem
-from synth.schedule_file import load_schedule, save_schedule, write_schedule
-from synth.stored_columns import write_columns
-from synth.verify import replay
+from synth.engines.greedy import route
+from synth.model.collective import NAMED, ROOTED, alltoallv, named
+from synth.model.pattern import read_pattern
+from synth.model.problem import make_problem
+from synth.storage.columns import write_columns
+from synth.storage.schedule_file import load_schedule, save_schedule, write_schedule
+from synth.symmetry.quotient import fold
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import replay
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import to_toml
@@ -104,7 +104,7 @@ def test_what_a_file_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pyt
     for problem, words in ((moved, "folded otherwise than by its name"), (unsayable, "name")):
         with pytest.raises(InputError, match=words):
             write_schedule(tmp_path / "b.synth", problem, plain.schedule.take(np.arange(3)), "route")
-    monkeypatch.setattr("synth.stored_problem.to_toml", lambda _: to_toml(load("ring:4,bw=51")))
+    monkeypatch.setattr("synth.storage.problem.to_toml", lambda _: to_toml(load("ring:4,bw=51")))
     with pytest.raises(InputError, match="not the same when written as text"):
         write_schedule(tmp_path / "b.synth", plain.problem, plain.schedule, "route")
     assert not (tmp_path / "b.synth").exists()

@@ -11,22 +11,22 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_problems import random_topology
 
-from synth.algorithm import Algorithm
-from synth.alike import Alike
-from synth.alone import answer_alone, busy_us, parts_alone, shared_name
 from synth.baselines import baseline_named
-from synth.collective import Collective, alltoall, alltoallv, named
-from synth.engines.workers import Workers
-from synth.fair_order import fairer
-from synth.groups import Member, alone, check_inside, merged, split, times_by_group, together
-from synth.member_text import parse_members
-from synth.problem import make_problem
-from synth.recut import even_counts, finer_rows, restated
-from synth.schedule import Schedule
-from synth.several import Several, plan
-from synth.several_plans import AT_ONCE, DIRECT, IN_TURN, TOGETHER, WITHIN
-from synth.simulate import predict_us, time_us, timed
-from synth.verify import Refused, replay
+from synth.concurrent.chunk_refinement import even_counts, finer_rows, restated
+from synth.concurrent.fair_order import fairer
+from synth.concurrent.isolated import answer_alone, busy_us, parts_alone, shared_name
+from synth.concurrent.notation import parse_members
+from synth.concurrent.plan import Several, plan
+from synth.concurrent.planner import AT_ONCE, DIRECT, IN_TURN, TOGETHER, WITHIN
+from synth.concurrent.union import Member, alone, check_inside, merged, split, times_by_group, together
+from synth.model.collective import Collective, alltoall, alltoallv, named
+from synth.model.problem import make_problem
+from synth.model.schedule import Schedule
+from synth.solvers.workers import Workers
+from synth.symmetry.isomorphic import Alike
+from synth.timing.simulate import predict_us, time_us, timed
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import Refused, replay
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -381,7 +381,7 @@ def test_a_stray_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             end_us=np.append(kept.end_us, [0.0] * 3),
         )
 
-    monkeypatch.setattr("synth.several_plans.merged", strays)
+    monkeypatch.setattr("synth.concurrent.planner.merged", strays)
     with pytest.raises(Refused, match="group 0-1"):
         plan("ring:4", members, engine="flow", budget=0.2)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies.automorphism import automorphisms, free_subgroup, link_image
 from topologies.load import load
 from topologies.network import Network, network
+from topologies.symmetry.automorphism import automorphisms, free_subgroup, link_image
 from topologies.topology import Limit, Topology
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies.errors import InputError
-from topologies.faults import alive, dead_ranks, hurt, parse_fault
+from topologies.faults.apply import alive, dead_ranks, hurt, parse_fault
 from topologies.load import load
 from topologies.network import network
 from topologies.topology import Limit, Topology, from_toml, to_toml

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies.automorphism import link_image as searched_image
 from topologies.load import load
 from topologies.network import Network, network
-from topologies.shifts import (
+from topologies.symmetry.automorphism import link_image as searched_image
+from topologies.symmetry.translations import (
     Shifts,
     elements,
     image,

@@ -1,0 +1,154 @@
+"""The check of a program: for every interleaving it ends, and ends with the right result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from emit.check.cells import cells_of
+from emit.check.order import report_deadlock, run
+from emit.check.races import find_races
+from emit.check.replay import replay
+from emit.columns import Columns, columns_of
+from emit.findings import Finding, Findings, Judgement
+from emit.goal import Goal, buffer_sizes, goal_for
+from emit.program import FIFO_DEPTH, ROOTED, Program
+from emit.targets import check_limits
+from topologies.errors import InputError
+
+__all__ = ["Finding", "Report", "check", "root_of"]
+
+# By buffer, 0 for i and 1 for o: what a rank that is not the root may declare but nobody can rely on,
+# and what an in-place program leaves out because the other buffer is the same memory.
+_IDLE = {"broadcast": 0, "scatter": 0, "reduce": 1, "gather": 1}
+_LEFT_OUT = {"allreduce": 1, "reducescatter": 1, "allgather": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Report(Judgement):
+    """What the check of a program found.
+
+    `fifo_depth`: slots a connection had. `splits`: whether it also ends when every chunk takes its own slot.
+    """
+
+    fifo_depth: int
+    splits: bool = True
+
+
+def check(
+    program: Program,
+    goal: Goal | None = None,
+    fifo_depth: int | None = None,
+    *,
+    target: str | None = "executor-nccl",
+    split: bool = True,
+) -> Report:
+    """Check that every interleaving of `program` ends, without a race, in what `goal` asks for.
+
+    goal: None means that of the program's collective, in place, out of place or both as the program says.
+    To a given goal of an out-of-place program it is added that the input must stay as it was.
+    fifo_depth: slots of a (source, destination, channel), in transmissions; None means the protocol's.
+    target: whose limits to check (executor-nccl, rccl, msccl; None: nobody's).
+    split: a step of count chunks takes count slots, as it does for large messages; False: one slot, and
+    whether it also ends with count slots is in the report (`splits`).
+
+    Raises InputError for an unknown target, a depth below 1, a goal of another size, or a program too large.
+    """
+    depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
+    if depth < 1:
+        raise InputError(f"fifo_depth {depth}: would be 1 or more")
+    found = Findings()
+    notes: list[str] = []
+    goals = [("", _asked(program, goal), False)] if goal is not None else _goals(program, found)
+    if target is not None:
+        check_limits(program, target, found)
+    structure = Findings()
+    columns = columns_of(program, structure)
+    splits = True
+    judged = False
+    if not structure.told:
+        order, splits = _ordered(columns, depth, split, structure)
+        if order is not None:
+            for prefix, wanted, aliased in goals:
+                cells = cells_of(program, columns, wanted, aliased)
+                find_races(columns, order, cells, structure, prefix)
+                if wanted is not None:
+                    replay(columns, order, cells, wanted, structure, prefix)
+                    judged = True
+    if not judged and all(g is None for _, g, _ in goals):
+        notes.append(f"no goal known for collective {program.collective!r}: the result was not judged")
+    findings = (*structure.told, *found.told)
+    notes += [*structure.untold(), *found.untold()]
+    return Report(findings, tuple(notes), judged, depth, splits)
+
+
+def _ordered(c: Columns, depth: int, split: bool, found: Findings) -> tuple[list[int] | None, bool]:
+    """A topological order of all transmissions (None: none), and whether `depth` slots suffice split.
+
+    A run that ends with few slots ends with more, and one that ends with chunks apart ends with them
+    together; so most programs need one run.
+    """
+    worst = run(c, depth)
+    if worst.complete:
+        return worst.order, True
+    free = run(c, None)
+    if not free.complete:
+        report_deadlock(c, free, None, found)
+        return None, False
+    stopped = worst if split else run(c, depth, split=False)
+    if not stopped.complete:
+        report_deadlock(c, stopped, depth, found)
+    return free.order, False
+
+
+def _asked(program: Program, goal: Goal) -> Goal:
+    """A goal that was given; what is called out of place must also leave its input alone."""
+    return goal.keeping_input() if program.outofplace and not program.inplace else goal
+
+
+def _goals(program: Program, found: Findings) -> list[tuple[str, Goal | None, bool]]:
+    """(prefix for messages, goal, in place) of each kind of call that the program says it serves."""
+    calls = [(True, "in place: ")] * program.inplace + [(False, "out of place: ")] * program.outofplace
+    goals: list[tuple[str, Goal | None, bool]] = []
+    p = program
+    for inplace, prefix in calls:
+        try:
+            buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, p.root, p.root)
+        except InputError as error:
+            found.add("inconsistent", str(error))
+            return []
+        goal = goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
+        _sizes(program, inplace, goal, found)
+        goals.append((prefix if len(calls) > 1 else "", goal, inplace))
+    return goals
+
+
+def _sizes(program: Program, inplace: bool, goal: Goal | None, found: Findings) -> None:
+    """i_chunks and o_chunks must be what the collective implies."""
+    if goal is None:
+        return
+    p = program
+    full = buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, p.root, p.root)
+    for rank, gpu in enumerate(p.gpus):
+        want = buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, rank, p.root)
+        has = (gpu.i_chunks, gpu.o_chunks)
+        for side in (0, 1):
+            allowed = {want[side]}
+            if rank != p.root and side == _IDLE.get(p.collective):
+                allowed |= {0, full[side]}
+            if inplace and not p.outofplace and side == _LEFT_OUT.get(p.collective):
+                allowed = {0}
+            elif inplace and not p.outofplace and has[1 - side] and p.collective in ROOTED:
+                allowed.add(0)
+            if has[side] not in allowed:
+                told = " or ".join(str(x) for x in sorted(allowed))
+                found.add(
+                    "inconsistent",
+                    f"{'io'[side]}_chunks {has[side]}; {p.collective} with nchunksperloop "
+                    f"{p.nchunks_per_loop} {'in place' if inplace else 'out of place'} has {told}",
+                    rank,
+                )
+
+
+def root_of(program: Program) -> range:
+    """The roots that a file of this collective may mean: it does not say which."""
+    return range(program.nranks) if program.collective in ROOTED else range(1)

@@ -1,0 +1,216 @@
+"""Accesses of one cell by two threadblocks of a rank that nothing orders.
+
+Happens-before is program order, dependencies, and sent before received; not the FIFO's slots, whose number
+is the executor's affair. Vector clocks: entry b of a transmission's clock counts the transmissions of block b
+that are known to have completed before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emit.check.cells import Cells
+from emit.columns import Columns
+from emit.findings import TOLD, Findings
+from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST
+from topologies.errors import InputError
+
+CLOCK_ENTRIES = 1 << 25  # int32 entries held at a time
+MAX_VISITS = 1 << 26  # steps looked at in all passes: a minute or so
+
+# (transmission, its step, chunk in it, 1 if its destination is meant;
+#  block that must come before, its count of transmissions then, its step)
+Query = tuple[int, int, int, int, int, int, int]
+Clock = NDArray[np.int32]
+
+
+def find_races(c: Columns, order: list[int], cells: Cells, found: Findings, prefix: str = "") -> None:
+    """Add every pair of conflicting accesses that is unordered. `order` must be complete and topological.
+
+    Raises InputError for a program of so many threadblocks that it would take too long.
+    """
+    _overlaps(c, cells, found, prefix)
+    queries = _queries(c, order, cells)
+    if not queries:
+        return
+    clocks = _Clocks(c)
+    # Waits of a rank's own threadblocks decide nearly all; only the rest is followed through the messages.
+    queries = clocks.not_within_ranks(order, queries)
+    columns = sorted({query[4] for query in queries})
+    rows = len(c.start) + len(clocks.dependants) + _most_in_flight(c, order)
+    width = max(1, CLOCK_ENTRIES // rows)
+    passes = -(-len(columns) // width)
+    if passes * len(order) > MAX_VISITS:
+        raise InputError(
+            f"program of {len(c.rank)} threadblocks that share their cells: would be fewer to be checked for races"
+        )
+    asked: list[list[Query]] = [[] for _ in range(passes)]
+    place = {block: x for x, block in enumerate(columns)}
+    for query in queries:
+        asked[place[query[4]] // width].append(query)
+    bad: list[Query] = []
+    for part in asked:
+        bad += clocks.unordered(order, part)
+        if len({(query[1], query[6]) for query in bad}) > TOLD:
+            break  # the others would only be counted
+    told: set[tuple[int, int]] = set()
+    for query in sorted(bad):
+        pair = (query[1], query[6])
+        if pair not in told:
+            told.add(pair)
+            _tell(c, query, found, prefix)
+
+
+def _overlaps(c: Columns, cells: Cells, found: Findings, prefix: str) -> None:
+    """Steps that read and write some of the same chunks, but not each the one that it writes.
+
+    A kernel moves a step's chunks in no fixed order. Buffers may differ and memory be the same.
+    """
+    src, dst = np.array(cells.src, dtype=np.int64), np.array(cells.dst, dtype=np.int64)
+    apart = np.abs(src - dst)
+    for step in np.flatnonzero(c.is_op(READS_SRC & WRITES_DST) & (apart > 0) & (apart < c.count)).tolist():
+        into = BUFFERS[c.dst[step]]
+        found.add(
+            "race",
+            f"{prefix}{OPS[c.op[step]]} of {c.count[step]} chunks from {BUFFERS[c.src[step]]}[{c.src_at[step]}] to "
+            f"{into}[{c.dst_at[step]}] overlaps itself; would be disjoint or the same chunks",
+            *c.place(step),
+            cell=(into, int(c.dst_at[step] + max(0, src[step] - dst[step]))),
+        )
+
+
+def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:
+    """What must be ordered: each access against the last write and the reads since, of other blocks."""
+    # A copy onto itself, which in-place use makes of some copies, changes nothing that another could see.
+    still = (c.op == OPS.index("cpy")) & (np.array(cells.src) == np.array(cells.dst))
+    reads, writes = c.is_op(READS_SRC).tolist(), (c.is_op(WRITES_DST) & ~still).tolist()
+    both = c.is_op(READS_DST).tolist()
+    block, count = c.block.tolist(), c.count.tolist()
+    moves = ((c.sends >= 0) | (c.receives >= 0)).tolist()
+    passed = [0] * len(c.start)
+    chunk_of = [0] * len(count)
+    written: dict[int, tuple[int, int, int]] = {}
+    read: dict[int, dict[int, tuple[int, int]]] = {}
+    queries: list[Query] = []
+    for node, step in enumerate(order):
+        b = block[step]
+        passed[b] += 1
+        now = passed[b]
+        if moves[step]:
+            low = chunk_of[step]
+            chunk_of[step] = low + 1
+            chunks = range(low, low + 1)
+        else:
+            chunks = range(count[step])
+        for chunk in chunks:
+            touched = []
+            if reads[step]:
+                touched.append((cells.src[step] + chunk, 0))
+            if both[step]:
+                touched.append((cells.dst[step] + chunk, 1))
+            for cell, is_dst in touched:
+                last = written.get(cell)
+                if last is not None and last[0] != b:
+                    queries.append((node, step, chunk, is_dst, *last))
+                read.setdefault(cell, {})[b] = (now, step)
+            if writes[step]:
+                cell = cells.dst[step] + chunk
+                last = written.get(cell)
+                if last is not None and last[0] != b:
+                    queries.append((node, step, chunk, 1, *last))
+                for reader, (when, other) in read.pop(cell, {}).items():
+                    if reader != b:
+                        queries.append((node, step, chunk, 1, reader, when, other))
+                written[cell] = (b, now, step)
+    return queries
+
+
+def _most_in_flight(c: Columns, order: list[int]) -> int:
+    sends, receives = c.sends[order] >= 0, c.receives[order] >= 0
+    return int(np.cumsum(sends.astype(np.int64) - receives).max(initial=0)) + 1
+
+
+class _Clocks:
+    """Runs over a program's transmissions that find which queries nothing answers with yes."""
+
+    def __init__(self, c: Columns) -> None:
+        self.dependants = set(np.unique(c.dep[c.dep >= 0]).tolist())
+        self.dep, self.block, self.rank = c.dep.tolist(), c.block.tolist(), c.rank.tolist()
+        self.sends, self.receives = c.sends.tolist(), c.receives.tolist()
+        self.times = c.transmissions().tolist()
+        self.nconnections = len(c.connections)
+
+    def not_within_ranks(self, order: list[int], queries: list[Query]) -> list[Query]:
+        """The queries that no waits between threadblocks of one rank answer with yes."""
+        asked: dict[int, list[Query]] = {}
+        for query in queries:
+            asked.setdefault(self.rank[query[4]], []).append(query)
+        nodes: dict[int, list[tuple[int, int]]] = {rank: [] for rank in asked}
+        for node, step in enumerate(order):
+            rank = self.rank[self.block[step]]
+            if rank in nodes:
+                nodes[rank].append((node, step))
+        left: list[Query] = []
+        for rank, mine in asked.items():
+            rows = len({self.block[step] for _, step in nodes[rank]} | {step for _, step in nodes[rank]})
+            if rows * len({query[4] for query in mine}) > CLOCK_ENTRIES:
+                left += mine
+            else:
+                left += self._run(nodes[rank], mine, messages=False)
+        return left
+
+    def unordered(self, order: list[int], queries: list[Query]) -> list[Query]:
+        """The queries whose answer is no."""
+        return self._run(enumerate(order), queries, messages=True)
+
+    def _run(self, nodes: Iterable[tuple[int, int]], queries: list[Query], *, messages: bool) -> list[Query]:
+        column = {block: x for x, block in enumerate(sorted({query[4] for query in queries}))}
+        asked: dict[int, list[Query]] = {}
+        for query in queries:
+            asked.setdefault(query[0], []).append(query)
+        rows: dict[int, Clock] = {}
+        kept: dict[int, Clock] = {}
+        flying: list[deque[Clock]] = [deque() for _ in range(self.nconnections if messages else 0)]
+        done: dict[int, int] = {}
+        bad: list[Query] = []
+        for node, step in nodes:
+            b = self.block[step]
+            row = rows.get(b)
+            if row is None:
+                row = rows[b] = np.zeros(len(column), dtype=np.int32)
+            passed = done.get(step, 0)
+            if not passed and self.dep[step] >= 0:
+                np.maximum(row, kept[self.dep[step]], out=row)
+            if messages and self.receives[step] >= 0:
+                np.maximum(row, flying[self.receives[step]].popleft(), out=row)
+            if node in asked:
+                bad += [query for query in asked[node] if row[column[query[4]]] < query[5]]
+            if b in column:
+                row[column[b]] += 1
+            if messages and self.sends[step] >= 0:
+                flying[self.sends[step]].append(row.copy())
+            if passed + 1 < self.times[step]:
+                done[step] = passed + 1
+                continue
+            done.pop(step, None)
+            if step in self.dependants:
+                kept[step] = row.copy()
+        return bad
+
+
+def _tell(c: Columns, query: Query, found: Findings, prefix: str) -> None:
+    _, step, chunk, is_dst, _, _, other = query
+    code, at = (c.dst[step], c.dst_at[step]) if is_dst else (c.src[step], c.src_at[step])
+    name, index = BUFFERS[int(code)], int(at) + chunk
+    _, tb, position = c.place(other)
+    found.add(
+        "race",
+        f"{prefix}{OPS[c.op[step]]} and the {OPS[c.op[other]]} of tb {tb} step {position} use "
+        f"{name}[{index}] in no fixed order; one would wait for the other",
+        *c.place(step),
+        cell=(name, index),
+    )

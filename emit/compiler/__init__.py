@@ -1,0 +1,1 @@
+"""From a schedule or a script to a program."""

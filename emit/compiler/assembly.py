@@ -1,0 +1,297 @@
+"""Draft → Program: channels, threadblocks, and the dependencies between them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emit.compiler.ir import BUFFER, NONE, Draft, peers, scratch_chunks
+from emit.program import BUFFERS, Gpu, Program, Step, ThreadBlock
+from emit.targets import Limits
+from topologies.errors import InputError
+
+Clocks = NDArray[np.int32]
+Block = tuple[int, int, int]  # channel, rank it sends to, rank it receives from (−1: none)
+_CLOCK_ENTRIES = 4_000_000  # up to here what messages imply is known too
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How instructions are dealt out.
+
+    spread: channels over which the messages of a connection are dealt out, in runs or, with `turns`, one by one.
+    paired: one threadblock may send to one rank and receive from another; else each has one of its own.
+    """
+
+    spread: int = 1
+    paired: bool = True
+    turns: bool = False
+
+
+def assembled(draft: Draft, limits: Limits, layout: Layout, after: list[list[int]]) -> Program:
+    """A program that executes the draft; `after`: what `followed` says about it.
+
+    Raises InputError where its fused instructions do not fit together on their lanes.
+    """
+    channel = _channels(draft, limits, layout)
+    blocks, block_of = _threadblocks(draft, channel, layout, after, limits.steps_per_tb)
+    waits = _waits(draft, blocks, block_of, after)
+    if any(len(mine) > limits.dep_tb for mine in blocks):
+        block_of = _awaited_first(draft, blocks, block_of, waits)
+    return _program(draft, blocks, block_of, waits)
+
+
+def _awaited_first(
+    draft: Draft, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]
+) -> list[int]:
+    """Number the blocks anew (in place), those that others wait for first: executors name no others."""
+    awaited = [[False] * len(mine) for mine in blocks]
+    for others in waits:
+        for other in others:
+            awaited[draft.rank[other]][block_of[other]] = True
+    new: list[list[int]] = []
+    for rank, mine in enumerate(blocks):
+        order = sorted(range(len(mine)), key=lambda b: (not awaited[rank][b], b))
+        places = [0] * len(mine)
+        for place, b in enumerate(order):
+            places[b] = place
+        new.append(places)
+        blocks[rank] = [mine[b] for b in order]
+    return [new[rank][b] for rank, b in zip(draft.rank, block_of, strict=True)]
+
+
+def _channels(draft: Draft, limits: Limits, layout: Layout) -> list[int]:
+    """The channel of every instruction that sends or receives; a chain of fused ones has one channel."""
+    nranks, spread = draft.like.nranks, layout.spread
+    crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # a channel has room for so many peers
+    size: dict[tuple[int, int], int] = defaultdict(int)
+    for n, source in enumerate(draft.source):
+        if source != NONE:
+            size[draft.rank[source], draft.rank[n]] += 1
+    passed: dict[tuple[int, int], int] = defaultdict(int)
+    channel = [0] * len(draft)
+    for n, source in enumerate(draft.source):
+        if source == NONE:
+            continue
+        u, v = draft.rank[source], draft.rank[n]
+        at = passed[u, v]
+        passed[u, v] += 1
+        if draft.source[source] != NONE:
+            channel[n] = channel[source]  # fused: what it sends goes on the channel that it receives on
+            continue
+        lane = draft.lane[n]
+        if lane == NONE:
+            lane = (v - u) % nranks * crowd // nranks
+        run = at % spread if layout.turns else at // -(-size[u, v] // spread)
+        channel[n] = lane * spread + run
+        channel[source] = channel[n]
+    return channel
+
+
+def _threadblocks(
+    draft: Draft, channel: list[int], layout: Layout, after: list[list[int]], room: int
+) -> tuple[list[list[Block]], list[int]]:
+    """Per rank its blocks, and for every instruction the number of its block there."""
+    nranks = draft.like.nranks
+    sends: list[set[tuple[int, int]]] = [set() for _ in range(nranks)]  # channel, peer
+    receives: list[set[tuple[int, int]]] = [set() for _ in range(nranks)]
+    tied: list[dict[tuple[int, int], int]] = [
+        {} for _ in range(nranks)
+    ]  # (channel, receives from) → sends to
+    local = [0] * nranks
+    ends = [peers(draft, n) for n in range(len(draft))]
+    for n, rank in enumerate(draft.rank):
+        into, out = ends[n]
+        if into != NONE:
+            receives[rank].add((channel[n], into))
+        if out != NONE:
+            sends[rank].add((channel[n], out))
+        if into != NONE and out != NONE and tied[rank].setdefault((channel[n], into), out) != out:
+            raise InputError(
+                f"channel {channel[n]}: rank {rank} forwards what comes from rank {into} to two ranks"
+            )
+        local[rank] += into == out == NONE
+    blocks: list[list[Block]] = []
+    for rank in range(nranks):
+        bound = {(ch, out): into for (ch, into), out in tied[rank].items()}
+        if len(bound) < len(tied[rank]):
+            raise InputError(f"rank {rank} forwards from two ranks to one on one channel")
+        mine = [(ch, out, into) for (ch, into), out in tied[rank].items()]
+        free_out = sorted(sends[rank] - bound.keys())
+        free_in = sorted(receives[rank] - tied[rank].keys())
+        if layout.paired:
+            mine += _paired(free_out, free_in)
+        else:
+            mine += [(ch, out, NONE) for ch, out in free_out] + [(ch, NONE, into) for ch, into in free_in]
+        if not mine or not layout.paired:  # half of the room is for nops
+            mine += [(k, NONE, NONE) for k in range(-(-2 * local[rank] // room))]
+        blocks.append(sorted(mine))
+    return blocks, _placed(draft, channel, ends, blocks, after, room)
+
+
+def _paired(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) -> list[Block]:
+    """Blocks that send and receive, those with one peer both ways first; what is left over stands alone."""
+    both = [(ch, peer, peer) for ch, peer in outs if (ch, peer) in set(ins)]
+    used = {(ch, peer) for ch, peer, _ in both}
+    alone: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for side, ends in enumerate((outs, ins)):
+        for ch, peer in ends:
+            if (ch, peer) not in used:
+                alone[ch][side].append(peer)
+    for ch, (out, into) in alone.items():
+        longer = max(len(out), len(into))
+        out += [NONE] * (longer - len(out))
+        into += [NONE] * (longer - len(into))
+        both += [(ch, a, b) for a, b in zip(out, into, strict=True)]
+    return both
+
+
+def _placed(
+    draft: Draft,
+    channel: list[int],
+    ends: list[tuple[int, int]],
+    blocks: list[list[Block]],
+    after: list[list[int]],
+    room: int,
+) -> list[int]:
+    """The block of every instruction; a local one stands beside what needs it, else beside what it needs."""
+    by_send = [{(ch, out): b for b, (ch, out, _) in enumerate(mine) if out != NONE} for mine in blocks]
+    by_receive = [{(ch, into): b for b, (ch, _, into) in enumerate(mine) if into != NONE} for mine in blocks]
+    own = [[b for b, key in enumerate(mine) if key[1:] == (NONE, NONE)] for mine in blocks]
+    load = [[0] * len(mine) for mine in blocks]
+    place = [NONE] * len(draft)
+    for n, rank in enumerate(draft.rank):
+        into, out = ends[n]
+        if out != NONE:
+            place[n] = by_send[rank][channel[n], out]
+        elif into != NONE:
+            place[n] = by_receive[rank][channel[n], into]
+        else:
+            continue
+        load[rank][place[n]] += 1
+    if all(place_n != NONE for place_n in place):
+        return place
+    needs: dict[int, int] = {}
+    for n, others in enumerate(after):
+        for other in others:
+            if place[other] == NONE and place[n] != NONE:
+                needs.setdefault(other, place[n])
+    for n, rank in enumerate(draft.rank):
+        if place[n] != NONE:
+            continue
+        came = [place[o] for o in after[n] if draft.source[o] != NONE]
+        if draft.op[n] == "re" and came:
+            at = came[-1]  # an executor takes no nop between sums, so each stands behind what brought it
+        elif own[rank]:
+            at = next((b for b in own[rank] if 2 * load[rank][b] < room), own[rank][-1])
+        else:
+            beside = [needs[n]] if n in needs else [place[o] for o in after[n]]
+            at = min(beside or range(len(blocks[rank])), key=lambda b: load[rank][b])
+            if load[rank][at] >= room:
+                at = min(range(len(blocks[rank])), key=lambda b: load[rank][b])
+        place[n] = at
+        load[rank][at] += 1
+    return place
+
+
+def _waits(
+    draft: Draft, blocks: list[list[Block]], block_of: list[int], after: list[list[int]]
+) -> list[list[int]]:
+    """For every instruction those others that it must name: in another block, and not implied by the rest.
+
+    Vector clocks: entry b of an instruction's row is how many instructions of block b are over when it is.
+    """
+    first = np.concatenate([[0], np.cumsum([len(mine) for mine in blocks])]).tolist()
+    everywhere = len(draft) * first[-1] <= _CLOCK_ENTRIES
+    width = first[-1] if everywhere else max((len(mine) for mine in blocks), default=0)
+    known: Clocks = np.zeros((len(draft), width), dtype=np.int32)
+    # a message of many chunks begins to arrive while it is still being sent: what was over when that began
+    begun: Clocks = np.zeros((len(draft), width) if everywhere else (0, 0), dtype=np.int32)
+    total = [0] * len(draft)
+    latest: dict[tuple[int, int], int] = {}
+    index = [0] * len(draft)
+    waits: list[list[int]] = [[] for _ in range(len(draft))]
+    for n, rank in enumerate(draft.rank):
+        block = block_of[n]
+        row = known[n]
+        base = first[rank] if everywhere else 0
+        before = latest.get((rank, block), NONE)
+        if before != NONE:
+            np.copyto(row, known[before])
+        source = draft.source[n] if everywhere else NONE
+        if source != NONE:
+            np.maximum(row, (known if draft.count[n] == 1 else begun)[source], out=row)
+        others = [o for o in after[n] if block_of[o] != block]
+        if len(others) > 1:
+            others.sort(key=lambda o: (-total[o], o))
+        for other in others:
+            if row[base + block_of[other]] < index[other]:
+                waits[n].append(other)
+                np.maximum(row, known[other], out=row)
+        if everywhere:
+            begun[n] = row
+        if source != NONE:
+            np.maximum(row, known[source], out=row)
+        index[n] = 1 if before == NONE else index[before] + 1
+        row[base + block] = index[n]
+        total[n] = int(row.sum())
+        latest[rank, block] = n
+        waits[n].sort()
+    return waits
+
+
+def _program(draft: Draft, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]) -> Program:
+    members: list[list[list[int]]] = [[[] for _ in mine] for mine in blocks]
+    position = [0] * len(draft)
+    lengths = [[0] * len(mine) for mine in blocks]
+    for n, (rank, block) in enumerate(zip(draft.rank, block_of, strict=True)):
+        members[rank][block].append(n)
+        lengths[rank][block] += max(1, len(waits[n]))
+        position[n] = lengths[rank][block] - 1
+    awaited = bytearray(len(draft))
+    for others in waits:
+        for other in others:
+            awaited[other] = 1
+    scratch = scratch_chunks(draft)
+    gpus = []
+    for rank, mine in enumerate(blocks):
+        made = []
+        for (channel, out, into), numbers in zip(mine, members[rank], strict=True):
+            steps: list[Step] = []
+            for n in numbers:
+                at = [(block_of[o], position[o]) for o in waits[n]]
+                steps += [Step("nop", "i", -1, "o", -1, 0, tb, step, False) for tb, step in at[:-1]]
+                tb, step = at[-1] if at else (-1, -1)
+                steps.append(_step(draft, n, tb, step, bool(awaited[n])))
+            made.append(ThreadBlock(out, into, channel, steps))
+        old = draft.like.gpus[rank]
+        gpus.append(Gpu(old.i_chunks, old.o_chunks, scratch[rank], made))
+    return replace(draft.like, gpus=gpus)
+
+
+def _step(draft: Draft, n: int, tb: int, step: int, awaited: bool) -> Step:
+    src, dst = draft.src[n], draft.dst[n]
+    # what an instruction does not use is written as readers expect it: the place that it does use
+    if src == NONE:
+        src = dst
+    if dst == NONE:
+        dst = src
+    return Step(
+        draft.op[n],
+        BUFFERS[src // BUFFER],
+        src % BUFFER,
+        BUFFERS[dst // BUFFER],
+        dst % BUFFER,
+        draft.count[n],
+        tb,
+        step,
+        awaited,
+    )
+
+
+def longest(program: Program) -> int:
+    """The most steps of a threadblock."""
+    return max((len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks), default=0)

@@ -1,0 +1,224 @@
+"""A Draft: instructions of all ranks in one right order, before threadblocks and channels.
+
+Everything that becomes a Program is a Draft first: a schedule, an algorithm written by hand, somebody's file. Passes
+take a Draft and return a better one; `assembly` makes the Program.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from emit.check.order import run
+from emit.columns import Columns, columns_of
+from emit.findings import Findings
+from emit.goal import Goal, goal_for
+from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
+from topologies.errors import InputError
+
+BUFFER = 1 << 40  # a cell is buffer code × BUFFER + offset, so that the next chunk's cell is the next
+SCRATCH = 2 * BUFFER
+NONE = -1
+
+
+def cell(buffer: str, offset: int) -> int:
+    """The number of a cell of one rank."""
+    return BUFFERS.index(buffer) * BUFFER + offset
+
+
+@dataclass(eq=False)
+class Draft:
+    """Instructions as columns, in an order in which executing them one after another is right.
+
+    Of two instructions that touch a cell, one of them writing, the first in this order comes first in every program
+    made of the draft; everything else may run at once. Messages between two ranks on one lane keep this order too:
+    the k-th one sent is the k-th one received.
+
+    Attributes:
+        like: says what the program is for (name, collective, protocol, sizes …); its gpus give i_chunks and o_chunks.
+        goal: what must be achieved where the collective's name does not say it.
+        rank, op, src, dst, count: per instruction; src and dst are cells (`cell`), −1 where there is none.
+        source: the instruction whose message this one receives, or −1; target: that which receives what it sends.
+        lane: the channel asked for (of a message: the same at both ends), or −1.
+    """
+
+    like: Program
+    goal: Goal | None = None
+    rank: list[int] = field(default_factory=list)
+    op: list[str] = field(default_factory=list)
+    src: list[int] = field(default_factory=list)
+    dst: list[int] = field(default_factory=list)
+    count: list[int] = field(default_factory=list)
+    source: list[int] = field(default_factory=list)
+    target: list[int] = field(default_factory=list)
+    lane: list[int] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def add(
+        self, rank: int, op: str, src: int, dst: int, count: int, source: int = NONE, lane: int = NONE
+    ) -> int:
+        """Append an instruction; its number. `source`: the instruction whose message it receives."""
+        number = len(self.op)
+        self.rank.append(rank)
+        self.op.append(op)
+        self.src.append(src)
+        self.dst.append(dst)
+        self.count.append(count)
+        self.source.append(source)
+        self.target.append(NONE)
+        self.lane.append(lane)
+        if source != NONE:
+            self.target[source] = number
+        return number
+
+    def copy(self) -> Draft:
+        """A draft that can be changed without changing this one."""
+        columns = (self.rank, self.op, self.src, self.dst, self.count, self.source, self.target, self.lane)
+        return Draft(self.like, self.goal, *(list(column) for column in columns))  # type: ignore[arg-type]
+
+    def kept(self, numbers: Sequence[int]) -> Draft:
+        """The instructions with these numbers, in this order; a message with one end left out has none at the other."""
+        new = [NONE] * (len(self) + 1)
+        for number, old in enumerate(numbers):
+            new[old] = number
+        made = Draft(self.like, self.goal)
+        for name in ("rank", "op", "src", "dst", "count", "lane"):
+            column = getattr(self, name)
+            setattr(made, name, [column[old] for old in numbers])
+        made.source = [new[self.source[old]] for old in numbers]
+        made.target = [new[self.target[old]] for old in numbers]
+        return made
+
+    def aliases(self) -> list[list[int | None]]:
+        """For each kind of call that the program serves: per rank where o[0] lies in i, None where they are apart."""
+        p = self.like
+        if self.goal is not None:
+            return [list(self.goal.o_in_i)]
+        found: list[list[int | None]] = []
+        for wanted, inplace in ((p.inplace, True), (p.outofplace, False)):
+            if wanted:
+                goal = goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
+                found.append(list(goal.o_in_i) if goal is not None else [0 if inplace else None] * p.nranks)
+        return found
+
+    def reads(self, n: int) -> Iterable[int]:
+        """First cells of the spans that instruction `n` reads."""
+        op = self.op[n]
+        if op in READS_SRC:
+            yield self.src[n]
+        if op in READS_DST:
+            yield self.dst[n]
+
+    def writes(self, n: int) -> int:
+        """First cell of the span that it writes, or −1."""
+        return self.dst[n] if self.op[n] in WRITES_DST else NONE
+
+
+def followed(draft: Draft) -> list[list[int]]:
+    """For every instruction those earlier ones of its rank that it must come after: they share a cell."""
+    after: list[set[int]] = [set() for _ in draft.op]
+    for alias in draft.aliases():
+        writer: list[dict[int, int]] = [{} for _ in range(draft.like.nranks)]
+        readers: list[dict[int, list[int]]] = [{} for _ in range(draft.like.nranks)]
+        columns = zip(draft.rank, draft.op, draft.src, draft.dst, draft.count, after, strict=True)
+        for n, (rank, op, src, dst, count, mine) in enumerate(columns):
+            shift = alias[rank]
+            written, used = writer[rank], readers[rank]
+            read: Iterable[int] = ()
+            if op in READS_SRC:
+                read = _memory(src, count, shift)
+            if op in READS_DST:
+                read = (*read, *_memory(dst, count, shift))
+            for place in read:
+                if place in written:
+                    mine.add(written[place])
+            if op in WRITES_DST:
+                for place in _memory(dst, count, shift):
+                    if place in used:
+                        mine.update(used.pop(place))
+                    if place in written:
+                        mine.add(written[place])
+                    written[place] = n
+            for place in read:
+                if written.get(place) != n:
+                    used.setdefault(place, []).append(n)
+            mine.discard(n)
+    return [sorted(others) for others in after]
+
+
+def _memory(first: int, count: int, o_in_i: int | None) -> range:
+    if o_in_i is not None and BUFFER <= first < SCRATCH:
+        first += o_in_i - BUFFER
+    return range(first, first + count)
+
+
+def draft_of(program: Program, goal: Goal | None = None) -> Draft:
+    """The draft of a program that passes its check: threadblocks and dependencies are gone, lanes are its channels.
+
+    Raises InputError for a program that cannot be executed in any order.
+    """
+    found = Findings()
+    c = columns_of(program, found)
+    if found.told:
+        raise InputError(f"program cannot be read: {found.told[0].kind}: {found.told[0].message}")
+    executed = run(c, None, split=False)
+    if not executed.complete:
+        raise InputError("program cannot be executed: its waits go round in a circle")
+    draft = Draft(program, goal)
+    channel = {x: c.connections[x][2] for x in range(len(c.connections))}
+    rank = c.rank[c.block].tolist()
+    op, count = c.op.tolist(), c.count.tolist()
+    src, dst = (c.src * BUFFER + c.src_at).tolist(), (c.dst * BUFFER + c.dst_at).tolist()
+    sends, receives = c.sends.tolist(), c.receives.tolist()
+    in_flight: list[deque[int]] = [deque() for _ in c.connections]
+    for step in _by_level(c, executed.order):
+        name = OPS[op[step]]
+        if name == "nop":
+            continue
+        into, out = receives[step], sends[step]
+        source = in_flight[into].popleft() if into >= 0 else NONE
+        lane = channel[into] if into >= 0 else channel[out] if out >= 0 else NONE
+        n = draft.add(rank[step], name, src[step], dst[step], count[step], source, lane)
+        if out >= 0:
+            in_flight[out].append(n)
+    return draft
+
+
+def _by_level(c: Columns, order: list[int]) -> list[int]:
+    """Steps by how many others must be over before them: an order more like time than one block after another."""
+    level = [0] * len(order)
+    came: dict[int, int] = {}  # per block, the level of its latest step
+    sent: list[deque[int]] = [deque() for _ in c.connections]
+    block, dep = c.block.tolist(), c.dep.tolist()
+    sends, receives = c.sends.tolist(), c.receives.tolist()
+    for step in order:
+        at = came.get(block[step], 0)
+        if dep[step] >= 0:
+            at = max(at, level[dep[step]])
+        if receives[step] >= 0:
+            at = max(at, sent[receives[step]].popleft())
+        level[step] = came[block[step]] = at + 1
+        if sends[step] >= 0:
+            sent[sends[step]].append(at + 1)
+    return sorted(order, key=level.__getitem__)
+
+
+def peers(draft: Draft, n: int) -> tuple[int, int]:
+    """(rank that instruction `n` receives from, rank that it sends to), −1 for none."""
+    source, target = draft.source[n], draft.target[n]
+    return (draft.rank[source] if source != NONE else NONE, draft.rank[target] if target != NONE else NONE)
+
+
+def scratch_chunks(draft: Draft) -> list[int]:
+    """Per rank the scratch chunks that the instructions reach."""
+    need = np.zeros(draft.like.nranks, dtype=np.int64)
+    for n, rank in enumerate(draft.rank):
+        for first in (*draft.reads(n), draft.writes(n)):
+            if first >= SCRATCH:
+                need[rank] = max(need[rank], first - SCRATCH + draft.count[n])
+    return [int(x) for x in need]

@@ -1,0 +1,289 @@
+"""Schedule → Draft: where chunks lie, and the instructions that move them, in an order that is right.
+
+What a rank sends in a step of the schedule is read before what arrives in that step is written; beyond that the
+order is the schedule's in time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from emit.compiler.compile import UNFUSED, Price, Times, compiled
+from emit.compiler.ir import BUFFER, NONE, SCRATCH, Draft
+from emit.goal import Goal
+from emit.program import Gpu, Program
+from emit.targets import limits_of
+from emit.timing.predict import Predictor
+from synth.model.collective import Collective
+from synth.search.frontier import LARGEST, SMALLEST
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+from topologies.topology import Topology
+
+_INPLACE = ("allreduce", "allgather", "reducescatter")
+_NAMED = (*_INPLACE, "alltoall", "broadcast", "reduce", "gather", "scatter")
+
+
+def lower(
+    algorithm: Algorithm,
+    name: str,
+    protocol: str = "Simple",
+    *,
+    min_bytes: int = 0,
+    max_bytes: int = 0,
+    target: str = "executor-nccl",
+) -> tuple[Program, Goal | None]:
+    """A program that does what the algorithm's schedule does, and its goal where the name does not say it.
+
+    In place where the formats know the collective so (allreduce, allgather, reducescatter), else out of place.
+
+    Raises:
+        InputError: more steps than the target's threadblocks and channels hold.
+    """
+    problem, schedule = algorithm.problem, algorithm.schedule
+    net, limits = problem.network, limits_of(target)
+    if 2 * len(schedule) >= UNFUSED:  # so many stay as they are, and need not be written down to be refused
+        ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])
+        most = int(np.bincount(ends).max())
+        if most > limits.nodes:
+            raise InputError(
+                f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} XML nodes;"
+                " use fewer chunks (--chunks)"
+            )
+    draft = drafted(algorithm, name, protocol, min_bytes=min_bytes, max_bytes=max_bytes)
+    price = priced(problem.topology, problem.ranks, min_bytes, max_bytes)
+    return compiled(draft, target, price=price).program, draft.goal
+
+
+def priced(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Price:
+    """Times in µs at the ends of the range of sizes that a program is for."""
+    ends = {float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)}
+
+    def price(program: Program) -> Times:
+        return tuple(Predictor(program, topology, ranks).times_us(sorted(ends)).tolist())
+
+    return price
+
+
+def drafted(
+    algorithm: Algorithm, name: str, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0
+) -> Draft:
+    """The schedule as a draft, with its goal where the collective's name does not say it.
+
+    Raises:
+        InputError: an order of sends that no program can keep.
+    """
+    problem = algorithm.problem
+    collective = problem.collective
+    named = collective.name in _NAMED and not problem.relays
+    inplace = named and collective.name in _INPLACE
+    ranks = [_Rank(collective, rank, inplace) for rank in range(problem.nranks)]
+    sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
+    per_loop = collective.nchunks
+    if collective.name in ("gather", "scatter") and named:
+        per_loop = collective.chunks
+    elif collective.name == "alltoall" and named:
+        per_loop = collective.nchunks // collective.nranks
+    elif not named:
+        per_loop = max(max((g.i_chunks, g.o_chunks)) for g in sizes)
+    like = Program(
+        name=name,
+        collective=collective.name if named else "custom",
+        protocol=protocol,
+        nranks=problem.nranks,
+        nchunks_per_loop=per_loop,
+        inplace=inplace,
+        outofplace=not inplace,
+        gpus=sizes,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        root=collective.root if named else 0,
+    )
+    draft = Draft(like, None if named else custom_goal(collective, problem.nranks))
+    return _in_time(draft, *_fill(draft, algorithm, ranks))
+
+
+def goal_columns(collective: Collective) -> dict[str, list[list[Any]]]:
+    """Rows of `Goal.from_arrays` for any pattern, out of place: columns under initial and required."""
+    first = {c: r for r, c in reversed(collective.pre.tolist())}
+    holders = defaultdict(list)
+    for rank, chunk in collective.pre.tolist():
+        holders[chunk].append(rank)
+    start = [
+        (rank, index, rank if collective.reduces[chunk] else first[chunk], chunk)
+        for (rank, chunk), index in zip(collective.pre.tolist(), collective.in_index.tolist(), strict=True)
+    ]
+    end = [
+        (rank, index, source, chunk)
+        for (rank, chunk), index in zip(collective.post.tolist(), collective.out_index.tolist(), strict=True)
+        for source in (holders[chunk] if collective.reduces[chunk] else [first[chunk]])
+    ]
+    found = {}
+    for name, buffer, rows in (("initial", "i", start), ("required", "o", end)):
+        rank, index, source, chunk = (list(column) for column in zip(*rows, strict=True))
+        found[name] = [rank, [buffer] * len(rank), index, source, chunk]
+    return found
+
+
+def custom_goal(collective: Collective, nranks: int) -> Goal:
+    """What a program for any pattern starts from and must leave; relays have no buffers."""
+    columns = goal_columns(collective)
+    return Goal.from_arrays(nranks, tuple(columns["initial"]), tuple(columns["required"]))  # type: ignore[arg-type]
+
+
+class _Rank:
+    """Where one rank's chunks lie."""
+
+    def __init__(self, collective: Collective, rank: int, inplace: bool) -> None:
+        self.rank = rank
+        pre = collective.pre[:, 0] == rank
+        post = collective.post[:, 0] == rank
+        held = dict(zip(collective.pre[pre, 1].tolist(), collective.in_index[pre].tolist(), strict=True))
+        wanted = dict(
+            zip(collective.post[post, 1].tolist(), collective.out_index[post].tolist(), strict=True)
+        )
+        self.home: dict[int, int] = {}  # the cell where a chunk's content is now
+        self.goal: dict[int, int] = {}  # where it is to end
+        if inplace:
+            # in place a chunk has one cell only, in the buffer that holds all blocks
+            side = 1 if collective.name == "allgather" else 0
+            self.home = {c: side * BUFFER + c for c in held}
+            self.goal = {c: side * BUFFER + c for c in wanted}
+            self.sizes = (0, collective.nchunks) if side else (collective.nchunks, 0)
+        else:
+            self.home = dict(held)
+            self.goal = {c: BUFFER + at for c, at in wanted.items()}
+            self.sizes = (
+                max(held.values(), default=-1) + 1,
+                max(wanted.values(), default=-1) + 1,
+            )
+            if collective.name in ("broadcast", "reduce", "alltoall", "sendrecv", "alltonext"):
+                # these readers give every rank both buffers
+                full = collective.nchunks if collective.name in ("broadcast", "reduce") else max(self.sizes)
+                self.sizes = (full, full)
+        self.inplace = inplace
+        self.scratch = SCRATCH
+
+    def target(self, chunk: int) -> int:
+        """The cell in which an arriving chunk is put: its last place, or scratch."""
+        if chunk in self.goal:
+            return self.goal[chunk]
+        home = self.home.get(chunk)
+        if home is not None and (self.inplace or home >= SCRATCH):
+            return home
+        self.scratch += 1
+        return self.scratch - 1
+
+
+def _fill(draft: Draft, algorithm: Algorithm, ranks: list[_Rank]) -> tuple[list[float], list[list[int]]]:
+    """Instructions step by step; for each when it is due, and which earlier ones must come before it."""
+    net, schedule = algorithm.problem.network, algorithm.schedule
+    arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
+    start = schedule.start_us.tolist()
+    # a step's sends in the order in which they arrive, so that both ends of a connection keep one order
+    order = np.lexsort((np.arange(len(schedule)), arrival, schedule.step)).tolist()
+    src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
+    chunk, adds, step = schedule.chunk.tolist(), schedule.reduces.tolist(), schedule.step.tolist()
+    due: list[float] = []
+    after: list[list[int]] = []
+    writer: dict[tuple[int, int], int] = {}
+    readers: dict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def put(rank: int, op: str, at: int, to: int, when: float, source: int = NONE) -> int:
+        n = draft.add(rank, op, at, to, 1, source)
+        due.append(when)
+        behind = [] if source == NONE else [source]
+        read = [] if op == "r" else [at]
+        for cell in read:
+            before = writer.get((rank, cell))
+            if before is not None:
+                behind.append(before)
+        if op != "s":
+            behind += readers.pop((rank, to), ())
+            before = writer.get((rank, to))
+            if before is not None:
+                behind.append(before)
+            writer[rank, to] = n
+        for cell in read:
+            if op == "s" or cell != to:
+                readers[rank, cell].append(n)
+        after.append(behind)
+        return n
+
+    first = 0
+    while first < len(order):
+        last = first
+        while last < len(order) and step[order[last]] == step[order[first]]:
+            last += 1
+        rows = order[first:last]
+        sent = [put(src[row], "s", ranks[src[row]].home[chunk[row]], NONE, start[row]) for row in rows]
+        for row, source in zip(rows, sent, strict=True):
+            _receive(put, ranks[dst[row]], chunk[row], adds[row], arrival[row], source)
+        first = last
+    for rank in ranks:
+        for c, cell in rank.goal.items():
+            home = rank.home.get(c)
+            if home is not None and home != cell:
+                put(rank.rank, "cpy", home, cell, np.inf)
+    return due, after
+
+
+def _receive(put: Any, rank: _Rank, chunk: int, adds: bool, when: float, source: int) -> None:
+    cell = rank.target(chunk)
+    home = rank.home.get(chunk)
+    if not adds or home is None:
+        put(rank.rank, "r", NONE, cell, when, source)
+    else:
+        put(rank.rank, "rrc", home, cell, when, source)
+    rank.home[chunk] = cell
+
+
+def _in_time(draft: Draft, due: list[float], after: list[list[int]]) -> Draft:
+    """The draft in the order of time, as far as what must come before what allows it."""
+    latest: dict[tuple[int, int], int] = {}
+    for n, source in enumerate(draft.source):
+        if source == NONE:
+            continue
+        for key, end in (
+            ((draft.rank[source], draft.rank[n]), n),
+            ((draft.rank[source], ~draft.rank[n]), source),
+        ):
+            before = latest.get(key)
+            if before is not None:
+                after[end].append(before)
+            latest[key] = end
+    by_time = sorted(range(len(draft)), key=due.__getitem__)
+    place = [0] * len(draft)
+    for at, n in enumerate(by_time):
+        place[n] = at
+    if any(place[o] > place[n] for n, others in enumerate(after) for o in others):
+        by_time = _topological(place, after)
+    return draft.kept(by_time)
+
+
+def _topological(place: list[int], after: list[list[int]]) -> list[int]:
+    """Everything behind what it must follow, else by `place`."""
+    followers: list[list[int]] = [[] for _ in after]
+    waits = [0] * len(after)
+    for n, others in enumerate(after):
+        for other in others:
+            followers[other].append(n)
+        waits[n] = len(others)
+    ready = [(place[n], n) for n, count in enumerate(waits) if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, n = heapq.heappop(ready)
+        order.append(n)
+        for later in followers[n]:
+            waits[later] -= 1
+            if not waits[later]:
+                heapq.heappush(ready, (place[later], later))
+    if len(order) != len(after):
+        raise InputError("the schedule's order of sends contradicts its steps; it cannot be lowered")
+    return order

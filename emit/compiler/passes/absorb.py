@@ -1,0 +1,63 @@
+"""Absorption: what is received into scratch only to be reduced is reduced as it arrives (r, re → rrc)."""
+
+from __future__ import annotations
+
+from emit.compiler.ir import NONE, SCRATCH, Draft
+from emit.compiler.passes.links import Neighbours
+
+
+def absorb(draft: Draft) -> Draft:
+    """Replace a receive and the local reductions that use up what it brought."""
+    made = draft.copy()
+    near = Neighbours(made)
+    gone: set[int] = set()
+    for r in range(len(made)):
+        if made.op[r] != "r" or made.dst[r] < SCRATCH or r in gone:
+            continue
+        sums = [n for n in near.before[r] if made.op[n] == "re" and _within(made, made.src[n], n, r)]
+        if not sums or not _used_up(made, near, r, sums):
+            continue
+        stays = _where(near, r, sums)
+        if stays == NONE:
+            continue
+        at = made.dst[sums[0]] - made.src[sums[0]] + made.dst[r]
+        count, source, lane = made.count[r], made.source[r], made.lane[r]
+        made.op[stays], made.src[stays], made.dst[stays], made.count[stays] = "rrc", at, at, count
+        made.source[stays], made.lane[stays], made.target[source] = source, lane, stays
+        if stays != r:
+            near.receives_as(r, stays)
+        for n in {r, *sums} - {stays}:
+            gone.add(n)
+            near.leave(n, stays)
+    return made.kept([n for n in range(len(made)) if n not in gone]) if gone else draft
+
+
+def _within(draft: Draft, first: int, n: int, r: int) -> bool:
+    return draft.dst[r] <= first and first + draft.count[n] <= draft.dst[r] + draft.count[r]
+
+
+def _used_up(draft: Draft, near: Neighbours, r: int, sums: list[int]) -> bool:
+    """Whether the reductions take every chunk once, to places that lie alike, and nobody else takes any."""
+    low, high = draft.dst[r], draft.dst[r] + draft.count[r]
+    apart = {draft.dst[n] - draft.src[n] for n in sums}
+    cells = sorted(c for n in sums for c in range(draft.src[n], draft.src[n] + draft.count[n]))
+    if len(apart) != 1 or cells != list(range(low, high)) or abs(next(iter(apart))) < high - low:
+        return False
+    for n in near.before[r]:
+        if n not in sums:
+            # it may only write there anew, after all of them
+            read = any(first < high and low < first + draft.count[n] for first in draft.reads(n))
+            if read or n < sums[-1]:
+                return False
+    return True
+
+
+def _where(near: Neighbours, r: int, sums: list[int]) -> int:
+    """In whose place the arriving data can be reduced: the receive's, the last reduction's, or −1 for neither."""
+    own = {r, *sums}
+    if all(o in own or o < r for n in sums for o in near.after[n]):
+        return r
+    last = sums[-1]
+    if near.received_after[r] != NONE and near.received_after[r] < last:
+        return NONE
+    return last if all(o in own or o > last for n in own for o in near.before[n]) else NONE

@@ -1,0 +1,96 @@
+"""Scratch reuse: a place whose content nobody will read again holds the next one, where that costs no waiting."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from emit.compiler.ir import NONE, SCRATCH, Draft, followed
+
+_MOST_TENANTS = 1_000  # of a rank; every one is held against all before it
+MOST = 20_000  # instructions; what comes before what takes a bit for every two of them
+
+
+@dataclass
+class _Tenant:
+    """Scratch cells of one rank that some instruction uses together; `users`: all that touch them."""
+
+    first: int
+    size: int = 0
+    users: list[int] = field(default_factory=list)
+
+
+def reuse(draft: Draft) -> Draft:
+    """Put contents at the lowest place where all that used it before is certainly over."""
+    tenants = _tenants(draft)
+    if not any(tenants.values()) or len(draft) > MOST or max(map(len, tenants.values())) > _MOST_TENANTS:
+        return draft
+    over = _over(draft)
+    made = draft.copy()
+    for mine in tenants.values():
+        taken: list[tuple[int, int, int]] = []  # first offset, one past the last, users as bits
+        for tenant in sorted(mine, key=lambda t: (t.users[0], t.first)):
+            surely = over[tenant.users[0]]
+            for user in tenant.users[1:]:
+                surely &= over[user]
+            at = _place(taken, tenant.size, surely)
+            bits = 0
+            for user in tenant.users:
+                bits |= 1 << user
+            taken.append((at, at + tenant.size, bits))
+            move = SCRATCH + at - tenant.first
+            for user in tenant.users:
+                span = range(tenant.first, tenant.first + tenant.size)
+                if draft.src[user] in span:
+                    made.src[user] = draft.src[user] + move
+                if draft.dst[user] in span:
+                    made.dst[user] = draft.dst[user] + move
+    return made
+
+
+def _place(taken: list[tuple[int, int, int]], size: int, surely: int) -> int:
+    """The lowest offset where every earlier tenant's users are among those surely over."""
+    blocked = sorted((low, high) for low, high, bits in taken if bits & ~surely)
+    at = 0
+    for low, high in blocked:
+        if at + size <= low:
+            break
+        at = max(at, high)
+    return at
+
+
+def _tenants(draft: Draft) -> dict[int, list[_Tenant]]:
+    """Per rank, runs of scratch cells that spans tie together."""
+    spans: dict[int, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for n, rank in enumerate(draft.rank):
+        for first in {*draft.reads(n), draft.writes(n)}:
+            if first >= SCRATCH:
+                spans[rank][first, first + draft.count[n]].append(n)
+    found: dict[int, list[_Tenant]] = {}
+    for rank, mine in spans.items():
+        runs: list[_Tenant] = []
+        for (low, high), users in sorted(mine.items()):
+            if not runs or low >= runs[-1].first + runs[-1].size:
+                runs.append(_Tenant(low))
+            runs[-1].size = max(runs[-1].size, high - runs[-1].first)
+            runs[-1].users += users
+        for run in runs:
+            run.users = sorted(set(run.users))
+        found[rank] = runs
+    return found
+
+
+def _over(draft: Draft) -> list[int]:
+    """For every instruction, as bits, those that are over whenever it begins.
+
+    A message of many chunks begins to arrive while it is still being sent.
+    """
+    begun, ended = [0] * len(draft), [0] * len(draft)
+    for n, others in enumerate(followed(draft)):
+        source = draft.source[n]
+        for other in others:
+            begun[n] |= ended[other]
+        if source != NONE:
+            begun[n] |= ended[source] if draft.count[n] == 1 else begun[source]
+        ended[n] = begun[n] | (ended[source] if source != NONE else 0) | 1 << n
+    return begun

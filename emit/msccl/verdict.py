@@ -1,0 +1,112 @@
+"""The verdict on an MSCCL XML file, whoever wrote it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from emit.check.program import Report, check, root_of
+from emit.findings import Finding, Findings
+from emit.goal import Goal
+from emit.msccl.read import read_msccl
+from emit.program import Program
+from emit.targets import TARGETS, check_limits
+from topologies.errors import InputError
+
+_ROOT_WORK = 1 << 20  # steps and chunks looked at while the root of a file is sought
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """status: "right", "wrong", "deadlock" or "not readable"; exit code 0, 1, 1, 2; lines that explain it.
+
+    program: what was read, with the root for which it is right; None where nothing could be read or checked.
+    """
+
+    status: str
+    lines: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    program: Program | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 right, 1 wrong or deadlock, 2 not readable."""
+        return {"right": 0, "wrong": 1, "deadlock": 1}.get(self.status, 2)
+
+
+def verify_file(
+    path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None
+) -> Verdict:
+    """Read and check a file; never raises for bad input.
+
+    A step counts as one transmission here: the verdict is on the schedule. A caution says where it would stop
+    with messages so large that each chunk takes a slot of its own, as write_msccl must assume.
+    A rooted collective is right if it is right for one root, which is then named. A file whose collective has
+    no known goal (custom, send, recv, alltoallv) is "not readable" without `goal`, unless it is found wrong.
+    """
+    try:
+        program = read_msccl(path)
+        report, program = _best(program, goal, fifo_depth)
+        fits, reasons = _targets(program)
+    except InputError as error:
+        return Verdict("not readable", (str(error),))
+    lines = [f"{f.kind}: {f.message}" for f in report.findings]
+    findings = report.findings
+    status = report.status
+    if not fits:
+        findings += reasons
+        lines += [f"{f.kind}: {f.message}" for f in reasons]
+        status = "wrong"
+    if status == "right" and not report.judged:
+        return Verdict(
+            "not readable",
+            (f"coll {program.collective!r} does not say what the result must be: would be given a goal",),
+            program=program,
+        )
+    slots = f"{report.fifo_depth} FIFO slot{'s' if report.fifo_depth > 1 else ''}"
+    head = f"{status}: {program.collective} on {program.nranks} ranks, {program.nsteps} steps, {slots}"
+    if len(root_of(program)) > 1:
+        head += f", root {program.root}"
+    if status == "right" and not report.splits:
+        lines.append(
+            f"caution: deadlock with {slots} for messages so large that every chunk takes a slot of its own"
+        )
+    if fits and len(fits) < len(TARGETS):
+        lines.append(f"within the limits of {', '.join(fits)} only")
+    return Verdict(status, (head, *lines, *report.notes), findings, program)
+
+
+def _best(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[Report, Program]:
+    """The report for the first root that is right, else for root 0; files do not name their root."""
+    first = check(program, goal, fifo_depth, target=None, split=False)
+    if goal is not None or all(
+        f.kind not in ("wrong result", "read before write", "inconsistent") for f in first.findings
+    ):
+        return first, program
+    work = program.nsteps + program.nranks * program.nchunks_per_loop
+    for root in _likely_roots(program)[: max(1, _ROOT_WORK // work)]:
+        other = replace(program, root=root)
+        report = check(other, goal, fifo_depth, target=None, split=False)
+        if report.status != "wrong":
+            return report, other
+    return first, program
+
+
+def _likely_roots(program: Program) -> list[int]:
+    """All roots but 0; first those that need nothing from others, or have nothing for them, as a root does."""
+    side = "recv" if program.collective in ("broadcast", "scatter") else "send"
+    busy = [any(getattr(tb, side) >= 0 for tb in gpu.threadblocks) for gpu in program.gpus]
+    return sorted(root_of(program)[1:], key=lambda root: busy[root])
+
+
+def _targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:
+    """The targets whose limits hold, and what the first one's reader would not take."""
+    fits: list[str] = []
+    reasons: tuple[Finding, ...] = ()
+    for target in TARGETS:
+        found = Findings()
+        check_limits(program, target, found)
+        if not found.told:
+            fits.append(target)
+        reasons = reasons or tuple(found.told)
+    return fits, reasons

@@ -1,0 +1,250 @@
+"""What the threadblocks of a plan do, one act after another: pipelines unrolled, ids followed, data as cells."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from emit.findings import Findings
+from emit.mscclpp.memory import Memory, buffer_of, width
+from emit.mscclpp.plan import PACKETS, SUMS, Op, Plan
+from emit.mscclpp.structure import executed_parts, packet_parts
+from topologies.errors import InputError
+
+MAX_MOVES = 1 << 20  # cells moved by all acts: keeps a check of hostile input under 1 GiB
+
+
+class Run(NamedTuple):
+    """Cells from `cell` of `rank`; packets take two cells an element."""
+
+    cell: int
+    rank: int
+    packet: bool
+
+
+class Lane(NamedTuple):
+    """`length` elements: each destination becomes the sum of the sources."""
+
+    length: int
+    sources: tuple[Run, ...]
+    targets: tuple[Run, ...]
+
+
+@dataclass(slots=True)
+class Act:
+    """One thing that a threadblock does; `op` is the operation's place in its list.
+
+    kind: "nop", "barrier", "signal", "wait", "acquire", "release", "data". ids: channel ends, semaphores or the
+    barrier, by number over all ranks. relaxed: orders execution but not memory. packets: how the operation deals its
+    elements to threads. port: the channel end by which a lane moves on its own time.
+    """
+
+    kind: str
+    op: int
+    name: str
+    ids: tuple[int, ...] = ()
+    relaxed: bool = False
+    lanes: tuple[Lane, ...] = ()
+    packets: bool = False
+    ports: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Acts:
+    """Per threadblock, numbered through all ranks, its acts.
+
+    rank, tb: of each block. ends: (rank, type, number in its list) of every channel end, and `across` the other end
+    (−1 where there is none). semaphores: (rank, number, value at the start). barriers: (rank, id, blocks asked for).
+    """
+
+    acts: list[list[Act]] = field(default_factory=list)
+    rank: list[int] = field(default_factory=list)
+    tb: list[int] = field(default_factory=list)
+    ends: list[tuple[int, str, int]] = field(default_factory=list)
+    across: list[int] = field(default_factory=list)
+    semaphores: list[tuple[int, int, int]] = field(default_factory=list)
+    barriers: list[tuple[int, int, int]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+
+    def place(self, block: int, op: int) -> tuple[int, int, int]:
+        """(rank, tb, operation) for a message."""
+        return self.rank[block], self.tb[block], op
+
+
+def acts_of(plan: Plan, memory: Memory) -> Acts:
+    """Follow every id and unroll every pipeline. The plan must have passed `check_structure`.
+
+    Raises InputError where it moves too much to be checked.
+    """
+    made = Acts()
+    end_of: dict[tuple[int, str, int], int] = {}
+    met: dict[tuple[int, int, str], list[int]] = defaultdict(list)
+    for rank, gpu in enumerate(plan.gpus):
+        for kind, peers in gpu.peers.items():
+            for number, peer in enumerate(peers):
+                end_of[rank, kind, number] = len(made.ends)
+                met[rank, peer, kind].append(len(made.ends))
+                made.ends.append((rank, kind, number))
+    made.across = [-1] * len(made.ends)
+    for (rank, peer, kind), mine in met.items():
+        for here, there in zip(mine, met.get((peer, rank, kind), ()), strict=False):
+            made.across[here] = there
+    barrier_of: dict[tuple[int, int, int], int] = {}
+    moves = 0
+    for rank, gpu in enumerate(plan.gpus):
+        made.first.append(len(made.acts))
+        semaphores = len(made.semaphores)
+        made.semaphores += [(rank, number, held) for number, held in enumerate(gpu.semaphores)]
+        for tb, block in enumerate(gpu.blocks):
+            acts: list[Act] = []
+            for at, op, low, most in _unrolled(plan, memory, block.ops):
+                name = op.name
+                if name == "nop":
+                    acts.append(Act("nop", at, name))
+                elif name == "barrier":
+                    key = (rank, op.barrier, op.blocks)
+                    number = barrier_of.setdefault(key, len(made.barriers))
+                    if number == len(made.barriers):
+                        made.barriers.append(key)
+                    acts.append(Act("barrier", at, name, (number,)))
+                elif name in ("sem_acquire", "sem_release"):
+                    acts.append(Act(name[4:], at, name, tuple(semaphores + x for x in op.semaphores)))
+                elif name in ("signal", "wait", "rlxsignal", "rlxwait"):
+                    ids = tuple(
+                        end_of[rank, op.channel_type, block.channels[op.channel_type][x]] for x in op.channels
+                    )
+                    acts.append(Act(name.removeprefix("rlx"), at, name, ids, relaxed=name.startswith("rlx")))
+                elif op.src:
+                    lanes = _lanes(plan, memory, rank, tb, op, low, most)
+                    ports: tuple[int, ...] = ()
+                    if op.channel_type == "port":
+                        ports = tuple(end_of[rank, "port", block.channels["port"][x]] for x in op.channels)
+                    acts.append(Act("data", at, name, (), False, lanes, name in PACKETS, ports))
+                    moves += sum(lane.length * (len(lane.sources) + len(lane.targets)) for lane in lanes)
+                moves += 1
+                if moves > MAX_MOVES:
+                    raise InputError(f"plan moves more than {MAX_MOVES} cells: too large to be checked")
+            made.acts.append(acts)
+            made.rank.append(rank)
+            made.tb.append(tb)
+    return made
+
+
+def _unrolled(plan: Plan, memory: Memory, ops: list[Op]) -> Iterator[tuple[int, Op, int, int | None]]:
+    """(place, operation, first cell of it, cells of it at most) in the order of execution."""
+    for at, op in enumerate(ops):
+        if op.name != "pipeline":
+            yield at, op, 0, None
+            continue
+        step = width(plan, op)
+        if op.unit_chunks * memory.units // step * (1 + len(op.ops)) > MAX_MOVES:
+            raise InputError(f"plan moves more than {MAX_MOVES} cells: too large to be checked")
+        for low in range(0, op.unit_chunks * memory.units, step):
+            for inner in op.ops:
+                yield at, inner, low, step
+
+
+def _lanes(
+    plan: Plan, memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | None
+) -> tuple[Lane, ...]:
+    number, size = op.group
+    count = op.src[0].size * memory.units // size
+    shift = count * number + low
+    if most is not None:
+        count = max(0, min(count - low, most))
+    sides: list[list[list[Run]]] = [[], []]
+    for parts, packets, runs in zip(executed_parts(op), packet_parts(op), sides, strict=True):
+        for part, packet in zip(parts, packets, strict=True):
+            runs.append(
+                [
+                    Run(
+                        memory.cell(owner, kind, part.first, packet) + shift * (2 if packet else 1),
+                        owner,
+                        packet,
+                    )
+                    for owner, kind in buffer_of(plan, rank, tb, part, op.channel_type)
+                ]
+            )
+    sources, targets = sides
+    if op.name in ("put", "ppkt", "pws", "pwsf", "get"):
+        return tuple(Lane(count, tuple(a), tuple(b)) for a, b in zip(sources, targets, strict=True))
+    if op.name in SUMS or len(sources) == 1:
+        return (Lane(count, tuple(x for a in sources for x in a), tuple(x for b in targets for x in b)),)
+    return tuple(Lane(count, tuple(a), tuple(x for b in targets for x in b)) for a in sources)
+
+
+def check_counts(made: Acts, plan: Plan, found: Findings) -> None:
+    """Every signal must be waited for and every wait be signalled; semaphores end as they began; barriers are full."""
+    signals: Counter[int] = Counter()
+    waits: Counter[int] = Counter()
+    releases: Counter[int] = Counter()
+    acquires: Counter[int] = Counter()
+    last: dict[tuple[str, int], tuple[int, int]] = {}
+    at_barrier: dict[int, Counter[int]] = defaultdict(Counter)
+    for block, acts in enumerate(made.acts):
+        for act in acts:
+            if act.kind == "barrier":
+                at_barrier[act.ids[0]][block] += 1
+                continue
+            ids = act.ids
+            into = {"signal": signals, "wait": waits, "release": releases, "acquire": acquires}.get(act.kind)
+            if act.name in ("pws", "pwsf"):
+                ids, into = act.ports, signals
+            if into is None:
+                continue
+            kind = "signal" if into is signals else act.kind
+            for number in ids:
+                into[number] += 1
+                last[kind, number] = (block, act.op)
+    for end, (rank, kind, number) in enumerate(made.ends):
+        other = made.across[end]
+        if signals[end] and other < 0:
+            found.add(
+                "unpaired",
+                f"signals on {kind} channel {number}, which has no other end; would have one",
+                *made.place(*last["signal", end]),
+            )
+        came = signals[other] if other >= 0 else 0
+        peer = plan.gpus[rank].peers[kind][number]
+        if waits[end] > came:
+            found.add(
+                "unpaired",
+                f"waits {waits[end]} times on {kind} channel {number}, where rank {peer} signals {came} times: a "
+                "missing signal",
+                *made.place(*last["wait", end]),
+            )
+        elif waits[end] < came:
+            away = made.ends[other][2]
+            found.add(
+                "unpaired",
+                f"signals {came} times on {kind} channel {away}, but rank {rank} waits {waits[end]} times on its "
+                f"channel {number}: a missing wait",
+                *made.place(*last["signal", other]),
+            )
+    for semaphore, (_, number, _) in enumerate(made.semaphores):
+        if releases[semaphore] != acquires[semaphore]:
+            kind = "release" if releases[semaphore] > acquires[semaphore] else "acquire"
+            found.add(
+                "unpaired",
+                f"semaphore {number} is released {releases[semaphore]} times and acquired {acquires[semaphore]} "
+                "times; the next call would find it changed",
+                *made.place(*last[kind, semaphore]),
+            )
+    used: dict[tuple[int, int], int] = {}
+    for barrier, counts in at_barrier.items():
+        rank, number, size = made.barriers[barrier]
+        block = min(counts)
+        if (
+            len(counts) != size
+            or len(set(counts.values())) > 1
+            or used.setdefault((rank, number), barrier) != barrier
+        ):
+            times = ", ".join(f"tb {made.tb[b]} {n} times" for b, n in sorted(counts.items())[:8])
+            found.add(
+                "unpaired",
+                f"barrier {number} of {size} threadblocks is reached by {times}; would be by {size}, equally often",
+                rank,
+                made.tb[block],
+            )

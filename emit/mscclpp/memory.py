@@ -1,0 +1,144 @@
+"""All ranks' memory under a plan as numbered cells, and the goal that its own words imply."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from emit.goal import Goal, buffer_sizes, goal_for
+from emit.mscclpp.plan import Op, Part, Plan
+from emit.program import COLLECTIVES
+from topologies.errors import InputError
+
+MAX_CELLS = 1 << 21  # keeps a check of hostile input under 1 GiB
+
+
+def collective_of(plan: Plan) -> str:
+    """The collective's name as Program has it; "custom" for what no name here says."""
+    name = plan.collective.lower().replace("_", "")
+    return name if name in COLLECTIVES else "custom"
+
+
+def chunks_of(plan: Plan) -> int:
+    """`nchunks_per_loop` of the program that would do the same: chunks of the whole buffer."""
+    gpu = plan.gpus[0]
+    return gpu.output_chunks if collective_of(plan) == "allgather" else gpu.input_chunks
+
+
+def goal_of(plan: Plan, root: int = 0) -> Goal | None:
+    """What the plan's collective asks for, in place or not as it says; None where its name says too little.
+
+    Raises InputError where the chunks cannot be cut into as many blocks as ranks.
+    """
+    return goal_for(collective_of(plan), len(plan.gpus), chunks_of(plan), plan.inplace, root)
+
+
+def sizes_of(plan: Plan, rank: int, root: int = 0) -> tuple[int, int]:
+    """(input, output) chunks that the collective gives a rank."""
+    return buffer_sizes(collective_of(plan), len(plan.gpus), chunks_of(plan), rank, root)
+
+
+@dataclass(slots=True)
+class Memory:
+    """Cells of all ranks: every chunk is `units` cells, and in a plan with packets scratch has twice as many.
+
+    base: of each rank the cell where i, o, s begin. first: where each rank's cells begin, and the end of all.
+    """
+
+    plan: Plan
+    units: int
+    base: list[dict[str, int]]
+    first: list[int]
+
+    def cell(self, rank: int, kind: str, index: int, packet: bool) -> int:
+        """The first cell of a chunk; a packet has two cells for each of its data's."""
+        return self.base[rank][kind] + index * self.units * (2 if packet else 1)
+
+    def rank(self, cell: int) -> int:
+        """Whose memory it is."""
+        return bisect_right(self.first, cell) - 1
+
+    def name(self, cell: int, packet: bool = False) -> tuple[str, int]:
+        """(buffer, index in chunks), in the larger one where i and o share the cell."""
+        rank = self.rank(cell)
+        gpu, base = self.plan.gpus[rank], self.base[rank]
+        kinds = sorted((("i", gpu.input_chunks), ("o", gpu.output_chunks)), key=lambda x: -x[1])
+        for kind, chunks in kinds:
+            if base[kind] <= cell < base[kind] + chunks * self.units:
+                return kind, (cell - base[kind]) // self.units
+        return "s", (cell - base["s"]) // (self.units * (2 if packet else 1))
+
+
+def memory_of(plan: Plan, goal: Goal | None) -> Memory:
+    """Lay the buffers out, apart where no goal says how in-place ones meet.
+
+    Raises InputError for more than MAX_CELLS cells.
+    """
+    units = _units(plan)
+    base, first, at = [], [], 0
+    for rank, gpu in enumerate(plan.gpus):
+        shift = goal.o_in_i[rank] if goal is not None else None
+        first.append(at)
+        if shift is None:
+            i_at, o_at = at, at + gpu.input_chunks * units
+        else:
+            i_at = at + max(0, -shift) * units
+            o_at = i_at + shift * units
+        s_at = max(i_at + gpu.input_chunks * units, o_at + gpu.output_chunks * units)
+        base.append({"i": i_at, "o": o_at, "s": s_at})
+        at = s_at + gpu.scratch_chunks * units * (2 if plan.packets else 1)
+        if at > MAX_CELLS:
+            raise InputError(f"plan of more than {MAX_CELLS} cells; would be at most that to be checked")
+    first.append(at)
+    return Memory(plan, units, base, first)
+
+
+def width(plan: Plan, op: Op) -> int:
+    """Cells of one iteration of a pipeline."""
+    return op.unit_bytes // _smallest_unit(plan) * _groups(plan)
+
+
+def _pipelines(plan: Plan) -> list[Op]:
+    return [op for gpu in plan.gpus for block in gpu.blocks for op in block.ops if op.name == "pipeline"]
+
+
+def _smallest_unit(plan: Plan) -> int:
+    return math.gcd(*(op.unit_bytes for op in _pipelines(plan)))
+
+
+def _groups(plan: Plan) -> int:
+    sizes = {
+        inner.group[1]
+        for gpu in plan.gpus
+        for block in gpu.blocks
+        for op in block.ops
+        for inner in (op, *op.ops)
+    }
+    return math.lcm(*sizes)
+
+
+def _units(plan: Plan) -> int:
+    """Cells of a chunk: so many that threadblock groups share evenly, and every pipeline runs twice or more."""
+    units = _groups(plan)
+    pipelines = _pipelines(plan)
+    if pipelines:
+        units *= 2 * max(op.unit_bytes for op in pipelines) // _smallest_unit(plan)
+    if units > MAX_CELLS:
+        raise InputError(
+            f"plan whose groups and pipelines cut a chunk into {units}; would be at most {MAX_CELLS}"
+        )
+    return units
+
+
+def buffer_of(plan: Plan, rank: int, tb: int, part: Part, channel_type: str) -> list[tuple[int, str]]:
+    """(rank, buffer) of what a part of an operation stands for: several where it is a switch channel."""
+    if part.side == "L":
+        return [(rank, str(part.at))]
+    gpu = plan.gpus[rank]
+    block = gpu.blocks[tb]
+    if part.side == "R":
+        remote = gpu.buffers[block.buffers[channel_type][int(part.at)]]
+        return [(remote.rank, remote.kind)]
+    kind, ranks = gpu.switches[block.channels["switch"][int(part.at)]]
+    return [(other, kind) for other in ranks]

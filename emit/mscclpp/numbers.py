@@ -1,0 +1,189 @@
+"""Drafted threadblocks → a plan's ranks: the numbers of channels, remote buffers and semaphores."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from emit.mscclpp.blocks import Draft, DraftBlock, Far
+from emit.mscclpp.plan import MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, Op, Part, PlanBlock, PlanGpu, RemoteBuffer
+from emit.mscclpp.spans import Places, Span, Step
+
+_Wire = tuple[int, int]  # the threadblock that sends on a channel, and the one that receives
+_NOP = Op("nop")
+
+
+def numbered(
+    blocks: list[DraftBlock],
+    places: Places,
+    nodes: list[int],
+    sizes: list[tuple[int, int]],
+    packets: bool,
+) -> list[PlanGpu]:
+    """The ranks of a plan; sizes: of each, input and output chunks. The blocks gain what their other ends need."""
+    return _Numbers(blocks, places, nodes, sizes, packets).gpus()
+
+
+class _Numbers:
+    def __init__(
+        self,
+        blocks: list[DraftBlock],
+        places: Places,
+        nodes: list[int],
+        sizes: list[tuple[int, int]],
+        packets: bool,
+    ) -> None:
+        self.blocks, self.places, self.nodes, self.sizes, self.packets = blocks, places, nodes, sizes, packets
+        self.part: dict[Step, int] = {}
+        self.place: dict[Step, int] = {}
+        for number, block in enumerate(blocks):
+            for at, step in enumerate(block.steps):
+                self.part[step], self.place[step] = number, at
+        self.wire: dict[Step, _Wire] = {
+            send: (self.part[send], self.part[receive]) for send, receive in sorted(places.match.items())
+        }
+        self.first_packet = [-(-plain // 2) if packets else 0 for plain in places.scratch]
+        self.semaphores: list[dict[_Wire, int]] = [{} for _ in sizes]
+        self.needed: dict[Step, list[int]] = defaultdict(list)
+        self.got: dict[Step, dict[int, list[int]]] = {}
+
+    def kind(self, wire: _Wire) -> str:
+        u, v = (self.blocks[end].rank for end in wire)
+        return "memory" if self.nodes[u] == self.nodes[v] else "port"
+
+    def gpus(self) -> list[PlanGpu]:
+        self._other_ends()
+        acquired = self._edges()
+        made = []
+        for rank, (inputs, outputs) in enumerate(self.sizes):
+            plain, packets = self.places.scratch[rank], self.places.packets[rank]
+            scratch = self.first_packet[rank] + packets if self.packets else plain
+            made.append(PlanGpu(inputs, outputs, scratch))
+        ends = self._channels(made)
+        buffers: list[dict[tuple[int, str], int]] = [{} for _ in made]
+        for number, block in enumerate(self.blocks):
+            gpu = made[block.rank]
+            gpu.blocks.append(self._block(number, block, acquired, ends, buffers[block.rank]))
+        for rank, gpu in enumerate(made):
+            gpu.semaphores = [0] * len(self.semaphores[rank])
+            for other, kind in buffers[rank]:
+                way = "memory" if self.nodes[rank] == self.nodes[other] else "port"
+                gpu.buffers.append(RemoteBuffer(other, kind, (way,)))
+        return made
+
+    def _other_ends(self) -> None:
+        """Receivers say at once that they have started, where a sender asks; and at their end that all arrived."""
+        top: dict[int, list[Step]] = defaultdict(list)
+        for send, placed in enumerate(self.places.steps):
+            if placed.ready or send in self.places.late:
+                top[self.wire[send][1]].append(send)
+        for number, sends in top.items():
+            ops: list[Draft] = []
+            for kind in ("memory", "port"):
+                chosen = [send for send in sends if self.kind(self.wire[send]) == kind]
+                for low in range(0, len(chosen), MAX_OP_CHANNELS):
+                    part = chosen[low : low + MAX_OP_CHANNELS]
+                    ops.append(Draft("signal", sends=part, kind=kind, back=True))
+            self.blocks[number].ops[:0] = ops
+        answers = {self.wire[send]: send for send in sorted(self.places.unanswered)}
+        told: set[int] = set()
+        for (_, receiver), send in answers.items():
+            if receiver not in told:
+                self.blocks[receiver].ops.append(Draft("nop"))
+                told.add(receiver)
+            self.blocks[receiver].ops.append(Draft("signal", sends=[send], kind="port", back=True))
+        for send in [*sorted(self.places.late), *answers.values()]:
+            wire = self.wire[send]
+            self.blocks[wire[0]].ops.append(Draft("wait", sends=[send], kind=self.kind(wire), back=True))
+
+    def _edges(self) -> dict[tuple[int, int], list[int]]:
+        """Of each (threadblock, operation) that waits for steps the semaphores; what a part knows is not asked for."""
+        acquired: dict[tuple[int, int], list[int]] = {}
+        for number, block in enumerate(self.blocks):
+            known: dict[int, int] = {}
+            semaphores = self.semaphores[block.rank]
+            for at, op in enumerate(block.ops):
+                if op.name != "sem_acquire":
+                    continue
+                latest: dict[int, Step] = {}
+                for step in op.steps:
+                    part = self.part[step]
+                    if part != number and self.place[step] > known.get(part, -1):
+                        known[part] = self.place[step]
+                        latest[part] = step
+                ids = []
+                for part, step in latest.items():
+                    semaphore = semaphores.setdefault((part, number), len(semaphores))
+                    self.needed[step].append(semaphore)
+                    ids.append(semaphore)
+                acquired[number, at] = ids
+        return acquired
+
+    def _channels(self, made: list[PlanGpu]) -> dict[tuple[_Wire, int], int]:
+        """Of each channel's end (channel, rank) its number there; the k-th to a rank meets that rank's k-th back."""
+        ends: dict[tuple[_Wire, int], int] = {}
+        wires = list(dict.fromkeys(self.wire.values()))
+        of_rank: dict[tuple[int, str], list[tuple[int, int, _Wire]]] = defaultdict(list)
+        for n, wire in enumerate(wires):
+            u, v = (self.blocks[end].rank for end in wire)
+            of_rank[u, self.kind(wire)].append((v, n, wire))
+            of_rank[v, self.kind(wire)].append((u, n, wire))
+        for rank, gpu in enumerate(made):
+            for kind in ("memory", "port"):
+                mine = sorted(of_rank[rank, kind])
+                gpu.peers[kind] = [peer for peer, _, _ in mine]
+                for n, (_, _, wire) in enumerate(mine):
+                    ends[wire, rank] = n
+        return ends
+
+    def _block(
+        self,
+        number: int,
+        block: DraftBlock,
+        acquired: dict[tuple[int, int], list[int]],
+        ends: dict[tuple[_Wire, int], int],
+        buffers: dict[tuple[int, str], int],
+    ) -> PlanBlock:
+        made = PlanBlock()
+        channels: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
+        remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
+
+        def channel(send: Step, kind: str) -> int:
+            end = ends[self.wire[send], block.rank]
+            return channels[kind].setdefault(end, len(channels[kind]))
+
+        def part(place: Span | Far, kind: str) -> Part:
+            span = place.span if isinstance(place, Far) else place
+            rank = place.rank if isinstance(place, Far) else block.rank
+            name, index = span.kind, span.first
+            if name == "p":
+                name, index = "s", index + self.first_packet[rank]
+            if not isinstance(place, Far):
+                return Part("L", name, index, span.size)
+            in_gpu = buffers.setdefault((rank, name), len(buffers))
+            return Part("R", remote[kind].setdefault(in_gpu, len(remote[kind])), index, span.size)
+
+        for at, op in enumerate(block.ops):
+            if op.name == "nop":
+                if made.ops and made.ops[-1] is not _NOP:
+                    made.ops.append(_NOP)
+            elif op.name in ("sem_acquire", "sem_release"):
+                ids = acquired[number, at] if op.name == "sem_acquire" else []
+                if op.name == "sem_release":
+                    ids = [semaphore for step in op.steps for semaphore in self.needed[step]]
+                for low in range(0, len(ids), MAX_OP_SEMAPHORES):
+                    made.ops.append(Op(op.name, semaphores=ids[low : low + MAX_OP_SEMAPHORES]))
+            else:
+                made.ops.append(
+                    Op(
+                        op.name,
+                        src=[part(place, op.kind) for place in op.src],
+                        dst=[part(place, op.kind) for place in op.dst],
+                        channel_type=op.kind,
+                        channels=[channel(send, op.kind) for send in op.sends],
+                    )
+                )
+        while made.ops and made.ops[-1] is _NOP:
+            made.ops.pop()
+        made.channels = {kind: list(ids) for kind, ids in channels.items() if ids}
+        made.buffers = {kind: list(ids) for kind, ids in remote.items() if ids}
+        return made

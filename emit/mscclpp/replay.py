@@ -1,0 +1,368 @@
+"""A plan executed as the executor does: what every cell holds, and accesses that nothing orders.
+
+One greedy run decides for all interleavings as long as every channel end and every semaphore has its signals in a
+fixed order: whether an act may proceed then only changes from no to yes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+
+from emit.check.replay import GARBAGE, NOTHING, Values
+from emit.findings import Findings
+from emit.mscclpp.acts import Act, Acts, Lane, Run
+from emit.mscclpp.clocks import Clocks, Message, Row
+from emit.mscclpp.memory import Memory
+
+# Of an access: actor, tick, block and operation for a message; then nops before it, how the elements are dealt to
+# threads, and the element (−1 once there are several): equal in all three, one thread does both.
+Access = tuple[int, int, int, int, int, bool, int]
+_MIXED = -1
+
+
+class Replay:
+    """Executes `acts` on cells that hold what `cells` says; findings go to `found`."""
+
+    def __init__(
+        self, made: Acts, memory: Memory, values: Values, cells: dict[int, int], found: Findings
+    ) -> None:
+        self.made, self.memory, self.values, self.cells = made, memory, values, cells
+        self.found = found
+        nblocks = len(made.acts)
+        used = sorted({port for acts in made.acts for act in acts for port in act.ports})
+        used += sorted(
+            {e for acts in made.acts for a in acts if a.kind == "signal" for e in a.ids}.difference(used)
+        )
+        ports = [end for end in used if made.ends[end][1] == "port"]
+        self.port = {end: nblocks + n for n, end in enumerate(ports)}
+        plain = not any(a.packets or a.relaxed for acts in made.acts for a in acts)
+        self.clocks = Clocks([*made.rank, *(made.ends[end][0] for end in ports)], one=plain)
+        self.written: dict[int, Access] = {}
+        self.read: dict[int, dict[int, Access]] = {}
+        self.packet: dict[int, Message] = {}  # of each packet written, what its flag tells
+        self.times: Counter[int] = Counter()  # packets written to a cell
+        self.signals: list[deque[Message]] = [deque() for _ in made.ends]
+        self.released: list[list[Message]] = [[] for _ in made.semaphores]
+        self.held = [held for _, _, held in made.semaphores]
+        self.taken: Counter[tuple[int, int]] = Counter()
+        self.arrived: dict[int, list[int]] = defaultdict(list)
+        self.last_use: dict[tuple[str, int], tuple[int, int, int, int, int]] = {}
+        self.unheard: dict[tuple[int, int], tuple[int, int]] = {}
+        self.told: set[tuple[int, int, int, int]] = set()
+        self.single = _single(made)
+        self.total = Counter(
+            number for acts in made.acts for act in acts if act.kind == "release" for number in act.ids
+        )
+
+    def run(self) -> list[tuple[int, int, str]]:
+        """Execute all; (block, act, what it waits for) of each block that stopped before its end."""
+        made = self.made
+        at = [0] * len(made.acts)
+        waiting: dict[tuple[str, int], list[int]] = defaultdict(list)
+        ready = deque(range(len(made.acts)))
+        while ready:
+            block = ready.popleft()
+            acts = made.acts[block]
+            while at[block] < len(acts):
+                act = acts[at[block]]
+                if act.kind == "nop":
+                    self.clocks.nop(block)
+                elif act.kind == "barrier":
+                    if not self._barrier(block, act, at, ready):
+                        break
+                    continue
+                else:
+                    need = self.needs(act)
+                    if need is not None:
+                        waiting[need].append(block)
+                        break
+                    for key in self._do(block, act):
+                        if key in waiting:
+                            ready.extend(waiting.pop(key))
+                at[block] += 1
+        return [(b, n, self._why(b, n)) for b, n in enumerate(at) if n < len(made.acts[b])]
+
+    def _barrier(self, block: int, act: Act, at: list[int], ready: deque[int]) -> bool:
+        """Arrive; the last one takes all further. Whether `block` may go on (its place is moved already)."""
+        here = self.arrived[act.ids[0]]
+        here.append(block)
+        if len(here) < self.made.barriers[act.ids[0]][2]:
+            return False
+        for other in here:
+            self.clocks.nop(other)
+        messages = [self.clocks.say(other) for other in here]
+        for other in here:
+            for message in messages:
+                self.clocks.hear(other, message)
+            self.clocks.nop(other)
+            at[other] += 1
+        ready.extend(other for other in here if other != block)
+        here.clear()
+        return True
+
+    def needs(self, act: Act) -> tuple[str, int] | None:
+        """What must come before the act can be done, None if nothing."""
+        if act.kind == "wait":
+            for end, n in Counter(act.ids).items():
+                if len(self.signals[end]) < n:
+                    return ("signal", end)
+        elif act.kind == "acquire":
+            for number, n in Counter(act.ids).items():
+                if self.held[number] < n:
+                    return ("release", number)
+        elif act.packets and not (act.ports and act.name == "ppkt"):
+            for lane in act.lanes:
+                for run in lane.sources:
+                    if run.packet:
+                        for cell in range(run.cell, run.cell + 2 * lane.length):
+                            if cell not in self.packet:
+                                return ("packet", cell)
+        return None
+
+    def _do(self, block: int, act: Act) -> list[tuple[str, int]]:
+        """Do it; what came about by it, as `needs` names it."""
+        if act.kind == "wait":
+            for thread, end in enumerate(act.ids):
+                self.clocks.hear(block, self.signals[end].popleft())
+                self._in_order("wait", end, block, act, thread)
+            return []
+        if act.kind == "signal":
+            return [self._signal(block, end, act, thread) for thread, end in enumerate(act.ids)]
+        if act.kind == "release":
+            for number in act.ids:
+                self.released[number].append(self.clocks.say(block))
+                self.held[number] += 1
+            return [("release", number) for number in act.ids]
+        if act.kind == "acquire":
+            for number in act.ids:
+                self.held[number] -= 1
+                self._acquire(block, number)
+            return []
+        return self._data(block, act)
+
+    def _signal(self, block: int, end: int, act: Act, thread: int = 0) -> tuple[str, int]:
+        actor = block
+        if end in self.port:
+            actor = self.port[end]
+            self.clocks.hear(actor, self.clocks.say(block))
+            self.clocks.nop(actor)
+        # a port channel's own side counts its signals
+        self._in_order("signal", end, block, act, 0 if actor != block else thread)
+        message = self.clocks.say(actor, act.relaxed)
+        there = self.made.across[end]
+        if there >= 0:
+            self.signals[there].append(message)
+        return ("signal", there)
+
+    def _acquire(self, block: int, number: int) -> None:
+        """Which releases are surely over: the one of the same number, or all, or none."""
+        self.taken[block, number] += 1
+        mine = self.taken[block, number] - self.made.semaphores[number][2]
+        if number in self.single:
+            if mine > 0:
+                self.clocks.hear(block, self.released[number][mine - 1])
+        elif mine == self.total[number]:
+            for message in self.released[number]:
+                self.clocks.hear(block, message)
+
+    def _in_order(self, kind: str, end: int, block: int, act: Act, thread: int) -> None:
+        """A channel end counts: threads, and threadblocks, may use it only one after the other."""
+        last = self.last_use.get((kind, end))
+        nops = self.clocks.nops[block]
+        if last is not None:
+            other, tick, op, before, user = last
+            together = other != block and self.clocks.seen[block][other] < tick + 2
+            if together or (other == block and before == nops and user != thread):
+                _, channel_type, number = self.made.ends[end]
+                who = f"tb {self.made.tb[other]} step {op}" if together else f"another thread in step {op}"
+                right = "one would wait for the other" if together else "a nop would stand between"
+                self.found.add(
+                    "race",
+                    f"{kind}s on {channel_type} channel {number} in no fixed order with {who}; {right}",
+                    *self.made.place(block, act.op),
+                )
+        self.last_use[kind, end] = (block, self.clocks.tick[block], act.op, nops, thread)
+
+    def _data(self, block: int, act: Act) -> list[tuple[str, int]]:
+        news: list[tuple[str, int]] = []
+        if act.name == "rppkt" and act.ports:  # all threads read, and meet, before one of them sends
+            self._hear_packets(block, act.lanes[0])
+            self.clocks.nop(block)
+        for n, lane in enumerate(act.lanes):
+            if not act.ports:
+                news += self._lane(block, block, act, lane)
+                continue
+            for k, target in enumerate(lane.targets):
+                end = act.ports[n + k]
+                actor = self.port[end]
+                self.clocks.hear(actor, self.clocks.say(block))
+                self.clocks.nop(actor)
+                news += self._lane(actor, block, act, Lane(lane.length, lane.sources, (target,)))
+                if act.name in ("pws", "pwsf"):
+                    news.append(self._signal(block, end, act))
+        return news
+
+    def _hear_packets(self, actor: int, lane: Lane) -> None:
+        heard: set[int] = set()
+        for run in lane.sources:
+            if run.packet:
+                for cell in range(run.cell, run.cell + 2 * lane.length):
+                    message = self.packet.get(cell)
+                    if message is not None and id(message) not in heard:
+                        heard.add(id(message))
+                        self.clocks.hear_packet(actor, message)
+
+    def _lane(self, actor: int, block: int, act: Act, lane: Lane) -> list[tuple[str, int]]:
+        """Move one lane's elements, by `actor` for an operation of `block`."""
+        clocks = self.clocks
+        if act.packets and actor == block:
+            self._hear_packets(actor, lane)
+        for run in (*lane.sources, *lane.targets):
+            if run.rank != clocks.rank[actor] and not clocks.started(actor, run.rank):
+                if run.packet and self.memory.plan.double:
+                    self.unheard.setdefault((clocks.rank[actor], run.rank), (block, act.op))
+                else:
+                    self._too_early(block, act, run)
+        message = clocks.say_packet(actor) if any(run.packet for run in lane.targets) else None
+        flagged = act.packets and not (act.ports and act.name == "ppkt")
+        news: list[tuple[str, int]] = []
+        cells, add = self.cells, self.values.add
+        for j in range(lane.length):
+            who = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
+            total = NOTHING
+            for n, run in enumerate(lane.sources):
+                for cell in (run.cell + 2 * j, run.cell + 2 * j + 1) if run.packet else (run.cell + j,):
+                    self._reads(cell, who, run.packet and flagged, act)
+                    value = cells.get(cell, NOTHING)
+                if value == NOTHING:
+                    value = self._uninitialised(cell, run.packet, block, act)
+                total = value if n == 0 else add(total, value)
+            for run in lane.targets:
+                if run.packet:
+                    for cell in (run.cell + 2 * j, run.cell + 2 * j + 1):
+                        self._writes(cell, who, True, act)
+                        cells[cell] = total
+                        assert message is not None
+                        self.packet[cell] = message
+                        self.times[cell] += 1
+                        news.append(("packet", cell))
+                else:
+                    self._writes(run.cell + j, who, False, act)
+                    cells[run.cell + j] = total
+                    self.packet.pop(run.cell + j, None)
+        if message is not None:
+            clocks.sent_packet(actor)
+        return news
+
+    def _reads(self, cell: int, who: Access, flagged: bool, act: Act) -> None:
+        last = self.written.get(cell)
+        if last is not None and not (flagged and self.times[cell] == 1 and cell in self.packet):
+            self._ordered(last, who, self.clocks.shown, cell, act)
+        readers = self.read.setdefault(cell, {})
+        before = readers.get(who[0])
+        if before is not None and before[4] == who[4] and before[5:] != who[5:]:
+            who = (*who[:6], _MIXED)
+        readers[who[0]] = who
+
+    def _writes(self, cell: int, who: Access, packet: bool, act: Act) -> None:
+        last = self.written.get(cell)
+        if last is not None:
+            self._ordered(last, who, self.clocks.shown, cell, act, packet)
+        for reader in self.read.pop(cell, {}).values():
+            self._ordered(reader, who, self.clocks.seen, cell, act, packet)
+        self.written[cell] = who
+
+    def _ordered(
+        self, last: Access, who: Access, rows: list[Row], cell: int, act: Act, packet: bool = False
+    ) -> None:
+        """`who` must follow `last`, by clocks or because one thread does both."""
+        if last[0] == who[0]:
+            if last[4] < who[4] or (last[5:] == who[5:] and last[6] != _MIXED):
+                return
+        elif rows[who[0]][last[0]] >= last[1] + 2:
+            return
+        pair = (who[2], who[3], last[2], last[3])
+        if pair in self.told:
+            return
+        self.told.add(pair)
+        name, index = self.memory.name(cell, packet)
+        owner = self.memory.rank(cell)
+        rank, tb, op = self.made.place(last[2], last[3])
+        here = self.made.place(who[2], who[3])
+        other = self._named(last[2], last[3])
+        where = f"tb {tb} step {op}" if rank == here[0] else f"rank {rank} tb {tb} step {op}"
+        right = "a nop would stand between" if here[:2] == (rank, tb) else "one would wait for the other"
+        if last[0] >= len(self.made.acts):
+            right = "a port channel moves data on its own time; the other end would answer first"
+        self.found.add(
+            "race",
+            f"{act.name} and the {other} of {where} use {name}[{index}]"
+            f"{'' if owner == here[0] else f' of rank {owner}'} in no fixed order; {right}",
+            *here,
+            cell=(name, index),
+        )
+
+    def _named(self, block: int, op: int) -> str:
+        return next(act.name for act in self.made.acts[block] if act.op == op)
+
+    def _too_early(self, block: int, act: Act, run: Run) -> None:
+        pair = (block, act.op, -1, run.rank)
+        if pair in self.told:
+            return
+        self.told.add(pair)
+        name, index = self.memory.name(run.cell, run.packet)
+        self.found.add(
+            "race",
+            f"{act.name} uses {name}[{index}] of rank {run.rank}, which may not have started the call; "
+            "would wait for a signal of it first",
+            *self.made.place(block, act.op),
+            cell=(name, index),
+        )
+
+    def _uninitialised(self, cell: int, packet: bool, block: int, act: Act) -> int:
+        """Told here; what comes of it is garbage, so that nobody who gets it is told of too."""
+        if self.found.full("read before write"):
+            self.found.add("read before write", "")
+            return GARBAGE
+        name, index = self.memory.name(cell, packet)
+        owner, here = self.memory.rank(cell), self.made.place(block, act.op)
+        self.found.add(
+            "read before write",
+            f"{act.name} reads {name}[{index}]{'' if owner == here[0] else f' of rank {owner}'}, which "
+            "nothing before it has written",
+            *here,
+            cell=(name, index),
+        )
+        return GARBAGE
+
+    def _why(self, block: int, at: int) -> str:
+        """What a stopped block waits for."""
+        act = self.made.acts[block][at]
+        if act.kind == "barrier":
+            return f"the others at barrier {self.made.barriers[act.ids[0]][1]}"
+        need = self.needs(act)
+        assert need is not None  # it stopped there
+        kind, number = need
+        if kind == "signal":
+            rank, channel_type, n = self.made.ends[number]
+            peer = self.memory.plan.gpus[rank].peers[channel_type][n]
+            return f"a signal of rank {peer} on {channel_type} channel {n}"
+        if kind == "release":
+            return f"semaphore {self.made.semaphores[number][1]}"
+        name, index = self.memory.name(number, True)
+        return f"a packet in {name}[{index}]"
+
+
+def _single(made: Acts) -> set[int]:
+    """Semaphores that one threadblock releases and one acquires: their uses pair up in order."""
+    users: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for block, acts in enumerate(made.acts):
+        for act in acts:
+            if act.kind in ("acquire", "release"):
+                for number in act.ids:
+                    users[act.kind, number].add(block)
+    return {
+        n
+        for n in range(len(made.semaphores))
+        if len(users["acquire", n]) <= 1 and len(users["release", n]) <= 1
+    }

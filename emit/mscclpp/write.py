@@ -1,0 +1,154 @@
+"""A checked Program as an MSCCL++ execution plan.
+
+In the plan nobody waits who did not in the program, but for the first word from a rank that is written to: a message
+that finds its place still in use goes into scratch of its own. Inside a node ranks use memory channels, between nodes
+port channels. Protocol LL becomes packets; Simple and LL128, which MSCCL++ does not have, become puts and signals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from emit.check.cells import cells_of
+from emit.check.order import run
+from emit.check.program import check
+from emit.columns import columns_of
+from emit.findings import Findings
+from emit.goal import Goal, buffer_sizes, goal_for
+from emit.mscclpp.blocks import drafted
+from emit.mscclpp.check import check_plan
+from emit.mscclpp.inplace import in_place
+from emit.mscclpp.numbers import numbered
+from emit.mscclpp.places import places_of
+from emit.mscclpp.plan import MAX_OPS, NO_LIMIT, Plan
+from emit.mscclpp.text import plan_text
+from emit.program import Program
+from topologies.errors import InputError
+
+__all__ = ["plan_documents", "write_plan"]
+
+# Operations for the steps of a threadblock, tried until it fits with what others need of it.
+_ROOMS = (56, 48, 40, 32, 24)
+_ALIGNMENT = 16  # bytes: what a thread moves; the executor refuses chunks of other sizes
+_FREE = 1 << 20  # FIFO slots: a plan has none to run out of
+_FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom")
+
+
+def plan_documents(
+    program: Program, name: str, nodes: Sequence[int] | None = None, goal: Goal | None = None
+) -> dict[str, str]:
+    """File name → text of a plan for each kind of call, in place or out of place, that the program serves.
+
+    name: without ending; an in-place plan beside an out-of-place one gets `-inplace`. nodes, goal: see `write_plan`.
+    """
+    forms = [form for form, served in ((False, program.outofplace), (True, program.inplace)) if served]
+    made = {}
+    for form in forms:
+        called = f"{name}-inplace" if form and len(forms) > 1 else name
+        text = write_plan(replace(program, name=called), goal, nodes=nodes, inplace=form)
+        made[f"{called}.json"] = text
+    return made
+
+
+def write_plan(
+    program: Program,
+    goal: Goal | None = None,
+    *,
+    nodes: Sequence[int] | None = None,
+    inplace: bool | None = None,
+) -> str:
+    """The program as the text of an execution plan, the same program always the same bytes.
+
+    goal: what it must achieve; None means that of its collective. nodes: the node of each rank (None: all in one).
+    inplace: the form of the plan, also where it is not the program's own; None: the program's, in place if it has both.
+    Nothing unverified is written: the program is checked, and the plan's text is read and replayed.
+
+    Raises InputError where a check finds anything, or where plans cannot say it: a collective that gives some rank an
+    empty buffer, a reduction other than the sum, or more than the executor's limits hold.
+    """
+    _sayable(program, goal)
+    form = program.inplace if inplace is None else inplace
+    own = form if (program.inplace if form else program.outofplace) else not form
+    if goal is not None and form != own:
+        raise InputError(
+            f"program {'in' if own else 'out of'} place with a goal of its own: would be the same form"
+        )
+    report = check(program, goal, fifo_depth=_FREE, target=None, split=False)
+    report.raise_if_wrong()
+    if not report.judged:
+        raise InputError(
+            f"collective {program.collective!r} has no goal of its own: would be given one to check against"
+        )
+    if form and not own:
+        program, own = in_place(program), True
+    plan = _plan(replace(program, inplace=own, outofplace=not own), goal, nodes, form)
+    text = plan_text(plan)
+    check_plan(text, goal, program.root).raise_if_wrong(f"execution plan of {program.name}")
+    return text
+
+
+def _sayable(program: Program, goal: Goal | None) -> None:
+    if program.collective not in _FORMS:
+        raise InputError(
+            f"an execution plan cannot do {program.collective}: would be one of {', '.join(_FORMS)}, whose ranks all "
+            "have input and output"
+        )
+    if program.redop != "sum" and any(
+        step.op in ("re", "rrc", "rrs", "rrcs") for *_, step in program.steps()
+    ):
+        raise InputError(f"an execution plan always sums; program redop {program.redop!r} would be sum")
+    if goal is not None:
+        for rank, gpu in enumerate(program.gpus):
+            if gpu.i_chunks < 1 or gpu.o_chunks < 1:
+                raise InputError(
+                    f"an execution plan needs input and output on every rank; rank {rank} has {gpu.i_chunks} and "
+                    f"{gpu.o_chunks} chunks"
+                )
+
+
+def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form: bool) -> Plan:
+    """`program` has one form; `form` is the plan's, in place or not."""
+    n = program.nranks
+    if nodes is not None and len(nodes) != n:
+        raise InputError(f"nodes of {len(nodes)} ranks: would be of {n}")
+    where = [0] * n if nodes is None else [int(node) for node in nodes]
+    packets = program.protocol == "LL"
+    structure = Findings()
+    c = columns_of(program, structure)
+    wanted = goal
+    if goal is None:
+        wanted = goal_for(program.collective, n, program.nchunks_per_loop, program.inplace, program.root)
+    cells = cells_of(program, c, wanted, program.inplace)
+    order = run(c, None, split=False).order
+    apart = wanted if program.inplace and not form else None
+    places = places_of(program, c, order, cells, where, packets=packets, apart=apart)
+    sizes = [(gpu.i_chunks, gpu.o_chunks) for gpu in program.gpus]
+    if goal is None:
+        sizes = [
+            buffer_sizes(program.collective, n, program.nchunks_per_loop, rank, program.root)
+            for rank in range(n)
+        ]
+    for room in _ROOMS:
+        blocks = drafted(c, places, where, packets, room)
+        gpus = numbered(blocks, places, where, sizes, packets)
+        if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
+            break
+    chunks = max(outputs if program.collective == "allgather" else inputs for inputs, outputs in sizes)
+    least = max(program.min_bytes, _ALIGNMENT * chunks)
+    if 0 < program.max_bytes < least:
+        raise InputError(
+            f"{program.name} serves at most {program.max_bytes} bytes, but an execution plan of {chunks} chunks takes "
+            f"{_ALIGNMENT * chunks} or more"
+        )
+    return Plan(
+        name=program.name,
+        collective=program.collective,
+        protocol="LL" if packets else "Simple",
+        inplace=form,
+        gpus=gpus,
+        double=packets,
+        min_bytes=least,
+        alignment=_ALIGNMENT,
+        max_bytes=program.max_bytes or NO_LIMIT,
+    )

@@ -1,0 +1,150 @@
+"""What may be said of a schedule file and its proof, and the proof in words."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from synth.bounds.witness import Witness
+from synth.model.problem import Problem
+from synth.present.statement import OPTIMAL, size_words, time_words
+from synth.storage.columns import origin_of
+from synth.storage.proof import Proof, ProofRefused, check_beside, check_proof, digest, load_proof, proof_path
+from synth.storage.schedule_file import Stored
+from synth.timing.simulate import time_us
+from synth.verify.replay import Refused, replay
+
+__all__ = ["Judged", "judge", "proof_sentences"]
+
+EQUAL = 1e-9  # relative: what another order of additions may lose
+_RANKS = 16
+
+
+@dataclass(frozen=True)
+class Judged:
+    """wrong: why the schedule or its proof is refused, empty where it is right.
+
+    bound_us, witness: what is proved at the file's size, None without a proof.
+    limits: all of the proof's witnesses, each worked out again; they hold at every size.
+    """
+
+    wrong: str
+    bound_us: float | None = None
+    witness: Witness | None = None
+    limits: tuple[Witness, ...] = ()
+
+    def bound_at(self, size_bytes: float) -> float | None:
+        """The bound at another size in µs."""
+        return max((limit.at(size_bytes) for limit in self.limits), default=None)
+
+
+def judge(path: Path, stored: Stored) -> Judged:
+    """Replay a schedule and work out its proof again, where there is one beside it.
+
+    Raises:
+        InputError: the proof cannot be read.
+    """
+    try:
+        replay(stored.problem, stored.schedule)  # a fold was checked when the file was read
+    except Refused as error:
+        return Judged(f"the schedule is refused: {error}")
+    taken = time_us(stored.problem, stored.schedule)
+    if not math.isclose(taken, stored.claimed_us, rel_tol=EQUAL):
+        return Judged(f"the schedule is refused: claims {stored.claimed_us!r} µs, it takes {taken!r}")
+    beside = proof_path(path)
+    if not os.path.exists(beside):
+        return Judged("")
+    stated = load_proof(beside)
+    try:
+        return _proved(path, stored, stated)
+    except ProofRefused as error:
+        return Judged(f"the proof {origin_of(beside.name)} is refused: {error}")
+
+
+def _proved(path: Path, stored: Stored, stated: Proof) -> Judged:
+    check_beside(stated, digest(path), stored.claimed_us)
+    problem = stored.asked if stated.question.get("fold") is None else stored.problem
+    bound_us, witness = check_proof(problem, stated, stored.schedule.size_bytes)
+    if bound_us > stored.claimed_us * (1 + EQUAL):
+        raise ProofRefused(f"proves {bound_us!r} µs for a schedule that takes {stored.claimed_us!r}")
+    return Judged("", bound_us, witness, stated.witnesses)
+
+
+def proof_sentences(problem: Problem, judged: Judged, size_bytes: float, taken_us: float) -> list[str]:
+    """The proof for a reader who knows networks and not this program; empty without one."""
+    witness, bound_us = judged.witness, judged.bound_us
+    if witness is None or bound_us is None:
+        return []
+    size = size_words(math.ceil(size_bytes))
+    lines = [
+        f"No algorithm for this question on this network takes less than {time_words(bound_us)} at {size},"
+        " in the model below.",
+        _why(problem, witness),
+        _sum(witness, size_bytes, size),
+    ]
+    gap = taken_us / bound_us
+    if gap <= OPTIMAL:
+        lines.append(f"This algorithm takes {time_words(taken_us)}: it is optimal at this size.")
+    else:
+        lines.append(
+            f"This algorithm takes {time_words(taken_us)}, {gap:.3f} times that:"
+            f" no other can be more than {(1 - 1 / gap) * 100:.2g} % faster."
+        )
+    others = [w for w in judged.limits if w is not witness]
+    if others:
+        lines.append(
+            f"At other sizes another limit may be the higher: {'; '.join(w.text for w in others[:6])}."
+        )
+    return lines
+
+
+def _sum(witness: Witness, size_bytes: float, size: str) -> str:
+    parts = [f"{witness.base_us:.4g} µs of latency"] if witness.base_us > 0 else []
+    if witness.per_byte_us > 0:
+        parts.append(f"{witness.per_byte_us * 1e6:.4g} µs for every MB (10⁶ bytes) of the message's {size}")
+    cap = "" if math.isinf(witness.cap_us) else f", and at most {witness.cap_us:.4g} µs"
+    return f"That is {' plus '.join(parts) if parts else 'no time at all'}{cap}: {witness.at(size_bytes):.6g} µs."
+
+
+def _why(problem: Problem, witness: Witness) -> str:
+    ranks = problem.ranks
+    names = _names([ranks[r] for r in witness.ranks if r < len(ranks)])
+    if witness.kind == "path":
+        a, b = (ranks[r] for r in witness.ranks)
+        return f"Something that only rank {a} has must get to rank {b}, and no way between them has less latency."
+    if witness.kind == "cut":
+        return (
+            f"What must leave ranks {names} goes over the links that lead out of them, and these have only so much"
+            f" capacity together ({witness.text})."
+        )
+    if witness.kind == "parts":
+        k = len(witness.parts)
+        return (
+            f"Cut the ranks into {k} parts. To sum a byte of all of them and give the sum back, it must be sent between"
+            f" parts at least 2 · ({k} − 1) = {2 * (k - 1)} times: every part but one must send, and every part but"
+            f" one must receive. All links between parts have only so much capacity together ({witness.text})."
+        )
+    if witness.kind == "direct":
+        return (
+            "Either everything comes in one hop, and then one resource is loaded with all that has no other straight"
+            f" way; or something takes two hops, and their latency is spent ({witness.text})."
+        )
+    if witness.kind == "lengths":
+        return (
+            f"Give every link a length ({witness.text}). However it is routed, every byte uses up at least the length"
+            " of its shortest way, and in a microsecond the links offer only so much of capacity × length."
+            " What must be used up, over what is offered, is time that nobody can save."
+        )
+    if witness.kind == "arrivals":
+        return f"Everything that ranks {names} want and lack must come in over the links that lead into them."
+    return (
+        f"Everything that ranks {names} hold and others want must leave over the links that lead out of them."
+    )
+
+
+def _names(ranks: list[int]) -> str:
+    if len(ranks) > _RANKS:
+        return f"{', '.join(map(str, ranks[: _RANKS - 1]))} … ({len(ranks)} of them)"
+    return ", ".join(map(str, ranks))

@@ -1,0 +1,337 @@
+"""Predicted time of a Program on a topology, in the model of time of `synth.timing.simulate`.
+
+A step that sends holds its link for its bytes / bandwidth, and what it sends can be received α after it has left the
+link. It starts when the step before it in its threadblock has ended, the step it depends on has completed, a FIFO
+slot of its connection is free, and its link and what that shares with others have room. A step is one
+transmission: what it receives it has as a whole before it sends any of it on (devices store and forward). Executors
+cut steps of several chunks into single ones when messages are large: `split` is for that. A slot is free again when
+the receiver has what is in it. Copies and sums within a rank take no time.
+
+Where several wait for one link, port or limit, the one that has waited longest goes first. A connection uses the
+widest link of its pair of ranks; links equally wide are dealt out to its channels in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from emit.check.order import MAX_MOVES, report_deadlock, run
+from emit.columns import Columns, columns_of
+from emit.findings import Findings
+from emit.program import FIFO_DEPTH, Program
+from emit.timing.loop import execute
+from synth.model.collective import Floats, Ints
+from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
+from topologies.errors import InputError
+from topologies.network import Network, network
+from topologies.topology import Topology
+
+COMPILED_FROM = (
+    100_000  # transmissions executed by this process; from here on the compiled twin of the loop pays off
+)
+
+# What is wrong with a result or with memory does not matter to the clock.
+_HARMLESS = frozenset({"overrun", "race", "inconsistent"})
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """All transmissions of a program at one size, in order of their start (then of their place).
+
+    Attributes:
+        src, dst, channel: int, shape (n,): the program's ranks.
+        link: int, shape (n,): of `Predictor.network`.
+        start_us, end_us: float: when it takes and leaves the link. arrive_us: end_us + α.
+        received_us: float: when the receiver has taken it out of its slot.
+        bytes: float.
+        count: int: chunks (1 each where steps are split).
+        step, into: int: the step that sends and the one that receives, numbered in document order.
+        sender, receiver: int, shape (n, 3): (rank, threadblock, position) of these.
+        src_buffer, src_offset: int: the cells sent, as code (0 i, 1 o, 2 s) and chunk: those that the step reads,
+            or, of an rcs or rrcs, those that it writes.
+        dst_buffer, dst_offset: int: the cells that the receiving step writes; -1 where it only sends on (rrs).
+    """
+
+    src: Ints
+    dst: Ints
+    channel: Ints
+    link: Ints
+    start_us: Floats
+    end_us: Floats
+    arrive_us: Floats
+    received_us: Floats
+    bytes: Floats
+    count: Ints
+    step: Ints
+    into: Ints
+    sender: Ints
+    receiver: Ints
+    src_buffer: Ints
+    src_offset: Ints
+    dst_buffer: Ints
+    dst_offset: Ints
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+class Predictor:
+    """A program on some ranks of a topology, ready to be timed at any size.
+
+    Attributes:
+        program, group: the topology's rank of each of the program's ranks.
+        network: between these ranks only; its local ranks are the program's.
+        columns: the program's steps.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        topology: Topology,
+        group: Sequence[int] | None = None,
+        fifo_depth: int | None = None,
+        split: bool = False,
+    ) -> None:
+        """
+        Args:
+            group: ranks of the topology, one for each of the program's; None: 0, 1, ….
+            fifo_depth: slots of a connection; None: the protocol's.
+            split: a step of several chunks is as many transmissions, as for large messages; else it is one.
+
+        Raises:
+            InputError: a group that does not fit, two ranks that send without a link, or a program whose sends and
+                receives do not pair up.
+        """
+        self.program = program
+        self.group = _group(program, topology, group)
+        self.network: Network = network(topology, self.group)
+        self.fifo_depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
+        if self.fifo_depth < 1:
+            raise InputError(f"fifo_depth {fifo_depth}: would be 1 or more")
+        found = Findings()
+        self.columns: Columns = columns_of(program, found)
+        for finding in found.told:
+            if finding.kind not in _HARMLESS:
+                raise InputError(f"cannot be timed: {finding.kind}: {finding.message}")
+        c = self.columns
+        transmits = (c.sends >= 0) | (c.receives >= 0)
+        if (c.count[transmits] < 1).any():
+            bad = int(np.flatnonzero(transmits & (c.count < 1))[0])
+            rank, tb, position = c.place(bad)
+            raise InputError(
+                f"cannot be timed: rank {rank} tb {tb} step {position}: count {c.count[bad]}; would be 1 or more"
+            )
+        self.split = split
+        times = c.transmissions() if split else np.ones(len(c.count), dtype=np.int64)
+        if int(times.sum()) > MAX_MOVES:
+            raise InputError(
+                f"program moves {times.sum()} chunks: would be at most {MAX_MOVES} to be timed one by one"
+            )
+        self._chunks = c.count // times  # of one transmission
+        self._moves = np.zeros(len(times) + 1, dtype=np.int64)
+        np.cumsum(times, out=self._moves[1:])
+        self._ends = np.array(c.connections, dtype=np.int64).reshape(-1, 3)
+        self._link = _links(self.network, self._ends, topology)
+        link_of_step = self._link[c.sends] if len(self._link) else np.zeros(len(c.sends), dtype=np.int64)
+        hold = self._chunks * US_PER_BYTE_AT_1_GBS
+        if self.network.nlinks:
+            hold = hold / self.network.bandwidth_gbs[link_of_step]
+        self._hold_us = np.where(c.sends >= 0, hold, 0.0)  # a byte a chunk
+        self._fixed = (
+            c.start, c.dep, c.sends, c.receives, c.block, _ties(c, self._ends, program.nranks), self._link,
+            self._moves,
+        )  # fmt: skip
+        self._net = _places(self.network)
+        self._lists: tuple[list[Any], list[Any]] | None = None
+
+    def chunk_bytes(self, size_bytes: float) -> float:
+        """Bytes of one chunk when the message (nccl-tests' size) has `size_bytes`."""
+        p = self.program
+        blocks = p.nranks if p.collective in ("gather", "scatter") else 1
+        return float(size_bytes) / (p.nchunks_per_loop * blocks)
+
+    def time_us(self, size_bytes: float) -> float:
+        """When the last threadblock ends, in µs. Raises InputError for a deadlock."""
+        return self._run(size_bytes)[0]
+
+    def times_us(self, sizes: Iterable[float]) -> Floats:
+        """`time_us` of each size."""
+        asked = list(sizes)
+        ahead = int(self._moves[-1]) * len(asked)
+        return np.array([self._run(size, ahead)[0] for size in asked], dtype=np.float64)
+
+    def transfers(self, size_bytes: float) -> Transfers:
+        """Every transmission at this size. Raises InputError for a deadlock."""
+        _, start, took = self._run(size_bytes)
+        c, ends = self.columns, self._ends
+        step, into = _paired(c)
+        times = np.diff(self._moves)[step]
+        nth = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
+        step, into = np.repeat(step, times), np.repeat(into, times)
+        order = np.lexsort((nth, step, start[self._moves[step] + nth]))
+        step, into, nth = step[order], into[order], nth[order]
+        begin, received = start[self._moves[step] + nth], took[self._moves[into] + nth]
+        by = c.sends[step]
+        link = self._link[by]
+        end = begin + self._hold_us[step] * self.chunk_bytes(size_bytes)
+        alpha = self.network.alpha_us[link]
+        reads = c.is_op(frozenset({"s", "rrs"}))[step]
+        writes = ~c.is_op(frozenset({"rrs"}))[into]
+        return Transfers(
+            src=ends[by, 0],
+            dst=ends[by, 1],
+            channel=ends[by, 2],
+            link=link,
+            start_us=begin,
+            end_us=end,
+            arrive_us=end + alpha,
+            received_us=received,
+            bytes=np.asarray(self._chunks[step] * self.chunk_bytes(size_bytes), dtype=np.float64),
+            count=self._chunks[step],
+            step=step,
+            into=into,
+            sender=_places_of(c, step),
+            receiver=_places_of(c, into),
+            src_buffer=np.where(reads, c.src[step], c.dst[step]),
+            src_offset=np.where(reads, c.src_at[step], c.dst_at[step]) + nth,
+            dst_buffer=np.where(writes, c.dst[into], -1),
+            dst_offset=np.where(writes, c.dst_at[into] + nth, -1),
+        )
+
+    def _run(self, size_bytes: float, ahead: int = 0) -> tuple[float, Floats, Floats]:
+        """The time, and of each transmission when it took its link and when it was received (0 where not so).
+
+        `ahead`: how many are about to be executed for other sizes too.
+        """
+        global _executed
+        lasts = self._hold_us * self.chunk_bytes(size_bytes)
+        nmoves = int(self._moves[-1])
+        start, took = np.zeros(nmoves), np.zeros(nmoves)
+        counts = (self.fifo_depth, len(self._link))
+        _executed += nmoves
+        if _executed + ahead < COMPILED_FROM:
+            if self._lists is None:
+                self._lists = ([x.tolist() for x in self._fixed], [x.tolist() for x in self._net])
+            fixed, net = self._lists
+            began, had = start.tolist(), took.tolist()
+            arguments: tuple[Any, ...] = (*fixed, lasts.tolist(), *net, *counts, began, had)
+            time, ended = execute(*arguments)
+            start[:], took[:] = began, had
+        else:
+            from emit.timing.compiled import execute as compiled  # brings Numba
+
+            time, ended = compiled(*self._fixed, lasts, *self._net, *counts, start, took)
+        if ended < len(lasts):
+            self._report_deadlock()
+        return float(time), start, took
+
+    def _report_deadlock(self) -> None:
+        found = Findings()
+        stopped = run(self.columns, self.fifo_depth, self.split)
+        report_deadlock(self.columns, stopped, self.fifo_depth, found)
+        raise InputError(f"cannot be timed: {found.told[0].message}")
+
+
+_executed = 0
+
+
+def _group(program: Program, topology: Topology, group: Sequence[int] | None) -> tuple[int, ...]:
+    if group is None:
+        if program.nranks > topology.nranks:
+            raise InputError(
+                f"program has {program.nranks} ranks, {topology.name} has {topology.nranks}; would be as many or fewer"
+            )
+        return tuple(range(program.nranks))
+    if len(group) != program.nranks:
+        raise InputError(f"group has {len(group)} ranks, the program {program.nranks}; would be as many")
+    return tuple(int(rank) for rank in group)
+
+
+def _links(net: Network, ends: Ints, topology: Topology) -> Ints:
+    """The link that each connection uses."""
+    n = net.nranks
+    pair = net.src * n + net.dst
+    # of a pair's links the widest, then the one of least α, first
+    order = np.lexsort((net.alpha_us, -net.bandwidth_gbs, pair))
+    first = np.searchsorted(pair[order], ends[:, 0] * n + ends[:, 1])
+    chosen = np.full(len(ends), -1, dtype=np.int64)
+    turn: dict[int, int] = {}
+    for number in np.lexsort((ends[:, 2], ends[:, 1], ends[:, 0])).tolist():
+        source, target, _ = ends[number].tolist()
+        low = int(first[number])
+        if low == len(order) or pair[order[low]] != source * n + target:
+            there = net.ranks[[source, target]].tolist()
+            where = "" if there == [source, target] else f", where they are ranks {there[0]} and {there[1]}"
+            raise InputError(
+                f"rank {source} sends to rank {target}, which has no link from it in {topology.name}{where};"
+                " would be a program for this network, or other ranks of it (--group)"
+            )
+        best = order[low]
+        alike = low
+        while (
+            alike < len(order)
+            and pair[order[alike]] == pair[best]
+            and net.bandwidth_gbs[order[alike]] == net.bandwidth_gbs[best]
+            and net.alpha_us[order[alike]] == net.alpha_us[best]
+        ):
+            alike += 1
+        lane = turn[low] = turn.get(low, -1) + 1
+        chosen[number] = order[low + lane % (alike - low)]
+    return chosen
+
+
+def _places(net: Network) -> tuple[Any, ...]:
+    """α and rate of links, what each takes part in (its resources and itself), and the capacity of that."""
+    count = np.diff(net.uses_ptr) + 1
+    ptr = np.zeros(net.nlinks + 1, dtype=np.int64)
+    np.cumsum(count, out=ptr[1:])
+    uses = np.empty(int(ptr[-1]), dtype=np.int64)
+    own = ptr[1:] - 1
+    uses[own] = net.nresources + np.arange(net.nlinks)
+    rest = np.ones(len(uses), dtype=bool)
+    rest[own] = False
+    uses[rest] = net.uses_idx
+    capacity = np.concatenate([net.capacity_gbs, net.bandwidth_gbs])
+    return net.alpha_us.copy(), net.bandwidth_gbs.copy(), ptr, uses, capacity
+
+
+def _ties(c: Columns, ends: Ints, nranks: int) -> Ints:
+    """Who goes first of those that ask at one time: a permutation of the steps.
+
+    By place in the threadblock, then by distance, so that not all send to the same rank at once.
+    """
+    nsteps = len(c.op)
+    position = np.arange(nsteps) - c.start[c.block]
+    away = np.zeros(nsteps, dtype=np.int64)
+    if len(ends):
+        away = np.where(c.sends >= 0, (ends[c.sends, 1] - ends[c.sends, 0]) % nranks, 0)
+    tie = np.empty(nsteps, dtype=np.int64)
+    tie[np.lexsort((np.arange(nsteps), away, position))] = np.arange(nsteps)
+    return tie
+
+
+def _paired(c: Columns) -> tuple[Ints, Ints]:
+    """The steps that send and those that receive it, in the same order: a connection keeps its order."""
+    out, into = (np.flatnonzero(column >= 0) for column in (c.sends, c.receives))
+    return (
+        out[np.argsort(c.sends[out], kind="stable")],
+        into[np.argsort(c.receives[into], kind="stable")],
+    )
+
+
+def _places_of(c: Columns, steps: Ints) -> Ints:
+    block = c.block[steps]
+    return np.stack([c.rank[block], c.tb[block], steps - c.start[block]], axis=1)
+
+
+def bus_factor(collective: str, nranks: int) -> float | None:
+    """busbw / algbw as nccl-tests defines it; None for collectives that it does not know."""
+    if collective == "allreduce":
+        return 2 * (nranks - 1) / nranks
+    if collective in ("allgather", "reducescatter", "alltoall", "gather", "scatter"):
+        return (nranks - 1) / nranks
+    return 1.0 if collective in ("broadcast", "reduce") else None

@@ -1,0 +1,263 @@
+"""A program as the flat tables that `interpreter.cu` reads: on a GPU, or behind `shim.h` on CPU threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emit.columns import Columns
+from emit.goal import Goal
+from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, RECEIVES, SENDS, WRITES_DST, Program
+from runtime.buffers import Layout, goal_of
+from runtime.dtypes import TYPES, Array
+from runtime.gpu.ordering import messages_carry_order
+from runtime.gpu.pace import SHEET, Pace
+from topologies.errors import InputError
+
+SOURCE = Path(__file__).with_name("interpreter.cu")
+INCLUDED = ("device.h", "elements.h", "pace.h")
+# as the kernel calls them
+TYPE_NAMES = {"float": "float", "half": "Half", "bfloat16": "Bfloat", "double": "double", "int32": "int",
+              "int64": "long long"}  # fmt: skip
+REDUCTIONS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
+SLOT_BYTES = {"Simple": 128 << 10, "LL": 32 << 10, "LL128": 32 << 10}
+# what the kernel's Job begins with, in its order; `Sizes` is the rest
+ADDRESSES = ("blocks", "steps", "spans", "memory", "cells", "held", "ends", "progress", "state", "report", "averages",
+             "pace", "others")  # fmt: skip
+REPORT = 6  # numbers that the kernel leaves about who gave up
+
+Table = NDArray[np.int32]
+_BITS = ((READS_SRC, 1), (RECEIVES, 2), (WRITES_DST, 4), (SENDS, 8), (READS_DST, 16))
+
+
+def gpu_source() -> str:
+    """The kernel as one text for NVRTC, which then needs no path."""
+    text = SOURCE.read_text(encoding="utf-8")
+    for name in INCLUDED:
+        included = SOURCE.with_name(name).read_text(encoding="utf-8").replace("#pragma once\n", "")
+        text = text.replace(f'#include "{name}"\n', included)
+    return text
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The numbers at the end of the kernel's Job, in its order; see there."""
+
+    width: int
+    windows: int
+    longest: int
+    depth: int
+    slot_bytes: int
+    limit_ns: int
+    ll: int
+    ranks: int
+    naverages: int
+    first_block: int = 0
+    nothers: int = 0
+
+    def numbers(self) -> NDArray[np.int64]:
+        return np.array(list(vars(self).values()), dtype=np.int64)
+
+
+class Encoded:
+    """The tables of a program that do not depend on the buffers' size.
+
+    LL128 is executed as LL: the words are complete in themselves on every link.
+
+    Attributes:
+        blocks: rank, tb, first step, steps, connection sent on, received on (−1: none) of each threadblock.
+        steps: what it does (bits), source buffer and cell, target buffer and cell, chunks, block and step waited for
+            (−1: none), whether others wait for it.
+        cells: of each rank where its scratch cells begin, and their number in all; (ranks + 1,).
+        ll: 0 Simple, 1 LL, 2 LL whose words also carry the order of what was written before (`ordering.py`).
+        depth: slots of a connection. slot_bytes: of each, a multiple of 16.
+        pace: the network's time that it takes. Then chunks pass whole through slots of their size, as Simple's.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        goal: Goal | None,
+        columns: Columns,
+        depth: int | None = None,
+        slot_bytes: int | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        """`columns`: the program's, in which nothing was found. Raises InputError for steps that leave the buffers."""
+        self.program, self.goal, self.pace = program, goal, pace
+        self.columns = c = columns
+        self.depth = depth or FIFO_DEPTH[program.protocol]
+        self.slot_bytes = slot_bytes or SLOT_BYTES[program.protocol]
+        if self.slot_bytes < 16 or self.slot_bytes % 16:
+            raise InputError(f"slots of {self.slot_bytes} bytes: would be a multiple of 16")
+        self.ll = 0
+        if program.protocol != "Simple" and pace is None:
+            self.ll = 2 if messages_carry_order(program, c, goal) else 1
+        self._inside()
+        out, into = (np.full(len(c.rank), -1, dtype=np.int64) for _ in range(2))
+        for number, (sender, receiver) in enumerate(zip(c.sender, c.receiver, strict=True)):
+            out[sender] = into[receiver] = number
+        lengths = np.diff(c.start)
+        self.blocks = _narrow([c.rank, c.tb, c.start[:-1], lengths, out, into])
+        does = np.zeros(len(c.op), dtype=np.int64)
+        for names, bit in _BITS:
+            does |= np.where(c.is_op(names), bit, 0)
+        waits = c.dep >= 0
+        block = np.where(waits, c.block[c.dep], -1) if len(c.op) else c.dep
+        at = np.where(waits, c.dep - c.start[block], -1) if len(c.op) else c.dep
+        told = np.zeros(len(c.op), dtype=np.int64)
+        told[c.dep[waits]] = 1
+        count = np.maximum(c.count, 1)
+        self.steps = _narrow([does, c.src, c.src_at, c.dst, c.dst_at, count, block, at, told])
+        scratch = np.cumsum([0, *(gpu.s_chunks for gpu in program.gpus)])
+        self.cells = _narrow([scratch]).ravel()
+
+    def _inside(self) -> None:
+        """No step leaves the caller's buffers: nothing else keeps the kernel from it."""
+        c, p = self.columns, self.program
+        of = Layout.of(p, 1)
+        room = np.array([[*of.cells(r), gpu.s_chunks] for r, gpu in enumerate(p.gpus)], dtype=np.int64)
+        rank = c.rank[c.block]
+        for names, buffer, at in (
+            (READS_SRC, c.src, c.src_at),
+            (WRITES_DST | READS_DST, c.dst, c.dst_at),
+        ):
+            bad = c.is_op(names) & ((at < 0) | (at + c.count > room[rank, buffer]))
+            for step in np.flatnonzero(bad).tolist():
+                r, tb, position = c.place(step)
+                raise InputError(
+                    f"rank {r} tb {tb} step {position} ({OPS[c.op[step]]}): {'ios'[buffer[step]]}[{at[step]}"
+                    f"..{at[step] + c.count[step] - 1}] leaves the buffer; would be below {room[r, buffer[step]]}"
+                )
+
+    def spans(self, layout: Layout) -> NDArray[np.int64]:
+        """First element of each cell of the largest buffer, and the end."""
+        return layout.spans(max(max(layout.cells(rank)) for rank in range(self.program.nranks)))
+
+    def averages(self, inplace: bool) -> Table:
+        """Cells that hold sums: rank, buffer, cell. Raises InputError where nobody says what the goal is."""
+        goal = goal_of(self.program, self.goal, inplace)
+        rank, buffer, index, number = goal.required
+        sums = np.diff(goal.sets.start)[number] > 1
+        return _narrow([rank[sums], buffer[sums], index[sums]])
+
+    def sizes(self, layout: Layout, kind: str, limit_ns: int, naverages: int) -> Sizes:
+        """How the chunks pass through the slots: windows of as many elements as a slot holds."""
+        size = TYPES[kind].itemsize
+        if self.pace is not None:
+            limit_ns += self.pace.limit_ns(self.chunk_bytes(layout, kind))
+            slot_bytes, depth = _up(max(1, layout.longest * size)), self.pace.messages
+            ranks = self.program.nranks
+            return Sizes(layout.longest, 1, layout.longest, depth, slot_bytes, limit_ns, 0, ranks, naverages)
+        width = max(1, min(self.slot_bytes // (2 if self.ll else 1) // max(size, 1), layout.longest))
+        return Sizes(
+            width,
+            -(-layout.longest // width),
+            layout.longest,
+            self.depth,
+            self.slot_bytes,
+            limit_ns,
+            self.ll,
+            self.program.nranks,
+            naverages,
+        )
+
+    def groups(self, devices: int) -> list[int]:
+        """First rank of each device, and the number of ranks: neighbours together, as evenly as may be.
+
+        Raises InputError for more devices than ranks.
+        """
+        ranks = self.program.nranks
+        if not 1 <= devices <= ranks:
+            raise InputError(f"{devices} devices for {ranks} ranks: would be 1 to {ranks}")
+        return [number * ranks // devices for number in range(devices + 1)]
+
+    def first_blocks(self, devices: int) -> list[int]:
+        """First block of each device, and the number of blocks."""
+        return [int(first) for first in np.searchsorted(self.columns.rank, self.groups(devices))]
+
+    def chunk_bytes(self, layout: Layout, kind: str) -> float:
+        """On average: the lengths of chunks differ by one element."""
+        return layout.elements * TYPES[kind].itemsize / layout.chunks
+
+    def sheet(self, layout: Layout, kind: str) -> NDArray[np.int64]:
+        """The network's time for the kernel; nothing where there is none."""
+        if self.pace is None:
+            return np.zeros(len(SHEET), dtype=np.int64)
+        return self.pace.sheet(self.columns, self.chunk_bytes(layout, kind))
+
+    def told(self, report: Sequence[int]) -> InputError | None:
+        """What the kernel's report says, None where all went well."""
+        if not report[0]:
+            return None
+        c = self.columns
+        _, why, block, position, chunk, window = (int(number) for number in report)
+        step = int(c.start[block]) + position
+        rank, tb, _ = c.place(step)
+        where = f"rank {rank} tb {tb} step {position} ({OPS[c.op[step]]})"
+        if why == 4:
+            return InputError(
+                f"{where}: chunks of unequal length trade places; would be a count that the chunks divide"
+            )
+        if why == 1:
+            what = "for tb {} step {}".format(*c.place(int(c.dep[step]))[1:])
+        elif why == 5:
+            what = "for the others to begin"
+        elif why == 2:
+            source, _, channel = c.connections[c.receives[step]]
+            what = f"for data of rank {source} on channel {channel}"
+        else:
+            _, target, channel = c.connections[c.sends[step]]
+            what = f"for room to rank {target} on channel {channel}"
+        return InputError(
+            f"the program stops before its end: {where} waits {what} (chunk {chunk} of the step, window {window})"
+        )
+
+
+def _narrow(columns: Sequence[Any]) -> Table:
+    """Columns side by side as the kernel's int32. Raises InputError for numbers that are too large for it."""
+    table = np.stack(columns, axis=1) if len(columns) else np.zeros((0, 0), dtype=np.int64)
+    if table.size and int(np.abs(table).max()) >= 1 << 31:
+        raise InputError(
+            f"program with the number {int(np.abs(table).max())}: would be less than 2^31 to be executed"
+        )
+    return np.ascontiguousarray(table, dtype=np.int32)
+
+
+def placed(inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
+    """Where each rank's input and output lie in one block of memory, in bytes, and how long that is.
+
+    Arrays that share memory lie as they do with the caller. Raises InputError for arrays with gaps.
+    """
+    offsets, end = [], 0
+    for rank, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
+        if not (given.flags.c_contiguous and made.flags.c_contiguous):
+            raise InputError(f"rank {rank}: a buffer with gaps; would be contiguous")
+        pair = [(array.ctypes.data, array.nbytes) for array in (given, made)]
+        if np.shares_memory(given, made):
+            first = min(at for at, _ in pair)
+            offsets.append((end + pair[0][0] - first, end + pair[1][0] - first))
+            end += max(at + size for at, size in pair) - first
+        else:
+            offsets.append((end, end + _up(pair[0][1])))
+            end += _up(pair[0][1]) + pair[1][1]
+        end = _up(end)
+    return offsets, end
+
+
+def scratch_offsets(encoded: Encoded, layout: Layout, kind: str) -> tuple[list[int], int]:
+    """Where each rank's scratch begins in one block of memory, in bytes, and how long that is."""
+    offsets, end = [], 0
+    for gpu in encoded.program.gpus:
+        offsets.append(end)
+        end = _up(end + gpu.s_chunks * layout.longest * TYPES[kind].itemsize)
+    return offsets, end
+
+
+def _up(size: int) -> int:
+    return -(-size // 16) * 16

@@ -1,0 +1,1 @@
+"""What is measured here: tune and calibrate."""

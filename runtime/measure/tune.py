@@ -1,0 +1,190 @@
+"""From what was measured to what is chosen: a table of the fastest way by collective, group, type and size.
+
+The table is the one that `runtime.torch.choice` reads; with it stands what it follows from, as "measured".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from runtime.built_in import COLLECTIVES
+from runtime.torch.choice import FORMAT, Way
+from synth.model.collective import parse_name
+from synth.model.pattern import parse_size
+from topologies.errors import InputError
+
+GAIN = 1.05  # ours must be so much faster than the wrapped back end, or noise decides
+MAX_BYTES = 1 << 40
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One way to do one call: the slowest rank's median time, and how many elements came out wrong."""
+
+    collective: str
+    group: tuple[int, ...]
+    kind: str
+    size_bytes: int
+    way: Way
+    ran: str
+    time_us: float
+    wrong: int
+
+    def row(self) -> dict[str, Any]:
+        """As it stands in the table's file."""
+        return {
+            "collective": self.collective,
+            "group": list(self.group),
+            "type": self.kind,
+            "size_bytes": self.size_bytes,
+            "backend": self.way.backend,
+            "algorithm": self.way.algorithm,
+            "time_us": round(self.time_us, 3),
+        }
+
+
+KINDS = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
+
+
+def asked_collectives(text: str) -> list[str]:
+    """Collectives of a list with commas, in torch's or NCCL's spelling, or `all`. Raises InputError for another."""
+    if text == "all":
+        return list(COLLECTIVES)
+    found = []
+    for part in text.split(","):
+        with suppress(InputError):
+            found.append(parse_name(part.strip()))
+        if not found or found[-1] not in COLLECTIVES:
+            raise InputError(f"--ops: {part.strip()!r}: would be all, or of {', '.join(COLLECTIVES)}")
+    return list(dict.fromkeys(found))
+
+
+def asked_types(text: str) -> list[str]:
+    """Types of a list with commas. Raises InputError for one that torch's reductions do not know."""
+    found = [part.strip() for part in text.split(",")]
+    for kind in found:
+        if kind not in KINDS:
+            raise InputError(f"--types: {kind!r}: would be one of {', '.join(KINDS)}")
+    return list(dict.fromkeys(found))
+
+
+def asked_sizes(text: str) -> list[int]:
+    """Sizes of `FROM:TO`, each four times the last, or `FROM:TO:FACTOR`, or of a list with commas; rising.
+
+    Raises InputError for another form.
+    """
+    try:
+        if ":" not in text:
+            return sorted({parse_size(part, "--sizes") for part in text.split(",")})
+        low, high, *more = text.split(":")
+        factor = float(more[0]) if more else 4.0
+        first, last = parse_size(low, "--sizes"), parse_size(high, "--sizes")
+        if len(more) > 1 or not 1.0 < factor < math.inf or not 1 <= first <= last <= MAX_BYTES:
+            raise ValueError
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"--sizes {text!r}: would be FROM:TO, FROM:TO:FACTOR with a factor above 1, or sizes with commas"
+        ) from None
+    sizes, size = [], float(first)
+    while size <= last:
+        sizes.append(int(size))
+        size *= factor
+    return sorted(set(sizes))
+
+
+def best(of_one_size: Sequence[Measured]) -> Measured:
+    """The fastest that was right; the wrapped back end where ours gains less than GAIN.
+
+    Raises InputError where none was right.
+    """
+    right = [m for m in of_one_size if not m.wrong]
+    if not right:
+        one = of_one_size[0]
+        raise InputError(f"{one.collective} of {one.size_bytes} bytes: every way gave wrong elements")
+    first = min(right, key=lambda m: m.time_us)
+    wrapped = [m for m in right if m.way.backend != "synth" and m.time_us < first.time_us * GAIN]
+    return wrapped[0] if wrapped else first
+
+
+def promising(ways: Sequence[Way], smaller: Sequence[Measured]) -> list[Way]:
+    """The ways worth measuring at the next size, given what one question took at smaller ones.
+
+    Left out is what took more than twice as long as the fastest at the last size and gained more time since the size
+    before: it falls back further with every byte. The wrapped back end stays.
+    """
+    sizes = sorted({m.size_bytes for m in smaller})[-2:]
+    if len(sizes) < 2:
+        return list(ways)
+    low, high = ({m.way: m.time_us for m in smaller if m.size_bytes == size} for size in sizes)
+    first = min(high, key=lambda way: high[way])
+
+    def falls_back(way: Way) -> bool:
+        if way.backend != "synth":
+            return False
+        if way not in high:
+            return way in {m.way for m in smaller}
+        return high[way] > 2 * high[first] and high[way] - low.get(way, 0) > high[first] - low.get(first, 0)
+
+    return [way for way in ways if not falls_back(way)]
+
+
+def rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
+    """A table's rows. Between two sizes that have different bests, the border is their geometric mean.
+
+    The first row of a collective begins at 0 bytes and the last has no end. A type that is the only one measured
+    stands for all, and so does the only group of its size.
+    """
+    found = []
+
+    def question(m: Measured) -> tuple[str, tuple[int, ...], str]:
+        return m.collective, m.group, m.kind
+
+    listed = sorted(measured, key=lambda m: (*question(m), m.size_bytes))
+    kinds: dict[tuple[str, tuple[int, ...]], set[str]] = {}
+    groups: dict[int, set[tuple[int, ...]]] = {}
+    for m in listed:
+        kinds.setdefault((m.collective, m.group), set()).add(m.kind)
+        groups.setdefault(len(m.group), set()).add(m.group)
+    for (collective, group, kind), of_one in groupby(listed, key=question):
+        winners = [best(list(same)) for _, same in groupby(of_one, key=lambda m: m.size_bytes)]
+        begin = 0
+        for at, winner in enumerate(winners):
+            after = winners[at + 1] if at + 1 < len(winners) else None
+            if after is not None and after.way == winner.way:
+                continue
+            end = None if after is None else math.isqrt(winner.size_bytes * after.size_bytes)
+            found.append(
+                {
+                    "collective": collective,
+                    "ranks": len(group),
+                    "group": list(group) if len(groups[len(group)]) > 1 else None,
+                    "type": kind if len(kinds[collective, group]) > 1 else None,
+                    "min_bytes": begin,
+                    "max_bytes": end,
+                    "backend": winner.way.backend,
+                    "algorithm": winner.way.algorithm,
+                }
+            )
+            begin = 0 if end is None else end + 1
+    return found
+
+
+def table_text(measured: Sequence[Measured], machine: Mapping[str, Any] | None = None) -> str:
+    """The table's file. machine: more words on where it was measured."""
+    whole = {
+        "format": FORMAT,
+        "machine": platform.node(),
+        **(machine or {}),
+        "rows": rows(measured),
+        "measured": [m.row() for m in measured if not m.wrong],
+    }
+    return json.dumps(whole, indent=1) + "\n"

@@ -1,0 +1,363 @@
+"""Collectives of torch.distributed timed on the ranks that run it: by the wrapped back end, and by ours.
+
+All functions here are called alike on every rank of a group of `runtime.torch.process_group`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+import torch.distributed as dist
+
+import runtime.torch.process_group as ours
+from emit.program import ROOTED, Program
+from emit.timing.predict import bus_factor
+from runtime.bench import Half, Row
+from runtime.built_in import COLLECTIVES
+from runtime.dtypes import type_named
+from runtime.measure.tune import Measured
+from runtime.torch.calls import tally
+from runtime.torch.choice import Call, Way
+from runtime.torch.lost import plain
+from topologies.errors import InputError
+
+Tensor: TypeAlias = Any
+
+REDUCING = ("allreduce", "reducescatter", "reduce")
+_LONG_S = 0.05  # runs that are shorter are repeated for as long between two looks at the clock
+_MOST_RUNS = 64
+_NEAR = 1.5  # times the fastest: what is measured again
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@contextmanager
+def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
+    """This process as a rank of the job that the environment names, as torchrun sets it; which of how many.
+
+    Raises InputError where the environment does not say which rank of how many this is.
+    """
+    rank, world = _number("RANK"), _number("WORLD_SIZE")
+    if world < 2:
+        raise InputError(f"WORLD_SIZE={world}: a job of one rank; would be of two or more")
+    if rank >= world:
+        raise InputError(f"RANK={rank}: would be 0 to {world - 1}, for WORLD_SIZE={world}")
+    _number("MASTER_PORT", 65535)
+    if not os.environ.get("MASTER_ADDR"):
+        raise InputError("MASTER_ADDR is not set: would be started by torchrun, or with --ranks")
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group("cpu:synth,cuda:synth", timeout=timedelta(seconds=timeout_s))
+    except RuntimeError as error:
+        raise InputError(f"this job's ranks do not find each other: {plain(error)}") from None
+    try:
+        yield rank, world
+    except RuntimeError as error:
+        _leave(plain(error))
+    dist.destroy_process_group()
+
+
+def _number(name: str, most: int = 1 << 30) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        raise InputError(f"{name} is not set: would be started by torchrun, or with --ranks")
+    if not (text.isascii() and text.isdigit() and int(text) <= most):
+        raise InputError(f"{name}={text!r}: would be a whole number up to {most}")
+    return int(text)
+
+
+def _leave(why: str) -> NoReturn:
+    """A rank was lost: the rest of the job stands in the middle of a collective, and Python's end would wait for it."""
+    print(f"synth: {why}", file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def groups_of(wanted: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """Each group with torch's object for it; the next one comes when all ranks are done with it."""
+    for members in wanted:
+        whole = members == tuple(range(dist.get_world_size()))
+        yield members, dist.group.WORLD if whole else dist.new_group(list(members))
+        dist.barrier()
+
+
+def everyones(found: Sequence[Measured]) -> list[Measured]:
+    """What any rank has measured, once each."""
+    gathered: list[Any] = [None] * dist.get_world_size()
+    with ours.using("gloo"):
+        dist.all_gather_object(gathered, list(found))
+    return list(
+        {(m.collective, m.group, m.kind, m.size_bytes, m.way): m for part in gathered for m in part}.values()
+    )
+
+
+@dataclass
+class Took:
+    """What a way of doing a call took.
+
+    ran: the name of what ran. wrong: elements, of all ranks, in a run on known data. seconds: of the slowest rank, by
+    turn, each the mean of runs in a row.
+    """
+
+    way: Way
+    ran: str
+    wrong: int
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def median_s(self) -> float:
+        """Of all turns."""
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A collective on a group, as it is measured.
+
+    Args:
+        size_bytes: as nccl-tests counts it, rounded down to whole elements of every block.
+        kind: torch's name of the type. ranks: of the group, as the whole job numbers them; root: within it.
+    """
+
+    collective: str
+    size_bytes: int
+    kind: str = "float32"
+    op: str = "sum"
+    ranks: tuple[int, ...] = ()
+    root: int = 0
+
+    @property
+    def dtype(self) -> Any:
+        return getattr(torch, self.kind)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the size is made of."""
+        return 1 if self.collective in ("allreduce", "broadcast", "reduce") else len(self.ranks)
+
+    @property
+    def block(self) -> int:
+        """Elements of one."""
+        return int(self.size_bytes // self.dtype.itemsize // self.blocks)
+
+    @property
+    def call(self) -> Call:
+        """As it is chosen by."""
+        size = self.block * self.blocks * self.dtype.itemsize
+        return Call(
+            self.collective, size, self.kind, self.ranks, self.root if self.collective in ROOTED else 0
+        )
+
+    def given(self, rank: int) -> Tensor:
+        """What the group's rank puts in: small numbers whose reductions are exact in every type."""
+        count = self.block * (
+            self.blocks if self.collective in ("reducescatter", "alltoall", "scatter") else 1
+        )
+        most = 2 if self.op == "prod" else 4
+        return ((torch.arange(count) + 3 * rank) % most + 1).to(self.dtype)
+
+    def wanted(self, me: int) -> Tensor | None:
+        """What the group's rank must get, None for nothing."""
+        n, at = len(self.ranks), slice(me * self.block, (me + 1) * self.block)
+        if self.collective in REDUCING:
+            if self.collective == "reduce" and me != self.root:
+                return None
+            parts = (
+                self.given(r)[at] if self.collective == "reducescatter" else self.given(r) for r in range(n)
+            )
+            total = next(parts).clone()
+            fold = {
+                "sum": torch.add,
+                "avg": torch.add,
+                "prod": torch.mul,
+                "max": torch.maximum,
+                "min": torch.minimum,
+            }
+            for part in parts:
+                total = fold[self.op](total, part)
+            if self.op == "avg":
+                total = torch.div(total, n, rounding_mode=None if total.is_floating_point() else "trunc")
+            return total.to(self.dtype)
+        if self.collective == "broadcast":
+            return self.given(self.root)
+        if self.collective == "scatter":
+            return self.given(self.root)[at]
+        if self.collective == "gather" and me != self.root:
+            return None
+        return torch.cat(
+            [self.given(r)[at] if self.collective == "alltoall" else self.given(r) for r in range(n)]
+        )
+
+
+def _prepared(case: Case, me: int, group: Any) -> tuple[Callable[[], Any], Tensor, Tensor]:
+    """The call, what it reads and what it writes (one tensor where it is in place)."""
+    given = case.given(me)
+    n, root = len(case.ranks), case.ranks[case.root]
+    op = getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(case.op, case.op.upper()))
+    name = case.collective
+    if name == "allreduce":
+        return lambda: dist.all_reduce(given, op, group=group), given, given
+    if name == "broadcast":
+        return lambda: dist.broadcast(given, root, group=group), given, given
+    if name == "reduce":
+        return lambda: dist.reduce(given, root, op, group=group), given, given
+    made = torch.zeros(
+        case.block * (n if name in ("allgather", "alltoall", "gather") else 1), dtype=case.dtype
+    )
+    if name == "allgather":
+        return lambda: _all_gather(made, given, group=group), given, made
+    if name == "reducescatter":
+        return lambda: _reduce_scatter(made, given, op, group=group), given, made
+    if name == "alltoall":
+        return lambda: dist.all_to_all_single(made, given, group=group), given, made
+    mine = me == case.root
+    parts = list((made if name == "gather" else given).chunk(n)) if mine and case.block else []
+    if name == "gather":
+        return lambda: dist.gather(given, parts if mine else None, root, group=group), given, made
+    return lambda: dist.scatter(made, parts if mine else None, root, group=group), given, made
+
+
+def _largest(value: float, group: Any) -> float:
+    """Over all ranks of the group."""
+    held = torch.tensor([value], dtype=torch.float64)
+    with ours.using("gloo"):
+        dist.all_reduce(held, dist.ReduceOp.MAX, group=group)
+    return float(held.item())
+
+
+class Bench:
+    """A case and the ways to do it, measured in turns. Every rank of the case's group makes one."""
+
+    def __init__(self, case: Case, ways: Sequence[Way], group: Any = None) -> None:
+        """Runs each way once on known data. group: torch's, None for all ranks.
+
+        A way that does not run as named at this size is left out.
+        """
+        self.case, self.group = case, group
+        me = dist.get_rank(group)
+        self.call, given, made = _prepared(case, me, group)
+        want = case.wanted(me)
+        kept = given.clone()
+        self.took: list[Took] = []
+        self.runs: dict[Way, int] = {}
+        for way in ways:
+            longest = math.inf
+            for _ in range(2):  # what is set up at the first call does not count
+                given.copy_(kept)
+                if made is not given:
+                    made.zero_()
+                begun = time.perf_counter()
+                with ours.using(*way):
+                    self.call()
+                took = time.perf_counter() - begun
+                ran = tally.last(case.collective)  # before the next call of all
+                longest = min(longest, _largest(took, group))
+                if longest > _LONG_S:
+                    break
+            if way.backend == "synth" and not ran.startswith("synth "):
+                continue
+            differs = 0 if want is None else int((made != want).sum())
+            held = torch.tensor([differs])
+            with ours.using("gloo"):
+                dist.all_reduce(held, group=group)
+            self.took.append(Took(way, ran, int(held.item())))
+            self.runs[way] = max(1, min(_MOST_RUNS, math.ceil(_LONG_S / max(longest, 1e-6))))
+        given.zero_()
+
+    def turn(self, ways: Sequence[Way] | None = None) -> None:
+        """Measure each way, or each of these, once more, one after the other."""
+        for took in self.took:
+            if ways is not None and took.way not in ways:
+                continue
+            runs = self.runs[took.way]
+            with ours.using("gloo"):
+                dist.barrier(group=self.group)
+            begun = time.perf_counter()
+            with ours.using(*took.way):
+                for _ in range(runs):
+                    self.call()
+            took.seconds.append(_largest(time.perf_counter() - begun, self.group) / runs)
+
+
+def measured(
+    case: Case, ways: Sequence[Way], group: Any = None, turns: int = 5, budget_s: float = 20.0
+) -> list[Measured]:
+    """Every way once, then those that are near the fastest again, `turns` in all or as many as the time allows."""
+    bench = Bench(case, ways, group)
+    bench.turn()
+    spent = 0.0
+    for _ in range(1, turns):
+        least = min(took.median_s for took in bench.took)
+        near = [t for t in bench.took if t.way.backend != "synth" or t.median_s <= _NEAR * least]
+        bench.turn([took.way for took in near])
+        spent += sum(took.seconds[-1] * bench.runs[took.way] for took in near)
+        if spent > budget_s:
+            break
+    return [
+        Measured(
+            case.collective,
+            case.ranks,
+            case.kind,
+            case.call.size_bytes,
+            t.way,
+            t.ran,
+            1e6 * t.median_s,
+            t.wrong,
+        )
+        for t in bench.took
+    ]
+
+
+_KINDS = {"float": "float32", "half": "float16", "double": "float64"}  # torch's names of nccl-tests' types
+
+
+def row(
+    program: Program, name: str, size_bytes: int, kind: str, op: str, iterations: int, warmup: int
+) -> Row:
+    """A program of the library at one size, as nccl-tests measures it; name: as the library has it.
+
+    Raises InputError for a program that torch has no call for, or that cannot be run at this size.
+    """
+    if program.collective not in COLLECTIVES:
+        raise InputError(f"{name}: torch has no call for {program.collective!r}")
+    plain = type_named(kind)
+    case = Case(
+        program.collective,
+        size_bytes,
+        _KINDS.get(plain, plain),
+        op,
+        tuple(range(program.nranks)),
+        program.root,
+    )
+    way = Way("synth", name)
+    bench = Bench(case, [way])
+    if not bench.took:
+        raise InputError(f"{name}: cannot be run on {case.call.size_bytes} bytes of {plain} over torch")
+    for runs in (warmup, iterations):
+        bench.runs[way] = runs
+        if runs:
+            bench.turn()
+    took = bench.took[0]
+    half = Half(1e6 * took.seconds[-1], took.wrong)
+    apart = program.collective not in ("allreduce", "broadcast", "reduce")
+    return Row(
+        name,
+        case.call.size_bytes,
+        case.block if program.collective in ("allgather", "reducescatter") else case.block * case.blocks,
+        plain,
+        op,
+        program.root if program.collective in ROOTED else -1,
+        half if apart else None,
+        None if apart else half,
+        bus_factor(program.collective, program.nranks),
+        program.collective in REDUCING,
+    )

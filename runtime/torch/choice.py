@@ -1,0 +1,335 @@
+"""Which back end and which algorithm serves a call; the same answer on every rank, without a word between them.
+
+SYNTH_BACKEND   auto (what the table says, else the library's algorithm, else the wrapped back end), synth (our
+                algorithms wherever they can), or gloo (the wrapped back end, whatever its name)
+SYNTH_LIBRARY   a library's folder, or one MSCCL XML: its algorithms come before the built-in ones
+SYNTH_TABLE     a JSON file of what was measured to be fastest
+
+A table is {"format": "synth-choice-1", "machine": NAME, "rows": [row, …]}; the first row that fits a call is taken:
+
+    collective  allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter
+    ranks       size of the group
+    group       the ranks of the group, as the whole job numbers them; null or not there: any so many
+    type        torch's name, such as float32; null: any
+    min_bytes, max_bytes    message sizes, both inclusive, max_bytes null where there is no end
+    backend     gloo or synth
+    algorithm   with synth, the name of a built-in algorithm or of a program of the library; null: the usual one
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from emit.check.program import check
+from emit.library.index import Entry, load_index
+from emit.msccl.read import read_msccl
+from emit.program import ROOTED, Program
+from runtime.built_in import COLLECTIVES, built_in, names, usual
+from synth.storage.columns import json_object, origin_of
+from topologies.errors import InputError
+from topologies.text.fields import Fields
+
+log = logging.getLogger("synth.torch")
+BACKENDS = ("auto", "synth", "gloo")
+FORMAT = "synth-choice-1"
+TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
+         "complex128")  # fmt: skip
+FIELDS = ("collective", "ranks", "group", "type", "min_bytes", "max_bytes", "backend", "algorithm")
+
+
+class Call(NamedTuple):
+    """What a choice depends on. ranks: of the group, as the whole job numbers them; root: within the group."""
+
+    collective: str
+    size_bytes: int
+    kind: str
+    ranks: tuple[int, ...]
+    root: int = 0
+
+
+class Way(NamedTuple):
+    """A back end, and with synth the name of an algorithm or None for the usual one."""
+
+    backend: str
+    algorithm: str | None = None
+
+
+class Choice(NamedTuple):
+    """A program of ours, or None for the wrapped back end; and why."""
+
+    program: Program | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table."""
+
+    collective: str
+    ranks: int
+    kind: str | None
+    min_bytes: int
+    max_bytes: int | None
+    backend: str
+    algorithm: str | None
+    group: tuple[int, ...] | None = None
+
+    def fits(self, call: Call) -> bool:
+        """Whether it is for this call."""
+        return (
+            self.collective == call.collective
+            and self.ranks == len(call.ranks)
+            and self.group in (None, call.ranks)
+            and self.kind in (None, call.kind)
+            and self.min_bytes <= call.size_bytes
+            and (self.max_bytes is None or call.size_bytes <= self.max_bytes)
+        )
+
+
+def load_table(path: str | Path) -> list[Row]:
+    """A table's rows; a warning where it was measured on another machine.
+
+    Raises InputError, naming row and field, for what is not as the head of this module says.
+    """
+    origin = origin_of(Path(path))
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(f"{origin}: cannot be read: {error.strerror}") from None
+    top = Fields(json_object(data, origin), "", origin)
+    if top.string("format") != FORMAT:
+        top.fail("format", f"must be {FORMAT}")
+    machine = top.string("machine")
+    if machine != platform.node():
+        _warn(f"{origin} was measured on {machine}; this is {platform.node()}")
+    rows = top.values.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        top.fail("rows", "must be an array of objects")
+    return [_row(Fields(row, "", f"{origin}: row {i}")) for i, row in enumerate(rows, 1)]
+
+
+def _warn(text: str) -> None:
+    if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":  # one of a host's ranks is enough
+        log.warning("synth: %s", text)
+
+
+def _content(entry: Entry) -> str:
+    """Of files that may be run: equal names need not be equal files on every machine."""
+    if entry.relays or entry.target == "mscclpp":
+        return ""
+    try:
+        return blake2b(entry.path.read_bytes(), digest_size=16).hexdigest()
+    except OSError as error:
+        raise InputError(f"library {origin_of(entry.path)}: cannot be read: {error.strerror}") from None
+
+
+def _entries(library: Path) -> list[Entry]:
+    """Of a library's index; of one file as if it were a library's only one, for all sizes."""
+    if library.suffix != ".xml" or library.is_dir():
+        return load_index(library)
+    program = read_msccl(library)
+    group = tuple(range(program.nranks))
+    root = program.root if program.collective in ROOTED else None
+    return [
+        Entry(
+            program.collective, "", program.nranks, group, (), root, library.name, "executor-nccl", program.protocol,
+            program.inplace, 0, None, None, None, library.parent, {},
+        )
+    ]  # fmt: skip
+
+
+def _row(table: Fields) -> Row:
+    table.only(FIELDS)
+
+    def text(key: str) -> str | None:
+        return None if table.values.get(key) is None else table.string(key)
+
+    ranks = table.integer("ranks", 1, 1 << 30)
+    group = table.values.get("group")
+    if group is not None and not (
+        isinstance(group, list)
+        and len(group) == ranks
+        and all(type(r) is int and r >= 0 for r in group)
+        and sorted(set(group)) == group
+    ):
+        table.fail("group", f"must be null or the numbers of {ranks} ranks, rising")
+    collective, kind, algorithm = table.string("collective"), text("type"), text("algorithm")
+    if collective not in COLLECTIVES:
+        table.fail("collective", f"must be one of {', '.join(COLLECTIVES)}")
+    if kind is not None and kind not in TYPES:
+        table.fail("type", f"must be null or torch's name of a type, one of {', '.join(TYPES)}")
+    low = table.integer("min_bytes", 0, 1 << 62)
+    backend = table.string("backend")
+    if backend not in BACKENDS[1:]:
+        table.fail("backend", "must be synth or gloo")
+    if algorithm is not None and backend != "synth":
+        table.fail("algorithm", f"must be null where the back end is {backend}")
+    high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)
+    return Row(
+        collective,
+        ranks,
+        kind,
+        low,
+        high,
+        backend,
+        algorithm,
+        None if group is None else tuple(group),
+    )
+
+
+@dataclass
+class Chooser:
+    """Chooses for every call of a job."""
+
+    backend: str = "auto"
+    library: Path | None = None
+    table: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.backend not in BACKENDS:
+            raise InputError(f"SYNTH_BACKEND={self.backend}: would be one of {', '.join(BACKENDS)}")
+        try:
+            self.entries = [] if self.library is None else _entries(self.library)
+        except InputError as error:
+            raise InputError(f"library {error}") from None
+        try:
+            self.rows = [] if self.table is None else load_table(self.table)
+        except InputError as error:
+            raise InputError(f"table {error}") from None
+        stems = {Path(entry.file).stem for entry in self.entries}
+        for row in self.rows:
+            if row.algorithm is not None and row.algorithm not in {*stems, *names(row.collective, row.ranks)}:
+                _warn(
+                    f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there"
+                )
+        self._made: dict[tuple[Way, Call], Choice] = {}
+        self._programs: dict[str, Program] = {}
+
+    @staticmethod
+    def of_environment(values: Mapping[str, str] = os.environ) -> Chooser:
+        """As SYNTH_BACKEND, SYNTH_LIBRARY and SYNTH_TABLE say. Raises InputError for what they name wrongly."""
+        library, table = values.get("SYNTH_LIBRARY"), values.get("SYNTH_TABLE")
+        return _once(values.get("SYNTH_BACKEND") or "auto", library or None, table or None)
+
+    @cached_property
+    def said(self) -> str:
+        """All that choices depend on, in one line, to be compared between ranks.
+
+        Raises InputError for a file of the library that is not there.
+        """
+        listed = [
+            (e.file, e.min_bytes, e.max_bytes, e.group, e.collective, e.root, e.target, _content(e))
+            for e in self.entries
+        ]
+        rows = [tuple(vars(row).values()) for row in self.rows]
+        return json.dumps([self.backend, listed, rows])
+
+    def fits(self, ranks: int) -> None:
+        """Raises InputError where the library is one file for more ranks than the job has."""
+        if self.library is not None and self.library.suffix == ".xml" and self.entries[0].nranks > ranks:
+            raise InputError(
+                f"library {self.library}: is for {self.entries[0].nranks} ranks; this job has {ranks}"
+            )
+
+    def choose(self, call: Call, way: Way | None = None) -> Choice:
+        """For one call; `way` overrules SYNTH_BACKEND."""
+        key = (way or Way(self.backend), call)
+        if key not in self._made:
+            self._made[key] = self._chosen(*key)
+        return self._made[key]
+
+    def ways(self, call: Call) -> list[Way]:
+        """Everything that can serve a call: the wrapped back end, the library's algorithms, the built-in ones."""
+        listed = [e for exactly in (True, False) for e in self._entries(call, exactly)]
+        known = [Path(e.file).stem for e in listed if self._read(e).collective == call.collective]
+        known += names(call.collective, len(call.ranks))
+        return [Way("gloo"), *(Way("synth", name) for name in dict.fromkeys(known))]
+
+    def _chosen(self, way: Way, call: Call) -> Choice:
+        backend = way.backend
+        if len(call.ranks) < 2:
+            return Choice(None, "a group of one")
+        if backend == "gloo":
+            return Choice(None, "asked for")
+        if way.algorithm is not None:
+            program = self._named(call, way.algorithm)
+            if program is None:
+                known = ", ".join(str(other.algorithm) for other in self.ways(call)[1:]) or "none"
+                raise InputError(
+                    f"algorithm {way.algorithm!r} for {call.collective} of {len(call.ranks)} ranks: there is {known}"
+                )
+            return Choice(program, "asked for")
+        if backend == "auto":
+            row = next((row for row in self.rows if row.fits(call)), None)
+            if row is not None and row.backend == "gloo":
+                return Choice(None, "by the table")
+            if row is not None:
+                program = self._named(call, row.algorithm)
+                if program is not None:
+                    return Choice(program, "by the table")
+                return Choice(None, f"the table's algorithm {row.algorithm} is not there")
+        program = self._of_library(call, None)
+        if program is not None:
+            return Choice(program, "in the library")
+        if backend == "auto":
+            return Choice(None, "no algorithm of the library serves it and no row of a table")
+        program = self._named(call, None)
+        if program is None:
+            return Choice(None, "no algorithm for it")
+        return Choice(program, "built in")
+
+    def _named(self, call: Call, name: str | None) -> Program | None:
+        """The algorithm of this name; None: the library's that serves the call, or the usual built-in one."""
+        program = self._of_library(call, name)
+        if program is not None:
+            return program
+        ranks = len(call.ranks)
+        chosen = name or usual(call.collective, ranks, call.size_bytes)
+        if chosen is None or chosen not in names(call.collective, ranks):
+            return None
+        return built_in(call.collective, chosen, ranks, call.root)
+
+    def _of_library(self, call: Call, name: str | None) -> Program | None:
+        """Made for these very ranks before made for as many; in the index's order. A name is taken at any size."""
+        for exactly in (True, False):
+            for entry in self._entries(call, exactly):
+                if Path(entry.file).stem == name or (name is None and entry.serves(call.size_bytes)):
+                    program = self._read(entry)
+                    if program.collective == call.collective and program.nranks == len(call.ranks):
+                        return program
+        return None
+
+    def _entries(self, call: Call, exactly: bool) -> list[Entry]:
+        """Those that compute what is called, `exactly`: of these ranks; else of as many others."""
+        return [
+            entry
+            for entry in self.entries
+            if entry.collective == call.collective
+            and entry.nranks == len(call.ranks)
+            and not entry.relays
+            and entry.target != "mscclpp"
+            and (entry.group == call.ranks) == exactly
+            and (entry.root is None or entry.group.index(entry.root) == call.root)
+        ]
+
+    def _read(self, entry: Entry) -> Program:
+        if entry.file not in self._programs:
+            program = read_msccl(entry.path)
+            check(program).raise_if_wrong(str(entry.path))
+            self._programs[entry.file] = program
+        return self._programs[entry.file]
+
+
+@lru_cache(maxsize=16)
+def _once(backend: str, library: str | None, table: str | None) -> Chooser:
+    """A process reads its files once, not for every group."""
+    return Chooser(backend, Path(library) if library else None, Path(table) if table else None)

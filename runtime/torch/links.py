@@ -1,0 +1,87 @@
+"""Latency and bandwidth between the ranks of a torch.distributed job, measured with single messages.
+
+All functions here are called alike on every rank of a job of `runtime.torch.process_group`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from runtime.measure.calibrate import Link
+
+_PINGS = 21
+_LONG_S = 0.02  # the shorter of two messages takes at least so long; bursts and buffers do not count then
+_MOST_BYTES = 64 << 20
+_TURNS = 5
+
+
+def link(a: int, b: int) -> Link | None:
+    """From rank a to rank b: half a round trip of 8 bytes, and the rate between a message and one four times as long.
+
+    None on all ranks but these two.
+    """
+    dist.barrier()
+    me = dist.get_rank()
+    if me not in (a, b):
+        return None
+    alpha = statistics.median(_round_trip(a, b, 8) for _ in range(_PINGS)) / 2
+    size = 64 << 10
+    while _round_trip(a, b, size) < _LONG_S and size < _MOST_BYTES // 4:
+        size *= 4
+    short = min(_round_trip(a, b, size) for _ in range(_TURNS))
+    long = min(_round_trip(a, b, 4 * size) for _ in range(_TURNS))
+    return Link(1e6 * alpha, 3 * size / max(long - short, 1e-9) / 1e9)
+
+
+def _round_trip(a: int, b: int, size: int) -> float:
+    """Seconds from the start of so many bytes from a to b to the end of 8 bytes back; both ranks learn a's."""
+    held, word = torch.zeros(size, dtype=torch.uint8), torch.zeros(1, dtype=torch.float64)
+    begun = time.perf_counter()
+    if dist.get_rank() == a:
+        dist.send(held, b)
+        dist.recv(word, b)
+        word[0] = time.perf_counter() - begun
+        dist.send(word, b)
+    else:
+        dist.recv(held, a)
+        dist.send(word, a)
+        dist.recv(word, a)
+    return float(word.item())
+
+
+def together(pairs: Sequence[tuple[int, int]], gbs: float) -> float:
+    """GB/s that all pairs carry in all when they send at once; gbs: about what one carries alone."""
+    me = dist.get_rank()
+    size = int(min(_MOST_BYTES, max(64 << 10, 2 * _LONG_S * gbs * 1e9)))
+    rates = []
+    for _ in range(_TURNS):
+        out = [(torch.zeros(size, dtype=torch.uint8), b) for a, b in pairs if a == me]
+        into = [(torch.zeros(size, dtype=torch.uint8), a) for a, b in pairs if b == me]
+        dist.barrier()
+        begun = time.perf_counter()
+        works = [dist.irecv(held, peer) for held, peer in into] + [
+            dist.isend(held, peer) for held, peer in out
+        ]
+        for work in works:
+            work.wait()
+        took = torch.tensor([time.perf_counter() - begun], dtype=torch.float64)
+        dist.all_reduce(took, dist.ReduceOp.MAX)
+        rates.append(len(pairs) * size / float(took.item()) / 1e9)
+    return statistics.median(rates)
+
+
+def links(pairs: Sequence[tuple[int, int]], tell: Callable[[int], None]) -> dict[tuple[int, int], Link]:
+    """Every pair, one after the other; all ranks learn all. tell: is told how many are done."""
+    found = torch.zeros(len(pairs), 2, dtype=torch.float64)
+    for at, (a, b) in enumerate(pairs):
+        one = link(a, b)
+        if one is not None and dist.get_rank() == a:
+            found[at] = torch.tensor([one.alpha_us, one.gbs], dtype=torch.float64)
+        tell(at + 1)
+    dist.all_reduce(found)
+    return {pair: Link(*row) for pair, row in zip(pairs, found.tolist(), strict=True)}

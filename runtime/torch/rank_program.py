@@ -1,0 +1,256 @@
+"""One rank's part of a program as a plain list of acts, for ranks that are processes and exchange messages.
+
+Steps of all ranks are brought into one order in which each stands after all that it needs: what its threadblock did
+before, the step it depends on, and the send of what it receives. A rank that does its own steps in this order, waits
+for what it receives and never for a send, comes to the end if the others do: the first step that is not done yet lacks
+nothing. Messages are sent without waiting for room, so a program's FIFO depth does not matter here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from emit.columns import Columns, columns_of
+from emit.findings import Findings
+from emit.goal import goal_for
+from emit.program import OPS, READS_DST, READS_SRC, WRITES_DST, Program
+from runtime.buffers import Layout
+from topologies.errors import InputError
+
+AHEAD = 64  # receives that are posted before their turn; a sender can begin only then
+_MANY = 20_000  # steps; what is known of the past of each takes as many bits
+_HARMLESS = frozenset({"limit", "wrong result"})
+
+
+@dataclass(frozen=True)
+class Act:
+    """A step of this rank.
+
+    Attributes:
+        op: as in the program.
+        src, dst: (buffer 0 i 1 o 2 s, first cell) or None where the op does not use it; `count` cells each.
+        to, source: (peer, channel) of what it sends and receives, or None.
+        lengths: which chunk of a block each of its cells is as long as, in what it receives, or reads if nothing.
+        sent: the same for what it sends.
+        keep: what it sends may be overwritten before it has arrived, so a copy must be sent.
+        direct: what it receives may be put where it belongs before its turn.
+        at: (threadblock, position). after: that of the step that must be over before, or None.
+    """
+
+    op: str
+    src: tuple[int, int] | None
+    dst: tuple[int, int] | None
+    count: int
+    to: tuple[int, int] | None
+    source: tuple[int, int] | None
+    lengths: tuple[int, ...]
+    sent: tuple[int, ...]
+    keep: bool
+    direct: bool
+    at: tuple[int, int]
+    after: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """What `rank` does in `program`, in order, in place or not; scratch as (chunk of a block by cell) is not needed."""
+
+    program: Program
+    rank: int
+    inplace: bool
+    acts: tuple[Act, ...]
+    even: bool  # no chunk takes the place of one that may be longer or shorter
+
+    def fits(self, elements: int) -> bool:
+        """Whether it can be run on blocks of so many elements."""
+        return self.even or elements % Layout.of(self.program, 1).chunks == 0
+
+
+def part_of(program: Program, rank: int) -> Part:
+    """This rank's part, in place where the program can be and is not for calls out of place only.
+
+    Raises InputError for a program whose steps do not fit together, or that stops before its end.
+    """
+    found = Findings()
+    c = columns_of(program, found)
+    for finding in found.told:
+        if finding.kind not in _HARMLESS:
+            raise InputError(f"{program.name}: cannot be run: {finding.kind}: {finding.message}")
+    order, partner, before = _order(program, c)
+    lengths, sent, even = _lengths(program, c, order, partner)
+    inplace = program.inplace and (
+        not program.outofplace or program.collective in ("allreduce", "broadcast", "reduce")
+    )
+    mine = [step for step in order if int(c.rank[c.block[step]]) == rank]
+    shift = _shift(program, rank) if inplace else None
+    keep, direct = _hazards(c, mine, shift, partner, _past(order, before))
+    acts = []
+    for position, step in enumerate(mine):
+        op = OPS[int(c.op[step])]
+        to, source = int(c.sends[step]), int(c.receives[step])
+        acts.append(
+            Act(
+                op,
+                (int(c.src[step]), int(c.src_at[step])) if op in READS_SRC else None,
+                (int(c.dst[step]), int(c.dst_at[step])) if op in WRITES_DST | READS_DST else None,
+                int(c.count[step]),
+                c.connections[to][1:] if to >= 0 else None,
+                (c.connections[source][0], c.connections[source][2]) if source >= 0 else None,
+                lengths.get(step, ()),
+                sent.get(step, ()),
+                keep[position],
+                direct[position],
+                c.place(step)[1:],
+                c.place(int(c.dep[step]))[1:] if c.dep[step] >= 0 else None,
+            )
+        )
+    return Part(program, rank, inplace, tuple(acts), even)
+
+
+def _shift(program: Program, rank: int) -> int | None:
+    goal = goal_for(program.collective, program.nranks, program.nchunks_per_loop, True, program.root)
+    return None if goal is None else goal.o_in_i[rank]
+
+
+def _order(program: Program, c: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
+    """All steps, by the longest chain of steps before each; for each receive its send; what each step waits for."""
+    total = len(c.op)
+    ends: list[tuple[list[int], list[int]]] = [([], []) for _ in c.connections]
+    for step, (out, into) in enumerate(zip(c.sends.tolist(), c.receives.tolist(), strict=True)):
+        if out >= 0:
+            ends[out][0].append(step)
+        if into >= 0:
+            ends[into][1].append(step)
+    partner = {b: a for out, into in ends for a, b in zip(out, into, strict=True)}
+    before: list[list[int]] = [[] for _ in range(total)]
+    after: list[list[int]] = [[] for _ in range(total)]
+    block, dep = c.block.tolist(), c.dep.tolist()
+    for step in range(total):
+        if step and block[step - 1] == block[step]:
+            before[step].append(step - 1)
+        if dep[step] >= 0:
+            before[step].append(dep[step])
+        if step in partner:
+            before[step].append(partner[step])
+        for other in before[step]:
+            after[other].append(step)
+    open_ = [len(others) for others in before]
+    level = [0] * total
+    ready = [step for step in range(total) if not open_[step]]
+    for step in ready:  # grows
+        for other in after[step]:
+            level[other] = max(level[other], level[step] + 1)
+            open_[other] -= 1
+            if not open_[other]:
+                ready.append(other)
+    if len(ready) < total:
+        stuck = next(step for step in range(total) if open_[step])
+        raise InputError(
+            f"{program.name}: stops before its end: rank {{}} tb {{}} step {{}} waits for ever".format(
+                *c.place(stuck)
+            )
+        )
+    return sorted(range(total), key=lambda step: (level[step], step)), partner, before
+
+
+def _past(order: list[int], before: list[list[int]]) -> list[int] | None:
+    """By step, all steps that are over when it starts, as bits; None where there are too many steps."""
+    if len(order) > _MANY:
+        return None
+    past = [0] * len(order)
+    for step in order:
+        for other in before[step]:
+            past[step] |= past[other] | 1 << other
+    return past
+
+
+def _lengths(
+    program: Program, c: Columns, order: list[int], partner: dict[int, int]
+) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]], bool]:
+    """By step, the chunks whose lengths its cells have: what comes (or is read), what it sends; whether all agree."""
+    chunks = Layout.of(program, 1).chunks
+    scratch: dict[tuple[int, int], int] = {}
+    comes: dict[int, tuple[int, ...]] = {}
+    sent: dict[int, tuple[int, ...]] = {}
+    even = True
+    for step in order:
+        op, rank, count = OPS[int(c.op[step])], int(c.rank[c.block[step]]), int(c.count[step])
+        if op == "nop":
+            continue
+        own = _cells(scratch, rank, int(c.src[step]), int(c.src_at[step]), count, chunks)
+        came = sent[partner[step]] if step in partner else own
+        if op in READS_SRC and came != own:
+            even = False
+        comes[step] = came
+        if op in WRITES_DST:
+            buffer, first = int(c.dst[step]), int(c.dst_at[step])
+            if buffer == 2:
+                scratch.update({(rank, first + k): chunk for k, chunk in enumerate(came)})
+            elif came != _cells(scratch, rank, buffer, first, count, chunks):
+                even = False
+        if c.sends[step] >= 0:
+            sent[step] = came
+    return comes, sent, even
+
+
+def _cells(
+    scratch: dict[tuple[int, int], int], rank: int, buffer: int, first: int, count: int, chunks: int
+) -> tuple[int, ...]:
+    if buffer == 2:
+        return tuple(scratch.get((rank, cell), 0) for cell in range(first, first + count))
+    return tuple(cell % chunks for cell in range(first, first + count))
+
+
+def _hazards(
+    c: Columns, mine: list[int], shift: int | None, partner: dict[int, int], past: list[int] | None
+) -> tuple[list[bool], list[bool]]:
+    """By position among this rank's steps: what is sent must be kept; what comes may be written before its turn.
+
+    A send need not be kept if whatever overwrites it starts, or was sent, after its receiver had it.
+    """
+
+    def cells(buffer: int, first: int, count: int) -> set[tuple[int, int]]:
+        if buffer == 1 and shift is not None:  # the output is part of the input, or the other way round
+            buffer, first = 0, first + shift
+        return {(buffer, cell) for cell in range(first, first + count)}
+
+    touches: list[set[tuple[int, int]]] = []
+    writes: list[set[tuple[int, int]]] = []
+    out: list[set[tuple[int, int]]] = []
+    for step in mine:
+        op, count = OPS[int(c.op[step])], int(c.count[step])
+        src = cells(int(c.src[step]), int(c.src_at[step]), count) if op in READS_SRC else set()
+        dst = cells(int(c.dst[step]), int(c.dst_at[step]), count) if op in WRITES_DST else set()
+        touches.append(src | dst)
+        writes.append(dst)
+        out.append((src if op == "s" else dst) if c.sends[step] >= 0 else set())
+    writers: dict[tuple[int, int], list[int]] = {}
+    for position, written in enumerate(writes):
+        for cell in written:
+            writers.setdefault(cell, []).append(position)
+    receiver = {a: b for b, a in partner.items()}
+    keep = []
+    for position, step in enumerate(mine):
+        later = {w for cell in out[position] for w in writers.get(cell, ()) if w > position}
+        begins = [
+            partner[mine[w]] if OPS[int(c.op[mine[w]])] in ("r", "rcs") else mine[w] for w in sorted(later)
+        ]
+        keep.append(
+            bool(begins) and (past is None or any(not past[begin] >> receiver[step] & 1 for begin in begins))
+        )
+    direct = []
+    touched: dict[tuple[int, int], list[int]] = {}  # by which steps so far
+    for position, step in enumerate(mine):
+        over = 0 if past is None or step not in partner else past[partner[step]]  # before it is even sent
+        earlier = (other for cell in writes[position] for other in touched.get(cell, ()))
+        direct.append(OPS[int(c.op[step])] in ("r", "rcs") and all(over >> other & 1 for other in earlier))
+        for cell in touches[position]:
+            touched.setdefault(cell, []).append(step)
+    return keep, direct
+
+
+def lengths_of(layout: Layout) -> list[int]:
+    """Elements of each chunk of a block."""
+    return [int(length) for length in np.diff(layout.spans(layout.chunks))]

@@ -1,0 +1,113 @@
+"""Shortest ways for given link lengths, for bounds and their witnesses; no engine finds its routes with this.
+
+Small networks: Floyd and Warshall in NumPy, which needs no import. Others: SciPy's Dijkstra.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from synth.model.collective import Floats, Ints
+
+_SMALL = 96  # ranks; up to here all pairs take less time than the import of SciPy
+
+
+class Distances:
+    """Least sums of link lengths between ranks; inf where there is no way.
+
+    Ranks that zero-length links join both ways are one point (found first, so that prices on few resources leave
+    few points to search from).
+    """
+
+    def __init__(self, nranks: int, src: Ints, dst: Ints, length: Floats) -> None:
+        """Links src→dst with their lengths ≥ 0, any number a pair: the shortest counts."""
+        self.nranks = nranks
+        self.point = np.arange(nranks)
+        if nranks > _SMALL and not (length > 0).all():
+            self.point = self._joined(src[length <= 0], dst[length <= 0])
+        self._points = int(self.point.max()) + 1
+        a, b = self.point[src], self.point[dst]
+        between = a != b
+        a, b, length = a[between], b[between], length[between]
+        order = np.lexsort((length, b, a))
+        a, b = a[order], b[order]
+        first = np.ones(len(a), dtype=bool)
+        first[1:] = (a[1:] != a[:-1]) | (b[1:] != b[:-1])
+        self._src, self._dst, self._length = a[first], b[first], length[order][first]
+
+    def _joined(self, src: Ints, dst: Ints) -> Ints:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
+        free = csr_array((np.ones(len(src)), (src, dst)), shape=(self.nranks, self.nranks))
+        point: Ints = connected_components(free, directed=True, connection="strong")[1].astype(np.int64)
+        return point
+
+    @cached_property
+    def _table(self) -> Floats:
+        """All pairs of points (Floyd and Warshall)."""
+        best = np.full((self._points, self._points), np.inf)
+        best[self._src, self._dst] = self._length
+        np.fill_diagonal(best, 0.0)
+        for middle in range(self._points):
+            np.minimum(best, best[:, middle, None] + best[None, middle, :], out=best)
+        return best
+
+    @cached_property
+    def _forth(self) -> Any:
+        return self._graph(self._src, self._dst)
+
+    @cached_property
+    def _back(self) -> Any:
+        return self._graph(self._dst, self._src)
+
+    def _graph(self, src: Ints, dst: Ints) -> Any:
+        from scipy.sparse import csr_array
+
+        # an entry that is there counts as a link, also with length 0
+        return csr_array((self._length, (src, dst)), shape=(self._points, self._points))
+
+    def _search(self, graph: Any, points: Ints, *, nearest: bool = False) -> Floats:
+        from scipy.sparse.csgraph import dijkstra
+
+        found: Floats = dijkstra(graph, indices=points, min_only=nearest)
+        return found
+
+    def rows(self, sources: Ints) -> Floats:
+        """From each of `sources` to every rank, shape (len(sources), nranks)."""
+        return self._rows(sources, forth=True)
+
+    def rows_to(self, goals: Ints) -> Floats:
+        """From every rank to each of `goals`, shape (len(goals), nranks)."""
+        return self._rows(goals, forth=False)
+
+    def _rows(self, ranks: Ints, *, forth: bool) -> Floats:
+        points, place = np.unique(self.point[ranks], return_inverse=True)
+        if self._points <= _SMALL:
+            table = self._table[points] if forth else self._table[:, points].T
+        else:
+            table = self._search(self._forth if forth else self._back, points)
+        if self._points == self.nranks and len(points) == len(ranks) and (points == ranks).all():
+            return table
+        found: Floats = table[place.reshape(-1)][:, self.point]
+        return found
+
+    def nearest(self, sources: Ints) -> Floats:
+        """To every rank from that of `sources` which is nearest to it, shape (nranks,)."""
+        return self._nearest(sources, forth=True)
+
+    def nearest_to(self, goals: Ints) -> Floats:
+        """From every rank to that of `goals` which is nearest to it, shape (nranks,)."""
+        return self._nearest(goals, forth=False)
+
+    def _nearest(self, ranks: Ints, *, forth: bool) -> Floats:
+        points = np.unique(self.point[ranks])
+        if self._points <= _SMALL:
+            row = (self._table[points] if forth else self._table[:, points].T).min(axis=0)
+        else:
+            row = self._search(self._forth if forth else self._back, points, nearest=True)
+        found: Floats = row[self.point]
+        return found

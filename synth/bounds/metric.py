@@ -1,0 +1,192 @@
+"""How much of given link lengths a collective must use up: the dual of the multi-commodity flow.
+
+Every byte on a link uses up the link's length (Shahrokhi and Matula, 1990). A chunk uses at least what one of its
+needs alone would use; of these the largest counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from synth.bounds.distances import Distances
+from synth.model.collective import Bools, Collective, Floats, Ints
+from synth.model.problem import Problem
+from synth.model.requirements import needs, summed
+from topologies.network import Network
+
+_PAIRS = 1 << 16  # from here on, the pairs of holders and goals of one chunk are not listed
+_CELLS = 1 << 25  # of a table of distances held at a time
+_FROM = 1 << 19  # ranks × holders from which the way of a sum that many want is measured
+
+
+def room_us(problem: Problem, price: Floats) -> float:
+    """What a µs has room for, in thousands: Σ price · capacity. Prices as in `link_lengths`."""
+    net = problem.network
+    return float(price @ np.concatenate([net.capacity_gbs, net.bandwidth_gbs]))
+
+
+def link_lengths(problem: Problem, price: Floats) -> Floats:
+    """Length of every link: what the resources that it uses cost together.
+
+    price: shape (nresources + nlinks,); those after the network's resources are of each link's own bandwidth.
+    """
+    net = problem.network
+    shared = summed(_link_of_use(net), price[net.uses_idx], net.nlinks)
+    length: Floats = price[net.nresources :] + shared
+    return length
+
+
+@lru_cache(maxsize=4)
+def _link_of_use(net: Network) -> Ints:
+    return net.link_of_use
+
+
+def used(problem: Problem, length: Floats) -> Floats:
+    """At least how much length a byte of every chunk uses up in any algorithm, shape (nchunks,)."""
+    net = problem.network
+    far = Distances(net.nranks, net.src, net.dst, length)
+    way = furthest(problem.collective, far)
+    into, out = np.full(net.nranks, np.inf), np.full(net.nranks, np.inf)
+    np.minimum.at(into, net.dst, length)
+    np.minimum.at(out, net.src, length)
+    # a rank without links in sends and never receives: it asks for nothing
+    into[np.isinf(into)] = out[np.isinf(out)] = 0.0
+    for ends in ends_of_chunks(problem.collective, into, out):
+        np.maximum(way, ends, out=way)
+    return way
+
+
+def ends_of_chunks(collective: Collective, into: Floats, out: Floats) -> list[Floats]:
+    """What the first and last links of all ways of a chunk use up, where there are several: up to three limits.
+
+    into, out: how much a byte uses up at least on its way into and out of every rank.
+    Returns, shape (nchunks,) each: all that comes to goals; all that leaves holders; and of sums both. Of a sum,
+    take the first rank f that has all of it: every other holder has sent by then, every other goal has still to
+    receive, and these are different sends.
+    """
+    need = needs(collective)
+    if not ((need.nhold > 1) | (need.ngoal > 1)).any():
+        return []
+    nchunks, hold, goal = collective.nchunks, collective.holders[1], collective.goals[1]
+    comes = summed(need.goal_chunk, into[goal] * need.arrive, nchunks)
+    found = [comes]
+    sums = collective.reduces & (need.nhold > 1)
+    if sums.any():
+        found.append(summed(need.hold_chunk, out[hold] * need.depart, nchunks))
+        both = summed(need.hold_chunk, out[hold], nchunks)
+        both += summed(need.goal_chunk, into[goal], nchunks)
+        first = np.zeros(nchunks)
+        np.maximum.at(first, need.goal_chunk, into[goal] + out[goal] * need.held)
+        found.append(np.where(sums & (need.ngoal > 0), both - first, 0.0))
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Who has to hear from whom, of the chunks that few hold or few want.
+
+    chunk: the chunk of every row; a row is one goal of one chunk.
+    holder, goal: the row's pairs; they stand together, from start[row] on.
+    others: chunks with more pairs than are listed.
+    """
+
+    chunk: Ints
+    start: Ints
+    holder: Ints
+    goal: Ints
+    others: Ints
+
+    @property
+    def single(self) -> bool:
+        """Whether every row has one pair."""
+        return len(self.holder) == len(self.chunk)
+
+
+@lru_cache(maxsize=2)
+def pairs(collective: Collective) -> Pairs:
+    """All pairs of holders and goals, chunks with 65 536 and more of them aside."""
+    need = needs(collective)
+    (hold_ptr, hold), (_, goal) = collective.holders, collective.goals
+    many = need.nhold * need.ngoal >= _PAIRS
+    rows = np.flatnonzero(~many[need.goal_chunk] & (need.nhold[need.goal_chunk] > 0))
+    chunk = need.goal_chunk[rows]
+    counts = need.nhold[chunk]
+    start = np.cumsum(counts) - counts
+    if len(counts) and counts.max() == 1:
+        holder, goals = hold[hold_ptr[chunk]], goal[rows]
+    else:
+        within = np.arange(int(counts.sum())) - np.repeat(start, counts)
+        holder, goals = hold[np.repeat(hold_ptr[chunk], counts) + within], np.repeat(goal[rows], counts)
+    return Pairs(chunk, start, holder, goals, np.flatnonzero(many))
+
+
+def groups(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:
+    """The given chunks together where they have the same holders and goals: (chunks, holders, goals)."""
+    (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
+    found: dict[tuple[bool, bytes, bytes], list[int]] = {}
+    for c in chunks.tolist():
+        held, wanted = hold[hold_ptr[c] : hold_ptr[c + 1]], goal[goal_ptr[c] : goal_ptr[c + 1]]
+        found.setdefault((bool(collective.reduces[c]), held.tobytes(), wanted.tobytes()), []).append(c)
+    return [
+        (np.array(same), np.frombuffer(held, dtype=np.int64), np.frombuffer(wanted, dtype=np.int64))
+        for (_, held, wanted), same in found.items()
+    ]
+
+
+def furthest(collective: Collective, far: Distances) -> Floats:
+    """How far the goal is that a chunk has the longest way to, shape (nchunks,).
+
+    A plain chunk may come from the nearest holder; of a sum the furthest contribution has to come.
+    """
+    way = np.zeros(collective.nchunks)
+    listed = pairs(collective)
+    apart = between(far, listed.holder, listed.goal)
+    if len(listed.chunk):
+        if not listed.single:
+            least, most = np.minimum.reduceat(apart, listed.start), np.maximum.reduceat(apart, listed.start)
+            apart = np.where(collective.reduces[listed.chunk], most, least)
+        np.maximum.at(way, listed.chunk, apart)
+    for same, holders, goals in groups(collective, listed.others):
+        if collective.reduces[same[0]]:
+            some = holders[: max(8, _FROM // far.nranks)]
+            way[same] = max(
+                float(far.rows(some[i : i + 64])[:, goals].max()) for i in range(0, len(some), 64)
+            )
+        else:
+            way[same] = far.nearest(holders)[goals].max()
+    return way
+
+
+def fewer_ends(collective: Collective) -> tuple[tuple[Ints, Ints], bool]:
+    """The chunks' holders, or their goals, whichever are fewer ranks; and whether these are the holders."""
+    holders, goals = collective.holders, collective.goals
+    forth = len(_distinct(holders[1], collective.nranks)) <= len(_distinct(goals[1], collective.nranks))
+    return (holders if forth else goals), forth
+
+
+def between(far: Distances, one: Ints, other: Ints) -> Floats:
+    """Distances of many pairs (one[i], other[i])."""
+    found = np.empty(len(one))
+    ones, others = _distinct(one, far.nranks), _distinct(other, far.nranks)
+    forth = len(ones) <= len(others)
+    near, ends, away = (ones, one, other) if forth else (others, other, one)
+    block = max(1, _CELLS // far.nranks)
+    for low in range(0, len(near), block):
+        these = near[low : low + block]
+        place = np.full(far.nranks, -1, dtype=np.int64)
+        place[these] = np.arange(len(these))
+        table = far.rows(these) if forth else far.rows_to(these)
+        if len(near) <= block:
+            return np.asarray(table[place[ends], away], dtype=np.float64)
+        inside: Bools = place[ends] >= 0
+        found[inside] = table[place[ends[inside]], away[inside]]
+    return found
+
+
+def _distinct(ranks: Ints, nranks: int) -> Ints:
+    seen = np.zeros(nranks, dtype=bool)
+    seen[ranks] = True
+    return np.flatnonzero(seen)

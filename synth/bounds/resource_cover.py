@@ -1,0 +1,125 @@
+"""Resources that a set of links cannot do without: little capacity of which every link uses at least some."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from synth.model.collective import Bools, Floats, Ints
+from synth.model.requirements import summed
+from topologies.network import Network
+
+_MOST_PICKS = 4000  # then every link that is left takes its own cheapest
+_DENSE = 50_000_000  # cells up to which counting is better than sorting
+
+
+def cover(net: Network, ways: Ints) -> Ints:
+    """Resources, ascending, of which every link in `ways` uses at least one; little capacity (greedy).
+
+    First what a link cannot be without, then always the least capacity a link, and in the end nothing superfluous.
+    """
+    picked = np.zeros(net.nresources, dtype=bool)
+    counts = net.uses_ptr[ways + 1] - net.uses_ptr[ways]
+    picked[net.uses_idx[net.uses_ptr[ways[counts == 1]]]] = True
+    if not (counts == 1).all():
+        _pick(picked, net, ways)
+        _drop(picked, net, ways)
+    return np.flatnonzero(picked)
+
+
+def _spans(ptr: Ints, rows: Ints) -> Ints:
+    """Where the entries of some rows stand in a CSR table, row after row."""
+    counts = ptr[rows + 1] - ptr[rows]
+    return np.repeat(ptr[rows] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+
+
+@lru_cache(maxsize=2)
+def _users(net: Network) -> tuple[Ints, Ints]:
+    """(ptr, links): resource r is used by links[ptr[r]:ptr[r+1]]."""
+    ptr = np.zeros(net.nresources + 1, dtype=np.int64)
+    np.cumsum(np.bincount(net.uses_idx, minlength=net.nresources), out=ptr[1:])
+    short = net.uses_idx.astype(np.uint16) if net.nresources < 1 << 16 else net.uses_idx  # sorted by counting
+    return ptr, net.link_of_use[np.argsort(short, kind="stable")]
+
+
+def _pick(picked: Bools, net: Network, ways: Ints) -> None:
+    """Add resources until every one of `ways` has one."""
+    ptr, links = _users(net)
+    uncovered = np.zeros(net.nlinks, dtype=bool)
+    uncovered[ways] = True
+    for r in np.flatnonzero(picked).tolist():
+        uncovered[links[ptr[r] : ptr[r + 1]]] = False
+    left = np.flatnonzero(uncovered)
+    users = np.bincount(net.uses_idx[_spans(net.uses_ptr, left)], minlength=net.nresources)
+    for _ in range(_MOST_PICKS):
+        some = np.flatnonzero(users)
+        if not len(some):
+            return
+        pick = int(some[np.argmin(net.capacity_gbs[some] / users[some])])
+        picked[pick] = True
+        gone = links[ptr[pick] : ptr[pick + 1]]
+        gone = gone[uncovered[gone]]
+        uncovered[gone] = False
+        users -= np.bincount(net.uses_idx[_spans(net.uses_ptr, gone)], minlength=net.nresources)
+    left = np.flatnonzero(uncovered)
+    picked[single_uses(net)[0][left]] = True
+
+
+def _drop(picked: Bools, net: Network, ways: Ints) -> None:
+    """Take away resources, the widest first, whose links all have another."""
+    ptr, links = _users(net)
+    here = np.zeros(net.nlinks, dtype=bool)
+    here[ways] = True
+    times = np.zeros(net.nlinks, dtype=np.int64)
+    chosen = np.flatnonzero(picked)
+    for r in chosen.tolist():
+        times[links[ptr[r] : ptr[r + 1]]] += 1
+    times[~here] = 2
+    for r in chosen[np.argsort(-net.capacity_gbs[chosen], kind="stable")].tolist():
+        mine = links[ptr[r] : ptr[r + 1]]
+        if times[mine].min() > 1:
+            times[mine] -= here[mine]
+            picked[r] = False
+
+
+@lru_cache(maxsize=2)
+def single_uses(net: Network) -> tuple[Ints, ...]:
+    """Ways to hold every link against one of its resources only: the scarcest, the first, the last.
+
+    They make quick estimates of covers: shape (nlinks,) each, none twice.
+    """
+    start = net.uses_ptr[:-1]
+    users = np.bincount(net.uses_idx, minlength=net.nresources)
+    scarce = (net.capacity_gbs / np.maximum(users, 1))[net.uses_idx]
+    link = net.link_of_use
+    least = np.flatnonzero(scarce == np.minimum.reduceat(scarce, start)[link])[::-1]
+    scarcest = np.empty(net.nlinks, dtype=np.int64)
+    scarcest[link[least]] = net.uses_idx[least]
+    found: list[Ints] = []
+    for one in (scarcest, net.uses_idx[start], net.uses_idx[net.uses_ptr[1:] - 1]):
+        if not any(np.array_equal(one, other) for other in found):
+            found.append(one)
+    return tuple(found)
+
+
+def gbs_by_end(net: Network, end: Ints, count: int) -> Floats:
+    """GB/s of the resources at each of `count` ends of links, shape (count,); inf nowhere, 0 where no link ends.
+
+    end: the end of every link, shape (nlinks,), -1 for links that are left out. Each link is held against one
+    of its resources.
+    """
+    here = end >= 0
+    best = np.full(count, np.inf)
+    for one in single_uses(net):
+        key = end[here] * net.nresources + one[here]
+        if count * net.nresources <= _DENSE:
+            seen = np.zeros(count * net.nresources, dtype=bool)
+            seen[key] = True
+            gbs: Floats = seen.reshape(count, net.nresources) @ net.capacity_gbs
+        else:
+            key = np.unique(key)
+            each = net.capacity_gbs[key % net.nresources]
+            gbs = summed(key // net.nresources, each, count)
+        best = np.minimum(best, gbs)
+    return best

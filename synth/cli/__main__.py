@@ -1,0 +1,5 @@
+"""`python -m synth.cli`."""
+
+from synth.cli import main
+
+main()

@@ -1,0 +1,263 @@
+"""Commands that make executors' files: `compile`, `lower`, `optimize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from emit.compiler.compile import Compiled, Price
+    from emit.goal import Goal
+    from emit.program import Program
+    from topologies.topology import Topology
+
+_PLANS = "mscclpp"
+_TARGETS = ("auto", "executor-nccl", "rccl", "msccl", _PLANS)
+
+
+def _compiling(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that all three share."""
+    options = [
+        click.option(
+            "-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."
+        ),
+        click.option(
+            "--target",
+            type=click.Choice(_TARGETS),
+            default="auto",
+            help="Whose file; mscclpp: an execution plan. Default: auto, whose XML can say it.",
+        ),
+        click.option(
+            "--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."
+        ),
+        click.option("--explain", is_flag=True, help="Say what every pass did."),
+        click.option(
+            "--passes",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_listed,
+            help="List the passes and exit.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
+    if not asked:
+        return
+    from emit.compiler.compile import PASSES
+
+    for name, what in PASSES.items():
+        click.echo(f"{name:10} {what}")
+    context.exit()
+
+
+def _placed(topo: str | None, group: str | None, program: Program) -> tuple[Topology, list[int]] | None:
+    """The topology, and its rank of each of the program's; None where no topology is given."""
+    if topo is None:
+        if group is not None:
+            raise InputError("--group: says which ranks of --topo; give that too")
+        return None
+    from synth.model.problem import parse_ranks
+    from topologies.load import load
+
+    topology = load(topo)
+    ranks = parse_ranks(group, "--group", topology.nranks) if group else range(topology.nranks)
+    if group is None and topology.nranks < program.nranks:
+        raise InputError(f"--topo {topo}: has {topology.nranks} ranks, the program {program.nranks}")
+    if group is not None and len(ranks) != program.nranks:
+        raise InputError(
+            f"--group {group}: {len(ranks)} ranks for a program of {program.nranks}; must be as many"
+        )
+    return topology, list(ranks)[: program.nranks]
+
+
+def _priced(where: tuple[Topology, list[int]] | None, program: Program) -> Price | None:
+    """What decides between programs: the time on a topology, where one is given."""
+    if where is None:
+        return None
+    from emit.compiler.lower import priced
+
+    return priced(*where, program.min_bytes, program.max_bytes)
+
+
+def _nodes(where: tuple[Topology, list[int]] | None) -> list[int] | None:
+    return None if where is None else [int(where[0].nodes[rank]) for rank in where[1]]
+
+
+def _target(asked: str, collective: str) -> str:
+    from emit.msccl.write import NAMES
+
+    if asked == _PLANS:
+        return asked
+    able = [target for target, names in NAMES.items() if collective in names]
+    if asked != "auto" and asked not in able:
+        raise InputError(f"--target {asked}: has no name for {collective}; would be {' or '.join(able)}")
+    return able[0] if asked == "auto" else asked
+
+
+def _compiled_for(target: str) -> str:
+    """Whose limits a program keeps; a plan's writer splits what is too long for it."""
+    return "msccl" if target == _PLANS else target
+
+
+def _written(
+    made: Compiled,
+    goal: Goal | None,
+    target: str,
+    source: str,
+    out: str | None,
+    explain: bool,
+    nodes: list[int] | None = None,
+) -> None:
+    from emit.compiler.compile import shape
+    from synth.storage.columns import replaced
+
+    ending = ".json" if target == _PLANS else ".xml"
+    path = Path(out) if out else Path(Path(source).with_suffix(ending).name)
+    if path.exists() and Path(source).exists() and path.samefile(source):
+        raise InputError(f"{path}: would be written over what it is made from; give another -o")
+    if target == _PLANS:
+        from emit.mscclpp.write import write_plan
+
+        text = write_plan(made.program, goal, nodes=nodes)
+    else:
+        from emit.msccl.write import write_msccl
+
+        text = write_msccl(made.program, goal, target)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path) as file:
+        file.write(text.encode())
+    if explain:
+        for line in made.said:
+            click.echo(f"  {line}")
+    p = made.program
+    click.echo(f"{path}: {p.collective} on {p.nranks} ranks for {target}, checked: {shape(p)}")
+
+
+@click.command("compile")
+@click.argument("file")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of its function; repeat."
+)
+@click.option("--topo", metavar="T", help="Choose between programs by their time there.")
+@click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
+@_compiling
+def compile_(
+    file: str,
+    settings: tuple[str, ...],
+    topo: str | None,
+    group: str | None,
+    out: str | None,
+    target: str,
+    off: tuple[str, ...],
+    explain: bool,
+) -> None:
+    """Compile an algorithm written by hand into an executor's file.
+
+    FILE is Python (it is executed) with a function algorithm() that returns a Script; see examples/.
+
+    \b
+    synth compile examples/ring.py -o ring.xml --set ranks=4
+    """
+    from emit.compiler.compile import compiled
+    from emit.compiler.script_file import load_script
+
+    script = load_script(file, settings)
+    draft = script.draft()
+    chosen = _target(target, script.like.collective)
+    where = _placed(topo, group, script.like)
+    made = compiled(draft, _compiled_for(chosen), price=_priced(where, script.like), off=off)
+    _written(made, draft.goal, chosen, file, out, explain, _nodes(where))
+
+
+@click.command("lower")
+@click.argument("file")
+@click.option(
+    "--protocol",
+    type=click.Choice(["auto", "Simple", "LL", "LL128"]),
+    default="auto",
+    help="Default: auto, by the size of the schedule.",
+)
+@_compiling
+def lower_(
+    file: str, protocol: str, out: str | None, target: str, off: tuple[str, ...], explain: bool
+) -> None:
+    """Lower a stored schedule (.synth) to an executor's file.
+
+    \b
+    synth lower out/schedules/NAME.synth -o NAME.xml --explain
+    """
+    from emit.compiler.compile import compiled
+    from emit.compiler.lower import drafted, priced
+    from emit.library.write import protocol_for, target_for
+    from synth.storage.schedule_file import load_schedule
+    from synth.timing.simulate import ScheduleError
+    from synth.verify.algorithm import Algorithm
+    from synth.verify.replay import Refused
+
+    stored = load_schedule(file)
+    problem, schedule = stored.expanded()
+    size = int(stored.schedule.size_bytes)
+    try:
+        algorithm = Algorithm(problem, schedule, str(stored.header["engine"]), size_bytes=size)
+    except (Refused, ScheduleError) as error:
+        raise InputError(f"{file}: the schedule is refused: {error}") from None
+    chosen = target_for(problem, target)
+    name = Path(file).stem[:63]
+    used = protocol_for(size) if protocol == "auto" else protocol
+    draft = drafted(algorithm, name, used)
+    price = priced(problem.topology, problem.ranks, size, size)
+    made = compiled(draft, _compiled_for(chosen), price=price, off=off)
+    where = problem.topology, list(problem.ranks)
+    _written(made, draft.goal, chosen, file, out, explain, _nodes(where))
+
+
+@click.command("optimize")
+@click.argument("file")
+@click.option("--topo", metavar="T", help="Never slower there. Default: all ranks joined by equal links.")
+@click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
+@_compiling
+def optimize(
+    file: str,
+    topo: str | None,
+    group: str | None,
+    out: str | None,
+    target: str,
+    off: tuple[str, ...],
+    explain: bool,
+) -> None:
+    """Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right.
+
+    \b
+    synth optimize a.xml -o b.xml --topo dgx-a100
+    """
+    from emit.compiler.optimize import optimized
+    from emit.library.index import goal_beside
+    from emit.msccl.write import verify_file
+
+    goal = goal_beside(Path(file))
+    verdict = verify_file(file, goal)
+    if verdict.program is None or verdict.status == "not readable":
+        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
+    if verdict.status != "right":
+        raise InputError(
+            f"{file}: is {verdict.status}, and an optimizer keeps what a program does: {verdict.lines[1]}"
+        )
+    program = verdict.program
+    chosen = _target(target, program.collective)
+    where = _placed(topo or f"full:{max(2, program.nranks)}", group, program)
+    made = optimized(program, goal, _compiled_for(chosen), price=_priced(where, program), off=off)
+    if out is None:
+        out = f"{Path(file).stem}-optimized{'.json' if chosen == _PLANS else '.xml'}"
+    _written(made, goal, chosen, file, out, explain, _nodes(where) if topo else None)

@@ -1,0 +1,155 @@
+"""The command `prove`: a stored schedule and its proof, checked again from the files alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from synth.bounds.witness import Witness
+    from synth.storage.proof import Proof
+    from synth.storage.schedule_file import Stored
+
+EQUAL = 1e-9  # relative: what another order of additions may lose
+
+
+class Wrong(ValueError):
+    """The schedule or its proof is refused; the message says which and why in one line."""
+
+
+@click.command("prove")
+@click.argument("file")
+@click.option("--proof", metavar="FILE", help="Default: NAME.proof.json beside NAME.synth.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def prove(file: str, proof: str | None, as_json: bool) -> None:
+    """Check a stored schedule and the proof of its gap again, from the files alone.
+
+    The schedule is replayed at its times, and the bound is worked out again from what the proof names.
+    Exit code 0 right and proved (or right and without a proof), 1 wrong, 2 not readable.
+
+    \b
+    synth prove out/schedules/NAME.synth
+    """
+    said: dict[str, Any] = {"file": file, "status": "right", "why": ""}
+    try:
+        lines = _check(file, proof, said)
+        code = 0
+    except Wrong as wrong:
+        said |= {"status": "wrong", "why": str(wrong)}
+        lines, code = [f"{_shown(file)}: wrong: {wrong}"], 1
+    except InputError as error:
+        if not as_json:
+            raise
+        said |= {"status": "not readable", "why": str(error)}
+        lines, code = [], 2
+    click.echo(json.dumps(said, ensure_ascii=False, indent=1) if as_json else "\n".join(lines))
+    raise SystemExit(code)
+
+
+def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
+    """Lines for the reader; `said` gets the same as plain values."""
+    from synth.present.statement import count, size_words, time_words
+    from synth.storage.proof import load_proof, proof_path, question
+    from synth.storage.schedule_file import load_schedule
+
+    stored = load_schedule(file)
+    beside = proof_path(file) if proof is None else Path(proof)
+    stated = load_proof(beside) if proof is not None or os.path.exists(beside) else None
+    problem, size, taken = stored.problem, stored.schedule.size_bytes, stored.claimed_us
+    sends = len(stored.schedule) * stored.copies
+    said |= {
+        **question(problem, size),
+        "as_named": stored.as_named,
+        "sends": sends,
+        "copies": stored.copies,
+        "time_us": taken,
+        "proof": None if stated is None else str(beside),
+        "bound_us": None,
+        "gap": None,
+        "witness": None,
+    }
+    _replay(stored)
+    ranks = count(len(problem.group), "rank")
+    figures = f"{_spaced(sends)} sends, {ranks}, {time_words(taken)} at {size_words(math.ceil(size))}"
+    lines = [f"{_shown(file)}: right ({figures})", _asked_words(stored)]
+    if stated is None:
+        return [*lines, f"no proof: there is no {_shown(beside)}"]
+    witness = _check_stated(stored, stated, beside, file)
+    said |= {"bound_us": stated.bound_us, "gap": stated.gap}
+    said["witness"] = {"kind": witness.kind, "text": witness.text}
+    text = witness.text if witness.kind in witness.text else f"{witness.kind}: {witness.text}"
+    optimal = ", optimal" if stated.gap <= 1 + EQUAL else ""
+    return [
+        *lines,
+        f"bound {time_words(stated.bound_us)} proved: {text}",
+        f"time / bound = {stated.gap:.3f}{optimal}",
+    ]
+
+
+def _shown(path: str | Path) -> str:
+    from synth.storage.columns import origin_of
+
+    return origin_of(path)
+
+
+def _spaced(number: int) -> str:
+    """`2 064 384`."""
+    return f"{number:,}".replace(",", " ")
+
+
+def _asked_words(stored: Stored) -> str:
+    """What the file answers: its own words are the question, so they belong beside the answer."""
+    problem = stored.problem
+    name = problem.collective.name
+    if not stored.as_named:
+        from synth.model.collective import NAMED
+
+        not_so = ", which is not what the name means" if name in NAMED else ""
+        name += f" as the file states it{not_so}"
+    words = f"{name} on {problem.topology.name}"
+    if len(problem.group) < problem.topology.nranks:
+        names = ",".join(map(str, problem.group[:16])) + ("…" if len(problem.group) > 16 else "")
+        words += f", group {names}"
+    if problem.relays:
+        words += f", {len(problem.relays)} relaying"
+    if stored.copies > 1:
+        words += f"; {_spaced(len(stored.schedule))} sends stored, each for {stored.copies} translated copies"
+    return words
+
+
+def _replay(stored: Stored) -> None:
+    from synth.symmetry.quotient_check import BadFold, check_fold
+    from synth.timing.simulate import time_us
+    from synth.verify.replay import Refused, replay
+
+    try:
+        if stored.problem.fold is not None:
+            check_fold(stored.problem)
+        replay(stored.problem, stored.schedule)
+    except (BadFold, Refused) as error:
+        raise Wrong(f"the schedule is refused: {error}") from None
+    taken = time_us(stored.problem, stored.schedule)
+    if not math.isclose(taken, stored.claimed_us, rel_tol=EQUAL):
+        raise Wrong(f"the schedule is refused: claims {stored.claimed_us!r} µs, it takes {taken!r}")
+
+
+def _check_stated(stored: Stored, stated: Proof, beside: Path, file: str) -> Witness:
+    from synth.storage.proof import ProofRefused, check_beside, check_proof, digest
+
+    try:
+        check_beside(stated, digest(file), stored.claimed_us)
+        # of a folded problem a proof may speak of the whole; the fold itself is checked with the schedule
+        problem = stored.asked if stated.question.get("fold") is None else stored.problem
+        bound_us, witness = check_proof(problem, stated, stored.schedule.size_bytes)
+        if bound_us > stored.claimed_us * (1 + EQUAL):
+            raise ProofRefused(f"proves {bound_us!r} µs for a schedule that takes {stored.claimed_us!r}")
+    except ProofRefused as error:
+        raise Wrong(f"the proof {_shown(beside)} is refused: {error}") from None
+    return witness

@@ -1,0 +1,54 @@
+"""The command `report`: one page about a schedule, a program, a library or a folder of them."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from topologies.errors import InputError
+
+_LONG = 300  # what is wrong stands in full on the page
+
+
+@click.command("report")
+@click.argument("path", metavar="FILE|DIR")
+@click.option("-o", "--out", default="report.html", metavar="FILE", help="The page. Default: report.html.")
+@click.option("--topo", metavar="T", help="Where programs (XML) run: shows predicted times instead of steps.")
+@click.option(
+    "--group", metavar="RANKS", help="With --topo: the rank of each of a program's ranks, as 0,2,4-7."
+)
+@click.option("--size", metavar="BYTES", help="With --topo: message size of the timeline. Default: 1M.")
+def report(path: str, out: str, topo: str | None, group: str | None, size: str | None) -> None:
+    """Draw the network, the timeline, the frontier and the proof on one self-contained page.
+
+    From a schedule (.synth), an MSCCL XML, a library's index.json, or a folder of these. Schedules are replayed,
+    proofs worked out again, programs checked. Exit code 0 all right, 1 something in it is wrong, 2 not readable.
+
+    \b
+    synth report out -o report.html
+    """
+    begun = time.monotonic()
+    from emit.report.page import report as made
+    from synth.model.pattern import parse_size
+    from synth.model.problem import parse_ranks
+    from synth.storage.columns import origin_of, replaced
+    from topologies.load import load
+
+    if not out:
+        raise InputError("--out: is empty; give the name of a file")
+    for option, value in (("group", group), ("size", size)):
+        if value is not None and topo is None:
+            raise InputError(f"--{option}: goes with --topo, which says where programs run")
+    topology = None if topo is None else load(topo)
+    ranks = None if group is None or topology is None else parse_ranks(group, "--group", topology.nranks)
+    page = made(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
+    data = page.html.encode()
+    with replaced(out) as file:
+        file.write(data)
+    what = f"{page.algorithms} algorithm{'' if page.algorithms == 1 else 's'}"
+    click.echo(f"{origin_of(out)}: {what}, {len(data) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
+    for name, why in page.wrong.items():
+        click.echo(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
+    if page.wrong:
+        raise SystemExit(1)

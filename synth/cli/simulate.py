@@ -1,0 +1,267 @@
+"""The command `simulate`: what anyone's MSCCL XML takes on a topology, by message size."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from emit.msccl.verdict import Verdict
+    from emit.program import Program
+    from emit.timing.predict import Predictor
+    from synth.model.problem import Problem
+    from topologies.topology import Topology
+
+DEFAULT_SIZES = "1K:1G:4x"
+_MOST_SIZES = 1000
+_MANY = 16  # ranks that are listed
+
+
+@click.command("simulate")
+@click.argument("file")
+@click.option(
+    "--topo", required=True, metavar="T", help="Machine, machine:N, family (torus:4x4) or FILE.toml."
+)
+@click.option(
+    "--group",
+    metavar="RANKS",
+    help="The topology's rank of each of the file's, as 0,2,4-7. Default: what the index beside it says, or 0, 1, …",
+)
+@click.option(
+    "--sizes",
+    default=DEFAULT_SIZES,
+    metavar="LOW:HIGH:Nx",
+    help=f"From LOW to HIGH, each N times the one before, or a list as 4K,1M. Default: {DEFAULT_SIZES}.",
+)
+@click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | None, as_json: bool) -> None:
+    """Predict the time of an MSCCL XML, ours or another's, on a topology.
+
+    The file is verified first. Exit code 0 right (or its name does not say what would be), 1 wrong or deadlock,
+    2 not readable or not for this topology.
+
+    \b
+    synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
+    """
+    from emit.library.index import goal_beside
+    from emit.msccl.write import verify_file
+    from synth.model.problem import parse_ranks
+    from topologies.load import load
+
+    if depth is not None and depth < 1:
+        raise InputError(f"--depth {depth}: must be 1 or more")
+    asked = parse_sweep(sizes)
+    topology = load(topo)
+    members = _indexed(file, topology) if group is None else parse_ranks(group, "--group", topology.nranks)
+    verdict = verify_file(file, goal_beside(Path(file)), depth)
+    if verdict.program is None:
+        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
+    status = "not judged" if verdict.status == "not readable" else verdict.status
+    cautions = [line for line in verdict.lines if line.startswith("caution: ")]
+    said: dict[str, Any] = {"file": file, "status": status, "why": _why(verdict), "cautions": cautions}
+    try:
+        said |= _priced(verdict.program, topology, members, asked, depth, verdict.status == "right")
+    except InputError as error:
+        # of a file that is right it is the topology or the group that is at fault
+        if verdict.exit_code != 1:
+            raise
+        said["untimed"] = str(error)
+    if as_json:
+        click.echo(json.dumps(said, ensure_ascii=False, indent=1))
+    else:
+        click.echo("\n".join(_lines(said)))
+    raise SystemExit(1 if verdict.exit_code == 1 else 0)
+
+
+def parse_sweep(text: str, what: str = "--sizes") -> list[int]:
+    """Bytes from `1K:1G:4x` (LOW:HIGH:FACTOR, the factor 2 if not said) or `4K,1M,64M`.
+
+    Raises InputError for anything else, LOW above HIGH, a factor below 2, or more than 1000 sizes.
+    """
+    from synth.model.pattern import parse_size
+    from topologies.text.fields import shown
+
+    parts = text.split(":")
+    if len(parts) == 1:
+        listed = [parse_size(part, what) for part in text.split(",")]
+        if len(listed) > _MOST_SIZES:
+            raise InputError(f"{what}: {len(listed)} sizes; give at most {_MOST_SIZES}")
+        return listed
+    if len(parts) > 3:
+        raise InputError(f"{what}: {shown(text)} is no range of sizes; write it as in {DEFAULT_SIZES}")
+    low, high = parse_size(parts[0], what), parse_size(parts[1], what)
+    if low > high:
+        raise InputError(f"{what}: {shown(text)} runs backwards; write the smaller size first")
+    times = parts[2].strip().removesuffix("x") if len(parts) == 3 else "2"
+    if not (times.isascii() and times.isdecimal() and len(times) < 10 and int(times) >= 2):
+        raise InputError(f"{what}: {shown(parts[2])} is no factor; write 2x or more, as in {DEFAULT_SIZES}")
+    found = [low]
+    while found[-1] * int(times) <= high:
+        found.append(found[-1] * int(times))
+    return found
+
+
+def _indexed(file: str, topology: Topology) -> tuple[int, ...] | None:
+    """The ranks that an index beside the file, or in the folder above, says it is for; a stranger's is no obstacle."""
+    from emit.library.index import load_index
+
+    where = Path(os.path.abspath(file))
+    for folder in (where.parent, where.parent.parent):
+        with suppress(InputError):
+            for entry in load_index(folder):
+                if Path(os.path.abspath(entry.path)) == where and entry.topology == topology.name:
+                    return entry.communicator
+    return None
+
+
+def _why(verdict: Verdict) -> str:
+    """One line: what was found, or else what the file is."""
+    if verdict.status == "right" or not verdict.findings:
+        return "; ".join(verdict.lines[:1])
+    first = verdict.findings[0]
+    more = len(verdict.findings) - 1
+    return f"{first.kind}: {first.message}" + (f" (and {more} more: synth verify)" if more else "")
+
+
+def _priced(
+    program: Program,
+    topology: Topology,
+    group: tuple[int, ...] | None,
+    sizes: list[int],
+    depth: int | None,
+    right: bool,
+) -> dict[str, Any]:
+    """What is asked, and a row for each size; how far from the bound only what is right is."""
+    from emit.timing.predict import Predictor, bus_factor
+    from synth.present.statement import OPTIMAL, alpha_words
+
+    predictor = Predictor(program, topology, group, depth)
+    problem = _problem(program, topology, predictor)
+    times = predictor.times_us(sizes)
+    bound = None
+    if problem is not None and right:
+        from synth.bounds.prove import prove
+
+        bound = prove(problem)
+    factor = bus_factor(program.collective, program.nranks)
+    rows = []
+    for size, time in zip(sizes, times.tolist(), strict=True):
+        row: dict[str, Any] = {
+            "bytes": size,
+            "time_us": time,
+            "algbw_gbs": size / time / 1e3 if time else None,
+            "busbw_gbs": size / time / 1e3 * factor if time and factor is not None else None,
+            "bound_us": None,
+            "gap": None,
+            "proof": "",
+            "served": size >= program.min_bytes and (not program.max_bytes or size <= program.max_bytes),
+        }
+        if bound is not None and time and bound.at(size)[0] > 0:
+            row["bound_us"], witness = bound.at(size)
+            row["gap"] = time / row["bound_us"]
+            optimal = row["gap"] <= OPTIMAL
+            row["gap"] = max(1.0, row["gap"]) if optimal else row["gap"]
+            row["proof"] = ("optimal: " if optimal else "") + witness.text
+        rows.append(row)
+    return {
+        "collective": program.collective,
+        "topology": topology.name,
+        "group": list(predictor.group),
+        "root": predictor.group[program.root] if problem is not None and _rooted(program) else None,
+        "protocol": program.protocol,
+        "fifo_depth": predictor.fifo_depth,
+        "steps": program.nsteps,
+        "threadblocks": sum(len(gpu.threadblocks) for gpu in program.gpus),
+        "channels": program.nchannels,
+        "min_bytes": program.min_bytes,
+        "max_bytes": program.max_bytes or None,
+        "summary": topology.summary,
+        "alpha": "" if problem is None else alpha_words(problem),
+        "sizes": rows,
+    }
+
+
+def _rooted(program: Program) -> bool:
+    from synth.model.collective import ROOTED
+
+    return program.collective in ROOTED
+
+
+def _problem(program: Program, topology: Topology, predictor: Predictor) -> Problem | None:
+    """What the file answers, where its name says it."""
+    from synth.model.collective import NAMED
+    from synth.model.problem import make_problem
+
+    if program.collective not in NAMED or program.nranks < 2:
+        return None
+    root = predictor.group[program.root] if _rooted(program) else None
+    return make_problem(topology, program.collective, predictor.group, root=root)
+
+
+def _lines(said: dict[str, Any]) -> list[str]:
+    from synth.present.statement import count, size_words
+
+    shown = said["file"] if said["file"].isprintable() else ascii(said["file"])
+    why = said["why"].removeprefix(f"{said['status']}: ")
+    lines = [f"{shown}: {said['status']}: {why}", *said["cautions"]]
+    if "untimed" in said:
+        return [*lines, f"no time: {said['untimed']}"]
+    lines.append(_heading(said))
+    parts = [said["protocol"], count(said["threadblocks"], "threadblock"), count(said["channels"], "channel")]
+    lines += [", ".join(parts), "", *_table(said["sizes"])]
+    if not all(row["served"] for row in said["sizes"]):
+        least, most = said["min_bytes"], said["max_bytes"]
+        upper = "" if most is None else f" to {size_words(most)}"
+        lines += ["", f"* beyond the sizes that the file is for: from {size_words(least)}{upper}"]
+    return lines
+
+
+def _heading(said: dict[str, Any]) -> str:
+    group = said["group"]
+    names = ",".join(map(str, group[:_MANY])) + (",…" if len(group) > _MANY else "")
+    who = (
+        f"ranks {names}" if len(group) <= _MANY or group != list(range(len(group))) else f"{len(group)} ranks"
+    )
+    root = "" if said["root"] is None else f", root {said['root']}"
+    about = ", ".join(word for word in (said["summary"], said["alpha"]) if word)
+    summary = f" ({about})" if about else ""
+    return f"{said['collective']} · {said['topology']} · {who}{root}{summary}"
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    from synth.present.statement import size_words, time_words
+
+    titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap", "proof")
+    table = [titles]
+    for row in rows:
+        table.append(
+            (
+                size_words(row["bytes"]) + ("" if row["served"] else " *"),
+                time_words(row["time_us"]),
+                _figure(row["algbw_gbs"]),
+                _figure(row["busbw_gbs"]),
+                "–" if row["bound_us"] is None else time_words(row["bound_us"]),
+                "–" if row["gap"] is None else f"{row['gap']:.3f}",
+                row["proof"],
+            )
+        )
+    widths = [max(len(line[i]) for line in table) for i in range(len(titles))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i in (0, len(titles) - 1) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in table
+    ]
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

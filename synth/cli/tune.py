@@ -1,0 +1,277 @@
+"""The commands that measure this machine: `tune` writes the table that chooses, `calibrate` a topology."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from itertools import groupby, product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from runtime.measure.tune import Measured
+    from runtime.torch.choice import Chooser
+    from topologies.topology import Topology
+
+_ranks = click.option(
+    "--ranks",
+    type=click.IntRange(2, 1024),
+    metavar="N",
+    help="Start so many processes here. Without it: a rank of a job that torchrun started.",
+)
+
+
+@click.command("tune")
+@click.option("--backend", type=click.Choice(["torch"]), default="torch", help="What is measured.")
+@click.option("--ops", default="all", metavar="NAMES", help="Collectives, with commas. Default: all.")
+@click.option(
+    "--sizes",
+    default="1K:64M",
+    metavar="FROM:TO",
+    help="Each four times the last; FROM:TO:FACTOR; or a list.",
+)
+@click.option("--types", default="float32", metavar="NAMES", help="torch's, with commas. Default: float32.")
+@click.option(
+    "--group", "groups", multiple=True, metavar="RANKS", help="A group; again for more. Default: all."
+)
+@click.option("--library", metavar="DIR", help="Measure its algorithms, too. Default: SYNTH_LIBRARY.")
+@click.option("--turns", type=click.IntRange(1), default=5, metavar="N", help="Measurements. Default: 5.")
+@_ranks
+@click.option("-o", "--out", default="table.json", metavar="FILE", help="The table. Default: table.json.")
+def tune(
+    backend: str,  # noqa: ARG001 - there is one
+    ops: str,
+    sizes: str,
+    types: str,
+    groups: tuple[str, ...],
+    library: str | None,
+    turns: int,
+    ranks: int | None,
+    out: str,
+) -> None:
+    """Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.
+
+    \b
+    synth tune --ranks 2 --ops allreduce --sizes 1K:64K
+    torchrun --nproc-per-node 8 -m synth.cli tune --library out
+    """
+    from runtime.measure.tune import asked_collectives, asked_sizes, asked_types, promising
+
+    _needs_torch()
+    if library is not None:
+        os.environ["SYNTH_LIBRARY"] = library
+    names, wanted, kinds = asked_collectives(ops), asked_sizes(sizes), asked_types(types)
+    _start_here(ranks, lambda count: _check_tune(groups, count, out))
+    from runtime.torch.bench import Case, everyones, groups_of, joined, measured
+    from runtime.torch.choice import Chooser
+
+    found: list[Measured] = []
+    with joined() as (me, world):
+        chooser = Chooser.of_environment()
+        try:
+            for members, group in groups_of(_check_tune(groups, world, out)):
+                if me not in members:
+                    continue
+                if me == 0:
+                    _unused(chooser, members)
+                for name, kind in product(names, kinds):
+                    smaller: list[Measured] = []
+                    for case in (Case(name, size, kind, ranks=members) for size in wanted):
+                        if not case.block:
+                            continue
+                        ways = chooser.ways(case.call)
+                        kept = promising(ways, smaller)
+                        smaller += (new := measured(case, kept, group, turns))
+                        found += new
+                        if me == 0:
+                            _tell(new, [way.algorithm for way in ways if way not in kept])
+            own, found = found, everyones(found)
+        except (KeyboardInterrupt, RuntimeError) as error:
+            if me == 0 and found:
+                _write_table(found, _not_there(out), "what was measured until then")
+            if isinstance(error, RuntimeError):
+                raise
+            os._exit(130)  # the others stand in the middle of a collective
+    if not found:
+        raise InputError(f"--sizes {sizes}: hold no element of every block; would be larger")
+    if me == 0:
+        for _, same in groupby(
+            (m for m in found if m not in own), key=lambda m: (m.group, m.kind, m.size_bytes)
+        ):
+            _tell(list(same), [])
+        _write_table(found, out, "")
+    if any(m.wrong for m in found):
+        raise SystemExit(1)
+
+
+def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, ...]]:
+    """The groups to measure, once nothing else is wrong."""
+    from runtime.torch.choice import Chooser
+    from synth.model.problem import parse_ranks
+
+    # torch numbers the ranks of a group in rising order
+    found = [tuple(sorted(parse_ranks(text, "--group", world))) for text in groups] or [tuple(range(world))]
+    for members in found:
+        if len(members) < 2:
+            raise InputError(f"--group {','.join(map(str, members))}: would be two ranks or more")
+    _can_be_written(out)
+    _ = Chooser.of_environment().said  # reads all that is named
+    return found
+
+
+def _can_be_written(out: str) -> None:
+    """Raises InputError now, not after minutes of measuring."""
+    folder = Path(out).parent
+    if not out or Path(out).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise InputError(f"-o {out!r}: cannot be written; would be a file in a folder that is there")
+
+
+def _not_there(out: str) -> str:
+    """A whole table is not replaced by part of one."""
+    return f"{out}.part" if Path(out).exists() else out
+
+
+def _unused(chooser: Chooser, members: Sequence[int]) -> None:
+    if chooser.entries and not any(entry.nranks == len(members) for entry in chooser.entries):
+        there = sorted({f"{entry.collective} of {entry.nranks} ranks" for entry in chooser.entries})
+        click.echo(f"# the library has nothing for {len(members)} ranks: {', '.join(there)}", err=True)
+
+
+def _tell(new: Sequence[Measured], left_out: Sequence[str | None]) -> None:
+    """What came out at one size, the fastest first."""
+    from runtime.measure.tune import GAIN, best
+
+    chosen, one = best(new), new[0]
+    click.echo(
+        f"{one.collective} of ranks {','.join(map(str, one.group))}, {one.size_bytes} bytes of {one.kind}"
+    )
+    listed = sorted(new, key=lambda m: m.time_us)
+    for m in listed:
+        note = "" if not m.wrong else f"  {m.wrong} elements wrong"
+        if m is chosen and m is not next(other for other in listed if not other.wrong):
+            note = f"  kept: ours gains less than {GAIN - 1:.0%}"
+        click.echo(f"  {'*' if m is chosen else ' '} {m.time_us:>12.1f} µs  {m.ran}{note}")
+    if left_out:
+        click.echo(f"    left out, falling back with every size: {', '.join(map(str, left_out))}")
+
+
+def _write_table(found: Sequence[Measured], out: str, note: str) -> None:
+    from runtime.measure.tune import table_text
+    from synth.storage.columns import replaced
+
+    text = table_text(found)
+    with replaced(out) as file:
+        file.write(text.encode())
+    click.echo(
+        f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it"
+    )
+
+
+@click.command("calibrate")
+@click.option("--backend", type=click.Choice(["torch"]), default="torch", help="What the messages go over.")
+@click.option(
+    "--topo", "spec", metavar="TOPOLOGY", help="How the ranks are wired. Default: every pair a link."
+)
+@_ranks
+@click.option("-o", "--out", default="measured.toml", metavar="FILE", help="Default: measured.toml.")
+def calibrate(
+    backend: str,  # noqa: ARG001 - there is one
+    spec: str | None,
+    ranks: int | None,
+    out: str,
+) -> None:
+    """Measure α and bandwidth of every link, and write the topology with these figures.
+
+    \b
+    synth calibrate --ranks 2 -o here.toml
+    torchrun --nproc-per-node 8 -m synth.cli calibrate --topo dgx1 -o here.toml
+    """
+    _needs_torch()
+    for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
+        os.environ.pop(name, None)
+    _start_here(ranks, lambda count: _wired(spec, count, out))
+    from runtime.measure.calibrate import calibrated, pairs, sharing
+    from runtime.torch.bench import joined
+    from runtime.torch.links import links, together
+    from synth.storage.columns import replaced
+    from topologies.topology import to_toml
+
+    with joined() as (me, world):
+        topology = _wired(spec, world, out)
+        asked = pairs(topology)
+
+        def tell(done: int) -> None:
+            if me == 0 and sys.stderr.isatty():
+                click.echo(f"\r{done} of {len(asked)} links", nl=done == len(asked), err=True)
+
+        found = links(asked, tell)
+        shared = {
+            name: together(held, min(found[pair].gbs for pair in held))
+            for name, held in sharing(topology).items()
+        }
+    if me:
+        return
+    made = replace(
+        calibrated(topology, found, shared, f"{topology.name}, measured over torch.distributed"),
+        name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
+    )
+    with replaced(out) as file:
+        file.write(to_toml(made).encode())
+    click.echo(f"{'link':>12}{'α (µs)':>12}{'(GB/s)':>12}")
+    for (a, b), link in found.items():
+        click.echo(f"{f'{a}→{b}':>12}{link.alpha_us:>12.1f}{link.gbs:>12.4g}")
+    for name, gbs in shared.items():
+        click.echo(f"{name:>12}{'–':>12}{gbs:>12.4g}")
+    click.echo(f"wrote {out}: links that are alike have their median")
+
+
+def _wired(spec: str | None, count: int, out: str) -> Topology:
+    """The topology to measure, once nothing else is wrong."""
+    from topologies.load import load
+
+    if Path(out).suffix != ".toml":
+        raise InputError(f"-o {out!r}: would end in .toml, as topologies do")
+    _can_be_written(out)
+    found = load(spec if spec is not None else f"full:{count}")
+    if found.nranks != count:
+        raise InputError(f"{count} ranks: topology {found.name} has {found.nranks}; would be as many")
+    return found
+
+
+def _name(stem: str) -> str:
+    """Of a measured topology: none that means another one already."""
+    from topologies.load import load
+
+    try:
+        load(stem)
+    except InputError:
+        return stem
+    return f"{stem}-measured"
+
+
+def _needs_torch() -> None:
+    if find_spec("torch") is None:
+        raise InputError("the torch back end needs PyTorch: pip install 'synth-collectives[torch]'")
+
+
+def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:
+    """Returns in a rank; else starts the ranks here, after `check`, and leaves with their exit code."""
+    from runtime.torch.local_ranks import of_a_job, started
+
+    if of_a_job():
+        if ranks is not None and os.environ["WORLD_SIZE"] not in ("", str(ranks)):
+            raise InputError(
+                f"--ranks {ranks}: this is a rank of a job of {os.environ['WORLD_SIZE']}; would be left out"
+            )
+        return
+    if ranks is None:
+        raise InputError("--ranks: would be how many processes to start here; or start this with torchrun")
+    check(ranks)
+    raise SystemExit(started(ranks, sys.argv[1:]))

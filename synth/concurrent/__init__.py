@@ -1,0 +1,1 @@
+"""Several process groups that share a network."""

@@ -1,0 +1,222 @@
+"""Several groups planned together on the links they share, and what that costs each of them.
+
+Three plans are always there: every group as it is best alone, all begun at once; the same one after another; and
+Direct. The engine's plans for the union of all groups come on top, so that the answer is never slower than any of
+these. All times are those of `synth.timing.simulate`; every plan is replayed as one schedule of the union, and where
+chunks may not leave their group that is checked too.
+
+`--objective fair` takes the plan with the smallest of the largest slowdowns (time together / time alone), among
+the same plans and others with their sends in another order (`synth.concurrent.fair_order`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synth.bounds.prove import Bound
+from synth.bounds.witness import Witness
+from synth.concurrent.isolated import Alone
+from synth.concurrent.planner import DIRECT, Candidate, Planner, Wish
+from synth.concurrent.union import Member, Together, together
+from synth.model.collective import Floats
+from synth.search.result import Progress
+from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+from topologies.faults.apply import alive, dead_ranks, hurt
+from topologies.load import load
+from topologies.topology import Topology
+
+__all__ = ["ENGINES", "OBJECTIVES", "Several", "plan"]
+
+OBJECTIVES = ("makespan", "fair")
+ENGINES = ("auto", "flow")
+_SEEDS = 2**31
+
+
+@dataclass(frozen=True, eq=False)
+class Several:
+    """The answer for several groups at once.
+
+    Attributes:
+        chosen: the plan.
+        objective: makespan or fair.
+        relay: the rule: none, all, or ranks.
+        alone: each group's best answer by itself, by the same rule.
+        bound: on the time of the union, sizes are the largest group's.
+        others: (makespan in µs, largest slowdown) of the best plan of every way of making one, by that way.
+        ended: "" or why the search stopped early ("budget", "interrupted").
+        seconds: that it took.
+    """
+
+    chosen: Candidate
+    objective: str
+    relay: str
+    alone: tuple[Alone, ...]
+    bound: Bound
+    others: dict[str, tuple[float, float]]
+    ended: str = ""
+    seconds: float = 0.0
+
+    @property
+    def asked(self) -> Together:
+        """The groups as one problem."""
+        return self.chosen.asked
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The union's, replayed."""
+        return self.chosen.algorithm
+
+    @property
+    def size_bytes(self) -> float:
+        """The union's message size: the largest group's."""
+        return self.asked.size_bytes
+
+    @property
+    def times_us(self) -> Floats:
+        """When each group is done when all begin together, shape (groups,)."""
+        return self.chosen.times_us
+
+    @property
+    def makespan_us(self) -> float:
+        """When the last group is done."""
+        return self.chosen.makespan_us
+
+    @cached_property
+    def alone_us(self) -> Floats:
+        """What each group takes by itself, shape (groups,)."""
+        return np.array([one.time_us for one in self.alone])
+
+    @cached_property
+    def alone_bound_us(self) -> Floats:
+        """A lower limit on what each group takes by itself, shape (groups,)."""
+        return np.array([one.bound_us for one in self.alone])
+
+    @property
+    def slowdowns(self) -> Floats:
+        """Time together / time alone, shape (groups,)."""
+        return self.times_us / self.alone_us
+
+    @cached_property
+    def decisive(self) -> tuple[float, Witness, int | None]:
+        """The bound on the makespan in µs, what proves it, and the group whose own it is (None: the union's)."""
+        bound_us, witness = self.bound.at(self.size_bytes)
+        group = int(np.argmax(self.alone_bound_us))
+        own = self.alone[group]
+        if own.bound_us > bound_us * (1 + 1e-9):
+            return own.bound_us, own.bound.at(own.size_bytes)[1], group
+        return bound_us, witness, None
+
+    @property
+    def bound_us(self) -> float:
+        """A lower limit on the makespan: the union's, or a group's own."""
+        return self.decisive[0]
+
+    @property
+    def gap(self) -> float:
+        """Makespan / bound."""
+        return self.makespan_us / self.bound_us
+
+    @property
+    def sum_us(self) -> float:
+        """What the groups take one after another, each alone."""
+        return float(self.alone_us.sum())
+
+    @property
+    def direct_us(self) -> float | None:
+        """What Direct takes for all groups at once; None where there is no Direct for these collectives."""
+        known = self.others.get(DIRECT)
+        return None if known is None else known[0]
+
+    def statement(self) -> dict[str, Any]:
+        """Everything, as `synth.present.concurrent.statement` documents it."""
+        from synth.present.concurrent import statement
+
+        return statement(self)
+
+    def table(self) -> str:
+        """What the command line prints."""
+        from synth.present.concurrent import table
+
+        return table(self)
+
+
+def plan(
+    topo: str | Path | Topology,
+    members: Sequence[Member],
+    *,
+    relays: Sequence[int] | str = "none",
+    without: Sequence[str] = (),
+    degrade: Sequence[str] = (),
+    objective: str = "makespan",
+    chunks: int | None = None,
+    engine: str = "auto",
+    budget: float = 30.0,
+    seed: int = 0,
+    workers: Workers | None = None,
+    progress: Progress | None = None,
+) -> Several:
+    """Plan several groups together.
+
+    Args:
+        topo: a machine, a family, a file, or a Topology.
+        members: the groups, each with a collective (one chunk a block) and a size of its own.
+        relays: who may forward chunks of a group beside its members: "none"; "all": every rank that lives; or
+            ranks, then these and the members of all groups.
+        without, degrade: dead and slow parts, as texts (see `topologies.faults.apply`).
+        objective: makespan: the end of the last group; fair: the largest slowdown of a group, then the makespan.
+        chunks: of every block; any when None.
+        engine: flow; or auto, which also tries what a vendor library would run.
+        budget: seconds.
+        seed: taken for likeness with other questions: these engines draw nothing at random.
+        workers: solver processes to use again.
+        progress: called with what is tried and the best so far.
+
+    Raises:
+        InputError: anything that cannot be, in one line.
+    """
+    for name, value, known in (("objective", objective, OBJECTIVES), ("engine", engine, ENGINES)):
+        if value not in known:
+            raise InputError(f"{name}: {value!r} is not known for several groups; it is {' or '.join(known)}")
+    if not 0 < budget < 1e7:
+        raise InputError(f"budget: {budget:g} s is not possible; it must be more than 0 seconds")
+    if not 0 <= seed < _SEEDS:
+        raise InputError(f"seed: {seed} is not possible; it must be in 0..{_SEEDS - 1}")
+    if chunks is not None and chunks < 1:
+        raise InputError(f"chunks: {chunks} is not possible; it must be 1 or more")
+    healthy = topo if isinstance(topo, Topology) else load(topo)
+    dead = dead_ranks(healthy, without)
+    for member in members:
+        alive(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")
+    if not isinstance(relays, str):
+        relays = alive(healthy, dead, relays, "relay")
+    topology = hurt(healthy, without, degrade)
+    asked = together(topology, members, relays, dead)
+    wish = Wish(relays, dead, objective, chunks, engine, budget)
+    if workers is not None:
+        return _answered(asked, wish, workers, progress)
+    with Workers() as own:
+        return _answered(asked, wish, own, progress)
+
+
+def _answered(asked: Together, wish: Wish, workers: Workers, progress: Progress | None) -> Several:
+    planner = Planner(asked, wish, workers, progress)
+    chosen = planner.run()
+    relay = wish.relays if isinstance(wish.relays, str) else ",".join(map(str, wish.relays)) or "none"
+    return Several(
+        chosen,
+        wish.objective,
+        relay,
+        tuple(planner.alone),
+        planner.bound,
+        planner.by_way(),
+        planner.ended,
+        planner.seconds,
+    )

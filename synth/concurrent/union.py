@@ -1,0 +1,363 @@
+"""Several groups at once, each with a collective and a size of its own, as one Problem on the links they share.
+
+The union's collective is over all ranks of all groups (its positions in order of first appearance; a rank may be
+in several groups) and has every group's chunks, one group's after the other's. Its message size is the largest
+group's: a chunk's fraction is its own times its group's size over that, so that all sizes go up and down together.
+
+Where nobody may relay, a group's chunks stay within the group: the table `allowed` says so, which a network of
+the union alone cannot. Where relays are allowed, every rank of the union may forward for every group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from synth.model.collective import MAX_ENTRIES, Bools, Collective, Floats, Ints, subdivided
+from synth.model.problem import Problem, check_ranks, make_problem
+from synth.model.process_groups import parse_groups
+from synth.model.schedule import Schedule, untimed
+from synth.verify.replay import Refused
+from topologies.errors import InputError
+from topologies.subnetwork import links_among, subnetwork
+from topologies.text.vertex_sets import format_set
+from topologies.topology import Topology
+
+__all__ = [
+    "Member", "Together", "alone", "check_inside", "merged", "parse_groups", "split", "times_by_group", "together",
+]  # fmt: skip
+
+_MAX_KINDS = 3  # collectives that the union's name still lists
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One of the groups.
+
+    Attributes:
+        ranks: of the topology, in order.
+        collective: over positions 0..len(ranks)-1.
+        size_bytes: its message size.
+        name: what messages call it; its ranks when empty.
+    """
+
+    ranks: tuple[int, ...]
+    collective: Collective
+    size_bytes: float
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """The name, or the ranks in short."""
+        if self.name:
+            return self.name
+        ranks = format_set(self.ranks, max(self.ranks) + 1, ())
+        return ranks if len(ranks) <= 40 else f"{self.ranks[0]},{self.ranks[1]},… ({len(self.ranks)} ranks)"
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """All groups as one problem, and which part of it is whose.
+
+    Attributes:
+        problem: of the union.
+        members: the groups in the order given.
+        positions: of each group, the union's position (= local rank) of each of its ranks.
+        first_chunk: int, shape (groups + 1,): group g has the union's chunks first_chunk[g]..first_chunk[g+1]-1,
+            in the order of its own.
+        group_of_chunk: int, shape (nchunks,).
+        allowed: bool, shape (groups, nranks of the problem's network): where a group's chunks may be.
+    """
+
+    problem: Problem
+    members: tuple[Member, ...]
+    positions: tuple[Ints, ...]
+    first_chunk: Ints
+    group_of_chunk: Ints
+    allowed: Bools
+
+    @cached_property
+    def size_bytes(self) -> float:
+        """The union's message size: the largest group's."""
+        return max(float(m.size_bytes) for m in self.members)
+
+    def member_bytes(self, group: int, size_bytes: float) -> float:
+        """A group's message size when the union's is `size_bytes`."""
+        return size_bytes * (float(self.members[group].size_bytes) / self.size_bytes)
+
+    def with_chunks(self, chunks: int) -> Together:
+        """The same with every chunk of every group cut into equal parts."""
+        cut = {id(m.collective): m.collective for m in self.members}  # many groups have one collective
+        cut = {key: subdivided(whole, chunks) for key, whole in cut.items()}
+        return replace(
+            self,
+            problem=self.problem.with_chunks(chunks),
+            members=tuple(replace(m, collective=cut[id(m.collective)]) for m in self.members),
+            first_chunk=self.first_chunk * chunks,
+            group_of_chunk=np.repeat(self.group_of_chunk, chunks),
+        )
+
+
+def together(
+    topology: Topology,
+    members: Sequence[Member],
+    relays: Sequence[int] | str = "none",
+    dead: Sequence[int] = (),
+) -> Together:
+    """State all groups as one problem.
+
+    Args:
+        topology: the machine or cluster.
+        members: the groups.
+        relays: "none" or no ranks: chunks stay within their group. "all": every rank may forward for every group.
+            Ranks: these and the ranks of all groups may; ranks that are in a group anyway may be among them.
+        dead: ranks that are no relays for "all".
+
+    Raises:
+        InputError: no groups, ranks that do not exist or are twice in one group, a collective for another number
+            of ranks, a size that is none, too much for the memory, or chunks that cannot get to where they are
+            wanted.
+    """
+    _check_members(topology, members)
+    place: dict[int, int] = {}
+    for member in members:
+        for rank in member.ranks:
+            place.setdefault(int(rank), len(place))
+    positions = tuple(np.array([place[int(r)] for r in m.ranks], dtype=np.int64) for m in members)
+    collective, first_chunk = _union(members, positions, len(place))
+    if isinstance(relays, str):
+        if relays not in ("none", "all"):
+            raise InputError(f"relay: {relays!r} is not known; it is none, all or ranks")
+        lost = {*place, *dead}
+        outsiders = [r for r in range(topology.nranks) if r not in lost] if relays == "all" else []
+        inside = relays == "none"
+    else:
+        outsiders = [int(r) for r in relays if int(r) not in place]
+        inside = not len(relays)
+    problem = make_problem(topology, collective, tuple(place), outsiders)
+    allowed = np.ones((len(members), problem.nranks), dtype=bool)
+    if inside:
+        allowed[:] = False
+        for group, own in enumerate(positions):
+            allowed[group, own] = True
+    group_of_chunk = np.repeat(np.arange(len(members)), np.diff(first_chunk))
+    made = Together(problem, tuple(members), positions, first_chunk, group_of_chunk, allowed)
+    if inside:
+        _check_joined(made)
+    return made
+
+
+def _check_members(topology: Topology, members: Sequence[Member]) -> None:
+    if not members:
+        raise InputError("groups: there is none; give at least one")
+    rows = 0
+    for member in members:
+        k = member.collective.nranks
+        if len(member.ranks) < 2:
+            raise InputError(f"groups: a group has {len(member.ranks)} rank; a collective needs at least 2")
+        check_ranks(member.ranks, f"group {member.label}", topology.nranks)
+        if len(member.ranks) != k:
+            raise InputError(
+                f"group {member.label}: has {len(member.ranks)} ranks, but {member.collective.name} is stated for {k}"
+            )
+        if not 0 < member.size_bytes < math.inf:
+            raise InputError(
+                f"group {member.label}: {member.size_bytes} is no message size; give bytes, above 0"
+            )
+        rows += max(len(member.collective.pre), len(member.collective.post))
+    if rows > MAX_ENTRIES:
+        raise InputError(
+            f"groups: {len(members)} groups have more entries (rank, chunk) together than are held in memory,"
+            f" {rows} of {MAX_ENTRIES}; use fewer chunks or groups"
+        )
+
+
+def _union(members: Sequence[Member], positions: Sequence[Ints], nranks: int) -> tuple[Collective, Ints]:
+    """The collective of all, and the first chunk of each group (one entry more than groups)."""
+    parts = [m.collective for m in members]
+    first = np.zeros(len(parts) + 1, dtype=np.int64)
+    np.cumsum([part.nchunks for part in parts], out=first[1:])
+    largest = max(float(m.size_bytes) for m in members)
+    pre, in_index = _tables([(p.pre, p.in_index) for p in parts], positions, first, nranks)
+    post, out_index = _tables([(p.post, p.out_index) for p in parts], positions, first, nranks)
+    names = Counter(part.name for part in parts)
+    name = parts[0].name
+    if len(parts) > 1:
+        name = "-".join(f"{word}-x{many}" if many > 1 else word for word, many in names.items())
+        name = name if len(names) <= _MAX_KINDS else "together"
+    union = Collective(
+        name=name,
+        nranks=nranks,
+        chunks=math.gcd(*(part.chunks for part in parts)),
+        nchunks=int(first[-1]),
+        reduces=np.concatenate([part.reduces for part in parts]),
+        fraction=np.concatenate([m.collective.fraction * (float(m.size_bytes) / largest) for m in members]),
+        pre=pre,
+        post=post,
+        in_index=in_index,
+        out_index=out_index,
+        root=parts[0].root if len(parts) == 1 else 0,
+    )
+    return union, first
+
+
+def _tables(
+    tables: Sequence[tuple[Ints, Ints]], positions: Sequence[Ints], first: Ints, nranks: int
+) -> tuple[Ints, Ints]:
+    """Rows (rank, chunk) of all groups and their places; on a rank in several groups, one after the other."""
+    used = np.zeros(nranks, dtype=np.int64)
+    ranks, chunks, places = [], [], []
+    for (rows, index), own, start in zip(tables, positions, first.tolist(), strict=False):
+        width = np.zeros(len(own), dtype=np.int64)
+        np.maximum.at(width, rows[:, 0], index + 1)
+        ranks.append(own[rows[:, 0]])
+        chunks.append(rows[:, 1] + start)
+        places.append(index + used[ranks[-1]])
+        used[own] += width
+    rank, chunk, at = np.concatenate(ranks), np.concatenate(chunks), np.concatenate(places)
+    key = rank * int(first[-1]) + chunk
+    if not (key[1:] > key[:-1]).all():
+        order = np.argsort(key, kind="stable")
+        rank, chunk, at = rank[order], chunk[order], at[order]
+    return np.column_stack([rank, chunk]), at
+
+
+def _check_joined(asked: Together) -> None:
+    """Every group on its own must be able to do what it has to."""
+    net = asked.problem.network
+    sizes = np.array([len(own) for own in asked.positions])
+    offset = np.cumsum(sizes) - sizes
+    ends = [links_among(net, own)[1:] for own in asked.positions]
+    src = np.concatenate([s + at for (s, _), at in zip(ends, offset.tolist(), strict=True)])
+    dst = np.concatenate([d + at for (_, d), at in zip(ends, offset.tolist(), strict=True)])
+    joined = np.ones(len(sizes), dtype=bool)
+    # all groups side by side: what each one's first rank reaches, and what reaches that
+    for tail, head in ((src, dst), (dst, src)):
+        found = np.zeros(int(sizes.sum()), dtype=bool)
+        found[offset] = True
+        count = 0
+        while int(found.sum()) > count:
+            count = int(found.sum())
+            found[head[found[tail]]] = True
+        joined &= np.logical_and.reduceat(found, offset)
+    for group in np.flatnonzero(~joined).tolist():
+        member = asked.members[group]
+        try:
+            make_problem(asked.problem.topology, member.collective, member.ranks)
+        except InputError as error:
+            raise InputError(str(error).replace("group:", f"group {member.label}:", 1)) from None
+
+
+def _chosen(asked: Together, group: int, others: Ints) -> Ints:
+    """Local ranks of the union: the group's in their order, then others by their number in the topology."""
+    return np.concatenate([asked.positions[group], others[np.argsort(asked.problem.network.ranks[others])]])
+
+
+def _helpers(asked: Together, group: int) -> Ints:
+    """Local ranks outside the group at which its chunks may be."""
+    may = asked.allowed[group].copy()
+    may[asked.positions[group]] = False
+    return np.flatnonzero(may)
+
+
+def _own_problem(asked: Together, group: int, others: Ints) -> tuple[Problem, Ints]:
+    """A group's problem with other local ranks of the union as relays, and its links' numbers in the union."""
+    net, links = subnetwork(asked.problem.network, _chosen(asked, group, others))
+    collective = asked.members[group].collective
+    ranks = tuple(net.ranks.tolist())
+    k = collective.nranks
+    return Problem(asked.problem.topology, collective, ranks[:k], ranks[k:], net), links
+
+
+def alone(asked: Together, groups: Sequence[int] | None = None) -> list[Problem]:
+    """Each group's problem (or those of some groups) by itself, all other ranks idle, by the same rule for relays."""
+    chosen = range(len(asked.members)) if groups is None else groups
+    return [_own_problem(asked, group, _helpers(asked, group))[0] for group in chosen]
+
+
+def merged(asked: Together, schedules: Sequence[Schedule]) -> Schedule:
+    """The union's schedule of the groups' own, each for its problem of `alone`: all begin at once.
+
+    Each group's order stays; the groups' sends are mixed by their times where all schedules are timed, else by
+    their steps. Times are to be set anew.
+    """
+    columns: list[tuple[Ints, Ints, Ints, Bools, Floats]] = []
+    clocked = all(part.size_bytes > 0 for part in schedules)
+    for group, part in enumerate(schedules):
+        chosen = _chosen(asked, group, _helpers(asked, group))
+        links = links_among(asked.problem.network, chosen)[0]
+        when = np.maximum.accumulate(part.start_us if clocked else part.step.astype(np.float64))
+        columns.append(
+            (part.chunk + asked.first_chunk[group], links[part.link], part.step, part.reduces, when)
+        )
+    chunk, link, step, reduces, when = (np.concatenate(column) for column in zip(*columns, strict=True))
+    order = np.argsort(when, kind="stable")
+    return untimed(chunk[order], link[order], step[order], reduces[order])
+
+
+def check_inside(asked: Together, schedule: Schedule) -> None:
+    """Raises `verify.Refused` where a chunk goes to a rank at which its group's may not be."""
+    net = asked.problem.network
+    group = asked.group_of_chunk[schedule.chunk]
+    src, dst = net.src[schedule.link], net.dst[schedule.link]
+    stray = ~(asked.allowed[group, src] & asked.allowed[group, dst])
+    if stray.any():
+        row = int(np.argmax(stray))
+        at = int(dst[row] if asked.allowed[group[row], src[row]] else src[row])
+        raise Refused(
+            f"send {row}: chunk {schedule.chunk[row]} of group {asked.members[int(group[row])].label} is at rank"
+            f" {asked.problem.ranks[at]}, which is not in that group and may not relay"
+        )
+
+
+def split(asked: Together, schedule: Schedule) -> list[tuple[Problem, Schedule]]:
+    """Each group's sends as a schedule of its own problem, whose relays are the other ranks that they touch.
+
+    Order and steps stay. So do times: a schedule that is timed in the union is a right one of each group alone,
+    only that it waits for the others; `simulate.timed` gives it without.
+
+    Raises:
+        verify.Refused: a chunk at a rank at which its group's may not be.
+    """
+    check_inside(asked, schedule)
+    net = asked.problem.network
+    group_of_send = asked.group_of_chunk[schedule.chunk]
+    order = np.argsort(group_of_send, kind="stable")
+    cuts = np.searchsorted(group_of_send[order], np.arange(len(asked.members) + 1))
+    parts = []
+    for group in range(len(asked.members)):
+        own = schedule.take(order[cuts[group] : cuts[group + 1]])
+        touched = np.zeros(net.nranks, dtype=bool)
+        touched[net.src[own.link]] = True
+        touched[net.dst[own.link]] = True
+        touched[asked.positions[group]] = False
+        problem, links = _own_problem(asked, group, np.flatnonzero(touched))
+        by_number = np.argsort(links)
+        parts.append(
+            (
+                problem,
+                replace(
+                    own,
+                    chunk=own.chunk - asked.first_chunk[group],
+                    link=by_number[np.searchsorted(links[by_number], own.link)],
+                    size_bytes=asked.member_bytes(group, schedule.size_bytes),
+                ),
+            )
+        )
+    return parts
+
+
+def times_by_group(asked: Together, schedule: Schedule) -> Floats:
+    """When the last of each group's sends has arrived, in µs, of a timed schedule; shape (groups,).
+
+    The latest of them is `simulate.time_us`.
+    """
+    times = np.zeros(len(asked.members))
+    arrival = schedule.end_us + asked.problem.network.alpha_us[schedule.link]
+    np.maximum.at(times, asked.group_of_chunk[schedule.chunk], arrival)
+    return times

@@ -1,0 +1,1 @@
+"""Routing under congestion prices, then scheduling, for any size."""

@@ -1,0 +1,252 @@
+"""Routing first, then scheduling, for problems of any size: the engine for thousands of devices.
+
+Every chunk gets a way, a tree to its goals, or a tree from its contributors and one to its goals (`routes`); the order
+of the sends comes afterwards (`listing`) and costs little. A sum is a tree read backwards, so a chunk may be spread
+while others are still being added up. What nearly everybody wants is also grown in time (`growth`), and the better
+of the two is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.engines.flow.csr_network import wires
+from synth.engines.flow.list_scheduling import listed, urgencies
+from synth.engines.flow.routes import Plan, Router, reversed_wires, running
+from synth.engines.flow.time_expanded_matching import grow
+from synth.engines.flow.trees import row_parents
+from synth.model.allowed import Allowed
+from synth.model.collective import Floats, Ints
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule, untimed
+from synth.phases.transforms import reversible
+
+# how far apart in time the parts of a message are asked for, in parts of the whole time
+_SPREADS = (0.25, 1.0, 0.0)
+_SWINGS = 3  # backward and forward passes of an order of sends
+
+
+class Sends:
+    """A plan's sends, and what waits for what; `ordered` finds good orders for them.
+
+    Rows stand path by path, so that what follows each other lies together.
+    """
+
+    def __init__(self, router: Router, plan: Plan) -> None:
+        self.router, self.plan = router, plan
+        if router.single and not len(plan.gather):
+            self._state_paths()
+        else:
+            self._state_trees()
+        self.lane = router.net.lane[self.link]
+        self.hold_us = router.work[self.chunk] / router.net.bandwidth_gbs[self.lane]
+        self.lasts_us = self.hold_us + router.net.alpha_us[self.lane]
+
+    def _state_paths(self) -> None:
+        """One holder and one goal a chunk: every row but a path's last is waited for by the next."""
+        ptr = self.plan.spread_ptr
+        length = np.diff(ptr)
+        # long ways first: what is under way at one time then lies together in memory, too
+        order = self.router.order[np.argsort(-length[self.router.order], kind="stable")]
+        length = length[order]
+        self.gathers = 0
+        self.chunk = np.repeat(order, length)
+        self.step = _within(length)
+        self.link = self.plan.spread[ptr[self.chunk] + self.step]
+        inner = np.ones(len(self.link), dtype=bool)
+        inner[np.cumsum(length)[length > 0] - 1] = False
+        self.before = np.flatnonzero(inner)
+        self.after = self.before + 1
+
+    def _state_trees(self) -> None:
+        router, plan = self.router, self.plan
+        collective, net = router.problem.collective, router.net
+        # gathering is a tree read backwards: what is nearest to the owner goes last
+        up, up_depth = row_parents(router.back, plan.gather_ptr, plan.gather)
+        down, down_depth = row_parents(net, plan.spread_ptr, plan.spread)
+        chunks = np.arange(collective.nchunks)
+        gather_chunk = np.repeat(chunks, np.diff(plan.gather_ptr))
+        spread_chunk = np.repeat(chunks, np.diff(plan.spread_ptr))
+        self.gathers = len(gather_chunk)
+        deepest = np.zeros(collective.nchunks, dtype=np.int64)
+        np.maximum.at(deepest, gather_chunk, up_depth + 1)
+        self.link = np.concatenate([plan.gather, plan.spread])
+        self.chunk = np.concatenate([gather_chunk, spread_chunk])
+        self.step = np.concatenate([deepest[gather_chunk] - 1 - up_depth, deepest[spread_chunk] + down_depth])
+        child = np.flatnonzero(up >= 0)
+        before, after = [child], [up[child]]
+        if self.gathers:
+            # what leaves the owner waits for all that comes to it
+            root = np.flatnonzero(up < 0)
+            leaving = np.flatnonzero((down < 0) & collective.reduces[spread_chunk])
+            ptr = np.searchsorted(gather_chunk[root], np.arange(collective.nchunks + 1))
+            many = np.diff(ptr)[spread_chunk[leaving]]
+            waits = np.repeat(leaving, many)
+            before.append(root[ptr[spread_chunk[waits]] + _within(many)])
+            after.append(waits + self.gathers)
+        child = np.flatnonzero(down >= 0)
+        self.before = np.concatenate([*before, down[child] + self.gathers])
+        self.after = np.concatenate([*after, child + self.gathers])
+
+    def ordered(
+        self, enough_us: float, most: int = 10**9, deadline: float = np.inf
+    ) -> tuple[float, Schedule]:
+        """(µs, the sends in the order of the best list schedule found); `most` schedules are made at most.
+
+        The rule is the least slack: what has the longest chain of sends behind it, and belongs to the part of the
+        message that is asked for first, goes first. Then each order is swung: backwards with the last first,
+        forwards again (Li and Willis, 1992).
+        """
+        chain = urgencies(self.lasts_us, self.before, self.after, self.step)
+        part = self._part()
+        best, found = np.inf, np.zeros(0, dtype=np.int64)
+        made = 0
+        # parts asked for one after another: links stay in use by all pairs, sums are spread while others are gathered
+        for spread in _SPREADS if part.any() else (0.0,):
+            urgency = chain - spread * self.plan.busiest_us * part
+            for swing in range(_SWINGS + 1):
+                rows, start = self._listed(urgency, self.before, self.after)
+                took = float((start + self.lasts_us[rows]).max(initial=0.0))
+                made += 1 + (swing > 0)
+                better = took < best * (1 - 1e-12)
+                if better:
+                    best, found = took, rows
+                over = best <= enough_us or made >= most or time.monotonic() >= deadline
+                if over or swing == _SWINGS or (swing > 1 and not better):
+                    break
+                end = np.empty(len(rows))
+                end[rows] = start + self.hold_us[rows]
+                rows, start = self._listed(end, self.after, self.before)
+                urgency = np.empty(len(rows))
+                urgency[rows] = start + self.hold_us[rows]
+            if over:
+                break
+        rows = found
+        return best, untimed(self.chunk[rows], self.link[rows], self.step[rows], rows < self.gathers)
+
+    def _listed(self, urgency: Floats, before: Ints, after: Ints) -> tuple[Ints, Floats]:
+        return listed(self.router.net, self.lane, self.hold_us, urgency, before, after)
+
+    def _part(self) -> Floats:
+        """Which part of its block, or of its owner's share, a row's chunk is: 0 for the first, towards 1."""
+        collective = self.router.problem.collective
+        block = collective.chunks
+        if collective.name == "allreduce" and block > collective.nranks:
+            block //= collective.nranks
+        return (self.chunk % block) / block
+
+
+def growable(problem: Problem) -> bool:
+    """Whether nearly everybody wants every chunk, or adds to it, so that growing it in time is worth a try."""
+    collective = problem.collective
+    if collective.reducing and not reversible(collective):
+        return False
+    wanted = len(collective.pre if collective.reducing else collective.post) / max(1, collective.nchunks)
+    return wanted > 0.5 * problem.nranks and collective.nchunks * problem.nranks <= 400_000_000
+
+
+def grown(problem: Problem, size_bytes: float) -> Answer | None:
+    """A schedule grown in time; None where some goal is reached only through ranks that want nothing.
+
+    A sum that one rank wants is grown from there over the links the other way round, and read backwards.
+    """
+    collective = problem.collective
+    back = collective.reducing
+    net = wires(problem.network)
+    over = reversed_wires(net) if back else net
+    first, last = (collective.post, collective.pre) if back else (collective.pre, collective.post)
+    wanted = np.zeros((collective.nchunks, problem.nranks), dtype=bool)
+    wanted[last[:, 1], last[:, 0]] = True
+    wanted[first[:, 1], first[:, 0]] = False
+    total = int(wanted.sum())
+    work = collective.chunk_bytes(size_bytes) * 1e-3
+    eps = float(work.min()) / float(net.bandwidth_gbs.max()) * 1e-9
+    chunk, link, start = grow(over, wanted, *(collective.goals if back else collective.holders), work, 0, eps)
+    if len(chunk) < total:
+        return None
+    order = np.argsort(chunk, kind="stable")
+    ptr = running(np.bincount(chunk, minlength=collective.nchunks))
+    _, depth = row_parents(over, ptr, link[order])
+    step = np.empty(len(chunk), dtype=np.int64)
+    step[order] = depth
+    lane = net.lane[link]
+    end = start + work[chunk] / net.bandwidth_gbs[lane] + net.alpha_us[lane]
+    if back:
+        rows = np.argsort(-end, kind="stable")
+        chunk, link, step = chunk[rows], link[rows], step.max(initial=0) - step[rows]
+    uses = np.diff(problem.network.uses_ptr)[link]
+    used = problem.network.uses_idx[np.repeat(problem.network.uses_ptr[link], uses) + _within(uses)]
+    load = np.bincount(used, np.repeat(work[chunk], uses), len(net.capacity_gbs)) / net.capacity_gbs
+    schedule = untimed(chunk, link, step, np.full(len(chunk), back))
+    return Answer(float(end.max(initial=0.0)), schedule, load)
+
+
+def _within(counts: Ints) -> Ints:
+    """0, 1, … for each of `counts` groups."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A schedule, its time, and how long it keeps each resource busy (for bounds)."""
+
+    took_us: float
+    schedule: Schedule
+    load_us: Floats
+
+
+def best_of(
+    problem: Problem,
+    size_bytes: float,
+    *,
+    allowed: Allowed | None = None,
+    depth: float = 0.5,
+    passes: int = 4,
+    orders: int = 8,
+    enough_us: float = 0.0,
+    likely_us: float = 0.0,
+    latency_us: float = 0.0,
+    narrow: bool = True,
+    bias: float = 0.05,
+    deadline: float = np.inf,
+) -> Answer:
+    """The best schedule of a few passes, for messages of `size_bytes`.
+
+    Args:
+        passes: how often all chunks are routed. orders: list schedules made at most for the best routes.
+        enough_us: a time that need not be improved (a bound, or a little above it).
+        depth, likely_us, latency_us, narrow, bias: see `Router`.
+        deadline: by time.monotonic(): what is at hand by then is the answer.
+
+    Raises:
+        InputError: a chunk that cannot get to where it is wanted over the ranks that may hold it.
+    """
+    best: Answer | None = None
+    if allowed is None and growable(problem):
+        best = grown(problem, size_bytes)
+        if best is not None and best.took_us <= enough_us:
+            return best
+    router = Router(
+        problem,
+        size_bytes,
+        allowed=allowed,
+        depth=depth,
+        likely_us=likely_us,
+        latency_us=latency_us,
+        narrow=narrow,
+        bias=bias,
+    )
+    plan = router.improve()
+    level = max(likely_us, enough_us - latency_us) * 1.002
+    for _ in range(passes - 1):
+        if plan.busiest_us <= level or time.monotonic() >= deadline:
+            break
+        plan = router.improve()
+    if best is None or plan.busiest_us < best.took_us:
+        took, schedule = Sends(router, plan).ordered(enough_us, orders, deadline)
+        if best is None or took < best.took_us * (1 - 1e-9):
+            best = Answer(took, schedule, plan.load_us)
+    return best

@@ -1,0 +1,1 @@
+"""Constructive search for problems of a few ranks."""

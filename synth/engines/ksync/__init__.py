@@ -1,0 +1,1 @@
+"""Exact search in the k-synchronous model (SCCL)."""

@@ -1,0 +1,129 @@
+"""Order within a step: which of the sends that share a port go first.
+
+A step's sends through a switch are the edges of a bipartite graph between ports out and ports in; served in an
+unlucky order they leave ports idle. By König's theorem as many slots as the busiest port has sends are enough.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+
+
+def slotted(problem: Problem, schedule: Schedule) -> Schedule:
+    """The same sends, those of a step in an order in which no port waits that need not."""
+    slot = np.zeros(len(schedule), dtype=np.int64)
+    order = np.argsort(schedule.step, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(schedule.step[order])) + 1):
+        if len(rows):
+            slot[rows] = _slots(_ports(problem, schedule, rows))
+    return schedule.take(np.lexsort((np.arange(len(schedule)), slot, schedule.step)))
+
+
+def _ports(problem: Problem, schedule: Schedule, rows: np.ndarray) -> list[list[int]]:
+    """For every send of a step the resources that it shares with other sends, those alike taken as one."""
+    net = problem.network
+    users: dict[int, list[int]] = {}
+    for i, link in enumerate(schedule.link[rows].tolist()):
+        for r in net.uses(link).tolist():
+            users.setdefault(r, []).append(i)
+    distinct = sorted({tuple(u) for u in users.values() if len(u) > 1}, key=lambda u: (-len(u), u))
+    ports: list[list[int]] = [[] for _ in rows]
+    for port, sends in enumerate(distinct):
+        for i in sends:
+            ports[i].append(port)
+    return ports
+
+
+def _sides(ports: list[list[int]]) -> dict[int, int] | None:
+    """A two-colouring of the ports in which every send joins two colours, if there is one."""
+    joined: dict[int, list[int]] = {}
+    for pair in ports:
+        if len(pair) > 2:
+            return None
+        for p in pair:
+            joined.setdefault(p, []).extend(q for q in pair if q != p)
+    side: dict[int, int] = {}
+    for start in sorted(joined):
+        if start in side:
+            continue
+        side[start] = 0
+        stack = [start]
+        while stack:
+            p = stack.pop()
+            for q in joined[p]:
+                if q not in side:
+                    side[q] = 1 - side[p]
+                    stack.append(q)
+                elif side[q] == side[p]:
+                    return None
+    return side
+
+
+def _slots(ports: list[list[int]]) -> list[int]:
+    return _coloured(ports) if _sides(ports) is not None else _first_free(ports)
+
+
+def _first_free(ports: list[list[int]]) -> list[int]:
+    """The first slot that is free at all ports of a send; sends at busy ports choose first."""
+    load: dict[int, int] = {}
+    for pair in ports:
+        for p in pair:
+            load[p] = load.get(p, 0) + 1
+    taken: dict[int, set[int]] = {p: set() for p in load}
+    slots = [0] * len(ports)
+    for i in sorted(range(len(ports)), key=lambda i: (-max((load[p] for p in ports[i]), default=0), i)):
+        slot = 0
+        while any(slot in taken[p] for p in ports[i]):
+            slot += 1
+        for p in ports[i]:
+            taken[p].add(slot)
+        slots[i] = slot
+    return slots
+
+
+def _coloured(ports: list[list[int]]) -> list[int]:
+    """Edge colouring of a bipartite multigraph with as many colours as its largest degree (alternating paths)."""
+    at: dict[int, dict[int, int]] = {}  # port → slot → send
+    slots = [-1] * len(ports)
+
+    def free(port: int) -> int:
+        taken = at.setdefault(port, {})
+        slot = 0
+        while slot in taken:
+            slot += 1
+        return slot
+
+    for i, pair in enumerate(ports):
+        if not pair:
+            slots[i] = 0
+            continue
+        first, last = pair[0], pair[-1]
+        a, b = free(first), free(last)
+        if a != b:
+            # from `last` along sends that have a, b, a, … in turn; swapped, a is free at both ends
+            way, port, slot = [], last, a
+            while slot in at[port]:
+                send = at[port][slot]
+                way.append((send, slot))
+                port = _other(ports[send], port)
+                if port < 0:
+                    break
+                slot = b if slot == a else a
+            for send, slot in way:
+                for p in ports[send]:
+                    del at[p][slot]
+            for send, slot in way:
+                slots[send] = b if slot == a else a
+                for p in ports[send]:
+                    at[p][slots[send]] = send
+        slots[i] = a
+        for p in pair:
+            at[p][a] = i
+    return slots
+
+
+def _other(pair: list[int], port: int) -> int:
+    return next((p for p in pair if p != port), -1)

@@ -1,0 +1,1 @@
+"""Exact search in time slots (TE-CCL)."""

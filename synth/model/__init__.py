@@ -1,0 +1,1 @@
+"""What is asked and what answers: collectives, problems, schedules, patterns, process groups."""

@@ -1,0 +1,271 @@
+"""A Problem: a collective over a group of ranks of a topology, and which outsiders may relay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from synth.model.collective import ROOTED, Collective, Floats, Ints, named, subdivided
+from topologies.errors import InputError
+from topologies.network import Network, network
+from topologies.topology import Topology
+
+_MANY = 4096  # ranks: a table of all pairs is held for fewer only
+_FEW = 512  # ranks of a topology: among fewer those are named that would have to relay
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """A problem that stands for `order` translated copies of itself, of which it holds one (see
+    `synth.symmetry.quotient`).
+
+    Attributes:
+        shifts: (stride, extent) pairs over local ranks: every map that adds to the digits (r // stride) % extent,
+            without carry, keeps the network as it is. None but the identity leaves a rank in its place.
+        whole: the network itself. The folded problem's network has the same ranks and links, but its resources
+            are the orbits of the whole's resources and of its links: what all copies together do to one
+            resource is what the one copy does to its orbit.
+    """
+
+    shifts: tuple[tuple[int, int], ...]
+    whole: Network
+
+    @property
+    def order(self) -> int:
+        """How many copies there are."""
+        return math.prod(extent for _, extent in self.shifts)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is asked.
+
+    Attributes:
+        topology: the whole machine or cluster.
+        collective: over positions 0..k-1.
+        group: the topology rank at each position.
+        relays: outsiders that may hold and forward chunks, ascending.
+        network: links between the ranks at hand. Local ranks: 0..k-1 are the group's positions, k.. the relays.
+        fold: None, or what turns this problem's schedules into those of a larger one.
+    """
+
+    topology: Topology
+    collective: Collective
+    group: tuple[int, ...]
+    relays: tuple[int, ...]
+    network: Network
+    fold: Fold | None = None
+
+    @property
+    def nranks(self) -> int:
+        """Local ranks: group and relays."""
+        return self.network.nranks
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Topology rank of every local rank."""
+        return self.group + self.relays
+
+    def with_chunks(self, chunks: int) -> Problem:
+        """The same question with every chunk cut into equal parts."""
+        return replace(self, collective=subdivided(self.collective, chunks))
+
+    def link_name(self, link: int) -> str:
+        net = self.network
+        return f"{self.ranks[int(net.src[link])]}→{self.ranks[int(net.dst[link])]}"
+
+
+def question(problem: Problem) -> dict[str, Any]:
+    """Collective, topology, group (topology ranks in order), relays, and the root's rank or None."""
+    collective = problem.collective
+    return {
+        "collective": collective.name,
+        "topology": problem.topology.name,
+        "group": list(problem.group),
+        "relays": list(problem.relays),
+        "root": problem.group[collective.root] if collective.name in ROOTED else None,
+    }
+
+
+def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
+    """Fewest links between all pairs, shape (nranks, nranks); nranks where there is no way."""
+    reach = np.zeros((nranks, nranks), dtype=bool)
+    reach[src, dst] = True
+    found = np.eye(nranks, dtype=bool)
+    distance = np.where(found, 0, nranks).astype(np.int64)
+    for step in range(1, nranks):
+        fresh = ((found.astype(np.float32) @ reach) > 0) & ~found
+        if not fresh.any():
+            break
+        distance[fresh] = step
+        found |= fresh
+    return distance
+
+
+def least_latency(nranks: int, src: Ints, dst: Ints, alpha_us: Floats) -> Floats:
+    """Least sum of α between all pairs in µs, shape (nranks, nranks); inf where there is no way."""
+    best = np.full((nranks, nranks), np.inf)
+    np.minimum.at(best, (src, dst), alpha_us)
+    np.fill_diagonal(best, 0.0)
+    for middle in range(nranks):
+        np.minimum(best, best[:, middle, None] + best[None, middle, :], out=best)
+    return best
+
+
+def parse_ranks(text: str, what: str, nranks: int) -> tuple[int, ...]:
+    """Ranks from `0,2,4-7`, in the order given.
+
+    Raises:
+        InputError: not a rank, out of 0..nranks-1, or one rank twice.
+    """
+    ranks: list[int] = []
+    for part in text.split(","):
+        ends = part.strip().split("-")
+        if len(ends) > 2 or not all(end.isdecimal() and len(end) < 10 for end in ends):
+            raise InputError(
+                f"{what}: {part.strip()!r} is not a rank or a range of ranks; write for example 0,2,4-7"
+            )
+        low, high = int(ends[0]), int(ends[-1])
+        if low > high:
+            raise InputError(f"{what}: range {part.strip()} runs backwards; write {high}-{low}")
+        check_ranks((low, high) if low != high else (low,), what, nranks)
+        ranks.extend(range(low, high + 1))
+    check_ranks(ranks, what, nranks)
+    return tuple(ranks)
+
+
+def check_ranks(ranks: Sequence[int], what: str, nranks: int) -> None:
+    seen: set[int] = set()
+    for rank in ranks:
+        if not 0 <= rank < nranks:
+            raise InputError(f"{what}: rank {rank} is not in this topology; it has ranks 0..{nranks - 1}")
+        if rank in seen:
+            raise InputError(f"{what}: rank {rank} is given twice")
+        seen.add(rank)
+
+
+def make_problem(
+    topology: Topology,
+    collective: str | Collective,
+    group: Sequence[int] | None = None,
+    relays: Sequence[int] = (),
+    chunks: int = 1,
+    root: int | None = None,
+) -> Problem:
+    """State a problem.
+
+    Args:
+        topology: the machine or cluster.
+        collective: a name, or a Collective over len(group) ranks.
+        group: topology ranks in order; all when None.
+        relays: outsiders that may forward.
+        chunks: chunks a block, for a name.
+        root: a topology rank of the group, for a name; the first of the group when None.
+
+    Raises:
+        InputError: ranks that do not exist or repeat, a group of one, a relay inside the group, a root outside,
+            a collective for another number of ranks, or chunks that cannot get to where they are wanted.
+    """
+    members = tuple(range(topology.nranks)) if group is None else tuple(int(r) for r in group)
+    check_ranks(members, "group", topology.nranks)
+    outsiders = tuple(sorted(int(r) for r in relays))
+    check_ranks(outsiders, "relay", topology.nranks)
+    for rank in outsiders:
+        if rank in members:
+            raise InputError(
+                f"relay: rank {rank} is in the group; relays are ranks outside it (members may forward anyway)"
+            )
+    if len(members) < 2:
+        raise InputError(f"group: has {len(members)} rank; a collective needs at least 2")
+    if isinstance(collective, str):
+        if root is not None and root not in members:
+            raise InputError(
+                f"root: rank {root} is not in the group {','.join(map(str, members[:16]))}"
+                f"{'…' if len(members) > 16 else ''}"
+            )
+        position = 0 if root is None else members.index(root)
+        collective = named(collective, len(members), chunks, position)
+    if collective.nranks != len(members):
+        raise InputError(
+            f"group: has {len(members)} ranks, but {collective.name} is stated for {collective.nranks}"
+        )
+    problem = Problem(topology, collective, members, outsiders, network(topology, members + outsiders))
+    _check_connected(problem)
+    return problem
+
+
+def _missing(collective: Collective, distance: Ints, nranks: int) -> tuple[int, int] | None:
+    """A pair (from, to) of positions that some chunk must travel and cannot."""
+    # a contribution must come from every holder; a plain value from any one of them
+    order = np.argsort(collective.pre[:, 1], kind="stable")
+    holders = np.split(
+        collective.pre[order, 0], np.searchsorted(collective.pre[order, 1], np.arange(1, collective.nchunks))
+    )
+    seen: set[tuple[bytes, int]] = set()
+    for rank, chunk in collective.post.tolist():
+        key = (holders[chunk].tobytes(), rank)
+        if key in seen:
+            continue
+        seen.add(key)
+        away = distance[holders[chunk], rank] >= nranks
+        if away.any() if collective.reduces[chunk] else away.all():
+            return int(holders[chunk][np.argmax(away)]), rank
+    return None
+
+
+def strongly_connected(net: Network) -> bool:
+    """Whether every rank reaches every other."""
+    for src, dst in ((net.src, net.dst), (net.dst, net.src)):
+        found = np.zeros(net.nranks, dtype=bool)
+        found[0] = True
+        count = 1
+        while True:
+            found[dst[found[src]]] = True
+            reached = int(found.sum())
+            if reached == count:
+                break
+            count = reached
+        if count < net.nranks:
+            return False
+    return True
+
+
+def _check_connected(problem: Problem) -> None:
+    net, topology = problem.network, problem.topology
+    if strongly_connected(net):
+        return
+    if net.nranks > _MANY:  # which pairs cannot would take a table of all
+        raise InputError(
+            f"group: some of its {len(problem.group)} ranks cannot reach others of it; let others relay: --relay all"
+        )
+    gap = _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks)
+    if gap is None:
+        return
+    names = f"rank {problem.group[gap[0]]} cannot reach rank {problem.group[gap[1]]}"
+    if topology.nranks > _FEW:  # who could help would take too long to find
+        raise InputError(f"group: {names} inside the group; let others relay: --relay all")
+    others = [r for r in range(topology.nranks) if r not in problem.ranks]
+    whole = network(topology, problem.ranks + tuple(others)) if others else net
+    if _missing(problem.collective, hops(whole.nranks, whole.src, whole.dst), whole.nranks) is not None:
+        raise InputError(
+            f"group: {names}, not even through the other ranks; the topology {topology.name} is disconnected"
+        )
+    joining = _few_relays(problem, others)
+    raise InputError(
+        f"group: {names} inside the group; let others relay: --relay {','.join(map(str, joining))} (or --relay all)"
+    )
+
+
+def _few_relays(problem: Problem, others: list[int]) -> list[int]:
+    """Relays that join the group, none of which could be left out."""
+    kept = list(others)
+    for rank in reversed(others):
+        trial = [r for r in kept if r != rank]
+        net = network(problem.topology, problem.ranks + tuple(trial))
+        if _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks) is None:
+            kept = trial
+    return kept

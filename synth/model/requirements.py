@@ -1,0 +1,89 @@
+"""What must move at all, read off a collective: the facts on which bounds stand (no dense tables).
+
+Entries are those of `Collective.holders` and `Collective.goals`: one a (chunk, rank), by chunk, ranks ascending.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from synth.model.collective import Bools, Collective, Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """Attributes:
+    hold_chunk, goal_chunk: the chunk of every holder's and every goal's entry.
+    nhold, ngoal: shape (nchunks,): how many hold and want a chunk.
+    held: goals' entries: whether that rank holds the chunk before.
+    wanted: holders' entries: whether that rank wants the chunk after.
+    arrive: goals' entries: at least one send of the chunk must come to that rank.
+    depart: holders' entries: at least one send of the chunk must leave that rank.
+    """
+
+    hold_chunk: Ints
+    goal_chunk: Ints
+    nhold: Ints
+    ngoal: Ints
+    held: Bools
+    wanted: Bools
+    arrive: Bools
+    depart: Bools
+
+    @property
+    def any(self) -> bool:
+        """Whether anything has to move."""
+        return bool(self.arrive.any())
+
+
+@lru_cache(maxsize=2)
+def needs(collective: Collective) -> Needs:
+    """A plain chunk comes to whoever wants it without holding it, and leaves its only holder if others want it.
+
+    A sum comes to whoever wants it unless all of it is there, and leaves every holder if others want it.
+    """
+    (hold_ptr, hold_rank), (goal_ptr, goal_rank) = collective.holders, collective.goals
+    nhold, ngoal = np.diff(hold_ptr), np.diff(goal_ptr)
+    every = np.arange(collective.nchunks)
+    hold_chunk, goal_chunk = np.repeat(every, nhold), np.repeat(every, ngoal)
+    at_hold = hold_chunk * collective.nranks + hold_rank
+    at_goal = goal_chunk * collective.nranks + goal_rank
+    held, wanted = _among(at_goal, at_hold), _among(at_hold, at_goal)
+    sums = collective.reduces
+    alone = held & (nhold == 1)[goal_chunk]
+    others = (ngoal[hold_chunk] - wanted) > 0
+    return Needs(
+        hold_chunk,
+        goal_chunk,
+        nhold,
+        ngoal,
+        held,
+        wanted,
+        np.where(sums[goal_chunk], ~alone, ~held),
+        others & (sums | (nhold == 1))[hold_chunk],
+    )
+
+
+def _among(values: Ints, others: Ints) -> Bools:
+    """Whether each of the ascending `values` is among the ascending `others`."""
+    if not len(others):
+        return np.zeros(len(values), dtype=bool)
+    at = np.minimum(np.searchsorted(others, values), len(others) - 1)
+    found: Bools = others[at] == values
+    return found
+
+
+def counted(ptr: Ints, flags: Bools) -> Ints:
+    """How many entries of every chunk are flagged (`ptr` as in `Collective.holders`)."""
+    upto = np.zeros(len(flags) + 1, dtype=np.int64)
+    np.cumsum(flags, out=upto[1:])
+    found: Ints = upto[ptr[1:]] - upto[ptr[:-1]]
+    return found
+
+
+def summed(where: Ints, amount: Floats, count: int) -> Floats:
+    """Sums of the amounts that have the same `where` in 0..count-1, shape (count,)."""
+    return np.bincount(where, weights=amount, minlength=count).astype(np.float64, copy=False)

@@ -1,0 +1,1 @@
+"""A problem as phases that copy only, and schedules put together again."""

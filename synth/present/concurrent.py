@@ -1,0 +1,158 @@
+"""What was found for several groups at once, as one documented object (`--json`) and as the table people read."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from synth.concurrent.plan import Several
+from synth.present.statement import OPTIMAL, alpha_words, size_words, time_words
+
+__all__ = ["statement", "table"]
+
+_LINES = 32  # groups that the table shows one by one
+
+
+def statement(several: Several) -> dict[str, Any]:
+    """Everything that was found, in plain values. Times in µs.
+
+    Keys: collective, topology, summary, alpha, relay, objective;
+    groups: for each ranks, collective, size_bytes, time_us (together), alone_us, slowdown, alone_bound_us,
+    alone_gap, engine (that found the plan alone);
+    time_us (when the last group is done), bound_us, gap, optimal, proof (what proves the bound in words),
+    proved_by (the group whose own bound it is, from 0; None: the union's); slowdown (the largest);
+    sum_us, vs_sum (one after another / time_us); direct_us, vs_direct (None without a Direct);
+    by (the way of planning that won), plans (every way: time_us, slowdown); engine, chunks (a block), steps, sends;
+    bounds (the union's witnesses, as in a single group's statement); ended, seconds.
+    """
+    problem, algorithm = several.asked.problem, several.algorithm
+    bound_us, witness, group = several.decisive
+    gap = several.gap
+    direct = several.direct_us
+    return {
+        "collective": problem.collective.name,
+        "topology": problem.topology.name,
+        "summary": problem.topology.summary,
+        "alpha": alpha_words(problem),
+        "relay": several.relay,
+        "objective": several.objective,
+        "groups": [
+            {
+                "ranks": list(member.ranks),
+                "collective": member.collective.name,
+                "size_bytes": member.size_bytes,
+                "time_us": float(several.times_us[i]),
+                "alone_us": one.time_us,
+                "slowdown": float(several.slowdowns[i]),
+                "alone_bound_us": one.bound_us,
+                "alone_gap": one.time_us / one.bound_us,
+                "engine": one.engine,
+            }
+            for i, (member, one) in enumerate(zip(several.asked.members, several.alone, strict=True))
+        ],
+        "time_us": several.makespan_us,
+        "bound_us": bound_us,
+        "gap": max(1.0, gap) if gap <= OPTIMAL else gap,
+        "optimal": gap <= OPTIMAL,
+        "proof": witness.text,
+        "proved_by": group,
+        "slowdown": float(several.slowdowns.max()),
+        "sum_us": several.sum_us,
+        "vs_sum": several.sum_us / several.makespan_us,
+        "direct_us": direct,
+        "vs_direct": None if direct is None else direct / several.makespan_us,
+        "by": several.chosen.way,
+        "plans": {way: {"time_us": t, "slowdown": slow} for way, (t, slow) in several.others.items()},
+        "engine": algorithm.engine,
+        "chunks": algorithm.chunks,
+        "steps": algorithm.steps,
+        "sends": len(algorithm.schedule),
+        "bounds": [
+            {
+                "kind": w.kind,
+                "text": w.text,
+                "base_us": w.base_us,
+                "us_per_byte": w.per_byte_us,
+                "cap_us": None if math.isinf(w.cap_us) else w.cap_us,
+            }
+            for w in several.bound.witnesses
+        ],
+        "ended": several.ended,
+        "seconds": round(several.seconds, 3),
+    }
+
+
+def heading(several: Several) -> str:
+    """`8 groups · mesh:8x8 · 64 of 64 ranks (8x8 mesh, α 0.7 µs assumed) · relay all`."""
+    problem = several.asked.problem
+    topology = problem.topology
+    many = len(several.asked.members)
+    words = [topology.summary, alpha_words(problem)] if topology.summary else [alpha_words(problem)]
+    return (
+        f"{many} group{'s' if many > 1 else ''} · {topology.name} · {len(problem.group)} of {topology.nranks} ranks"
+        f" ({', '.join(words)}) · relay {several.relay}"
+    )
+
+
+def table(several: Several) -> str:
+    """Heading, one line a group, and what planning them together is worth."""
+    titles = ("group", "collective", "size", "together", "alone", "slowdown", "bound alone")
+    lines = [titles]
+    members = several.asked.members
+    for i, (member, one) in enumerate(zip(members, several.alone, strict=True)):
+        if len(members) > _LINES and _LINES - 2 <= i < len(members) - 1:
+            continue
+        lines.append(
+            (
+                member.label,
+                member.collective.name,
+                size_words(math.ceil(member.size_bytes)),
+                time_words(float(several.times_us[i])),
+                time_words(one.time_us),
+                f"{several.slowdowns[i]:.2f} ×",
+                time_words(one.bound_us),
+            )
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
+    text = [heading(several), ""]
+    for line in lines:
+        cells = [
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        text.append("  ".join(cells).rstrip())
+    if len(members) > _LINES:
+        text.insert(-1, f"… {len(members) - _LINES + 1} more …")
+    return "\n".join([*text, "", *_closing(several)])
+
+
+def _closing(several: Several) -> list[str]:
+    bound_us, witness, group = several.decisive
+    proof = (
+        witness.text if group is None else f"group {several.asked.members[group].label} alone: {witness.text}"
+    )
+    makespan = several.makespan_us
+    slowest = int(several.slowdowns.argmax())
+    best = ", optimal" if several.gap <= OPTIMAL else ""
+    rows = [
+        (
+            "all groups",
+            makespan,
+            f"{several.chosen.way}; bound {time_words(bound_us)} ({proof}),"
+            f" gap {max(1.0, several.gap):.3f}{best}",
+        ),
+        ("one after another", several.sum_us, f"{several.sum_us / makespan:.2f} × as long"),
+    ]
+    for way, (took, slow) in sorted(several.others.items(), key=lambda item: item[1]):
+        if way != several.chosen.way:
+            words = f"{took / makespan:.2f} × as long"
+            rows.append(
+                (way, took, words + (f", slowdown {slow:.2f} ×" if several.objective == "fair" else ""))
+            )
+    width = max(len(name) for name, _, _ in rows)
+    lines = [f"{name.ljust(width)}  {time_words(took).rjust(8)}  {words}" for name, took, words in rows]
+    chosen = ", which is as small as any plan found has" if several.objective == "fair" else ""
+    lines.append(
+        f"largest slowdown {several.slowdowns[slowest]:.2f} ×, group {several.asked.members[slowest].label}{chosen}"
+    )
+    return lines

@@ -1,0 +1,181 @@
+"""What a search found, as one documented object of plain numbers and words (`--json`, the index, the table)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from synth.engines.ksync.pareto import Claim
+from synth.model.problem import Problem, question
+from synth.search.frontier import Range
+from synth.search.result import Found
+from synth.verify.algorithm import Algorithm
+
+_LONG = 1_000_000  # sends whose time at a further size takes a second
+OPTIMAL = 1 + 1e-9  # time / bound up to which rounding, and nothing else, keeps them apart
+
+
+def alpha_words(problem: Problem) -> str:
+    """α of the links between the ranks at hand, and whether somebody published it."""
+    alpha = problem.network.alpha_us
+    low, high = float(alpha.min()), float(alpha.max())
+    text = f"α {low:g} µs" if high - low < 1e-9 else f"α {low:g}–{high:g} µs"
+    return text + (" assumed" if problem.topology.alpha_assumed else "")
+
+
+def row(found: Found, served: Range) -> dict[str, Any]:
+    """One algorithm and its sizes.
+
+    Times in µs at `shown_bytes`; min_bytes..max_bytes inclusive, max_bytes None where there is no end; gap is
+    time / bound; vs_baseline is the best baseline's time / this time, None where there is no baseline; vs_healthy
+    is this time / the healthy network's, None where no part is dead or slow. sends counts all translated copies.
+    """
+    algorithm, size = served.algorithm, served.shown
+    time_us = algorithm.time_us(size)
+    bound_us, witness = found.bound.at(size)
+    others = [a.time_us(size) for a in found.baselines]
+    gap = time_us / bound_us
+    optimal = gap <= OPTIMAL
+    healthy = fastest(found.healthy, size).time_us(size) if found.healthy and found.healthy.ranges else None
+    word = "optimal: " if optimal else _regime(found, algorithm)
+    return {
+        "steps": algorithm.steps,
+        "rounds": algorithm.rounds,
+        "chunks": algorithm.chunks,
+        "sends": len(algorithm.schedule) * (1 if found.problem.fold is None else found.problem.fold.order),
+        "engine": algorithm.engine,
+        "min_bytes": served.low,
+        "max_bytes": served.high,
+        "shown_bytes": size,
+        "time_us": time_us,
+        "bound_us": bound_us,
+        "gap": max(1.0, gap) if optimal else gap,
+        "optimal": optimal,
+        "proof": word + witness.text,
+        "vs_baseline": min(others) / time_us if others else None,
+        "vs_healthy": None if healthy is None else time_us / healthy,
+    }
+
+
+def _regime(found: Found, algorithm: Algorithm) -> str:
+    """Whether the algorithm meets the bound as messages grow, or as they shrink."""
+    if len(algorithm.schedule) > _LONG:
+        return ""
+    huge, tiny = 1 << 60, 1e-6
+    if algorithm.time_us(huge) <= found.bound.at(huge)[0] * (1 + 1e-7):
+        return "bandwidth-optimal: "
+    if algorithm.time_us(tiny) <= found.bound.at(tiny)[0] * (1 + 1e-7):
+        return "latency-optimal: "
+    return ""
+
+
+def statement(found: Found) -> dict[str, Any]:
+    """Everything a search found.
+
+    Keys: those of `question`; summary, alpha; algorithms (see `row`); baselines (their names); bounds (each
+    witness: kind, text, base_us, us_per_byte, cap_us); k_synchronous (what is proved for each number of steps);
+    time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); impossible, ended,
+    seconds.
+    """
+    problem = found.problem
+    return {
+        **question(problem),
+        "summary": problem.topology.summary,
+        "alpha": alpha_words(problem),
+        "algorithms": [row(found, served) for served in found.ranges],
+        "baselines": sorted({a.engine for a in found.baselines}),
+        "bounds": [
+            {
+                "kind": w.kind,
+                "text": w.text,
+                "base_us": w.base_us,
+                "us_per_byte": w.per_byte_us,
+                "cap_us": None if np.isinf(w.cap_us) else w.cap_us,
+            }
+            for w in found.bound.witnesses
+        ],
+        "k_synchronous": _claims(found),
+        "time_slots": [
+            {"bytes": c.size, "chunks": c.chunks, "bound_us": c.bound_us, "solver": c.solver}
+            for c in found.slots
+        ],
+        "impossible": found.impossible,
+        "ended": found.ended,
+        "seconds": round(found.seconds, 3),
+    }
+
+
+def _claims(found: Found) -> list[dict[str, Any]]:
+    claims = []
+    for claim in found.claims:
+        shape = claim.best.shape if claim.best is not None else None
+        claims.append(
+            {
+                "part": claim.part,
+                "steps": claim.steps,
+                "rounds": shape.rounds if shape else None,
+                "chunks": shape.chunks if shape else None,
+                "least_rounds_a_chunk": None
+                if np.isinf(claim.at_least)
+                else str(Fraction(claim.at_least).limit_denominator(1000)),
+                "proved": claim.complete,
+                "by": claim.by,
+                "up_to_chunks": claim.chunks if claim.complete and not claim.exactly else None,
+                "for_chunks": claim.chunks if claim.complete and claim.exactly else None,
+                "proof": _proof_words(claim) if claim.complete else "",
+                "refuted": [[r.steps, r.rounds, r.chunks] for r in claim.refuted],
+            }
+        )
+    return claims
+
+
+_MEANS = {
+    "rounds ≥ steps": "each step taking a round",
+    "cut": "a cut",
+    "relaxation": "the linear relaxation",
+    "solvers": "CP-SAT and Z3",
+}
+
+
+def _proof_words(claim: Claim) -> str:
+    """For which numbers of chunks a claim holds, and by what."""
+    if claim.chunks is None:
+        whom = "any number of chunks"
+    else:
+        whom = ("" if claim.exactly else "up to ") + count(claim.chunks, "chunk")
+    return f"for {whom}, by {_MEANS.get(claim.by, claim.by)}"
+
+
+def count(number: int, thing: str) -> str:
+    """`1 chunk`, `2 chunks`."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def time_words(microseconds: float) -> str:
+    """`1.30 µs`, `5.37 ms`, `1.2 s`."""
+    for unit, name in ((1e6, "s"), (1e3, "ms")):
+        if microseconds >= unit:
+            return f"{microseconds / unit:.3g} {name}"
+    return f"{microseconds:.3g} µs"
+
+
+def size_words(size_bytes: int) -> str:
+    """`1 KiB`, `180 KiB`, `1.5 GiB`, in powers of two."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size_bytes >= unit:
+            return (
+                f"{size_bytes / unit:.3g} {name}"
+                if size_bytes < 1000 * unit
+                else f"{size_bytes // unit} {name}"
+            )
+    return f"{size_bytes} B"
+
+
+def fastest(found: Found, size_bytes: int) -> Algorithm:
+    """The algorithm that serves a size."""
+    for served in found.ranges:
+        if served.high is None or size_bytes <= served.high:
+            return served.algorithm
+    return found.ranges[-1].algorithm

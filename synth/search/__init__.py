@@ -1,0 +1,1 @@
+"""The portfolio of engines and bounds, the frontier and the result."""

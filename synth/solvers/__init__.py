@@ -1,0 +1,1 @@
+"""CP-SAT, Z3 and HiGHS behind one answer, in child processes that can be killed."""

@@ -1,0 +1,74 @@
+"""StepModel → CP-SAT (OR-tools)."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from synth.engines.ksync.encoding import StepModel
+from synth.solvers.answer import Answer
+
+NAME = "cp-sat"
+_FIRST_TRY = 0.05  # of CP-SAT's deterministic seconds
+_LONGER = 1.5
+
+
+def warm() -> None:
+    """Load the solver ahead of the first question."""
+    from ortools.sat.python import cp_model  # noqa: F401
+
+
+def solve(model: StepModel, budget_s: float, seed: int, effort: float = math.inf) -> Answer:
+    """Decide the model.
+
+    `effort` bounds the work in CP-SAT's deterministic seconds (about three by the clock each): while the budget, in
+    seconds by the clock, does not end first, the same model, seed and effort get the same answer.
+    """
+    from ortools.sat.python import cp_model
+
+    begun = time.monotonic()
+    if model.impossible:
+        return Answer("unsat", None, "distance", 0.0)
+    cp = cp_model.CpModel()
+    most = model.nrounds - model.nsteps + 1
+    if most < 1:
+        return Answer("unsat", None, "fewer rounds than steps", 0.0)
+    rounds = [cp.new_int_var(1, most, "") for _ in range(model.nsteps)]
+    cp.add(sum(rounds) == model.nrounds)
+    x = [cp.new_bool_var("") for _ in range(model.nvars)]
+    for vs in model.exactly_one:
+        cp.add_exactly_one([x[v] for v in vs])
+    for vs in model.at_most_one:
+        if len(vs) > 1:
+            cp.add_at_most_one([x[v] for v in vs])
+    for v, ys in model.implies:
+        cp.add_bool_or([x[v].Not(), *(x[y] for y in ys)])
+    for clause in model.clauses:
+        cp.add_bool_or([x[v] if sign else x[v].Not() for v, sign in clause])
+    for vs, weights, step, capacity in model.loads:
+        load = cp_model.LinearExpr.weighted_sum([x[v] for v in vs], weights)
+        cp.add(load <= capacity * rounds[step])
+    status = cp_model.UNKNOWN
+    spent = 0.0
+    for attempt in range(64):
+        left = budget_s - (time.monotonic() - begun)
+        if status != cp_model.UNKNOWN or (attempt and (left <= 0 or spent >= effort)):
+            break
+        solver = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = max(0.01, left)
+        # some seeds are unlucky by a factor of twenty: each gets a little longer than the one before it
+        limit = min(_FIRST_TRY * _LONGER**attempt, effort - spent)
+        solver.parameters.max_deterministic_time = limit
+        spent += limit
+        solver.parameters.random_seed = seed + attempt
+        # subsolvers that take turns instead of racing: as quick on these models, and the same answer every time
+        solver.parameters.num_workers = 8
+        solver.parameters.interleave_search = True
+        status = solver.solve(cp)
+    seconds = time.monotonic() - begun
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        chosen = [v for v in range(len(model.sends)) if solver.boolean_value(x[v])]
+        return Answer("sat", np.array(chosen, dtype=np.int64), NAME, seconds)
+    return Answer("unsat" if status == cp_model.INFEASIBLE else "unknown", None, NAME, seconds)

@@ -1,0 +1,65 @@
+"""StepModel → Z3 (finite-domain solver, pseudo-boolean loads)."""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import pairwise
+
+import numpy as np
+
+from synth.engines.ksync.encoding import StepModel
+from synth.solvers.answer import Answer
+
+NAME = "z3"
+_UNITS_OF_EFFORT = 3_000_000  # of Z3's resource count
+
+
+def warm() -> None:
+    """Load the solver ahead of the first question."""
+    import z3  # noqa: F401
+
+
+def solve(model: StepModel, budget_s: float, seed: int, effort: float = math.inf) -> Answer:
+    """Decide the model; `effort` as for CP-SAT, so that what it cannot do does not depend on the clock."""
+    import z3
+
+    begun = time.monotonic()
+    if model.impossible:
+        return Answer("unsat", None, "distance", 0.0)
+    most = model.nrounds - model.nsteps + 1
+    if most < 1:
+        return Answer("unsat", None, "fewer rounds than steps", 0.0)
+    solver = z3.SolverFor("QF_FD")
+    solver.set("timeout", max(1, int(budget_s * 1000)))
+    solver.set("random_seed", seed)
+    if effort < math.inf:
+        solver.set("rlimit", int(effort * _UNITS_OF_EFFORT))
+    x = [z3.Bool(f"x{v}") for v in range(model.nvars)]
+    # more[s][k]: step s has at least k + 2 rounds
+    more = [[z3.Bool(f"r{s}_{k}") for k in range(most - 1)] for s in range(model.nsteps)]
+    for row in more:
+        for fewer, further in pairwise(row):
+            solver.add(z3.Implies(further, fewer))
+    if most > 1:
+        solver.add(z3.PbEq([(b, 1) for row in more for b in row], most - 1))
+    for vs in model.exactly_one:
+        solver.add(z3.PbEq([(x[v], 1) for v in vs], 1))
+    for vs in model.at_most_one:
+        if len(vs) > 1:
+            solver.add(z3.AtMost(*(x[v] for v in vs), 1))
+    for v, ys in model.implies:
+        solver.add(z3.Or([z3.Not(x[v]), *(x[y] for y in ys)]))
+    for clause in model.clauses:
+        solver.add(z3.Or([x[v] if sign else z3.Not(x[v]) for v, sign in clause]))
+    for vs, weights, step, capacity in model.loads:
+        unused = [(z3.Not(b), capacity) for b in more[step]]
+        terms = [(x[v], w) for v, w in zip(vs, weights, strict=True)]
+        solver.add(z3.PbLe(terms + unused, capacity * most))
+    status = solver.check()
+    seconds = time.monotonic() - begun
+    if status == z3.sat:
+        values = solver.model()
+        chosen = [v for v in range(len(model.sends)) if z3.is_true(values.eval(x[v]))]
+        return Answer("sat", np.array(chosen, dtype=np.int64), NAME, seconds)
+    return Answer("unsat" if status == z3.unsat else "unknown", None, NAME, seconds)

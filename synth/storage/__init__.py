@@ -1,0 +1,1 @@
+"""Schedule, problem and proof files."""

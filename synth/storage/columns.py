@@ -1,0 +1,344 @@
+"""A header and NumPy columns in one file: an uncompressed zip of `header.json` and one .npy a column.
+
+`numpy.load` reads it too. The bytes depend on nothing but the content: no clock, no user, one order of members. The
+reader parses what it finds itself, takes nothing that the writer would not have written, and evaluates nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader, BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.errors import InputError
+from topologies.text.fields import shown
+
+__all__ = ["ColumnFile", "json_object", "opened", "origin_of", "replaced", "write_columns"]
+
+HEADER = "header.json"
+MAX_HEADER_BYTES = 64 << 20
+MAX_MEMBERS = 32
+MAX_PARSED_BYTES = 450 << 20  # that parsed JSON may take
+_END = struct.Struct("<4s4H2LH")  # the last record of a zip file without a comment
+_NPY = re.compile(
+    rb"\{'descr': '([<|][bif][1248])', 'fortran_order': False, 'shape': \(([0-9]{1,15}),(?: ([0-9]{1,3}))?\), \} *\n"
+)
+_KINDS = {"int": ("|i1", "<i2", "<i4", "<i8"), "float": ("<f8",), "bool": ("|b1",)}
+_WRONG = (
+    OSError, EOFError, ValueError, LookupError, RuntimeError, OverflowError, struct.error, zlib.error,
+    zipfile.BadZipFile,
+)  # fmt: skip
+
+
+def origin_of(path: str | Path) -> str:
+    """A path as messages name it: one line, not too long."""
+    text = str(path) if len(str(path)) <= 200 else "…" + str(path)[-200:]
+    return text if text.isprintable() else repr(text)
+
+
+def opened(path: str | Path, wanted: str) -> BufferedReader:
+    """A plain file, open for reading.
+
+    Raises:
+        InputError: it is not there, is no plain file or cannot be read; the line asks for what is `wanted`.
+    """
+    origin, where = origin_of(path), Path(path)
+    try:
+        if where.is_file():  # a pipe or a device could hold the reader for ever
+            return where.open("rb")
+        kind = "a directory" if where.is_dir() else "not a plain file" if where.exists() else "no such file"
+    except (OSError, ValueError) as error:
+        kind = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+    raise InputError(f"{origin}: {kind}; give {wanted}")
+
+
+@contextmanager
+def replaced(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file to write that stands at `path` only once it is whole; what was there before stays until then.
+
+    A link is followed and stays one.
+
+    Raises:
+        InputError: it cannot be written, or is a device or the like.
+    """
+    where = Path(path)
+    temporary = ""
+    if "\0" in str(where):
+        raise InputError(f"{origin_of(where)}: cannot be written (its name holds a zero byte)")
+    try:
+        place = where.resolve()
+        if place.exists() and not (place.is_file() or place.is_dir()):
+            raise InputError(f"{origin_of(where)}: cannot be written (not a plain file)")
+        handle, temporary = tempfile.mkstemp(prefix=".synth-", dir=place.parent)
+        with os.fdopen(handle, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, place)
+        temporary = ""
+    except OSError as error:
+        raise InputError(f"{origin_of(where)}: cannot be written ({error.strerror or error})") from None
+    finally:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def write_columns(
+    path: str | Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[np.generic]]
+) -> None:
+    """Write the header and the columns, integers in the fewest bytes that hold them.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with replaced(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        text = json.dumps(header, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+        _write_member(archive, HEADER, text.encode(), np.zeros(0, dtype=np.int8))
+        for name, column in columns.items():
+            narrow = np.ascontiguousarray(column, dtype=_dtype(column))
+            head = BytesIO()
+            np.lib.format.write_array_header_1_0(
+                head, {"descr": narrow.dtype.str, "fortran_order": False, "shape": narrow.shape}
+            )
+            _write_member(archive, f"{name}.npy", head.getvalue(), narrow)
+
+
+def _dtype(column: NDArray[Any]) -> str:
+    if column.dtype.kind in "bf":
+        return "|b1" if column.dtype.kind == "b" else "<f8"
+    low, high = (int(column.min()), int(column.max())) if column.size else (0, 0)
+    return next(t for t in _KINDS["int"] if np.iinfo(t).min <= low and high <= np.iinfo(t).max)
+
+
+def _write_member(archive: zipfile.ZipFile, name: str, head: bytes, body: NDArray[Any]) -> None:
+    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    info.create_system = 3  # zipfile would name the system that it runs on
+    info.external_attr = 0o100644 << 16
+    info.file_size = len(head) + body.nbytes
+    with archive.open(info, "w") as stream:
+        stream.write(head)
+        if body.size:
+            stream.write(body.data.cast("B"))
+
+
+class ColumnFile:
+    """An open file of columns; a context manager.
+
+    Attributes:
+        origin: the file's name for messages.
+        size: of the file, in bytes.
+        header: what header.json holds.
+        names: the columns that are there.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Open a file and read its header.
+
+        Raises:
+            InputError: no such file, or not a file of columns.
+        """
+        self.origin = origin_of(path)
+        self._file = opened(path, "a schedule's .synth file")
+        try:
+            self.size = self._check_end()
+            with self._speaking("its table of members"):
+                self._archive = zipfile.ZipFile(self._file)
+            self._members = self._checked_members()
+            self._taken: set[str] = set()
+            self.names = [name.removesuffix(".npy") for name in self._members if name != HEADER]
+            self.header = self._read_header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> ColumnFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._archive.close()
+        self._file.close()
+
+    def rows(self, name: str) -> int:
+        """The length that a column claims.
+
+        Raises:
+            InputError: missing, or damaged.
+        """
+        with self._reading(name) as stream:
+            return _npy_head(stream)[1][0]
+
+    def column(self, name: str, kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """One column: `kind` is int, float or bool; integers come in the width they are stored in.
+
+        Raises:
+            InputError: missing, of another kind or shape, or damaged.
+        """
+        member = f"{name}.npy"
+        with self._reading(name) as stream:
+            dtype, found, skipped = _npy_head(stream)
+            if dtype not in _KINDS[kind]:
+                raise InputError(f"{self.origin}: {member}: holds {dtype}; must be one of {_KINDS[kind]}")
+            if found != shape:
+                raise InputError(f"{self.origin}: {member}: has the shape {found}; must be {shape}")
+            nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
+            if self._members[member].file_size != skipped + nbytes:
+                raise InputError(
+                    f"{self.origin}: {member}: has {self._members[member].file_size - skipped} bytes;"
+                    f" {shape} of {dtype} take {nbytes}"
+                )
+            column = np.empty(shape, dtype=dtype)
+            # reading to its end also checks the member's sum
+            if nbytes and stream.readinto(column.data.cast("B")) != nbytes:  # type: ignore[attr-defined]
+                raise EOFError("ends before its size")
+        if kind == "bool" and (column.view(np.uint8) > 1).any():
+            raise InputError(f"{self.origin}: {member}: holds bytes other than 0 and 1; must be bool")
+        return column
+
+    def within(self, name: str, column: NDArray[Any], low: float, high: float) -> None:
+        """Raises InputError where a value of a column is not in low..high, NaN included."""
+        if len(column) and not (column.min() >= low and column.max() <= high):
+            row = int(np.argmin((column >= low) & (column <= high)))
+            raise InputError(
+                f"{self.origin}: {name}.npy: row {row} is {column[row]}; must be {low:.17g} to {high:.17g}"
+            )
+
+    def taken_all(self) -> None:
+        """Raises InputError where the file has a column that nobody asked for."""
+        for name in self.names:
+            if name not in self._taken:
+                raise InputError(f"{self.origin}: {name}.npy: is not expected in such a file")
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[IO[bytes]]:
+        member = f"{name}.npy"
+        self._taken.add(name)
+        if member not in self._members:
+            raise InputError(f"{self.origin}: {member}: missing; not a whole schedule file")
+        with self._speaking(member), self._archive.open(self._members[member]) as stream:
+            yield stream
+
+    @contextmanager
+    def _speaking(self, what: str) -> Iterator[None]:
+        """Whatever goes wrong in reading a part becomes one line about it."""
+        try:
+            yield
+        except InputError:
+            raise
+        except MemoryError:
+            raise InputError(f"{self.origin}: {what}: more than fits in memory") from None
+        except _WRONG as error:
+            words = " ".join(str(error).split())[:120] or type(error).__name__
+            words = words if words.isprintable() else repr(words)
+            raise InputError(f"{self.origin}: {what}: cannot be read ({words})") from None
+
+    def _check_end(self) -> int:
+        """The file's size, where it ends as a zip of a few members without a comment does."""
+        with self._speaking("its last bytes"):
+            size = self._file.seek(0, os.SEEK_END)
+            self._file.seek(max(0, size - _END.size))
+            last = self._file.read(_END.size)
+            self._file.seek(0)
+        if len(last) < _END.size:
+            raise InputError(f"{self.origin}: has {size} bytes; not a schedule file (a zip of columns)")
+        mark, *counts, comment = _END.unpack(last)
+        if mark != b"PK\x05\x06" or comment or not 1 <= counts[3] <= MAX_MEMBERS:
+            raise InputError(
+                f"{self.origin}: cut short or not a schedule file: does not end as a zip of columns does"
+            )
+        return size
+
+    def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
+        members: dict[str, zipfile.ZipInfo] = {}
+        for info in self._archive.infolist():
+            name = shown(info.filename)
+            if info.filename in members:
+                raise InputError(f"{self.origin}: {name}: is there twice")
+            if info.filename != HEADER and not re.fullmatch(r"[a-z][a-z_/]{0,39}\.npy", info.filename):
+                raise InputError(f"{self.origin}: {name}: is no member of a schedule file")
+            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+                raise InputError(
+                    f"{self.origin}: {name}: is compressed or encrypted; must be stored as it is"
+                )
+            if info.file_size != info.compress_size or info.file_size > self.size:
+                raise InputError(
+                    f"{self.origin}: {name}: claims {info.file_size} bytes of a file of {self.size}"
+                )
+            members[info.filename] = info
+        return members
+
+    def _read_header(self) -> dict[str, Any]:
+        if HEADER not in self._members:
+            raise InputError(f"{self.origin}: {HEADER}: missing; not a schedule file")
+        if self._members[HEADER].file_size > MAX_HEADER_BYTES:
+            raise InputError(f"{self.origin}: {HEADER}: larger than {MAX_HEADER_BYTES >> 20} MiB")
+        with self._speaking(HEADER):
+            data = self._archive.read(HEADER)
+        return json_object(data, f"{self.origin}: {HEADER}")
+
+
+def _npy_head(stream: IO[bytes]) -> tuple[str, tuple[int, ...], int]:
+    """(dtype, shape, bytes before the data) of a .npy stream; ValueError where it is not as numpy writes it."""
+    start = stream.read(10)
+    if start[:8] != b"\x93NUMPY\x01\x00" or len(start) < 10:
+        raise ValueError("not a .npy column of version 1.0")
+    length = int.from_bytes(start[8:], "little")
+    words = _NPY.fullmatch(stream.read(length)) if length <= 512 else None
+    if words is None:
+        raise ValueError("the .npy header is not as numpy writes it for a column")
+    shape = tuple(int(n) for n in words.groups()[1:] if n is not None)
+    return words[1].decode(), shape, 10 + length
+
+
+def json_object(data: bytes, origin: str) -> dict[str, Any]:
+    """The JSON object that the bytes are. NaN, infinities and repeated keys are refused.
+
+    Raises:
+        InputError: not UTF-8, not JSON, or not an object; the line begins with `origin`.
+    """
+
+    def no_constant(name: str) -> None:
+        raise ValueError(f"{name} is no number here")
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a key is given twice")
+        return found
+
+    if _parsed_bytes(data) > MAX_PARSED_BYTES:
+        raise InputError(
+            f"{origin}: too many values: parsed it would take more than {MAX_PARSED_BYTES >> 20} MiB"
+        )
+    loads: Callable[..., Any] = json.loads
+    try:
+        value = loads(data.decode(), parse_constant=no_constant, object_pairs_hook=once)
+    except RecursionError:
+        raise InputError(f"{origin}: nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{origin}: byte {error.start} is not UTF-8") from None
+    except ValueError as error:
+        words = " ".join(str(error).split())[:120]
+        raise InputError(f"{origin}: not JSON as synth writes it ({words})") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{origin}: is {shown(value)}; must be an object")
+    return value
+
+
+def _parsed_bytes(data: bytes) -> int:
+    """What Python takes for a JSON text and its values, at most: objects, their keys, arrays, numbers."""
+    text = len(data) if data.isascii() else 4 * len(data)
+    marks = ((b"{", 80), (b":", 130), (b"[", 72), (b",", 48))
+    return text + sum(data.count(mark) * each for mark, each in marks)

@@ -1,0 +1,297 @@
+"""A problem in a schedule file: what its header says of it, and the way back.
+
+Of a named collective the name is kept; any other is kept in full, as columns collective/…; of a folded problem
+(`synth.symmetry.quotient`) the shifts are kept that fold it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from synth.model.collective import MAX_ENTRIES, NAMED, Collective, Floats, Ints, named
+from synth.model.problem import Problem, check_ranks, make_problem
+from synth.storage.columns import ColumnFile
+from topologies.errors import InputError
+from topologies.text.fields import Fields, shown
+from topologies.topology import MAX_RANKS, Topology, from_toml, to_toml
+
+__all__ = ["KEYS", "rebuilt", "stated"]
+
+KEYS = ("topology", "collective", "group", "relays", "fold")
+MAX_CHUNKS = 1 << 40
+# What a problem takes in memory, as measured: an entry (rank, chunk) of its collective, a way from a port to a rank, a
+# limit that this crosses, a row of a switch's table; and what a file may state: so much, and so much a byte of it.
+_ENTRY_BYTES, _WAY_BYTES, _CROSSED_BYTES, _ROW_BYTES = 160, 350, 160, 100
+_SMALL_BYTES, _BYTES_A_BYTE = 800 << 20, 40
+Shifts = tuple[tuple[int, int], ...]
+_COLLECTIVE = ("name", "ranks", "chunks", "nchunks", "root", "columns")
+_OWN = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
+
+
+def stated(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """What a header says of a problem (`KEYS`), and the columns that state its collective where its name does not.
+
+    Raises:
+        InputError: a topology that its text form does not hold, or a fold that its shifts do not give back.
+    """
+    collective = problem.collective
+    whole = not _by_name(problem)
+    if problem.fold is not None and whole:
+        raise InputError(f"{collective.name}: folded otherwise than by its name; it cannot be stored")
+    header = {
+        "topology": _text(problem.topology),
+        "collective": {
+            "name": collective.name,
+            "ranks": collective.nranks,
+            "chunks": collective.chunks,
+            "nchunks": collective.nchunks,
+            "root": collective.root,
+            "columns": whole,
+        },
+        "group": list(problem.group),
+        "relays": list(problem.relays),
+        "fold": None if problem.fold is None else [list(shift) for shift in problem.fold.shifts],
+    }
+    return header, {f"collective/{name}": getattr(collective, name) for name in _OWN if whole}
+
+
+def _text(topology: Topology) -> str:
+    """The topology's text form, which gives the same topology back."""
+    text = to_toml(topology)
+    again = from_toml(text, f"topology {shown(topology.name)}")
+    same = (again.nranks, again.switches) == (topology.nranks, topology.switches) and all(
+        np.array_equal(getattr(again, name), getattr(topology, name))
+        for name in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes")
+    )
+    limits = len(again.limits) == len(topology.limits) and all(
+        a.name == b.name and a.bandwidth_gbs == b.bandwidth_gbs and np.array_equal(a.links, b.links)
+        for a, b in zip(again.limits, topology.limits, strict=True)
+    )
+    if not (same and limits):
+        raise InputError(f"topology {shown(topology.name)}: is not the same when written as text and read")
+    return text
+
+
+def _same(one: Collective, other: Collective) -> bool:
+    plain = ("name", "nranks", "chunks", "nchunks", "root")
+    return all(getattr(one, name) == getattr(other, name) for name in plain) and all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in _OWN
+    )
+
+
+def _by_name(problem: Problem) -> bool:
+    """Whether the name, the chunks, the root and the shifts alone give this collective back."""
+    collective = problem.collective
+    name, k, chunks = collective.name, collective.nranks, collective.chunks
+    if name not in NAMED:
+        return False
+    if problem.fold is not None:
+        from synth.symmetry.quotient import base_chunks
+        from topologies.symmetry.translations import representatives
+
+        return _same(
+            collective, base_chunks(name, k, _share(name, k, chunks), representatives(problem.fold.shifts, k))
+        )
+    try:
+        return _same(collective, named(name, k, chunks, collective.root))
+    except InputError:
+        return False
+
+
+def _share(name: str, k: int, chunks: int) -> int:
+    """Chunks as folding counts them, of chunks a block: an allreduce's block is cut into a share a rank."""
+    return chunks // k if name == "allreduce" else chunks
+
+
+def rebuilt(file: ColumnFile) -> Problem:
+    """The problem that a file states.
+
+    Raises:
+        InputError: a field or column is missing or cannot be part of a problem; the line names file and field.
+    """
+    top = Fields(file.header, "", f"{file.origin}: header.json")
+    inner = file.header.get("collective")
+    if not isinstance(inner, dict):
+        top.fail("collective", "missing; must be an object")
+    about = Fields(inner, "", f"{file.origin}: header.json: collective")
+    about.only(_COLLECTIVE)
+    group, relays = _ranks(top, "group"), _ranks(top, "relays")
+    shifts = _read_shifts(top)
+    if "columns" not in about.values:
+        about.fail("columns", "missing; must be true or false")
+    if about.boolean("columns", False) and shifts is not None:
+        about.fail("columns", "must be false in a folded file")
+    topology = from_toml(top.string("topology"), f"{file.origin}: header.json: topology")
+    _check_weight(file, topology, (*group, *relays), about, shifts)
+    try:
+        if shifts is not None:
+            problem = _refolded(topology, about, group, relays, shifts)
+        else:
+            problem = make_problem(topology, _collective(file, about, len(group)), group, relays)
+    except InputError as error:
+        words = str(error)
+        raise InputError(words if words.startswith(file.origin) else f"{file.origin}: {words}") from None
+    found = problem.collective
+    for key, value in (("ranks", found.nranks), ("nchunks", found.nchunks), ("root", found.root)):
+        if about.integer(key, 0, MAX_CHUNKS) != value:
+            about.fail(key, f"{inner[key]} is not what this problem has, {value}")
+    return problem
+
+
+def _check_weight(
+    file: ColumnFile, topology: Topology, members: tuple[int, ...], about: Fields, shifts: Shifts | None
+) -> None:
+    """Refuse a few lines that state what would fill the memory; a schedule for so much is a large file itself."""
+    name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS), len(members)
+    entries = 0
+    if not about.boolean("columns", False):
+        entries = k * chunks * (k if name in ("alltoall", "allgather", "reducescatter") else 1)
+        if shifts is not None:
+            entries = (
+                max(1, k // math.prod(extent for _, extent in shifts)) * k * max(1, _share(name, k, chunks))
+            )
+    needed = entries * _ENTRY_BYTES + _network_bytes(topology, members)
+    allowed = _SMALL_BYTES + _BYTES_A_BYTE * file.size
+    if needed > allowed:
+        raise InputError(
+            f"{file.origin}: states a problem of about {needed >> 20} MiB; a file of {file.size} bytes may state"
+            f" {allowed >> 20} MiB"
+        )
+
+
+def _network_bytes(topology: Topology, members: tuple[int, ...]) -> int:
+    """What the links among the members take, ways through switches and these switches' tables included."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n, switches = topology.nranks, len(topology.switches)
+    src, dst = topology.link_src, topology.link_dst
+    mine = np.zeros(topology.nvertices, dtype=bool)
+    mine[[rank for rank in members if rank < n]] = True
+    ways = int(np.count_nonzero(mine[src] & mine[dst]))
+    between = (src >= n) & (dst >= n)
+    if switches:
+        pairs = (src[between] - n, dst[between] - n)
+        joined = coo_array((np.ones(len(pairs[0]), dtype=bool), pairs), shape=(switches, switches))
+        count, part = connected_components(joined, directed=False)
+        into, out = mine[src] & (dst >= n), (src >= n) & mine[dst]
+        ports = np.bincount(part[dst[into] - n], minlength=count)
+        reached = np.unique(part[src[out] - n] * n + dst[out])
+        ways += int(ports @ np.bincount(reached // n, minlength=count))
+    limits = 0
+    if topology.limits:
+        limits = int(np.bincount(np.concatenate([limit.links for limit in topology.limits])).max(initial=0))
+    rows = len(members) * (switches + int(np.count_nonzero(between)))
+    return ways * (_WAY_BYTES + _CROSSED_BYTES * limits) + rows * _ROW_BYTES
+
+
+def _refolded(
+    topology: Topology, about: Fields, group: tuple[int, ...], relays: tuple[int, ...], shifts: Shifts
+) -> Problem:
+    from synth.symmetry.quotient import FOLDABLE, refold
+
+    name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_ENTRIES), len(group)
+    if name not in FOLDABLE or relays:
+        about.fail("name", f"{shown(name)} does not fold; {', '.join(FOLDABLE)} do, without relays")
+    check_ranks(group, "group", topology.nranks)
+    share = _share(name, k, chunks)
+    held = k // math.prod(extent for _, extent in shifts) * k * share
+    if k < 2 or not 0 < held <= MAX_ENTRIES or (name == "allreduce" and share * k != chunks):
+        about.fail("chunks", f"{chunks} chunks cannot be folded over {k} ranks")
+    try:
+        return refold(topology, name, share, group, shifts)
+    except InputError:
+        raise
+    except (ValueError, LookupError, ArithmeticError) as error:
+        raise InputError(f"header.json: fold: {' '.join(str(error).split())[:200]}") from None
+
+
+def _ranks(top: Fields, key: str) -> tuple[int, ...]:
+    value = top.values.get(key)
+    if not isinstance(value, list) or len(value) > MAX_RANKS or any(type(rank) is not int for rank in value):
+        top.fail(key, f"must be an array of at most {MAX_RANKS} ranks")
+    if any(not 0 <= rank < MAX_RANKS for rank in value):
+        top.fail(key, f"holds a number that is no rank; ranks are 0 to {MAX_RANKS - 1} at most")
+    return tuple(value)
+
+
+def _read_shifts(top: Fields) -> Shifts | None:
+    value = top.values.get("fold", 0)
+    if value is None:
+        return None
+    nranks = len(top.values["group"])
+    good = isinstance(value, list) and len(value) > 0
+    shifts: list[tuple[int, int]] = []
+    size = 1  # of what is below the next digit
+    for pair in value if good else ():
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(x) is int for x in pair)):
+            good = False
+            break
+        stride, extent = pair
+        good = good and stride >= size and stride % size == 0 and extent > 1
+        shifts.append((stride, extent))
+        size = stride * extent if good else 1
+    if not good or nranks % size:
+        top.fail(
+            "fold", f"{shown(value)}; must be null or [stride, extent] pairs, digits of the {nranks} ranks"
+        )
+    return tuple(shifts)
+
+
+def _collective(file: ColumnFile, about: Fields, nranks: int) -> Collective:
+    name, chunks = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS)
+    root = about.integer("root", 0, MAX_RANKS)
+    nchunks = about.integer("nchunks", 1, MAX_CHUNKS)
+    if about.integer("ranks", 2, MAX_RANKS) != nranks:
+        about.fail("ranks", f"{about.values['ranks']}, but the group has {nranks}")
+    if not about.boolean("columns", False):
+        if name not in NAMED:
+            about.fail("name", f"{shown(name)} is none of {', '.join(NAMED)}, and no columns state it")
+        return named(name, nranks, chunks, root)
+    if not name.isprintable() or not 1 <= len(name) <= 40:
+        about.fail("name", f"{shown(name)} is no name; must be 1 to 40 printable characters")
+    if root >= nranks:
+        about.fail("root", f"position {root} is not in a group of {nranks}")
+    pre, in_index = _cells(file, "pre", "in_index", nranks, nchunks)
+    post, out_index = _cells(file, "post", "out_index", nranks, nchunks)
+    fraction: Floats = file.column("collective/fraction", "float", (nchunks,))
+    file.within("collective/fraction", fraction, 1e-18, 1e18)
+    held = np.zeros(nchunks, dtype=bool)
+    held[pre[:, 1]] = True
+    if not held.all():
+        raise InputError(
+            f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(held))} before"
+        )
+    return Collective(
+        name=name,
+        nranks=nranks,
+        chunks=chunks,
+        nchunks=nchunks,
+        reduces=file.column("collective/reduces", "bool", (nchunks,)),
+        fraction=fraction,
+        pre=pre,
+        post=post,
+        in_index=in_index,
+        out_index=out_index,
+        root=root,
+    )
+
+
+def _cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int) -> tuple[Ints, Ints]:
+    """Rows (rank, chunk), sorted and each once, and the place of each in its rank's buffer."""
+    member = f"collective/{cells}"
+    rows = file.rows(member)
+    table: Ints = file.column(member, "int", (rows, 2)).astype(np.int64)
+    file.within(member, table[:, 0], 0, nranks - 1)
+    file.within(member, table[:, 1], 0, nchunks - 1)
+    unsorted = np.diff(table[:, 0] * nchunks + table[:, 1]) <= 0
+    if unsorted.any():
+        row = int(np.argmax(unsorted)) + 1
+        raise InputError(f"{file.origin}: {member}.npy: row {row} is not behind the row before it")
+    place: Ints = file.column(f"collective/{places}", "int", (rows,)).astype(np.int64)
+    file.within(f"collective/{places}", place, 0, MAX_CHUNKS)
+    return table, place

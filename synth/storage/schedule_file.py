@@ -1,0 +1,205 @@
+"""A schedule with its problem in one file, NAME.synth: what is asked, every send, and nothing that is not needed.
+
+The file is a zip of columns (`synth.storage.columns`). `header.json` holds
+
+    format      "synth-schedule-1"
+    software, engine    what wrote the file and what found the schedule
+    topology    the topology's text form, whole
+    collective  name, ranks, chunks (a block), nchunks, root (position in the group); columns: whether the file
+                states it in full (members collective/…) because it is not what the name alone means
+    group, relays       ranks of the topology
+    fold        null, or the shifts of a problem that stands for translated copies of itself (`synth.symmetry.quotient`)
+    size_bytes  the message size that the times are for
+    time_us     when the last chunk has arrived, as claimed
+    sends       rows of the columns
+
+and the columns are chunk, link, step, reduces and start_us, as in `Schedule`; a send's end follows from its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synth.model.collective import named
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.storage.columns import ColumnFile, write_columns
+from synth.storage.problem import KEYS, rebuilt, stated
+from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, time_us, timed
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import replay
+from topologies.errors import InputError
+from topologies.text.fields import Fields, shown
+
+__all__ = ["FORMAT", "Stored", "load_schedule", "save_schedule", "write_schedule"]
+
+FORMAT = "synth-schedule-1"
+MAX_SIZE_BYTES = float(1 << 60)
+MAX_STEP = (1 << 24) - 1
+MAX_SENDS = 1 << 40
+MAX_US = 1e18
+_KEYS = ("format", "software", "engine", *KEYS, "size_bytes", "time_us", "sends")
+_SENDS = ("chunk", "link", "step", "reduces", "start_us")
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """What a schedule file holds. Nothing of it is checked but that it can be what it says; see `synth prove`.
+
+    Attributes:
+        problem: folded where the file is.
+        schedule: at the message size of the file.
+        header: header.json.
+    """
+
+    problem: Problem
+    schedule: Schedule
+    header: Mapping[str, Any]
+
+    @property
+    def claimed_us(self) -> float:
+        """The time that the file claims, in µs."""
+        return float(self.header["time_us"])
+
+    @property
+    def as_named(self) -> bool:
+        """Whether the collective is what its name means, and not a pattern that the file states."""
+        return not self.header["collective"]["columns"]
+
+    @property
+    def copies(self) -> int:
+        """How many sends each row stands for."""
+        return 1 if self.problem.fold is None else self.problem.fold.order
+
+    @property
+    def asked(self) -> Problem:
+        """What a bound on its time is about: the whole problem, with one chunk a block where the name says all.
+
+        Bounds hold for all numbers of chunks, so the fewest are enough. InputError where it is too large to be
+        held in memory.
+        """
+        if not self.as_named:
+            return self.problem
+        known, fold = self.problem.collective, self.problem.fold
+        return replace(
+            self.problem,
+            collective=named(known.name, known.nranks, 1, known.root),
+            network=self.problem.network if fold is None else fold.whole,
+            fold=None,
+        )
+
+    def expanded(self) -> tuple[Problem, Schedule]:
+        """The whole problem and every send; what is stored where nothing is folded.
+
+        InputError where that is too large to be held in memory.
+        """
+        if self.problem.fold is None:
+            return self.problem, self.schedule
+        from synth.symmetry.quotient import expand
+
+        return expand(self.problem, self.schedule)
+
+
+def save_schedule(path: str | Path, algorithm: Algorithm, size_bytes: float) -> Path:
+    """Write an algorithm with its times at a message size, replayed at that size first.
+
+    Raises:
+        InputError: a size that is none, a problem that a file cannot hold, or the file cannot be written.
+        Refused: the schedule is not right at that size.
+    """
+    schedule = algorithm.schedule
+    if schedule.size_bytes != size_bytes:  # it was replayed at the size that it has
+        schedule = timed(algorithm.problem, schedule, size_bytes)
+        replay(algorithm.problem, schedule)
+    return write_schedule(path, algorithm.problem, schedule, algorithm.engine)
+
+
+def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engine: str) -> Path:
+    """Write a timed schedule that was replayed at the size that it is timed for.
+
+    Raises:
+        InputError: a size that is none, a problem that a file cannot hold, or the file cannot be written.
+    """
+    if not 0 <= schedule.size_bytes <= MAX_SIZE_BYTES:
+        raise InputError(f"size: {schedule.size_bytes} is no message size; it must be 0 to 2^60 bytes")
+    about, columns = stated(problem)
+    header = {
+        "format": FORMAT,
+        "software": _software(),
+        "engine": engine,
+        **about,
+        "size_bytes": float(schedule.size_bytes),
+        "time_us": time_us(problem, schedule),
+        "sends": len(schedule),
+    }
+    columns |= {name: getattr(schedule, name) for name in _SENDS}
+    write_columns(path, header, columns)
+    return Path(path)
+
+
+def _software() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"synth {version('synth-collectives')}"
+    except PackageNotFoundError:
+        return "synth"
+
+
+def load_schedule(path: str | Path) -> Stored:
+    """Read a schedule file and rebuild its problem. The schedule itself is not replayed here.
+
+    Raises:
+        InputError: the file cannot be read, or what it holds cannot be a problem and a schedule; the line names
+            the file and the member or field.
+    """
+    with ColumnFile(path) as file:
+        try:
+            _check_header(file)
+            problem = rebuilt(file)
+            return Stored(problem, _schedule(file, problem), file.header)
+        except MemoryError:
+            raise InputError(f"{file.origin}: states a problem that does not fit in memory") from None
+
+
+def _check_header(file: ColumnFile) -> None:
+    top = Fields(file.header, "", f"{file.origin}: header.json")
+    if top.string("format") != FORMAT:
+        top.fail("format", f"{shown(file.header['format'])} is not known; must be {FORMAT}")
+    top.only(_KEYS)
+    for key in ("software", "engine"):
+        if not top.string(key).isprintable() or len(top.string(key)) > 200:
+            top.fail(key, "must be at most 200 printable characters")
+    top.number("size_bytes", 0.0, MAX_SIZE_BYTES, "bytes")
+    top.number("time_us", 0.0, MAX_US, "µs")
+    top.integer("sends", 0, MAX_SENDS)
+
+
+def _schedule(file: ColumnFile, problem: Problem) -> Schedule:
+    top = Fields(file.header, "", f"{file.origin}: header.json")
+    sends = top.integer("sends", 0, MAX_SENDS)
+    net, collective = problem.network, problem.collective
+    columns: dict[str, Any] = {}
+    for name, end in (("chunk", collective.nchunks), ("link", net.nlinks), ("step", MAX_STEP + 1)):
+        column = file.column(name, "int", (sends,))
+        file.within(name, column, 0, end - 1)
+        columns[name] = column.astype(np.int64)
+    start_us = file.column("start_us", "float", (sends,))
+    file.within("start_us", start_us, 0.0, MAX_US)
+    size_bytes = float(file.header["size_bytes"])
+    schedule = Schedule(
+        **columns,
+        reduces=file.column("reduces", "bool", (sends,)),
+        start_us=start_us,
+        end_us=start_us,
+        size_bytes=size_bytes,
+    )
+    hold_us = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
+    lasts = hold_us[schedule.chunk] / net.bandwidth_gbs[schedule.link]
+    file.taken_all()
+    return replace(schedule, end_us=start_us + lasts)

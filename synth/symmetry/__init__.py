@@ -1,0 +1,1 @@
+"""Quotient problems by a network's symmetry, and their check."""

@@ -1,0 +1,101 @@
+"""Symmetry of a problem: relabellings of the ranks under which it stays the same problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.model.collective import ROOTED, Collective, Ints
+from synth.model.problem import Problem
+from topologies.symmetry.automorphism import automorphisms, free_subgroup, link_image
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetry:
+    """A group of relabellings, identity first.
+
+    Attributes:
+        ranks: shape (g, local ranks): image of every rank.
+        links: shape (g, links).
+        chunks: shape (g, chunks).
+        orbits: one chunk of every orbit, ascending: plan these and translate.
+    """
+
+    ranks: Ints
+    links: Ints
+    chunks: Ints
+    orbits: Ints
+
+    @property
+    def order(self) -> int:
+        return len(self.ranks)
+
+
+def trivial(problem: Problem) -> Symmetry:
+    """No symmetry used."""
+    chunks = np.arange(problem.collective.nchunks)[None, :]
+    return Symmetry(
+        np.arange(problem.nranks)[None, :], np.arange(problem.network.nlinks)[None, :], chunks, chunks[0]
+    )
+
+
+def free_symmetry(problem: Problem) -> Symmetry:
+    """A group of relabellings of which none but the identity leaves a member of the group in its place.
+
+    Under it every chunk's orbit is as large as the group, so that a schedule for one chunk of every orbit,
+    translated, is a schedule for all.
+    """
+    collective, net = problem.collective, problem.network
+    k = collective.nranks
+    roots = [collective.root] if collective.name in ROOTED else []
+    members = [r for r in range(k) if r not in roots]
+    classes = [c for c in (roots, members, list(range(k, net.nranks))) if c]
+    if roots:
+        return trivial(problem)  # whatever keeps the root in its place is not free
+    perms = automorphisms(net, classes)
+    group = free_subgroup(perms, range(k))
+    chunks = [_chunk_image(collective, p) for p in group]
+    if any(c is None for c in chunks):
+        perms = [p for p in perms if _chunk_image(collective, p) is not None]
+        group = free_subgroup(perms, range(k))
+        chunks = [_chunk_image(collective, p) for p in group]
+    if len(group) < 2 or any(c is None for c in chunks):
+        return trivial(problem)
+    table = np.array(chunks, dtype=np.int64)
+    links = np.array([link_image(net, p) for p in group], dtype=np.int64)
+    if not (table[1:] != np.arange(collective.nchunks)).all():
+        # a chunk that stays while ranks move would be planned once and sent several times over
+        table = np.tile(np.arange(collective.nchunks), (len(group), 1))
+        return Symmetry(np.array(group, dtype=np.int64), links, table, np.arange(collective.nchunks))
+    orbits = np.flatnonzero(table.min(axis=0) == np.arange(collective.nchunks))
+    return Symmetry(np.array(group, dtype=np.int64), links, table, orbits)
+
+
+def _chunk_image(collective: Collective, perm: Ints) -> Ints | None:
+    """The image of every chunk under a relabelling of the ranks; None where the pattern is not kept."""
+    signature = _signatures(collective)
+    moved = _signatures(collective, perm[: collective.nranks])
+    image = np.empty(collective.nchunks, dtype=np.int64)
+    places: dict[bytes, list[int]] = {}
+    for chunk, sign in enumerate(signature):
+        places.setdefault(sign, []).append(chunk)
+    taken: dict[bytes, int] = {}
+    for chunk, sign in enumerate(moved):
+        at = taken.get(sign, 0)
+        if sign not in places or at >= len(places[sign]):
+            return None
+        image[chunk] = places[sign][at]
+        taken[sign] = at + 1
+    return image
+
+
+def _signatures(collective: Collective, perm: Ints | None = None) -> list[bytes]:
+    """What tells a chunk from others: who holds it, who wants it, its size and whether it reduces."""
+    holds, wants = collective.holds, collective.wants
+    if perm is not None:
+        inverse = np.argsort(perm)
+        holds, wants = holds[:, inverse], wants[:, inverse]
+    packed = np.packbits(np.concatenate([holds, wants], axis=1), axis=1)
+    tails = zip(collective.fraction.tolist(), collective.reduces.tolist(), strict=True)
+    return [row.tobytes() + repr(tail).encode() for row, tail in zip(packed, tails, strict=True)]

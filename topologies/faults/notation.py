@@ -1,0 +1,130 @@
+"""Faults as they are written: link:3-5, rank:17, switch:leaf0=50% (the forms are at `topologies.faults.apply`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from topologies.errors import InputError
+from topologies.text.fields import shown
+
+__all__ = ["Fault", "parse_fault", "removals", "slowdowns"]
+
+_KINDS = ("link", "rank", "switch", "limit")
+_AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})\s*(%|gb/s|gbps)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault as written.
+
+    Attributes:
+        kind: link, rank, switch or limit.
+        where: what follows the kind: "3-5", "3>5", "17", "8-15", a switch's or a limit's name.
+        percent: what is left of the bandwidth, above 0 and below 100; None where the fault does not say.
+        gbs: the bandwidth that is left in GB/s; None where the fault does not say.
+    """
+
+    kind: str
+    where: str
+    percent: float | None = None
+    gbs: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.where}"
+
+    @property
+    def amount(self) -> str:
+        """What is left, in words; "" where the part is gone. Without a slash: it becomes part of a name."""
+        if self.percent is not None:
+            return f"{self.percent:.12g}%"
+        return "" if self.gbs is None else f"{self.gbs:.12g}GBps"
+
+
+def parse_fault(text: str, what: str) -> Fault:
+    """One fault of its text, such as link:3-5 or rank:3=50%; `what` names the option in errors.
+
+    Raises:
+        InputError: no such form, or a percentage that is not between 0 and 100.
+    """
+    kind, _, rest = text.strip().partition(":")
+    kind = kind.strip()
+    if kind not in _KINDS:
+        raise InputError(
+            f"{what}: {shown(text.strip())} does not say what it is; write link:3-5, rank:17, switch:NAME"
+            + (" or limit:NAME, each with =50%" if what == "--degrade" else "")
+        )
+    where, equals, amount = (part.strip() for part in rest.rpartition("="))
+    if not equals:
+        where, amount = amount, ""
+    if not where:
+        raise InputError(f"{what}: {shown(text.strip())} names no {kind}; write for example {_example(kind)}")
+    if not equals:
+        return Fault(kind, where)
+    number = _AMOUNT.fullmatch(amount)
+    if number is None:
+        raise InputError(
+            f"{what} {kind}:{where[:60]}: {shown(amount)} is no bandwidth that is left; write =50% or =12.5GB/s"
+        )
+    value, percent = float(number[1]), number[2] == "%"
+    if percent and not 0 < value < 100:
+        raise InputError(
+            f"{what} {kind}:{where[:60]}: {value:g}% must be above 0% and below 100%;"
+            " what is gone altogether goes to --without"
+        )
+    if not value > 0:
+        raise InputError(
+            f"{what} {kind}:{where[:60]}: 0 GB/s must be above 0; what is gone goes to --without"
+        )
+    return Fault(kind, where, value) if percent else Fault(kind, where, gbs=value)
+
+
+def _example(kind: str) -> str:
+    return {"link": "link:3-5 or link:3>5", "rank": "rank:17"}.get(kind, f"{kind}:NAME")
+
+
+def _parsed(texts: Sequence[str], what: str) -> list[Fault]:
+    """All faults of an option that can be given several times, each a list with commas."""
+    faults = []
+    for text in texts:
+        items: list[str] = []
+        for part in text.split(","):
+            # only a limit's name can have a comma in it
+            if items and items[-1].startswith("limit:") and part.strip().partition(":")[0] not in _KINDS:
+                items[-1] += "," + part
+            else:
+                items.append(part.strip())
+        faults += [parse_fault(item, what) for item in items]
+    return faults
+
+
+def removals(texts: Sequence[str]) -> list[Fault]:
+    """All faults of --without. Raises InputError for one that does not take a part out."""
+    faults = _parsed(texts, "--without")
+    for fault in faults:
+        if fault.kind == "limit":
+            raise InputError(
+                f"--without {fault}: a limit is a capacity, no part that can be missing;"
+                f" write --degrade {fault}=50%"
+            )
+        if fault.amount:
+            raise InputError(
+                f"--without {fault}: takes no {fault.amount}; write --degrade {fault}={fault.amount}"
+            )
+    return faults
+
+
+def slowdowns(texts: Sequence[str]) -> list[Fault]:
+    """All faults of --degrade. Raises InputError for one that does not say what is left."""
+    faults = _parsed(texts, "--degrade")
+    for fault in faults:
+        if not fault.amount:
+            raise InputError(
+                f"--degrade {fault}: does not say what is left; write {fault}=50%, or --without {fault}"
+            )
+        if fault.gbs is not None and fault.kind in ("rank", "switch"):
+            raise InputError(
+                f"--degrade {fault}: a {fault.kind} has several links; write what is left of each, as in {fault}=50%"
+            )
+    return faults

@@ -1,0 +1,1 @@
+"""Automorphisms and translations of a network."""

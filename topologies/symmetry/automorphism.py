@@ -1,0 +1,358 @@
+"""Symmetry of a network: permutations of ranks that keep links, figures and shared capacities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.network import Network
+from topologies.symmetry.free_subgroup import free_subgroup
+from topologies.symmetry.refinement import Colours, Structure, mark
+
+__all__ = ["automorphisms", "free_subgroup", "link_image"]
+
+Ints = NDArray[np.int64]
+
+# Work, not a clock, ends the search, so that a slow day gives the same answer: about this many touched
+# elements (a link, a use of a resource) take a second on a 2020s core.
+_WORK_PER_SECOND = 20_000_000
+_CHECK_COST, _REFINE_COST = 3, 1  # per element: a check, a round of refinement
+_AMBIGUOUS_TRIES = 200
+
+
+class _SpentError(Exception):
+    """The budget is gone; what was found so far stands."""
+
+
+class _Search:
+    """What all steps of one call share: the structure, the classes and the budget."""
+
+    def __init__(self, net: Network, classes: Ints, budget: float) -> None:
+        self.structure = Structure(net)
+        self.classes = classes
+        self.left = budget
+        self.root = self.structure.refine(_class_hashes(classes))
+
+    def spend(self, units: int) -> None:
+        self.left -= units * self.structure.size
+        if self.left < 0:
+            raise _SpentError
+
+    def accepts(self, p: Ints) -> bool:
+        # Cheap refusals first: most candidates die here and cost nothing.
+        if (self.root.ranks[p] != self.root.ranks).any() or (self.classes[p] != self.classes).any():
+            return False
+        self.spend(_CHECK_COST)
+        return _image(self.structure, p) is not None
+
+
+def automorphisms(
+    net: Network, fixed: Sequence[Sequence[int]], limit: int = 2000, budget_s: float = 1.0
+) -> list[Ints]:
+    """Automorphisms of the network, int64 (nranks,) each, p[i] the image of rank i; the identity first.
+
+    Each maps links onto links of equal α and bandwidth, the links of every resource onto those of a resource
+    of equal capacity, and each set of `fixed` (local ranks) onto itself.
+    Generators come next: shifts, XOR masks and reversals, whole and by blocks, that hold here; then those
+    that a search found for further images of each set's first rank; then one for each image of these ranks;
+    then what all of them generate. At most `limit` in all.
+    budget_s: rough seconds, counted as work, so that the same input gives the same list on every machine.
+    Raises ValueError for a rank outside the network or limit < 1.
+    """
+    n = net.nranks
+    if limit < 1:
+        raise ValueError(f"limit {limit} must be at least 1")
+    classes = np.zeros(n, dtype=np.int64)
+    for i, members in enumerate(fixed):
+        at = np.asarray(members, dtype=np.int64)
+        if at.size and (at.min() < 0 or at.max() >= n):
+            raise ValueError(f"fixed set {i} holds a rank outside 0..{n - 1}")
+        inside = np.zeros(n, dtype=np.int64)
+        inside[at] = 1
+        classes = np.unique(classes * 2 + inside, return_inverse=True)[1].reshape(-1)
+    firsts = [int(members[0]) for members in fixed if len(members)] or [0]
+    search = _Search(net, classes, budget_s * _WORK_PER_SECOND)
+    generators: list[Ints] = []
+    try:
+        _natural(search, fixed, generators, limit)
+        _orbit_search(search, generators, firsts, limit)
+    except _SpentError:
+        pass
+    return _generated(generators, n, limit, firsts)
+
+
+def link_image(net: Network, p: Ints) -> Ints:
+    """The permutation of links that p induces: int64 (nlinks,), link l goes to link image[l].
+
+    Raises ValueError where p is no permutation of the ranks or no automorphism of the network. (Between
+    several equal links of one pair the search for a consistent choice is cut short after some hundred tries;
+    a p that needs more counts as none.)
+    """
+    p = np.asarray(p)
+    n = net.nranks
+    if p.shape != (n,) or p.dtype.kind not in "iu" or (np.sort(p) != np.arange(n)).any():
+        raise ValueError(f"not a permutation of the {n} ranks")
+    image = _image(Structure(net), p.astype(np.int64))
+    if image is None:
+        raise ValueError("not an automorphism of the network: links, figures or shared capacities differ")
+    return image
+
+
+def _class_hashes(classes: Ints) -> NDArray[np.uint64]:
+    return classes.astype(np.uint64) + np.uint64(1)
+
+
+def _image(structure: Structure, p: Ints) -> Ints | None:
+    """Images of links under p, None where p is no automorphism."""
+    net = structure.net
+    n = net.nranks
+    here = net.src * n + net.dst
+    there = p[net.src] * n + p[net.dst]
+    a = np.lexsort((structure.links, there))
+    b = np.lexsort((structure.links, here))
+    if (there[a] != here[b]).any() or (structure.links[a] != structure.links[b]).any():
+        return None
+    same = (np.diff(here[b]) == 0) & (np.diff(structure.links[b]) == 0)
+    if not same.any():
+        return _confirmed(structure, a, b)
+    # Equal links of one pair: only what they share with others says which goes to which.
+    left = structure.refine(p.astype(np.uint64))
+    right = structure.refine(np.arange(n, dtype=np.uint64), rounds=left.rounds)
+    tries = iter(range(_AMBIGUOUS_TRIES))
+    return _matched(structure, left, right, tries)
+
+
+def _matched(structure: Structure, left: Colours, right: Colours, tries: Iterator[int]) -> Ints | None:
+    a, b = np.argsort(left.links, kind="stable"), np.argsort(right.links, kind="stable")
+    if next(tries, None) is None or (left.links[a] != right.links[b]).any():
+        return None
+    found = _confirmed(structure, a, b)
+    same = np.flatnonzero(np.diff(left.links[a]) == 0)
+    if found is not None or not len(same):
+        return found
+    first = int(a[same[0]])
+    marked = structure.refine(left.ranks, mark(left.links, first), left.resources)
+    for choice in np.flatnonzero(right.links == left.links[first]).tolist():
+        other = structure.refine(right.ranks, mark(right.links, choice), right.resources, marked.rounds)
+        found = _matched(structure, marked, other, tries)
+        if found is not None:
+            return found
+    return None
+
+
+def _confirmed(structure: Structure, a: Ints, b: Ints) -> Ints | None:
+    """The image that sends link a[i] to b[i] where figures and resources stay (checked exactly)."""
+    net = structure.net
+    image = np.empty(net.nlinks, dtype=np.int64)
+    image[a] = b
+    if (net.alpha_us[image] != net.alpha_us).any() or (net.bandwidth_gbs[image] != net.bandwidth_gbs).any():
+        return None
+    # Pair the resources by the hash of their sets of links, then compare the sets themselves.
+    weight = structure.refine(
+        np.zeros(net.nranks, dtype=np.uint64), np.arange(net.nlinks, dtype=np.uint64), rounds=1
+    )
+    first, second = _set_hashes(structure, weight.links), _set_hashes(structure, weight.links[image])
+    x = np.lexsort((net.capacity_gbs, second))
+    y = np.lexsort((net.capacity_gbs, first))
+    if (net.capacity_gbs[x] != net.capacity_gbs[y]).any():
+        return None
+    resource = np.empty(net.nresources, dtype=np.int64)
+    resource[x] = y
+    moved = image[structure.user] * net.nresources + resource[net.uses_idx]
+    stays = structure.user * net.nresources + net.uses_idx
+    return image if (np.sort(moved) == stays).all() else None
+
+
+def _set_hashes(structure: Structure, weight: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    running = np.zeros(len(structure.by_resource) + 1, dtype=np.uint64)
+    np.cumsum(weight[structure.by_resource], out=running[1:])
+    return running[structure.resource_ptr[1:]] - running[structure.resource_ptr[:-1]]
+
+
+def _natural(search: _Search, fixed: Sequence[Sequence[int]], generators: list[Ints], limit: int) -> None:
+    """Adds every natural candidate that holds and that the earlier ones do not generate."""
+    n = len(search.classes)
+    known = {np.arange(n).tobytes()}
+    for p in chain(_candidates(n), _class_shifts(n, fixed)):
+        if p.tobytes() in known or not search.accepts(p):
+            continue
+        generators.append(p)
+        # Closing the group after each find keeps powers and sums of what is known from being checked again.
+        if len(known) < limit:
+            known = {q.tobytes() for q in _generated(generators, n, limit)}
+
+
+def _candidates(n: int) -> Iterator[Ints]:
+    """Shifts, XOR masks, reversals and exchanges of equal digits, the whole range first."""
+    i = np.arange(n, dtype=np.int64)
+    divisors = [d for d in range(1, n + 1) if n % d == 0]
+    for block in reversed(divisors):
+        for unit in divisors:
+            if unit < block and block % unit == 0:
+                yield i - i % block + (i + unit) % block
+    if n & (n - 1) == 0:
+        for bit in range(n.bit_length() - 1):
+            yield i ^ (1 << bit)
+        if n <= 64:
+            for m in range(3, n):
+                yield i ^ m
+    for block in reversed(divisors):
+        for unit in divisors:
+            if unit < block and block % unit == 0:
+                digit = i % block // unit
+                yield i + (block // unit - 1 - 2 * digit) * unit
+                yield i + ((-digit) % (block // unit) - digit) * unit
+    for low in divisors:
+        for size in divisors:
+            if size > 1 and n % (low * size * size) == 0:
+                x, y = i // low % size, i // (low * size) % size
+                yield i + (y - x) * low + (x - y) * low * size
+
+
+def _class_shifts(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
+    """One set shifted along its own order, the others left alone."""
+    for members in fixed:
+        at = np.asarray(members, dtype=np.int64)
+        for unit in range(1, len(at)):
+            if len(at) % unit == 0 and len(np.unique(at)) == len(at):
+                p = np.arange(n, dtype=np.int64)
+                p[at] = np.roll(at, -unit)
+                yield p
+
+
+def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int], limit: int) -> None:
+    """Searches an automorphism for each image of a first rank that no generator gives yet.
+
+    Then, while the generated group is smaller than `limit`, does the same for one more rank at a time while
+    those before it stay fixed (a chain of stabilisers), which ends with generators of the whole group.
+    """
+    n = len(search.classes)
+    for first in dict.fromkeys(firsts):
+        _complete_orbit(search, search.root, first, generators, [])
+    root, base = search.root, list[int]()
+    while len(_generated(generators, n, limit)) < limit:
+        _, cell, sizes = np.unique(root.ranks, return_inverse=True, return_counts=True)
+        size = sizes[cell.reshape(-1)]
+        if size.max() == 1:
+            return
+        vertex = int(np.argmin(np.where(size > 1, size, n + 1)))
+        _complete_orbit(search, root, vertex, generators, base)
+        base.append(vertex)
+        search.spend(2 * _REFINE_COST)
+        root = search.structure.refine(mark(root.ranks, vertex), root.links, root.resources)
+
+
+def _complete_orbit(
+    search: _Search, root: Colours, first: int, generators: list[Ints], base: Sequence[int]
+) -> None:
+    """Adds generators that fix `base` until they bring `first` wherever such automorphisms can."""
+    n = len(search.classes)
+
+    def stabiliser() -> list[Ints]:
+        return [g for g in generators if all(g[b] == b for b in base)]
+
+    reached, refused = _orbit(first, stabiliser(), n), set[int]()
+    for target in np.flatnonzero(root.ranks == root.ranks[first]).tolist():
+        if target in reached or target in refused:
+            continue
+        p = _sending(search, root, first, target)
+        if p is None:
+            refused |= _orbit(target, stabiliser(), n)
+        else:
+            generators.append(p)
+            reached = _orbit(first, stabiliser(), n)
+
+
+def _orbit(start: int, generators: Sequence[Ints], n: int) -> set[int]:
+    seen = np.zeros(n, dtype=bool)
+    seen[start] = True
+    frontier = [start]
+    while frontier:
+        images = {int(g[v]) for v in frontier for g in generators}
+        frontier = sorted(v for v in images if not seen[v])
+        seen[frontier] = True
+    return set(np.flatnonzero(seen).tolist())
+
+
+def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | None:
+    """An automorphism with first → target that keeps the colours of `root`, None where there is none."""
+    structure = search.structure
+
+    def refined(c: Colours, vertex: int, rounds: int = 0) -> Colours:
+        search.spend(_REFINE_COST * (rounds or 2))
+        return structure.refine(mark(c.ranks, vertex), c.links, c.resources, rounds)
+
+    # The left side always marks the same ranks, so its colours depend on the depth alone.
+    left = [refined(root, first)]
+    cells: list[int] = []
+    trail: list[tuple[Colours, Iterator[int]]] = [(root, iter([target]))]
+    while trail:
+        colours, choices = trail[-1]
+        choice = next(choices, None)
+        if choice is None:
+            trail.pop()
+            continue
+        here = left[len(trail) - 1]
+        right = refined(colours, choice, here.rounds)
+        a, b = np.argsort(here.ranks, kind="stable"), np.argsort(right.ranks, kind="stable")
+        if (here.ranks[a] != right.ranks[b]).any():
+            continue
+        p = np.empty(len(a), dtype=np.int64)
+        p[a] = b
+        # Also before all ranks are told apart: in a very symmetric network the plain guess is often right.
+        if (root.ranks[p] == root.ranks).all() and search.accepts(p):
+            return p
+        sizes = np.unique(here.ranks, return_inverse=True, return_counts=True)
+        size = sizes[2][sizes[1].reshape(-1)]
+        if size.max() == 1:
+            continue
+        if len(left) == len(trail):
+            open_ranks = np.where(size > 1, size, len(size) + 1)
+            cells.append(int(np.argmin(open_ranks)))
+            left.append(refined(here, cells[-1]))
+        vertex = cells[len(trail) - 1]
+        trail.append((right, iter(np.flatnonzero(right.ranks == here.ranks[vertex]).tolist())))
+    return None
+
+
+def _transversal(first: int, generators: Sequence[Ints], n: int) -> list[Ints]:
+    """For each rank that the generators bring `first` to, one product that does so."""
+    by_image = {first: np.arange(n, dtype=np.int64)}
+    frontier = [first]
+    while frontier:
+        found: list[int] = []
+        for v in frontier:
+            for g in generators:
+                image = int(g[v])
+                if image not in by_image:
+                    by_image[image] = g[by_image[v]]
+                    found.append(image)
+        frontier = found
+    return list(by_image.values())
+
+
+def _generated(generators: Sequence[Ints], n: int, limit: int, firsts: Sequence[int] = ()) -> list[Ints]:
+    """The identity, the generators, a way to each image of `firsts`, then further products breadth first."""
+    found: list[Ints] = []
+    known: set[bytes] = set()
+
+    def add(p: Ints) -> None:
+        key = p.tobytes()
+        if key not in known and len(found) < limit:
+            known.add(key)
+            found.append(p)
+
+    for p in (np.arange(n, dtype=np.int64), *generators):
+        add(p)
+    for first in firsts:
+        for p in _transversal(first, generators, n):
+            add(p)
+    at = 0
+    while at < len(found) and len(found) < limit:
+        for g in generators:
+            add(g[found[at]])
+        at += 1
+    return found

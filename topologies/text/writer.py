@@ -1,0 +1,100 @@
+"""Writes the text form of a topology, repeated structure made short."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topologies.text.vertex_sets import format_names, format_set
+from topologies.topology import Topology
+
+__all__ = ["write_text"]
+
+Ints = NDArray[np.int64]
+
+
+def write_text(topology: Topology) -> str:
+    """TOML text of `topology`; `from_toml` gives an equal topology back, figures to the last bit."""
+    t = topology
+    lines = [f"name = {_quoted(t.name)}", f"ranks = {t.nranks}"]
+    if t.switches:
+        lines.append(f"switches = {_array(format_names(t.switches))}")
+    for word, words in (("summary", t.summary), ("source", t.source)):
+        if words:
+            lines.append(f"{word} = {_quoted(words)}")
+    if t.alpha_assumed:
+        lines.append("alpha_assumed = true")
+    if t.nodes.any():
+        lines.append(f"nodes = {_array(_node_sets(t))}")
+    for index in _groups(t):
+        src, dst = t.link_src[index], t.link_dst[index]
+        key = src * t.nvertices + dst
+        both = bool(np.isin(dst * t.nvertices + src, key).all())
+        if both:
+            src, dst = src[src < dst], dst[src < dst]
+        pairs = _pairs(t, src, dst)
+        lines += ["", "[[links]]", f"pairs = {pairs}"]
+        if both:
+            lines.append("both = true")
+        lines.append(f"gbs = {_number(t.bandwidth_gbs[index[0]])}")
+        lines.append(f"alpha_us = {_number(t.alpha_us[index[0]])}")
+    for limit in t.limits:
+        pairs = _pairs(t, t.link_src[limit.links], t.link_dst[limit.links])
+        lines += ["", "[[limits]]", f"name = {_quoted(limit.name)}", f"pairs = {pairs}"]
+        lines.append(f"gbs = {_number(limit.bandwidth_gbs)}")
+    return "\n".join(lines) + "\n"
+
+
+def _groups(t: Topology) -> list[Ints]:
+    """Links of equal figures, groups in order of their first link."""
+    if not t.nlinks:
+        return []
+    figures = np.stack([t.bandwidth_gbs, t.alpha_us], axis=1)
+    _, first, group = np.unique(figures, axis=0, return_index=True, return_inverse=True)
+    by_group = np.argsort(group.reshape(-1), kind="stable")
+    parts = np.split(by_group, np.cumsum(np.bincount(group.reshape(-1)))[:-1])
+    return [parts[i] for i in np.argsort(first)]
+
+
+def _pairs(t: Topology, src: Ints, dst: Ints) -> str:
+    """Pairs as sets: sources that reach the same destinations stand together."""
+    order = np.lexsort((dst, src))
+    src, dst = src[order], dst[order]
+    starts = np.flatnonzero(np.diff(src, prepend=-1))
+    by_targets: dict[str, list[int]] = {}
+    for source, targets in zip(src[starts].tolist(), np.split(dst, starts[1:]), strict=True):
+        by_targets.setdefault(format_set(targets.tolist(), t.nranks, t.switches), []).append(source)
+    tokens: list[str] = []
+    for targets_text, sources in by_targets.items():
+        tokens.append(f"{format_set(sources, t.nranks, t.switches)}>{targets_text}")
+    if sum(len(token) + 1 for token in tokens) <= 90:
+        return f'"{" ".join(tokens)}"'
+    rows: list[str] = []
+    for token in tokens:
+        if rows and len(rows[-1]) + len(token) < 100:
+            rows[-1] += " " + token
+        else:
+            rows.append(token)
+    body = "\n".join(rows)
+    return f'"""\n{body}\n"""'
+
+
+def _node_sets(t: Topology) -> list[str]:
+    order = np.argsort(t.nodes, kind="stable")
+    counts = np.bincount(t.nodes)
+    return [format_set(part.tolist(), t.nranks, ()) for part in np.split(order, np.cumsum(counts)[:-1])]
+
+
+def _number(value: float) -> str:
+    value = float(value)
+    return str(int(value)) if value.is_integer() and value < 1e15 else repr(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _array(items: list[str]) -> str:
+    return "[" + ", ".join(_quoted(item) for item in items) + "]"
