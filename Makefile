@@ -20,19 +20,19 @@ test: .venv/.installed-dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15
 
 results: .venv/.installed
-	@for script in $$(LC_ALL=C ls results/*.py); do echo "== $$script"; $(BIN)/python "$$script" || exit; done
+	@for table in $$(LC_ALL=C ls results/scripts); do case $$table in [a-z]*.py) echo "== $$table"; $(BIN)/python -m results.scripts.$${table%.py} || exit;; esac; done
 
 # all that needs PyTorch, which `make test` leaves out: the README's commands, every mode, training, every way to lose a
 # rank. One release, since where it is at hand without gigabytes for GPUs the newest may not be.
 torch: .venv/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pytest -m "slow or not slow" tests/runtime tests/cli/test_tune_commands.py tests/cli/test_bench.py tests/readme
+	$(BIN)/python -m pytest -m "slow or not slow" tests/runtime tests/synth/cli/test_tune.py tests/synth/cli/test_bench.py tests/readme
 
 # where a GPU is at hand, with the extra cuda12 or cuda13 installed
 gpu: .venv/.installed-dev
-	$(BIN)/python -m pytest tests/runtime/test_gpu.py
-	$(BIN)/python results/gpu.py
-	$(BIN)/python results/emulated.py
+	$(BIN)/python -m pytest tests/runtime/gpu/test_gpu.py
+	$(BIN)/python -m results.scripts.gpu
+	$(BIN)/python -m results.scripts.emulated
 
 clean:
 	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import runtime.torch.process_group as synth
+import runtime.process_group as synth
 
 
 def main() -> None:

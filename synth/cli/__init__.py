@@ -8,16 +8,7 @@ from pathlib import Path
 
 import click
 
-from synth.cli import interrupt
-from synth.cli.bench import bench
-from synth.cli.compile import compile_, lower_, optimize
-from synth.cli.convert import convert
-from synth.cli.prove import prove
-from synth.cli.report import report
-from synth.cli.search import commands
-from synth.cli.simulate import simulate
-from synth.cli.topologies import topo
-from synth.cli.tune import calibrate, tune
+from synth.cli import bench, compile, convert, interrupt, prove, report, search, simulate, topologies, tune
 from topologies.errors import InputError
 
 
@@ -66,18 +57,18 @@ def cli() -> None:
 
 
 for _command in (
-    *commands(),
-    topo,
-    prove,
-    simulate,
-    compile_,
-    lower_,
-    optimize,
-    bench,
-    tune,
-    calibrate,
-    report,
-    convert,
+    *search.commands(),
+    topologies.topo,
+    prove.prove,
+    simulate.simulate,
+    compile.compile_,
+    compile.lower_,
+    compile.optimize,
+    bench.bench,
+    tune.tune,
+    tune.calibrate,
+    report.report,
+    convert.convert,
 ):
     cli.add_command(_command)
 

@@ -14,7 +14,10 @@ def main() -> None:
     """Serve: messages (function, arguments) come in over the given descriptor, (ok, result) go out."""
     with_parent = Connection(int(sys.argv[1]))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    module = importlib.import_module(f"synth.solvers.{sys.argv[2]}")
+    name = sys.argv[2]
+    module = importlib.import_module(
+        "synth.engines.time_slots.milp" if name == "milp" else f"synth.solvers.{name}"
+    )
     if hasattr(module, "warm"):
         module.warm()
     while True:

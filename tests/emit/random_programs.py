@@ -6,11 +6,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reshaping import cut_in_two, reordered
-from right_programs import Right
-from small_programs import with_block, with_gpu, with_step
-
 from emit.program import OPS, Program
+from tests.emit.check.reshaping import cut_in_two, reordered
+from tests.emit.right_programs import Right
+from tests.emit.small_programs import with_block, with_gpu, with_step
 
 
 def changed(right: Right, rng: random.Random, most: int = 3) -> Program:

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-from small_programs import (
-    RIGHT,
-    allpairs_allreduce,
-    alltoall,
-    chain_broadcast,
-    direct_gather,
-    doubling_allgather,
-    ring_allgather,
-    ring_allreduce,
-)
 
 from emit.compiler.compile import compiled
 from emit.compiler.lower import lower
@@ -26,6 +14,17 @@ from emit.msccl.write import write_msccl
 from emit.program import Gpu, Program, Step, ThreadBlock
 from synth.baselines import baseline
 from synth.model.problem import make_problem
+from tests import EXAMPLES
+from tests.emit.small_programs import (
+    RIGHT,
+    allpairs_allreduce,
+    alltoall,
+    chain_broadcast,
+    direct_gather,
+    doubling_allgather,
+    ring_allgather,
+    ring_allreduce,
+)
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -99,7 +98,7 @@ SCRIPTS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 def compiled_scripts() -> Iterator[Right]:
     """The shipped algorithms, as the compiler makes them."""
-    folder = Path(__file__).resolve().parents[2] / "examples"
+    folder = EXAMPLES
     for name, settings, off in SCRIPTS:
         draft = load_script(folder / name, settings).draft()
         program = compiled(draft, "msccl", off=off).program

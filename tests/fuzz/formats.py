@@ -12,10 +12,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from mutating import damaged_json, damaged_text, damaged_xml, damaged_zip
-from random_problems import answered
-from small_programs import RIGHT, direct_gather
-
 from emit.goal import Goal
 from emit.library.index import load_index
 from emit.msccl.write import write_msccl
@@ -28,6 +24,9 @@ from synth.model.problem import make_problem
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import write_schedule
 from synth.timing.simulate import time_us, timed
+from tests.emit.small_programs import RIGHT, direct_gather
+from tests.fuzz.mutating import damaged_json, damaged_text, damaged_xml, damaged_zip
+from tests.random_problems import answered
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import to_toml

@@ -7,7 +7,7 @@ import json
 import zipfile
 from collections.abc import Callable
 
-from formats import FORMATS
+from tests.fuzz.formats import FORMATS
 
 Made = Callable[[], bytes]
 MIB = 1 << 20

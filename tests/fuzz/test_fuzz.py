@@ -1,4 +1,4 @@
-"""Hostile files are refused in one line by every reader; the long version is results/fuzz.py."""
+"""Hostile files are refused in one line by every reader; the long version is results/scripts/fuzz.py."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from nasty import MIB, NASTY
-from trying import FORMATS, Outcome, folder_for, hostile, no_files, place, tried
 
 from synth.model.pattern import read_sizes
 from synth.storage.problem import _WAY_BYTES, _network_bytes
+from tests.fuzz.nasty import MIB, NASTY
+from tests.fuzz.trying import FORMATS, Outcome, folder_for, hostile, no_files, place, tried
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from trying import FORMATS, MEMORY
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "results"))
-
-import fuzz
-
+from results.scripts import fuzz
+from tests.fuzz.trying import FORMATS, MEMORY
 from topologies.errors import InputError
 
 

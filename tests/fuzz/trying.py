@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from formats import FORMATS, Format
-
+from tests.fuzz.formats import FORMATS, Format
 from topologies.errors import InputError
 
 MEMORY = 1 << 30  # bytes that reading may take beyond what the process has before

@@ -1,4 +1,4 @@
-"""The README's blocks, and how to make its shown output anew: `python tests/readme/blocks.py`."""
+"""The README's blocks, and how to make its shown output anew: `python -m tests.readme.blocks`."""
 
 from __future__ import annotations
 

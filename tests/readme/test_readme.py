@@ -9,9 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from blocks import EXAMPLE, README, Block, blocks, files, run, without_seconds, write_files
 
 from synth.cli import cli
+from tests.readme.blocks import EXAMPLE, README, Block, blocks, files, run, without_seconds, write_files
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def test_opening() -> None:
 
 @pytest.mark.parametrize("block", blocks("console"), ids=_at)
 def test_shown_output(example: Path, block: Block) -> None:
-    """Renew it with `python tests/readme/blocks.py`."""
+    """Renew it with `python -m tests.readme.blocks`."""
     command, _, shown = block.text.partition("\n")
     done = run(command.removeprefix("$ "), example)
     assert (done.returncode, done.stderr) == (0, "")

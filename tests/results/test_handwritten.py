@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-import handwritten
-import host
 import pytest
+
+from results.scripts import handwritten, host
 
 
 def test_kept_figures_are_complete() -> None:

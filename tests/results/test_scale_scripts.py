@@ -11,14 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import growth
-import process_groups
-import published
 import pytest
-import scale
-import scale_runs
-from scale_runs import Answer, Ended, Processes
 
+from results.measuring import scale_runs
+from results.measuring.scale_runs import Answer, Ended, Processes
+from results.scripts import growth, process_groups, published, scale
 from synth.concurrent.plan import plan
 from synth.concurrent.union import Member
 from synth.model.collective import named

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sccl_like import COLLECTIVES, Demand, Machine, Outcome, decide, demand, machine, solve, wrong
 
+from results.measuring.sccl_like import (
+    COLLECTIVES,
+    Demand,
+    Machine,
+    Outcome,
+    decide,
+    demand,
+    machine,
+    solve,
+    wrong,
+)
 from synth import synthesize
 from synth.search.portfolio import WARM
 from synth.solvers.workers import Workers

@@ -6,14 +6,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import exact_rows
-import groups
-import measure
-import pareto_dgx1
-import points
 import pytest
-import sccl_tables
 
+from results.measuring import measure, points
+from results.scripts import exact_rows, groups, pareto_dgx1, sccl_tables
 from synth.search.portfolio import WARM
 from synth.solvers.workers import Workers
 

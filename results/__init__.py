@@ -1,0 +1,1 @@
+"""Benchmarks: `scripts` make `tables`."""

@@ -1,0 +1,122 @@
+"""Random programs through the host executor and through the GPU's kernel on CPU threads, under the thread sanitizer.
+
+    python -m results.scripts.kernel_on_cpu [--programs 10000] [--seed 1]
+
+makes kernel_on_cpu.md. Needs a C++ compiler; no GPU takes part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from emit.check.program import check
+from emit.program import FIFO_DEPTH, Program
+from results.measuring.measure import grid, page, write
+from runtime.bench import Executor, measured
+from runtime.dtypes import OPS, TYPES
+from runtime.gpu.shim import SanitizerReport, ShimExecutor, built
+from runtime.host.executor import HostExecutor
+from tests.emit.random_programs import changed
+from tests.emit.right_programs import Right, right_programs
+from topologies.errors import InputError
+
+PROTOCOLS = ("Simple", "LL")
+
+
+def outcome(executor: Executor, right: Right, program: Program, size_bytes: int, kind: str, op: str) -> str:
+    """right, wrong, report (of the sanitizer) or refused, with why."""
+    try:
+        row = measured(program, right.goal, size_bytes, kind, op, executor=executor, iterations=1, warmup=0)
+    except SanitizerReport as error:
+        return "report" if "data race" in str(error) else f"crash: {error}"
+    except InputError as error:
+        return f"refused: {str(error).split(': ', 1)[-1]}"
+    return "wrong" if row.wrong else "right"
+
+
+def drawn(rights: list[Right], rng: random.Random) -> tuple[Right, Program, str]:
+    """A right program or a changed one, and what the check says of it: right, race, or else."""
+    right = rng.choice(rights)
+    program = right.program if rng.random() < 0.5 else changed(right, rng, 1)
+    report = check(program, right.goal, target=None)
+    kinds = {finding.kind for finding in report.findings}
+    return right, program, "right" if report.ok else "race" if "race" in kinds else "else"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--programs", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    rng = random.Random(asked.seed)
+    rights = right_programs()
+    counts: dict[str, Counter[str]] = {protocol: Counter() for protocol in PROTOCOLS}
+    seen: list[str] = []
+    reasons: Counter[str] = Counter()
+    number = 0
+    with tempfile.TemporaryDirectory() as folder:
+        binary = built(Path(folder), "thread")
+        while number < asked.programs:
+            right, program, said = drawn(rights, rng)
+            if said == "else":
+                continue
+            protocol = rng.choice(PROTOCOLS)
+            kind, op = rng.choice(list(TYPES)), rng.choice(OPS)
+            size_bytes = rng.randrange(1, rng.choice([64, 512, 4096]) * TYPES[kind].itemsize)
+            more = {
+                "threads": rng.randint(1, 2),
+                "launches": rng.randint(1, 2),
+                "slot_bytes": rng.choice([128, 400, 4096]),
+                "depth": FIFO_DEPTH[program.protocol],
+                "devices": rng.randint(1, min(3, program.nranks)),
+            }
+            number += 1
+            tally = counts[protocol]
+            case = f"{right.name} {kind} {op} {size_bytes} B {protocol} {more}"
+            try:
+                executor = ShimExecutor(replace(program, protocol=protocol), right.goal, binary, **more)
+            except InputError as error:
+                tally["not encoded"] += 1
+                seen.append(f"{case}: {error}")
+                continue
+            got = outcome(executor, right, program, size_bytes, kind, op)
+            if said == "race":
+                tally["racing"] += 1
+                tally["racing, reported"] += got == "report"
+                continue
+            host = outcome(HostExecutor(program, right.goal), right, program, size_bytes, kind, op)
+            tally["executed"] += 1
+            tally[got.split(":")[0]] += 1
+            tally["unlike the host"] += got.split(":")[0] != host.split(":")[0]
+            if got == host and got.startswith("refused: "):
+                reasons[got.removeprefix("refused: ")] += 1
+            elif got != "right" or host != "right":
+                seen.append(f"{case}: kernel {got}; host {host}")
+    titles = ("executed", "right", "wrong", "report", "refused", "crash", "unlike the host", "not encoded",
+              "racing", "racing, reported")  # fmt: skip
+    rows = [[protocol, *(counts[protocol][title] for title in titles)] for protocol in PROTOCOLS]
+    text = (
+        f"{number} programs of seed {asked.seed}, drawn from {len(rights)} right ones, half of them changed in one"
+        " place; each with a random type, reduction, size, slot size, one or two threads a block, one or two"
+        " launches on the same slots, its ranks spread over one to three launches at once (as over so many GPUs),"
+        " out of place and in place as it allows. What the check calls right must be"
+        " right on the host and in the kernel, without a report. *racing*: programs in which the check finds a"
+        " race, and of how many the sanitizer reports one in the size drawn (where chunks are empty there is"
+        " nothing to race for). No GPU took part."
+    )
+    parts = [text, grid(["protocol", *titles], rows)]
+    if reasons:
+        told = "\n".join(f"- {count} times: {reason}" for reason, count in sorted(reasons.items()))
+        parts.append(f"Refused by both, in the same words:\n\n{told}")
+    if seen:
+        parts.append("Not right in both:\n\n" + "\n".join(f"- {line}" for line in seen[:40]))
+    write("kernel_on_cpu.py", page("kernel_on_cpu.py", "The GPU's kernel on CPU threads", parts))
+
+
+if __name__ == "__main__":
+    main()

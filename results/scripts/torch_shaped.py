@@ -1,0 +1,302 @@
+"""Collectives of torch.distributed on networks shaped with tc: Gloo's own algorithms beside ours, in one run.
+
+    sudo python -m results.scripts.torch_shaped [--quick]
+
+makes torch_shaped.md: calibrates each network, searches on what was measured, tunes, and then runs what the table
+chooses beside Gloo; and sets every schedule's predicted time beside the measured one. Each rank is a process in a
+network namespace of its own; namespaces are joined by veth pairs as the network's links say, each direction held to
+its rate by tc tbf. What has no link of its own is routed by the shortest way, as IP does. Needs root, ip and tc, and
+PyTorch; where one is missing it says so and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from emit.library.index import load_index
+from emit.msccl.read import read_msccl
+from emit.timing.predict import Predictor
+from results.measuring.measure import grid, page, synth, write
+from runtime.torch.choice import Call, Chooser, Way
+from topologies.load import load
+
+THICK, THIN = 50, 12.5  # Mbit/s
+MTU = 9000  # bytes; with fewer packets two cores keep up with all links at once
+GOODPUT = (MTU - 52) / (MTU + 14)  # of what tbf counts, TCP's payload
+ALPHA_US = 200  # about what a message takes from process to process; `synth calibrate` measures it
+# Megabytes queued in front of a slow link hold up the acknowledgements of the other direction.
+QUEUES = ("net.ipv4.tcp_limit_output_bytes=32768", "net.ipv4.tcp_slow_start_after_idle=0")
+OPS = ("allreduce", "allgather", "alltoall")
+BUDGET = "20s"
+UNBOUND = 1 << 20  # slots: messages do not wait for room here
+Links = dict[tuple[int, int], float]  # pair of ranks → Mbit/s each way
+
+
+def networks() -> dict[str, tuple[int, Links]]:
+    """Name → ranks and links."""
+    halves: Links = {(a + h, b + h): THICK for h in (0, 4) for a in range(4) for b in range(a + 1, 4)}
+    mesh: Links = {(r, r + 1): THICK for r in range(9) if r % 3 < 2} | {(r, r + 3): THICK for r in range(6)}
+    return {
+        "ring of 8": (8, {(r, (r + 1) % 8): THICK for r in range(8)}),
+        "2 × 4, thin between": (8, halves | {(r, r + 4): THIN for r in range(4)}),
+        "mesh 3 × 3": (9, mesh),
+    }
+
+
+def topology(ranks: int, links: Links) -> str:
+    """As synth reads it."""
+    lines = [
+        'name = "shaped"',
+        f"ranks = {ranks}",
+        'summary = "namespaces joined by shaped links"',
+        'source = "tc tbf"',
+    ]
+    for (a, b), rate in links.items():
+        gbs = rate / 8000 * GOODPUT
+        lines += [
+            "",
+            "[[links]]",
+            f'pairs = "{a}>{b}"',
+            "both = true",
+            f"gbs = {gbs:.6f}",
+            f"alpha_us = {ALPHA_US}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def command(*words: object) -> None:
+    subprocess.run([str(word) for word in words], check=True, capture_output=True)
+
+
+@contextmanager
+def built(ranks: int, links: Links) -> Iterator[list[str]]:
+    """The namespaces' names; they are gone afterwards."""
+    spaces = [f"synth-{os.getpid()}-{r}" for r in range(ranks)]
+    near: dict[int, list[int]] = {r: [] for r in range(ranks)}
+    try:
+        for r, space in enumerate(spaces):
+            command("ip", "netns", "add", space)
+            inside = ("ip", "-n", space)
+            command(*inside, "link", "set", "lo", "up")
+            command(
+                *inside, "link", "add", "me", "type", "veth", "peer", "name", "myself"
+            )  # holds the address
+            command(*inside, "addr", "add", f"10.77.0.{r + 1}/32", "dev", "me")
+            command(*inside, "link", "set", "me", "mtu", MTU, "up")
+            command("ip", "netns", "exec", space, "sysctl", "-qw", "net.ipv4.ip_forward=1",
+                    "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0", *QUEUES)  # fmt: skip
+        for (a, b), rate in links.items():
+            command("ip", "link", "add", f"e{b}", "netns", spaces[a], "type", "veth",
+                    "peer", "name", f"e{a}", "netns", spaces[b])  # fmt: skip
+            for one, other in ((a, b), (b, a)):
+                near[one].append(other)
+                command("ip", "-n", spaces[one], "link", "set", f"e{other}", "mtu", MTU, "up")
+                command("tc", "-n", spaces[one], "qdisc", "add", "dev", f"e{other}", "root", "tbf",
+                        "rate", f"{rate}mbit", "burst", "32kb", "limit", "4mb")  # fmt: skip
+        for r in range(ranks):
+            for goal, first in first_steps(r, near).items():
+                command("ip", "-n", spaces[r], "route", "add", f"10.77.0.{goal + 1}/32", "via", f"10.77.0.{first + 1}",
+                        "dev", f"e{first}", "onlink", "src", f"10.77.0.{r + 1}")  # fmt: skip
+        yield spaces
+    finally:
+        for space in spaces:
+            subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
+
+
+def first_steps(rank: int, near: dict[int, list[int]]) -> dict[int, int]:
+    """Goal → the neighbour by way of which it is reached in the fewest steps."""
+    first = {other: other for other in near[rank]}
+    ready = deque(near[rank])
+    while ready:
+        at = ready.popleft()
+        for other in near[at]:
+            if other != rank and other not in first:
+                first[other] = first[at]
+                ready.append(other)
+    return first
+
+
+def everywhere(spaces: list[str], words: list[object], about: dict[str, str]) -> None:
+    """The same command as a rank in each namespace."""
+    plain = dict(os.environ) | about | {
+        "GLOO_SOCKET_IFNAME": "me",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "10.77.0.1",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": str(len(spaces)),
+    }  # fmt: skip
+    ranks = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", space, *map(str, words)],
+            env=plain | {"RANK": str(r)},
+            stdout=None if r == 0 else subprocess.DEVNULL,
+        )
+        for r, space in enumerate(spaces)
+    ]
+    ends = [process.wait() for process in ranks]
+    if any(ends):
+        raise SystemExit(f"a rank failed: {words}")
+
+
+def worker(result: Path, sizes: list[int], turns: int) -> None:
+    """One rank: every collective and size with Gloo and as the table says, in turn."""
+    from runtime.torch.bench import Bench, Case, joined
+
+    rows: list[dict[str, Any]] = []
+    with joined() as (me, world):
+        for op in OPS:
+            for size in sizes:
+                bench = Bench(Case(op, size, ranks=tuple(range(world))), [Way("gloo"), Way("auto")])
+                for _ in range(turns):
+                    bench.turn()
+                gloo, auto = bench.took
+                if gloo.wrong or auto.wrong:
+                    raise SystemExit(f"{op} of {size}: wrong elements")
+                rows.append(
+                    {"op": op, "size": size, "by": auto.ran, "gloo": gloo.median_s, "auto": auto.median_s}
+                )
+    if me == 0:
+        result.write_text(json.dumps(rows))
+
+
+def library_for(topo: Path, library: Path, ranks: int, sizes: list[int]) -> None:
+    """Algorithms for all collectives on the network as it was measured."""
+    for op in OPS:
+        for more in ((), ("--chunks", 8)):  # where a file would be too long: fewer chunks
+            words = synth(op, "--topo", topo, "--budget", BUDGET, *more, "--out", library)
+            subprocess.run(words, check=True, capture_output=True)
+            calls = [
+                Call(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes
+            ]
+            index = library / "index.json"
+            if index.exists() and all(Chooser(library=library).choose(call).program for call in calls):
+                break
+
+
+def predicted(topo: Path, library: Path, table: Path) -> list[dict[str, Any]]:
+    """Of each schedule of the library at each size, the predicted and the measured time."""
+    network = load(topo)
+    programs = {entry.path.stem: read_msccl(entry.path) for entry in load_index(library)}
+    rows = []
+    for row in json.loads(table.read_text())["measured"]:
+        if row["algorithm"] in programs:
+            program = programs[row["algorithm"]]
+            time_us = Predictor(program, network, fifo_depth=UNBOUND).time_us(row["size_bytes"])
+            rows.append(row | {"predicted_us": time_us})
+    return rows
+
+
+def measured(
+    ranks: int, links: Links, sizes: list[int], turns: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """A network's gains, and its predictions."""
+    with tempfile.TemporaryDirectory() as folder, built(ranks, links) as spaces:
+        wired, topo, library, table, result = (
+            Path(folder) / part
+            for part in ("wired.toml", "shaped.toml", "library", "table.json", "rows.json")
+        )
+        wired.write_text(topology(ranks, links))
+        cli = [sys.executable, "-m", "synth.cli"]
+        everywhere(spaces, [*cli, "calibrate", "--topo", wired, "-o", topo], {})
+        library_for(topo, library, ranks, sizes)
+        listed = ",".join(map(str, sizes))
+        everywhere(
+            spaces,
+            [
+                *cli,
+                "tune",
+                "--ops",
+                ",".join(OPS),
+                "--sizes",
+                listed,
+                "--library",
+                library,
+                "--turns",
+                turns,
+                "-o",
+                table,
+            ],
+            {},
+        )
+        about = {"SYNTH_LIBRARY": str(library), "SYNTH_TABLE": str(table)}
+        everywhere(
+            spaces,
+            [sys.executable, "-m", "results.scripts.torch_shaped", "--worker", result, listed, turns],
+            about,
+        )
+        return json.loads(result.read_text()), predicted(topo, library, table)
+
+
+def main() -> None:
+    lacks = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    lacks += ["root"] if os.geteuid() else []
+    lacks += [] if find_spec("torch") else ["PyTorch"]
+    if lacks:
+        print(f"torch_shaped: needs {', '.join(lacks)}; nothing was measured")
+        return
+    quick = "--quick" in sys.argv
+    sizes, turns = ([1 << 20], 1) if quick else ([1 << 20, 4 << 20, 16 << 20], 5)
+    gains: list[list[object]] = []
+    ratios: list[float] = []
+    times: list[list[object]] = []
+    ranked: list[bool] = []
+    for name, (ranks, links) in networks().items():
+        rows, forecast = measured(ranks, links, sizes, turns)
+        for row in rows:
+            ratios.append(row["gloo"] / row["auto"])
+            gains.append([name, row["op"], f"{row['size'] >> 20} MiB", row["by"], f"{row['gloo'] * 1e3:.0f}",
+                          f"{row['auto'] * 1e3:.0f}", f"{ratios[-1]:.2f}"])  # fmt: skip
+        for op in OPS:
+            for size in sorted({row["size_bytes"] for row in forecast if row["collective"] == op}):
+                same = [row for row in forecast if (row["collective"], row["size_bytes"]) == (op, size)]
+                fastest = min(same, key=lambda row: float(row["time_us"]))
+                first = sorted(same, key=lambda row: float(row["predicted_us"]))[:3]
+                ranked.append(fastest in first)
+                for row in same:
+                    times.append([name, row["algorithm"], f"{size / 2**20:.3g} MiB", f"{row['predicted_us'] / 1e3:.1f}",
+                                  f"{row['time_us'] / 1e3:.1f}", row["time_us"] / row["predicted_us"] - 1])  # fmt: skip
+    mean = math.exp(statistics.fmean(map(math.log, ratios)))
+    error = statistics.median(abs(float(str(row[-1]))) for row in times)
+    told = [
+        f"Geometric mean of the gain {mean:.2f}, the least {min(ratios):.2f}.",
+        f"Predicted against measured, {len(times)} pairs: median error {100 * error:.1f} %; the fastest measured is"
+        f" among the predicted three fastest in {sum(ranked)} of {len(ranked)} cases.",
+    ]
+    first_table = grid(["network", "collective", "size", "ran", "Gloo ms", "ours ms", "gain"], gains)
+    second = grid(
+        ["network", "schedule", "size", "predicted ms", "measured ms", "error"],
+        [[*row[:-1], f"{100 * float(str(row[-1])):+.0f} %"] for row in times],
+    )
+    if quick:
+        print(first_table, second, *told, sep="\n\n")
+        return
+    how = (
+        f"Links of {THICK} Mbit/s each way ({THIN} between the halves), a namespace a rank, median of {turns} runs of"
+        " the slowest rank. Size: of the whole buffer. Links calibrated, a library searched for on what was measured,"
+        " the table tuned, then Gloo and what the table chooses in turn."
+    )
+    write(
+        __file__,
+        page(__file__, "torch.distributed on shaped networks", [how, first_table, told[0], second, told[1]]),
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        to, listed, times_ = sys.argv[2:]
+        worker(Path(to), [int(size) for size in listed.split(",")], int(times_))
+    else:
+        main()

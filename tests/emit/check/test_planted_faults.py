@@ -1,0 +1,130 @@
+"""Faults of every kind, planted in right programs of many makers, are found where they are; nothing else is accused."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from emit.check.program import check
+from emit.goal import Goal
+from emit.program import FIFO_DEPTH, RECEIVES, SENDS, Gpu, Program, Step, ThreadBlock
+from tests.emit.check.comparing import differences
+from tests.emit.check.mutations import WAYS, planted
+from tests.emit.check.planting import Planted
+from tests.emit.check.reshaping import finer
+from tests.emit.random_programs import sample
+from tests.emit.right_programs import Right, right_programs
+from tests.emit.small_programs import alltoall, chain_broadcast, with_step, with_steps
+from tests.oracles.held_runs import execute, goals_of
+
+RIGHTS = right_programs()
+SMALL = [right for right in RIGHTS if right.program.nsteps <= 70]
+EACH = 8  # programs a way; no kind has fewer than 20
+
+
+def test_right_programs_are_of_all_sorts() -> None:
+    assert {right.origin for right in RIGHTS} == {"lowered", "compiled", "hand-built", "read from a file"}
+    programs = [right.program for right in RIGHTS]
+    assert {p.protocol for p in programs} == set(FIFO_DEPTH)
+    assert len({p.collective for p in programs}) >= 9
+    assert {(p.inplace, p.outofplace) for p in programs} == {(True, False), (False, True), (True, True)}
+    assert sum(right.goal is not None for right in RIGHTS) >= 4
+
+
+@pytest.mark.parametrize("right", RIGHTS, ids=lambda right: str(right.name))
+def test_right_programs_are_not_accused(right: Right) -> None:
+    depth = FIFO_DEPTH[right.program.protocol]
+    assert all(execute(right.program, goal, depth).complete for goal in goals_of(right.program, right.goal))
+    report = check(right.program, right.goal, target=None)
+    assert report.findings == ()
+    assert report.judged
+    finest = finer(right.program, 2)
+    if right.goal is None and all(execute(finest, goal, depth).complete for goal in goals_of(finest, None)):
+        assert check(finest, target=None).findings == ()
+
+
+def the_right_circle(fault: Planted, cycle: tuple[tuple[int, int, int], ...]) -> bool:
+    """Whether each step of a cycle waits for the threadblock of the next."""
+    blocks = [gpu.threadblocks for gpu in fault.program.gpus]
+    for (r, t, x), (r2, t2, x2) in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
+        step, tb, other = blocks[r][t].steps[x], blocks[r][t], blocks[r2][t2]
+        waits = r == r2 and step.dep_tb == t2 and x2 <= step.dep_step
+        empty = step.op in RECEIVES and (tb.recv, r, tb.channel) == (r2, other.send, other.channel)
+        full = step.op in SENDS and (r, tb.send, tb.channel) == (other.recv, r2, other.channel)
+        if not (waits or empty or full):
+            return False
+    return True
+
+
+@pytest.mark.parametrize("kind", WAYS)
+def test_planted_faults_are_found_where_they_are(kind: str) -> None:
+    programs = set()
+    each = max(EACH, -(-20 // len(WAYS[kind])))
+    for way in WAYS[kind]:
+        for right, fault in planted(kind, way, RIGHTS, each):
+            programs.add(repr(fault.program))
+            report = check(fault.program, fault.goal, fault.depth, target=fault.target)
+            named = [f for f in report.findings if fault.named_by(f)]
+            assert named, (way, right.name, report.findings[:3])
+            for finding in report.findings:
+                assert "\n" not in finding.message
+                if fault.circle and finding.kind == "deadlock":
+                    assert the_right_circle(fault, finding.cycle)
+    assert len(programs) >= 20
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_check_says_what_runs_show(seed: int) -> None:
+    """Random programs, mostly wrong, at several FIFO depths: nothing missed, nothing made up."""
+    rng = random.Random(seed)
+    ran = 0
+    for right, program in sample(SMALL, 150, seed):
+        depth, split = rng.choice([1, 2, 3, 8]), rng.random() < 0.7
+        told = differences(program, right.goal, depth, split)
+        ran += told is not None
+        assert not told, (right.name, depth, split, told)
+    assert ran > 50
+
+
+def test_a_copy_that_overlaps_itself_only_in_place_is_a_race_in_place() -> None:
+    """i and o are one memory in place, so a copy from one into the other can run into itself."""
+    program = replace(chain_broadcast(2, 0), inplace=True)
+    steps = [Step("cpy", "i", 0, "o", 0, 3), Step("cpy", "i", 0, "o", 1, 2)]
+    report = check(with_steps(program, 0, 1, steps))
+    races = [f for f in report.findings if f.kind == "race" and "overlaps itself" in f.message]
+    assert [(f.rank, f.tb, f.step, f.cell) for f in races] == [(0, 1, 1, ("o", 1))]
+    assert all("in place: " in f.message and "out of" not in f.message for f in races)
+
+
+def test_what_comes_of_uninitialised_memory_is_told_of_once() -> None:
+    """The send is at fault; those who get what it sent are not."""
+    program = with_step(alltoall(3), 0, 1, 0, src_buf="o", src_off=1)
+    program = with_steps(program, 0, 0, [Step("cpy", "i", 0, "o", 0, 1)])
+    early = [f for f in check(program).findings if f.kind == "read before write"]
+    assert len(early) <= 1
+    gpus = list(program.gpus)
+    gpus[0] = replace(gpus[0], s_chunks=1)
+    program = with_step(replace(program, gpus=gpus), 0, 1, 0, src_buf="s", src_off=0)
+    report = check(program)
+    told = [(f.rank, f.tb, f.step, f.cell) for f in report.findings if f.kind == "read before write"]
+    assert told == [(0, 1, 0, ("s", 0))]
+    assert any("what stood in uninitialised memory" in f.message for f in report.findings)
+
+
+def test_a_given_goal_keeps_the_input_of_a_call_out_of_place() -> None:
+    """The caller's send buffer is const, whoever states the goal."""
+    blocks = [
+        ThreadBlock(1, -1, 0, [Step("s", "i", 0, "o", 0, 1, has_dep=True)]),
+        ThreadBlock(-1, -1, 0, [Step("cpy", "i", 1, "i", 0, 1, 0, 0)]),
+    ]
+    gpus = [Gpu(2, 0, 0, blocks), Gpu(0, 1, 0, [ThreadBlock(-1, 0, 0, [Step("r", "o", 0, "o", 0, 1)])])]
+    program = Program("given", "custom", "LL", 2, 2, False, True, gpus)
+    goal = Goal.from_arrays(
+        2, ([0, 0], ["i", "i"], [0, 1], [0, 0], [0, 1]), ([1], ["o"], [0], [0], [0])
+    )  # fmt: skip
+    (finding,) = check(program, goal).findings
+    assert (finding.kind, finding.rank, finding.tb, finding.step) == ("wrong result", 0, 1, 0)
+    assert finding.cell == ("i", 0)
+    assert check(replace(program, inplace=True, outofplace=False), goal).ok

@@ -1,0 +1,300 @@
+"""The index of a library: what is written is read, what is asked is found, and hostile text gives one line."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from emit.library.index import FORMAT, INDEX, PLACES, Entry, choose, index_text, load_index, parse_index
+from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
+from topologies.errors import InputError
+
+HERE = Path("library")
+ORIGIN = "library/index.json"
+LARGEST = (1 << 63) - 1
+
+
+def parsed(rows: list[Row]) -> list[Entry]:
+    return parse_index(index_text(rows), ORIGIN, HERE)
+
+
+def refusal(data: bytes) -> str | None:
+    """The one line with which an index is refused; None where it is read."""
+    try:
+        parse_index(data, ORIGIN, HERE)
+    except InputError as error:
+        line = str(error)
+        assert line.startswith(ORIGIN)
+        assert line.isprintable()
+        assert len(line) < 700
+        return line
+    return None
+
+
+def wrong(*rows: Row) -> str:
+    """The line with which an index of these entries is refused."""
+    line = refusal(index_text(rows))
+    assert line is not None
+    return line
+
+
+@given(indices())
+def test_what_is_written_is_read(rows: list[Row]) -> None:
+    data = index_text(rows)
+    assert json.loads(data) == {"format": FORMAT, "algorithms": rows}
+    entries = parse_index(data, ORIGIN, HERE)
+    assert [dict(entry.values) for entry in entries] == rows
+    for entry, row in zip(entries, rows, strict=True):
+        assert (list(entry.group), list(entry.communicator)) == (row["group"], row["communicator"])
+        assert entry.path == HERE / row["file"]
+
+
+@given(indices(), st.data())
+def test_a_call_gets_the_file_that_serves_it(rows: list[Row], data: st.DataObject) -> None:
+    """At every size, asked in full: the one entry there is, or none."""
+    assume(rows)
+    entries, row = parsed(rows), data.draw(st.sampled_from(rows))
+    full = {key: row[key] for key in ("target", "topology", "root", "relays")}
+    same = [r for r in rows if asked_of(r) == asked_of(row)]
+    for size in range(64):
+        right = [
+            r["file"]
+            for r in same
+            if r["min_bytes"] <= size <= (size if r["max_bytes"] is None else r["max_bytes"])
+        ]
+        found = choose(entries, row["collective"], row["nranks"], row["group"], size, row["inplace"], **full)
+        assert ([] if found is None else [found.file]) == right
+        assert len(right) <= 1
+
+
+@given(indices(), st.data())
+def test_a_call_asked_in_part_gets_a_file_only_where_no_other_fits(
+    rows: list[Row], data: st.DataObject
+) -> None:
+    assume(rows)
+    entries, row = parsed(rows), data.draw(st.sampled_from(rows))
+    size = row["min_bytes"]
+    ranks = data.draw(st.sampled_from([None, row["group"]]))
+    target = data.draw(st.sampled_from([None, row["target"]]))
+    fit = [
+        r
+        for r in rows
+        if all(r[key] == row[key] for key in ("collective", "nranks", "relays", "root", "inplace"))
+        and r["group"] == (r["group"] if ranks is None else ranks)
+        and r["target"] == (r["target"] if target is None else target)
+        and r["min_bytes"] <= size <= (size if r["max_bytes"] is None else r["max_bytes"])
+    ]
+    ask = {"relays": row["relays"], "root": row["root"], "target": target}
+    if len(fit) == 1:
+        found = choose(entries, row["collective"], row["nranks"], ranks, size, row["inplace"], **ask)
+        assert found is not None
+        assert found.file == row["file"]
+        return
+    with pytest.raises(InputError, match=r"give (target|topology|ranks)$"):
+        choose(entries, row["collective"], row["nranks"], ranks, size, row["inplace"], **ask)
+
+
+def test_choose_knows_other_spellings_and_patterns() -> None:
+    entries = parsed([entry_row(), entry_row(collective="halo", file="msccl/b.xml")])
+    for name, file in (("all_reduce", "msccl/a.xml"), ("allreduce", "msccl/a.xml"), ("halo", "msccl/b.xml")):
+        found = choose(entries, name, 4, [0, 2, 4, 6], 0, True)
+        assert found is not None
+        assert found.file == file
+    for ranks in ([0, 2, 6, 4], [1, 2, 4, 6]):
+        assert choose(entries, "allreduce", 4, ranks, 0, True) is None
+    assert choose(entries, "allgather", 4, None, 0, True) is None
+
+
+@pytest.mark.parametrize(
+    ("collective", "nranks", "ranks", "size", "words"),
+    [
+        ("allreduc", 4, None, 0, "did you mean allreduce"),
+        ("allreduce", 4, [0, 2, 4], 0, "as many different ranks"),
+        ("allreduce", 4, [0, 2, 4, 4], 0, "as many different ranks"),
+        ("allreduce", 4, [0, 2, 4, 4, 6], 0, "as many different ranks"),
+        ("allreduce", 0, None, 0, "nranks 0"),
+        ("allreduce", 4, None, -1, "size_bytes -1"),
+        ("broadcast", 4, None, 0, "give root"),
+    ],
+)
+def test_what_cannot_beasked_of(
+    collective: str, nranks: int, ranks: list[int] | None, size: int, words: str
+) -> None:
+    entries = parsed([entry_row(), entry_row(collective="broadcast", root=2, file="msccl/b.xml")])
+    with pytest.raises(InputError, match=words) as error:
+        choose(entries, collective, nranks, ranks, size, True)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_file_for_another_root_is_not_given() -> None:
+    entries = parsed([entry_row(collective="broadcast", root=2)])
+    assert choose(entries, "broadcast", 4, None, 0, True, root=0) is None
+    assert choose(entries, "broadcast", 4, None, 0, True, root=2) == entries[0]
+
+
+def test_entries_of_two_libraries_that_both_serve() -> None:
+    entries = parsed([entry_row()]) + parsed([entry_row(file="msccl/b.xml")])
+    with pytest.raises(InputError, match="both serve it"):
+        choose(entries, "allreduce", 4, None, 0, True)
+
+
+WRONG = [
+    ({"nranks": 3}, ("nranks", "group has 4")),
+    ({"group": []}, ("group",)),
+    ({"group": [0, 2, 4, 4]}, ("group", "twice")),
+    ({"group": [0, 2, 4, -6]}, ("group", "array of ranks")),
+    ({"group": [0, 2, 4, True]}, ("group", "array of ranks")),
+    ({"relays": [2], "communicator": [0, 2, 4, 6, 2]}, ("relays",)),
+    ({"communicator": [6, 4, 2, 0]}, ("communicator", "then the relays")),
+    ({"root": 1}, ("root", "not in the group")),
+    ({"target": "nccl"}, ("target", "executor-nccl")),
+    ({"inplace": 1}, ("inplace", "true nor false")),
+    ({"min_bytes": -1}, ("min_bytes", "out of range")),
+    ({"min_bytes": 2, "max_bytes": 1}, ("max_bytes", "out of range")),
+    ({"max_bytes": LARGEST + 1}, ("max_bytes", "out of range")),
+    ({"file": "a.xml"}, ("file", "msccl/NAME.xml")),
+    ({"file": "msccl/a.json"}, ("file", "msccl/NAME.xml")),
+    ({"file": "msccl/../../a.xml"}, ("file", "msccl/NAME.xml")),
+    ({"file": "/etc/passwd"}, ("file", "msccl/NAME.xml")),
+    ({"file": "msccl/.a.xml"}, ("file", "msccl/NAME.xml")),
+    ({"file": "msccl/a.xml\n"}, ("file", "msccl/NAME.xml")),
+    ({"target": "rccl"}, ("file", "msccl-rccl/NAME.xml")),
+    ({"schedule": "msccl/a.xml"}, ("schedule", "schedules/NAME.synth")),
+    ({"proof_file": "../a.proof.json"}, ("proof_file", "schedules/NAME.proof.json")),
+    ({"goal": []}, ("goal", "object or null")),
+    ({"topology": "a\nb"}, ("topology", "printable")),
+    ({"collective": ""}, ("collective", "1 to 4000")),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG, ids=str)
+def test_a_wrong_field(changes: Row, words: tuple[str, ...]) -> None:
+    good = entry_row(file="msccl/b.xml", collective="allgather")
+    line = wrong(good, entry_row(**changes))
+    for word in ("algorithm 2", *words):
+        assert word in line
+
+
+@pytest.mark.parametrize("key", [key for key in entry_row() if key != "time_us"])
+def test_a_missing_field(key: str) -> None:
+    row = entry_row()
+    del row[key]
+    if key == "goal":
+        assert "goal: missing" in wrong(row)
+    else:
+        assert key in wrong(row)
+
+
+@given(indices().filter(bool), st.data())
+def test_overlapping_sizes_are_found(rows: list[Row], data: st.DataObject) -> None:
+    """Planted: one more entry that serves a size which another serves already."""
+    row = data.draw(st.sampled_from(rows))
+    size = row["min_bytes"] + data.draw(st.integers(0, 3))
+    assume(row["max_bytes"] is None or size <= row["max_bytes"])
+    place = PLACES[row["target"]]
+    low = data.draw(st.integers(0, size))
+    more = row | {"file": f"{place.folder}/more{place.ending}", "min_bytes": low, "max_bytes": size}
+    assert "both serve" in wrong(*rows, more)
+    assert refusal(index_text([*rows, more | {"topology": "another"}])) is None
+
+
+def test_one_file_twice() -> None:
+    assert "msccl/a.xml" in wrong(entry_row(max_bytes=9), entry_row(min_bytes=10))
+
+
+def _places(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield where
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _places(inner, (*where, key))
+
+
+HOSTILE: tuple[object, ...] = (
+    None, True, -1, 10**30, 1.5, "", "x" * 10_000, "\x1b[2J", "\ud800", "../../etc/passwd", [], [[]], {},
+    [1, "a", None], {"a": {}}, [0] * 5, "a\u2028b",
+)  # fmt: skip
+
+
+def test_any_value_in_any_place() -> None:
+    """Nothing but the one line, and what is read can be written again."""
+    goal = {"nranks": 1, "initial": [[0], ["i"], [0], [0], [0]], "required": [[0], ["o"], [0], [0], [0]]}
+    document = {"format": FORMAT, "algorithms": [entry_row(goal=goal, max_bytes=9)]}
+    refused = read = 0
+    for where in _places(document):
+        for value in HOSTILE:
+            changed: Any = value
+            if where:
+                changed = copy.deepcopy(document)
+                inner = changed
+                for key in where[:-1]:
+                    inner = inner[key]
+                inner[where[-1]] = value
+            data = json.dumps(changed).encode()
+            if refusal(data) is not None:
+                refused += 1
+                continue
+            read += 1
+            entries = parse_index(data, ORIGIN, HERE)
+            again = parse_index(index_text([entry.values for entry in entries]), ORIGIN, HERE)
+            assert again == entries
+            for entry in entries:
+                with suppress(InputError):
+                    entry.goal()
+    assert refused > 100
+    assert read > 20
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_any_bytes(data: st.DataObject) -> None:
+    """Bytes of our own index changed, cut and doubled."""
+    text = bytearray(index_text([entry_row()]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text)))
+        end = data.draw(st.integers(at, min(len(text), at + 20)))
+        text[at:end] = data.draw(
+            st.one_of(st.binary(max_size=4), st.sampled_from([b"", b"1e999", b"[[[", b"NaN"]))
+        )
+    refusal(bytes(text))
+
+
+def _deep(depth: int) -> bytes:
+    return index_text([entry_row(time_us=0)]).replace(
+        b'"time_us": 0', b'"time_us": ' + b"[" * depth + b"]" * depth
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff\xfe", b"{", b"[" * 100_000, b'{"format": "synth-index-2"}', b"\x00" * 99, b'{"mine": 1}',
+     b'{"format": "synth-index-1", "algorithms": []}', b'{"format": "synth-index-2", "algorithms": [1]}',
+     index_text([entry_row(time_us=0)]).replace(b'"time_us": 0', b'"time_us": 1e999'), _deep(100_000)],
+    ids=range(11),
+)  # fmt: skip
+def test_what_is_no_index(data: bytes) -> None:
+    assert refusal(data) is not None
+
+
+@pytest.mark.parametrize("depth", [10, 300, 900, 990, 3000])
+def test_deep_fields_are_refused_or_can_be_written(depth: int) -> None:
+    if refusal(_deep(depth)) is None:
+        index_text(entry.values for entry in parse_index(_deep(depth), ORIGIN, HERE))
+
+
+def test_load_by_file_or_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        load_index(tmp_path)
+    (tmp_path / INDEX).write_bytes(index_text([entry_row()]))
+    assert load_index(tmp_path) == load_index(tmp_path / INDEX)
+    assert load_index(tmp_path)[0].path == tmp_path / "msccl" / "a.xml"
+    (tmp_path / INDEX).write_bytes(b" " * (25 << 20))
+    with pytest.raises(InputError, match="larger than 24 MiB"):
+        load_index(tmp_path)

@@ -1,0 +1,213 @@
+"""Writing a library: what appears, what goes, what stays, and nothing of it by halves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emit.library.index import INDEX, PLACES, choose, load_index
+from emit.library.write import documents, standing, stems, writing
+from emit.msccl.write import verify_file
+from emit.targets import TARGETS
+from synth import synthesize
+from synth.search.result import Found
+from synth.synthesis import saved
+from tests.emit.library.made_indices import Row, asked_of, entry_row
+from topologies.errors import InputError
+from topologies.load import load
+
+
+def put(folder: Path, *rows: Row) -> list[Path]:
+    """Commit entries, and a file for everything that they name."""
+    with writing(folder) as library:
+        for row in rows:
+            for name in (row["file"], row["schedule"], row["proof_file"]):
+                if name is not None:
+                    library.write(name, asked_of(row).encode())
+        return library.commit(rows)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def row_of(number: int, name: str, *, schedule: bool = False, proof: bool = False) -> Row:
+    """An entry of one of a few questions."""
+    target = ("executor-nccl", "rccl")[number % 2]
+    place = PLACES[target]
+    return entry_row(
+        collective=("allgather", "allreduce", "alltoall")[number // 2 % 3],
+        target=target,
+        file=f"{place.folder}/{name}{place.ending}",
+        schedule=f"schedules/{name}.synth" if schedule or proof else None,
+        proof_file=f"schedules/{name}.proof.json" if proof else None,
+    )
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.booleans(), st.booleans()), max_size=6)
+)
+def test_a_library_holds_its_last_answers_and_no_more(
+    tmp_path_factory: pytest.TempPathFactory, answers: list[tuple[int, str, bool, bool]]
+) -> None:
+    """Whatever is answered in whatever order: each question's last answer, and the files that the index names."""
+    folder = tmp_path_factory.mktemp("library")
+    last: dict[int, Row] = {}
+    for time_us, (number, name, schedule, proof) in enumerate(answers):
+        row = row_of(number, f"{name}{number // 2}", schedule=schedule, proof=proof) | {"time_us": time_us}
+        assert put(folder, row)[-1] == folder / INDEX
+        last.pop(number, None)
+        if (
+            row["schedule"] and not row["proof_file"]
+        ):  # a proof of the other executor's was for another schedule
+            for other in last.values():
+                if other["schedule"] == row["schedule"]:
+                    other["proof_file"] = None
+        last[number] = row
+        entries = load_index(folder)
+        assert [entry.values for entry in entries] == list(last.values())
+        named = {name for e in entries for name in (e.file, e.schedule, e.proof_file) if name is not None}
+        assert set(files(folder)) == {INDEX, *named}
+
+
+def test_files_that_are_not_ours_stay(tmp_path: Path) -> None:
+    put(tmp_path, row_of(0, "a"))
+    for name in ("mine.txt", "msccl/mine.xml"):
+        (tmp_path / name).write_text("mine")
+    put(tmp_path, row_of(0, "b"))
+    assert set(files(tmp_path)) == {INDEX, "mine.txt", "msccl/mine.xml", "msccl/b.xml"}
+
+
+def test_a_schedule_without_a_proof_takes_an_older_proof_away(tmp_path: Path) -> None:
+    """Also where another executor's entry names it: the entry says so no longer."""
+    put(tmp_path, row_of(0, "a", proof=True))
+    with writing(tmp_path) as library:
+        library.write("schedules/a.synth", b"another")
+        assert library.commit() == [tmp_path / "schedules/a.synth", tmp_path / INDEX]
+    assert set(files(tmp_path)) == {INDEX, "msccl/a.xml", "schedules/a.synth"}
+    assert load_index(tmp_path)[0].proof_file is None
+    assert load_index(tmp_path)[0].schedule == "schedules/a.synth"
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_the_index_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """The disk fails at any of the moves: the index is the old one or the new one, and what it names is there."""
+    put(tmp_path, row_of(0, "a", proof=True))
+    before, moves, move = files(tmp_path), 0, os.replace
+
+    def failing(source: Path, target: Path) -> None:
+        nonlocal moves
+        moves += 1
+        if moves > at:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    row = row_of(0, "b", proof=True)
+    with pytest.raises(InputError, match=r"--out .*Input/output error"):
+        put(tmp_path, row)
+    after = files(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {row[key] for key in ("file", "schedule", "proof_file")[:at]}
+    monkeypatch.undo()
+    put(tmp_path, row)
+    assert set(files(tmp_path)) == {INDEX, "msccl/b.xml", "schedules/b.synth", "schedules/b.proof.json"}
+
+
+def test_a_search_that_dies_leaves_nothing(tmp_path: Path) -> None:
+    with suppress(KeyboardInterrupt), writing(tmp_path / "out") as library:
+        library.write("msccl/a.xml", b"half")
+        raise KeyboardInterrupt
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_nothing_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="both serve"):
+        put(tmp_path, row_of(0, "a"), row_of(0, "b"))
+    with pytest.raises(InputError, match="printable"):
+        put(tmp_path, row_of(0, "a") | {"topology": "a\nb"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+    begin = threading.Barrier(4)
+    rows = [row_of(number, f"file{number}") for number in range(4)]
+
+    def write(row: Row) -> None:
+        begin.wait()
+        put(tmp_path, row)
+
+    threads = [threading.Thread(target=write, args=(row,)) for row in rows]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {entry.file for entry in load_index(tmp_path)} == {row["file"] for row in rows}
+
+
+@pytest.mark.parametrize("text", ["", '{"mine": 1}', '{"format": "synth-index-1", "algorithms": []}'])
+def test_an_index_of_somebody_else_is_left_alone(tmp_path: Path, text: str) -> None:
+    (tmp_path / INDEX).write_text(text)
+    for attempt in (lambda: put(tmp_path, row_of(0, "a")), lambda: standing(tmp_path)):
+        with pytest.raises(
+            InputError, match=r"index\.json: is there already and is not .*another --out"
+        ) as error:
+            attempt()
+        assert len(str(error.value).splitlines()) == 1
+    assert files(tmp_path) == {INDEX: text.encode()}
+
+
+def test_every_executor_has_a_folder_of_its_own() -> None:
+    assert set(TARGETS) <= set(PLACES)
+    assert len({place.folder for place in PLACES.values()}) == len(PLACES)
+
+
+def found(topology_name: str = "ring:4") -> Found:
+    topology = replace(load("ring:4"), name=topology_name)
+    return synthesize("allgather", topology, engine="route", budget=1.0).found
+
+
+def test_names_that_would_be_alike_are_told_apart(tmp_path: Path) -> None:
+    """Two topologies whose names differ only in what a file name cannot hold."""
+    one, other = found("a b"), found("a-b")
+    assert stems(one) == stems(other)
+    for asked in (one, other, one, other):
+        saved(asked, tmp_path, "executor-nccl", proof=True)
+    entries = load_index(tmp_path)
+    assert {entry.topology for entry in entries} == {"a b", "a-b"}
+    assert all(entry.path.is_file() for entry in entries)
+    assert len(entries) == len(one.ranges) + len(other.ranges)
+
+
+def test_a_library_for_several_executors(tmp_path: Path) -> None:
+    answer = found()
+    for target in TARGETS:
+        saved(answer, tmp_path, target, proof=target == "rccl")
+    entries = load_index(tmp_path)
+    for target in TARGETS:
+        folder = tmp_path / PLACES[target].folder
+        own = {entry.path for entry in entries if entry.target == target}
+        assert (
+            own == set(folder.iterdir()) == {p for p in folder.iterdir() if p.suffix == PLACES[target].ending}
+        )
+        assert len(own) == len(answer.ranges)
+        for size in (0, 1 << 10, 1 << 20, 1 << 40):
+            entry = choose(entries, "all_gather", 4, (0, 1, 2, 3), size, True, target=target)
+            assert entry is not None
+            if entry.path.suffix == ".xml":
+                assert verify_file(entry.path).status == "right"
+            assert (entry.proof_file is not None) == (target == "rccl")
+    with pytest.raises(InputError, match="give target"):
+        choose(entries, "all_gather", 4, (0, 1, 2, 3), 0, True)
+    assert documents(answer, "msccl").texts == {
+        entry.file: entry.path.read_text() for entry in entries if entry.target == "msccl"
+    }

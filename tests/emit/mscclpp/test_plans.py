@@ -1,0 +1,323 @@
+"""Programs as execution plans: whatever can be said is said, passes the check, and ends right when it is run."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emit.check.program import check
+from emit.compiler.lower import lower
+from emit.goal import Goal, goal_for
+from emit.mscclpp.check import check_plan
+from emit.mscclpp.plan import MAX_CHANNELS, MAX_OPS
+from emit.mscclpp.read import read_plan
+from emit.mscclpp.text import plan_text
+from emit.mscclpp.write import plan_documents, write_plan
+from emit.program import Gpu, Program, Step, ThreadBlock
+from synth.baselines import baseline
+from synth.model.problem import make_problem
+from tests.emit.small_programs import (
+    RIGHT,
+    allpairs_allreduce,
+    alltoall,
+    chain_broadcast,
+    chain_reduce,
+    direct_gather,
+    direct_scatter,
+    ring_allgather,
+    ring_allreduce,
+    ring_reducescatter,
+    with_step,
+    with_steps,
+)
+from tests.oracles.plan_runs import ends_right
+from topologies.errors import InputError
+from topologies.load import load
+
+SAYABLE = {name: p for name, p in RIGHT.items() if p.collective not in ("gather", "scatter")}
+FORMS = [(True, None), (False, None), (True, "two"), (False, "two")]
+
+
+def halves(n: int) -> list[int]:
+    return [2 * rank // n for rank in range(n)]
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL", "LL128"])
+@pytest.mark.parametrize("name", SAYABLE)
+def test_every_form_passes_the_check(name: str, protocol: str) -> None:
+    program = replace(SAYABLE[name], protocol=protocol)
+    for inplace, cut in FORMS:
+        nodes = halves(program.nranks) if cut else None
+        text = write_plan(program, nodes=nodes, inplace=inplace)
+        report = check_plan(text, root=program.root)
+        assert (report.findings, report.notes, report.judged) == ((), (), True)
+        plan = read_plan(text)
+        assert plan.inplace is inplace
+        assert plan.packets is (protocol == "LL")
+        assert plan_text(plan) == text == write_plan(program, nodes=nodes, inplace=inplace)
+        where = nodes or [0] * program.nranks
+        for rank, gpu in enumerate(plan.gpus):
+            assert gpu.input_chunks > 0
+            assert gpu.output_chunks > 0
+            assert all(where[peer] == where[rank] for peer in gpu.peers["memory"])
+            assert all(where[peer] != where[rank] for peer in gpu.peers["port"])
+            assert all(len(block.ops) <= MAX_OPS for block in gpu.blocks)
+            assert all(len(ids) <= MAX_CHANNELS for block in gpu.blocks for ids in block.channels.values())
+
+
+@pytest.mark.parametrize("protocol", ["Simple", "LL"])
+@pytest.mark.parametrize(
+    "name", [n for n, p in SAYABLE.items() if p.collective not in ("broadcast", "reduce")]
+)
+def test_random_runs_end_right(name: str, protocol: str) -> None:
+    program = replace(SAYABLE[name], protocol=protocol)
+    for seed, (inplace, cut) in enumerate(FORMS):
+        nodes = halves(program.nranks) if cut else None
+        assert ends_right(json.loads(write_plan(program, nodes=nodes, inplace=inplace)), seed)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from([ring_allreduce, ring_allgather, allpairs_allreduce, alltoall, ring_reducescatter]),
+    st.integers(2, 6),
+    st.sampled_from(["Simple", "LL"]),
+    st.booleans(),
+    st.lists(st.integers(0, 2), min_size=6, max_size=6),
+    st.integers(0, 1 << 20),
+)
+def test_any_ranks_on_any_nodes(
+    made: Any, n: int, protocol: str, inplace: bool, nodes: list[int], seed: int
+) -> None:
+    program = replace(made(n), protocol=protocol)
+    text = write_plan(program, nodes=nodes[:n], inplace=inplace)
+    assert ends_right(json.loads(text), seed)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8, 16])
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "reducescatter", "alltoall"])
+def test_schedules(collective: str, n: int) -> None:
+    algorithm = baseline(make_problem(load(f"ring:{n}" if n > 2 else "full:2"), collective))[0]
+    forms = [("Simple", True), ("LL", False), ("Simple", False), ("LL", True)]
+    for protocol, inplace in (
+        forms if n < 8 else forms[:2] if n == 8 else forms[collective == "allgather" :][:1]
+    ):
+        program, goal = lower(algorithm, "lowered", protocol)
+        plan = read_plan(write_plan(program, goal, inplace=inplace, nodes=halves(n)))
+        assert (len(plan.gpus), plan.collective, plan.inplace) == (n, collective, inplace)
+
+
+def test_a_pattern_without_a_name_of_its_own() -> None:
+    algorithm = baseline(make_problem(load("ring:4"), "alltonext"))[0]
+    program, goal = lower(algorithm, "lowered")
+    assert goal is not None
+    text = write_plan(program, goal, nodes=halves(4))
+    assert check_plan(text, goal).judged
+    assert not check_plan(text).judged
+    # what the goal asks for is looked at, and that inputs stay
+    other = Goal.from_arrays(4, ([0], ["i"], [0], [0], [0]), ([3], ["o"], [0], [0], [0]))
+    assert "wrong result" in {f.kind for f in check_plan(text, other).findings}
+
+
+def test_long_threadblocks_are_split() -> None:
+    program = ring_allreduce(16, 1, "Simple")
+    longest = max(len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks)
+    plan = read_plan(write_plan(program))
+    assert longest * 3 > MAX_OPS  # a step takes a wait, a move, a signal and what keeps them apart
+    for gpu, before in zip(plan.gpus, program.gpus, strict=True):
+        assert len(gpu.blocks) > len(before.threadblocks)
+
+
+def test_packets_need_no_signals_where_everyone_hears_of_everyone() -> None:
+    names = {
+        op.name
+        for gpu in read_plan(write_plan(ring_allreduce(4, 1, "LL"))).gpus
+        for b in gpu.blocks
+        for op in b.ops
+    }
+    assert names.isdisjoint({"signal", "wait", "put"})
+    # the root of a broadcast hears of nobody: it could run ahead by two calls and meet what is still being read
+    plan = read_plan(write_plan(chain_broadcast(4, 0, 1)))
+    assert "wait" in {op.name for b in plan.gpus[0].blocks for op in b.ops}
+
+
+def test_sums_of_many_are_one_operation() -> None:
+    """All pairs: what comes from all others is added at once, in packets as they came, which nobody unpacks."""
+    for protocol, name in (("Simple", "re"), ("LL", "repkt")):
+        plan = read_plan(write_plan(allpairs_allreduce(4, protocol=protocol)))
+        for gpu in plan.gpus:
+            sums = [op for block in gpu.blocks for op in block.ops if op.name in ("re", "repkt")]
+            assert [(op.name, len(op.src)) for op in sums] == [(name, 4)]
+            unpacked = [op for block in gpu.blocks for op in block.ops if op.name == "upkt"]
+            assert len(unpacked) == (3 if protocol == "LL" else 0)  # the results of the others
+
+
+def test_packets_are_unpacked_where_something_else_needs_them() -> None:
+    """Rank 1 uses what came both for a sum and, after that sum, as what the sum is sent with."""
+    steps = {
+        0: [Step("s", "i", 0, "s", 0, 1), Step("s", "i", 0, "s", 1, 1), Step("r", "i", 0, "o", 0, 1)],
+        1: [
+            Step("r", "i", 0, "s", 0, 1),
+            Step("cpy", "i", 0, "o", 0, 1),
+            Step("re", "s", 0, "o", 0, 1),
+            Step("rrc", "s", 0, "s", 1, 1),
+            Step("s", "o", 0, "o", 0, 1),
+        ],
+    }
+    gpus = [Gpu(1, 1, 2, [ThreadBlock(1 - r, 1 - r, 0, steps[r])]) for r in range(2)]
+    program = Program("x", "allreduce", "LL", 2, 1, False, True, gpus)
+    assert check(program, target=None).ok
+    text = write_plan(program)
+    assert "upkt" in {op.name for block in read_plan(text).gpus[1].blocks for op in block.ops}
+    assert ends_right(json.loads(text), 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_programs_that_are_still_right(seed: int) -> None:
+    """Whatever passes a program's check can be said, however it reuses its buffers."""
+    rng = random.Random(seed)
+    still = 0
+    for _ in range(100):
+        program = _changed(SAYABLE[rng.choice(sorted(SAYABLE))], rng)
+        if check(program, target=None, fifo_depth=1 << 20, split=False).ok:
+            still += 1
+            program = replace(program, protocol=rng.choice(("Simple", "LL")))
+            text = write_plan(
+                program, nodes=[rng.randrange(2) for _ in program.gpus], inplace=rng.random() < 0.5
+            )
+            if program.collective not in ("broadcast", "reduce"):
+                assert ends_right(json.loads(text), seed)
+    assert still >= 10
+
+
+def _changed(program: Program, rng: random.Random) -> Program:
+    """Steps exchanged, dependencies left out, buffers and offsets moved: a few of them."""
+    program = replace(program, gpus=[replace(gpu, s_chunks=gpu.s_chunks + 2) for gpu in program.gpus])
+    for _ in range(rng.randint(1, 3)):
+        places = [(r, t, x) for r, t, x, _ in program.steps()]
+        r, t, x = rng.choice(places)
+        steps = list(program.gpus[r].threadblocks[t].steps)
+        what = rng.randrange(4)
+        if what == 0:
+            other = rng.randrange(len(steps))
+            steps[x], steps[other] = steps[other], steps[x]
+            program = with_steps(program, r, t, steps)
+        elif what == 1:
+            program = with_step(program, r, t, x, dep_tb=-1, dep_step=-1)
+        else:
+            side = "src" if what == 2 else "dst"
+            program = with_step(program, r, t, x, **{f"{side}_buf": "s", f"{side}_off": rng.randrange(2)})
+    return program
+
+
+def test_slots_are_used_again() -> None:
+    program = ring_allreduce(4, 1, "Simple")
+    rounds = replace(program, gpus=[_repeated(gpu, 6) for gpu in program.gpus])
+    chunks = [read_plan(write_plan(p)).gpus[0].scratch_chunks for p in (program, rounds)]
+    received = sum(step.op.startswith("rr") for _, _, _, step in rounds.steps()) // 4
+    assert 0 < chunks[0] <= chunks[1] < received
+
+
+def _repeated(gpu: Gpu, times: int) -> Gpu:
+    """An allreduce, then rounds that add what they get to scratch, which nobody asks for."""
+    block = gpu.threadblocks[0]
+    more: list[Step] = []
+    for _ in range(times):
+        more += [Step("s", "i", 0, "i", 0, 1), Step("rrc", "i", 0, "s", 0, 1)]
+    return replace(gpu, s_chunks=1, threadblocks=[replace(block, steps=[*block.steps, *more])])
+
+
+def test_a_message_whose_place_is_in_use_goes_through_scratch() -> None:
+    """Rank 0 sends twice into one cell; rank 1 uses the first before it takes the second."""
+    first = [Step("s", "i", 0, "o", 0, 1), Step("s", "i", 1, "o", 0, 1)]
+    second = [Step("r", "i", 0, "o", 0, 1), Step("cpy", "o", 0, "o", 1, 1), Step("r", "i", 1, "o", 0, 1)]
+    gpus = [Gpu(2, 2, 0, [ThreadBlock(1, -1, 0, first)]), Gpu(2, 2, 0, [ThreadBlock(-1, 0, 0, second)])]
+    program = Program("twice", "custom", "Simple", 2, 2, False, True, gpus)
+    goal = Goal.from_arrays(
+        2,
+        ([0, 0, 1, 1], ["i"] * 4, [0, 1, 0, 1], [0, 0, 1, 1], [0, 1, 0, 1]),
+        ([1, 1], ["o", "o"], [0, 1], [0, 0], [1, 0]),
+    )
+    assert check(program, goal, target=None).ok
+    text = write_plan(program, goal)
+    assert read_plan(text).gpus[1].scratch_chunks == 1
+    spoilt = json.loads(text)
+    for op in spoilt["gpus"][0]["threadblocks"][0]["ops"]:  # the second put straight to where it belongs
+        for part in op.get("dst_buff", ()):
+            part.update(buffer_id=0, index=0)
+    assert "race" in {f.kind for f in check_plan(json.dumps(spoilt), goal).findings}
+
+
+def test_documents_for_both_kinds_of_call() -> None:
+    """A program that copies its own block where it must serves both."""
+    n = 3
+    gpus = []
+    for r in range(n):
+        blocks = [ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "o", r, 1)])]
+        for p in range(n):
+            if p != r:
+                blocks.append(ThreadBlock(p, -1, 0, [Step("s", "i", 0, "o", r, 1)]))
+                blocks.append(ThreadBlock(-1, p, 0, [Step("r", "i", 0, "o", p, 1)]))
+        gpus.append(Gpu(1, n, 0, blocks))
+    both = Program("both", "allgather", "Simple", n, n, True, True, gpus)
+    made = plan_documents(both, "ag")
+    assert list(made) == ["ag.json", "ag-inplace.json"]
+    for name, text in made.items():
+        plan = read_plan(text)
+        assert (plan.name, plan.inplace) == (name.removesuffix(".json"), "inplace" in name)
+        assert check_plan(text).ok
+    assert list(plan_documents(alltoall(3), "a2a")) == ["a2a.json"]
+
+
+def test_sizes_and_limits_of_messages() -> None:
+    plan = read_plan(write_plan(replace(alltoall(3), min_bytes=512, max_bytes=4096)))
+    assert (plan.min_bytes, plan.max_bytes) == (512, 4096)
+    assert read_plan(write_plan(alltoall(3))).max_bytes == (1 << 64) - 1
+
+
+REFUSED = {
+    "gather": (lambda: write_plan(direct_gather(3, 0)), "cannot do gather"),
+    "scatter": (lambda: write_plan(direct_scatter(3, 0)), "cannot do scatter"),
+    "maximum": (lambda: write_plan(replace(chain_reduce(3, 0), redop="max")), "always sums"),
+    "nodes": (lambda: write_plan(alltoall(3), nodes=[0, 1]), "nodes of 2 ranks"),
+    "wrong": (lambda: write_plan(with_step(alltoall(3), 0, 1, 0, src_off=0)), "wrong result"),
+    "too small": (lambda: write_plan(replace(alltoall(3), max_bytes=40)), "takes 48 or more"),
+    "no goal": (lambda: write_plan(replace(alltoall(3), collective="custom")), "no goal of its own"),
+    "other form": (
+        lambda: write_plan(alltoall(3), goal_for("alltoall", 3, 3, False), inplace=True),
+        "would be the same form",
+    ),
+    "empty input": (
+        lambda: write_plan(
+            Program("x", "custom", "LL", 1, 1, False, True, [Gpu(0, 1, 0, [])]),
+            Goal.from_arrays(1, ([], [], [], [], []), ([], [], [], [], [])),
+        ),
+        "needs input and output on every rank",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case: str) -> None:
+    write, words = REFUSED[case]
+    with pytest.raises(InputError, match=words) as told:
+        write()
+    assert "\n" not in str(told.value)
+
+
+def test_the_root_is_found() -> None:
+    text = write_plan(chain_broadcast(4, 2))
+    assert check_plan(text).root == 2
+    assert not check_plan(text, root=1).ok
+    assert not check_plan(text, root=0).ok
+
+
+def test_many_random_orders_of_one_plan() -> None:
+    plan = json.loads(write_plan(allpairs_allreduce(4, protocol="Simple"), nodes=[0, 0, 1, 1], inplace=False))
+    rng = random.Random(7)
+    assert all(ends_right(plan, rng.randrange(1 << 30)) for _ in range(20))

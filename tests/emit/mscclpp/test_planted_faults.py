@@ -1,0 +1,305 @@
+"""Planted faults: of every kind some twenty spoilt plans, all found, at the place where it was planted."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from emit.mscclpp.check import check_plan
+from emit.mscclpp.write import write_plan
+from emit.program import Program
+from tests.emit.mscclpp.plan_faults import (
+    DATA,
+    PACKETS,
+    Json,
+    Spoilt,
+    at_random,
+    changed,
+    crossed,
+    swapped,
+    without,
+)
+from tests.emit.small_programs import (
+    allpairs_allreduce,
+    alltoall,
+    doubling_allgather,
+    ring_allreduce,
+    ring_reducescatter,
+)
+from tests.oracles.plan_runs import ends_right
+from topologies.errors import InputError
+
+LEAST = 20
+
+
+@cache
+def bases() -> list[Json]:
+    programs: list[tuple[Program, str]] = [
+        (ring_allreduce(3), "Simple"),
+        (allpairs_allreduce(3), "Simple"),
+        (alltoall(3), "Simple"),
+        (doubling_allgather(4), "LL"),
+        (ring_reducescatter(3), "LL"),
+    ]
+    made = []
+    for program, protocol in programs:
+        for nodes in (None, [0, 0, 1, 1][: program.nranks]):
+            text = write_plan(replace(program, protocol=protocol), nodes=nodes)
+            assert check_plan(text).findings == ()
+            made.append(json.loads(text))
+    return made
+
+
+def _other_chunk(op: Json, _gpu: Json) -> bool:
+    """Read another chunk of the input or output."""
+    parts = [part for part in op["src_buff"] if part.get("type") in ("i", "o")]
+    for part in parts[:1]:
+        part["index"] += 1 if part["index"] == 0 else -1
+    return bool(parts)
+
+
+def _unwritten(op: Json, gpu: Json) -> bool:
+    """Read scratch that nobody writes: a plain chunk beyond those that there were."""
+    if op["name"] not in ("copy", "put", "pws", "re", "res"):
+        return False
+    gpu["scratch_chunks"] += 1
+    op["src_buff"][0] = {"type": "s", "index": gpu["scratch_chunks"] - 1, "size": op["src_buff"][0]["size"]}
+    return True
+
+
+def _beyond(op: Json, gpu: Json) -> bool:
+    part = next((part for part in op["src_buff"] if part.get("type") in ("i", "o")), None)
+    if part is not None:
+        part["index"] = gpu["input_chunks" if part["type"] == "i" else "output_chunks"]
+    return part is not None
+
+
+def _beyond_there(op: Json, _gpu: Json) -> bool:
+    part = next((part for part in op["dst_buff"] if "buffer_id" in part), None)
+    if part is not None:
+        part["index"] += 100
+    return part is not None
+
+
+def _no_such(field: str, entry: str) -> Callable[[Json, Json], bool]:
+    def change(op: Json, _gpu: Json) -> bool:
+        if not op.get(field):
+            return False
+        if entry:
+            parts = [part for part in op[field] if entry in part]
+            for part in parts[:1]:
+                part[entry] += 40
+            return bool(parts)
+        op[field][0] += 40
+        return True
+
+    return change
+
+
+def _lists_no_such(plan: Json) -> Iterator[Spoilt]:
+    """A threadblock's own lists, and the ranks at the ends of channels and remote buffers."""
+    for r, gpu in enumerate(plan["gpus"]):
+        for t, tb in enumerate(gpu["threadblocks"]):
+            for name, ids in (("channels", "channel_ids"), ("remote_buffer_refs", "remote_buffer_ids")):
+                if tb[name]:
+                    made = json.loads(json.dumps(plan))
+                    made["gpus"][r]["threadblocks"][t][name][0][ids][0] += 99
+                    yield r, t, made
+        for name, field in (("channels", "connected_to"), ("remote_buffers", "rank")):
+            made = json.loads(json.dumps(plan))
+            entry = made["gpus"][r][name][0]
+            entry[field] = [77] if field == "connected_to" else 77
+            yield r, -1, made
+
+
+def _too_many(plan: Json) -> Iterator[Spoilt]:
+    """More of everything than the executor's structures hold."""
+    for r, gpu in enumerate(plan["gpus"]):
+        for t, tb in enumerate(gpu["threadblocks"]):
+            for change in range(4):
+                made = json.loads(json.dumps(plan))
+                block = made["gpus"][r]["threadblocks"][t]
+                if change == 0:
+                    block["ops"] += [{"name": "nop"}] * (65 - len(tb["ops"]))
+                elif change == 1:
+                    block["channels"] = [{"channel_type": "memory", "channel_ids": [0] * 17}]
+                elif change == 2:
+                    made["gpus"][r]["semaphores"] = [{"init_value": 1}] * 17
+                    block["ops"].append({"name": "sem_release", "semaphore_ids": list(range(17))})
+                else:
+                    block["ops"].append({"name": "barrier", "barrier_id": 16, "num_threadblocks": 1})
+                yield r, t, made
+
+
+def _moved_write(op: Json, gpu: Json) -> bool:
+    """Write another cell of the output than its own, which somebody else writes or reads."""
+    part = op["dst_buff"][0]
+    if "type" not in part or part["type"] == "s":
+        return False
+    chunks = gpu["input_chunks" if part["type"] == "i" else "output_chunks"]
+    part["index"] = (part["index"] + 1) % (chunks - part["size"] + 1)
+    return True
+
+
+ALL = (*DATA, *PACKETS)
+# What is to be found, how it is planted, and whether the place where it was planted is named: who should have sent a
+# packet cannot be known.
+KINDS: dict[str, tuple[str, Callable[[Json], Iterator[Spoilt]], bool]] = {
+    "missing wait": ("unpaired", lambda p: without(p, ("wait",)), True),
+    "missing signal": ("unpaired", lambda p: without(p, ("signal",)), True),
+    "missing acquire": ("unpaired", lambda p: without(p, ("sem_acquire",)), True),
+    "missing release": ("unpaired", lambda p: without(p, ("sem_release",)), True),
+    "wait too late": ("race", lambda p: swapped(p, ("wait",), DATA), True),
+    "signal too early": ("race", lambda p: swapped(p, ("put", "res"), ("signal",)), True),
+    "wrong chunk": ("wrong result", lambda p: changed(p, ALL, _other_chunk), False),
+    "missing move": ("wrong result", lambda p: without(p, ("put", "re", "res", "copy")), False),
+    "read before write": ("read before write", lambda p: changed(p, ALL, _unwritten), True),
+    "another's cell": ("race", lambda p: changed(p, ALL, _moved_write), True),
+    "packets that nobody sends": ("deadlock", lambda p: without(p, ("ppkt", "rppkt", "respkt", "recpkt")), False),
+    "crossed waits": ("deadlock", crossed, True),
+    "limits exceeded": ("limit", _too_many, True),
+    "read beyond a buffer": ("overrun", lambda p: changed(p, ALL, _beyond), True),
+    "write beyond a buffer": ("overrun", lambda p: changed(p, ALL, _beyond_there), True),
+    "no such channel": (
+        "dangling id", lambda p: changed(p, ("signal", "wait", "pws"), _no_such("channel_ids", "")), True),
+    "no such remote buffer": ("dangling id", lambda p: changed(p, ALL, _no_such("dst_buff", "buffer_id")), True),
+    "no such semaphore": (
+        "dangling id", lambda p: changed(p, ("sem_acquire", "sem_release"), _no_such("semaphore_ids", "")), True),
+    "lists that lead nowhere": ("dangling id", _lists_no_such, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_planted(kind: str) -> None:
+    expected, plant, place = KINDS[kind]
+    planted = counted = named = 0
+    for plan in bases():
+        for rank, tb, spoilt in plant(plan):
+            planted += 1
+            report = check_plan(json.dumps(spoilt))
+            assert report.findings, (kind, plan["name"], plan["protocol"], rank, tb)
+            found = [f for f in report.findings if f.kind == expected]
+            counted += bool(found)
+            named += any(f.rank == rank or f"rank {rank}" in f.message for f in found)
+            for finding in report.findings:
+                assert finding.rank is not None
+                if (
+                    finding.kind in ("race", "read before write")
+                    and " on memory channel " not in finding.message
+                ):
+                    assert finding.tb is not None
+                    assert finding.step is not None
+                    assert finding.cell is not None
+    assert counted >= LEAST
+    assert 2 * counted >= planted, (planted, counted)
+    assert named == counted or not place, (counted, named)
+
+
+def test_missing_nops() -> None:
+    """Threads of a block meet only at a nop. Some stand where, as it happens, nothing needs them."""
+    found = every = 0
+    for plan in bases():
+        for rank, tb, spoilt in without(plan, ("nop",)):
+            report = check_plan(json.dumps(spoilt))
+            every += 1
+            if report.findings:
+                found += 1
+                assert {f.kind for f in report.findings} == {"race"}
+                # it shows here, or where what this threadblock passed on is used
+                assert any(f.rank == rank or f"rank {rank} " in f.message for f in report.findings), (
+                    rank,
+                    tb,
+                )
+            else:
+                assert all(ends_right(spoilt, seed) for seed in range(3))
+    assert found >= LEAST
+    assert found * 4 >= every * 3
+
+
+def test_a_deadlock_is_told_as_a_cycle() -> None:
+    plan = json.loads(write_plan(ring_allreduce(3, 1, "Simple")))
+    for gpu in plan["gpus"]:  # everyone waits for the next one's first word before it gives its own
+        ops = gpu["threadblocks"][0]["ops"]
+        ops.insert(1, ops.pop(0))
+        assert [op["name"] for op in ops[:2]] == ["wait", "signal"]
+    report = check_plan(json.dumps(plan))
+    assert report.status == "deadlock"
+    (finding,) = report.findings
+    assert sorted(finding.cycle) == [(rank, 0, 0) for rank in range(3)]
+    assert finding.message.endswith("and so round")
+
+
+def test_semaphores_and_barriers() -> None:
+    """Two threadblocks of a rank meet by semaphores or at a barrier; without, or with too few, it is found."""
+
+    def plan(before: list[Json], after: list[Json], semaphores: int = 1) -> str:
+        def part(kind: str, at: int) -> Json:
+            return {"type": kind, "index": at, "size": 1}
+
+        def gpu(rank: int) -> Json:
+            blocks = [
+                [
+                    {"name": "copy", "src_buff": [part("i", 0)], "dst_buff": [part("s", 0)]},
+                    {"name": "nop"},
+                    *before,
+                ],
+                [
+                    *after,
+                    {"name": "nop"},
+                    {"name": "copy", "src_buff": [part("s", 0)], "dst_buff": [part("o", 0)]},
+                ],
+            ]
+            return {
+                "id": rank, "input_chunks": 1, "output_chunks": 1, "scratch_chunks": 1, "channels": [],
+                "remote_buffers": [], "semaphores": [{"init_value": 0}] * semaphores,
+                "threadblocks": [
+                    {"id": n, "ops": ops, "channels": [], "remote_buffer_refs": []} for n, ops in enumerate(blocks)
+                ],
+            }  # fmt: skip
+
+        return json.dumps(
+            {"name": "x", "collective": "allreduce", "protocol": "Simple", "inplace": False, "gpus": [gpu(0)]}
+        )
+
+    release: list[Json] = [{"name": "sem_release", "semaphore_ids": [0]}]
+    acquire: list[Json] = [{"name": "sem_acquire", "semaphore_ids": [0]}]
+    barrier: list[Json] = [{"name": "barrier", "barrier_id": 3, "num_threadblocks": 2}]
+    assert check_plan(plan(release, acquire)).ok
+    assert check_plan(plan(barrier, barrier)).ok
+    kinds = lambda text: {f.kind for f in check_plan(text).findings}  # noqa: E731
+    assert "race" in kinds(plan([], []))
+    assert "unpaired" in kinds(plan(barrier, []))
+    assert "unpaired" in kinds(
+        plan([{**barrier[0], "num_threadblocks": 3}], [{**barrier[0], "num_threadblocks": 3}])
+    )
+    assert "race" in kinds(plan(release, acquire).replace('"init_value": 0', '"init_value": 1'))
+    two = release + release
+    assert kinds(plan(two, acquire + acquire)) == set()
+    assert "unpaired" in kinds(plan(two, acquire))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_passes_ends_right_and_what_fails_is_seen_to(seed: int) -> None:
+    """Plans changed anywhere: none that passes the check may end wrong in any random run."""
+    rng = random.Random(seed)
+    right = wrong = confirmed = 0
+    for _ in range(40):
+        spoilt = at_random(rng.choice(bases()), rng)
+        try:
+            report = check_plan(json.dumps(spoilt))
+        except InputError:
+            continue
+        if any(f.kind in ("inconsistent", "overrun", "limit", "dangling id") for f in report.findings):
+            continue
+        ends = all(ends_right(spoilt, rng.randrange(1 << 30)) for _ in range(3))
+        right += report.ok
+        wrong += not report.ok
+        confirmed += not report.ok and not ends
+        assert ends or not report.ok, json.dumps(spoilt)
+    assert right > 0
+    assert 2 * confirmed > wrong > 0

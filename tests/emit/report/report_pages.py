@@ -1,0 +1,184 @@
+"""Pages taken apart: their elements, what they would fetch, and schedules to make them of."""
+
+from __future__ import annotations
+
+import base64
+import random
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+
+from synth.bounds.prove import prove
+from synth.model.collective import Ints
+from synth.model.problem import Problem
+from synth.model.schedule import untimed
+from synth.storage.proof import save_proof
+from synth.storage.schedule_file import load_schedule, write_schedule
+from synth.symmetry.quotient import fold
+from synth.timing.simulate import timed
+from synth.verify.replay import replay
+from tests.random_problems import answered
+from topologies.load import load
+from topologies.topology import Topology
+
+NOTHING = (
+    '<algo name="x" proto="LL" nchannels="1" nchunksperloop="1" ngpus="2" coll="custom" inplace="0">\n'
+    + "".join(f'<gpu id="{rank}" i_chunks="1" o_chunks="1" s_chunks="0">\n</gpu>\n' for rank in range(2))
+    + "</algo>\n"
+)
+VOID = frozenset({"meta", "input", "br", "link", "img", "hr"})
+FETCHES = (
+    "src",
+    "href",
+    "srcset",
+    "data",
+    "action",
+    "poster",
+    "background",
+    "xlink:href",
+    "formaction",
+    "ping",
+)
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes; AssertionError where one is not closed in its place."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(html)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names), (tag, names)
+        self.found.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open[-1] == tag, (self.open[-3:], tag)
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self.open[-1] if self.open else "", data))
+
+    def text_of(self, tag: str) -> str:
+        return " ".join(text for name, text in self.texts if name == tag)
+
+
+def fetched(html: str) -> list[str]:
+    """What a browser would ask somebody for: everything but places in the page itself."""
+    page = Elements(html)
+    asked = [
+        str(value)
+        for _, attributes in page.found
+        for name, value in attributes.items()
+        if name in FETCHES and not str(value).startswith("#")
+    ]
+    styles = [page.text_of("style"), *(str(a["style"]) for _, a in page.found if a.get("style"))]
+    for style in styles:
+        asked += re.findall(r"@import[^;]*|url\([^)]*\)", style)
+    code = page.text_of("script")
+    asked += re.findall(
+        r"https?://[^\s\"'`]+|\b(?:fetch|XMLHttpRequest|WebSocket|importScripts|import)\s*\(", code
+    )
+    asked += [tag for tag, _ in page.found if tag in ("link", "img", "iframe", "object", "embed", "base")]
+    return asked
+
+
+def opened(table: dict[str, object]) -> np.ndarray:
+    """A page's table of shares, shape (rows, bins)."""
+    kinds = np.frombuffer(base64.b64decode(str(table["data"])), dtype=np.uint8).reshape(
+        -1, int(str(table["bins"]))
+    )
+    return kinds[np.array(table["row"], dtype=np.int64)] / 255
+
+
+def stored(folder: Path, problem: Problem, size_bytes: float = 1 << 20, proof: bool = False) -> Path:
+    """A schedule file of the constructive engine's answer, with its proof if asked for."""
+    schedule = timed(problem, answered(problem, 1e6), size_bytes)
+    replay(problem, schedule)
+    path = write_schedule(
+        folder / f"{problem.collective.name}-{random.Random(1).random()}.synth", problem, schedule, "route"
+    )
+    if proof:
+        again = load_schedule(path)
+        save_proof(path, again.asked, prove(again.asked).witnesses, size_bytes, again.claimed_us)
+    return path
+
+
+def straight(folder: Path, spec: str, size_bytes: float = 1 << 20) -> Path:
+    """All-to-all on a torus or a full mesh as a folded file: every chunk goes dimension by dimension, upwards."""
+    problem = fold(load(spec), "alltoall")
+    assert problem is not None
+    net, k = problem.network, problem.collective.nranks
+    order = np.lexsort((net.dst, net.src))
+    pair = (net.src * k + net.dst)[order]
+    rows: list[tuple[int, int, int]] = []
+    dims = [int(n) for n in spec.split(":")[1].split("x")]
+    for chunk, goal in enumerate(range(k)):
+        for step, (a, b) in enumerate(_legs(goal, dims if len(dims) > 1 else [])):
+            rows.append((step, chunk, int(order[np.searchsorted(pair, a * k + b)])))
+    rows.sort()
+    columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
+    made = timed(
+        problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes
+    )
+    return write_schedule(folder / f"{spec.replace(':', '-')}.synth", problem, made, "straight")
+
+
+def _legs(goal: int, dims: list[int]) -> list[tuple[int, int]]:
+    """The links from rank 0 to `goal`."""
+    if not dims:
+        return [(0, goal)] if goal else []
+    legs, at, stride = [], 0, 1
+    for extent in reversed(dims):
+        digit = goal // stride % extent
+        up = 1 if digit <= extent // 2 else -1
+        while at // stride % extent != digit:
+            after = at + ((at // stride + up) % extent - at // stride % extent) * stride
+            legs.append((at, after))
+            at = after
+        stride *= extent
+    return legs
+
+
+def spread(folder: Path, topology: Topology, size_bytes: float = 1 << 20) -> Path:
+    """A folded allgather: every representative's block along a tree of shortest ways."""
+    problem = fold(topology, "allgather")
+    assert problem is not None
+    net = problem.network
+    rows: list[tuple[int, int, int]] = []
+    for owner, chunk in problem.collective.pre.tolist():
+        depth, last = {owner: 0}, [owner]
+        while last:
+            found = []
+            for link in np.flatnonzero(np.isin(net.src, last)).tolist():
+                a, b = int(net.src[link]), int(net.dst[link])
+                if b not in depth:
+                    depth[b] = depth[a] + 1
+                    rows.append((depth[a], chunk, link))
+                    found.append(b)
+            last = found
+    rows.sort()
+    columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
+    made = timed(
+        problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes
+    )
+    replay(problem, made)
+    return write_schedule(folder / "spread.synth", problem, made, "spread")
+
+
+def rows_of(ptr: Ints | list[int], i: int) -> range:
+    return range(int(ptr[i]), int(ptr[i + 1]))

@@ -1,0 +1,238 @@
+"""Predicted time of a program: against rules looked at afterwards, its compiled twin, schedules and bounds."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from emit.compiler.lower import lower
+from emit.timing import predict
+from emit.timing.predict import Predictor
+from synth.bounds.prove import prove
+from synth.model.problem import Problem, make_problem
+from synth.verify.algorithm import Algorithm
+from tests import ROOT
+from tests.emit.small_programs import (
+    RIGHT,
+    alltoall,
+)
+from tests.emit.timing.random_timed import chunk_by_chunk, random_program
+from tests.emit.timing.transcribed import transcribed
+from tests.oracles.timing_rules import Rules, near
+from tests.random_problems import answered, random_problem, random_topology
+from topologies.errors import InputError
+from topologies.load import load
+
+SIZES = (1.0, 4096.0, 1e6, 1e9)
+SEEDS = st.integers(0, 2**32)
+MANY = 1 << 40  # FIFO slots that nobody waits for
+
+
+# --- the rules, looked at afterwards
+
+
+def _random_case(seed: int) -> tuple[random.Random, Predictor, float]:
+    rng = random.Random(seed)
+    topology = load(rng.choice(("full:4", "star:4", "ndv2:2", "dgx-a100:2"))) if rng.random() < 0.4 else None
+    topology = topology or random_topology(rng, 5)
+    group = rng.sample(range(topology.nranks), rng.randint(2, min(topology.nranks, 6)))
+    net = make_problem(
+        topology, "sendrecv", group, [r for r in range(topology.nranks) if r not in group]
+    ).network
+    inner = (net.src < len(group)) & (net.dst < len(group))
+    pairs = sorted(set(zip(net.src[inner].tolist(), net.dst[inner].tolist(), strict=True)))
+    assume(pairs)
+    program = random_program(rng, len(group), pairs)
+    depth = rng.choice((None, 1, 2, MANY))
+    return rng, Predictor(program, topology, group, depth), rng.choice(SIZES)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_transfers_keep_the_rules(seed: int) -> None:
+    _, asked, size = _random_case(seed)
+    moves = asked.transfers(size)
+    rules = Rules(asked, size, moves)
+    assert rules.broken == []
+    assert near(rules.end_us, asked.time_us(size))
+    assert len(moves) == int((asked.columns.sends >= 0).sum())
+    assert np.all(np.diff(moves.start_us) >= 0)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_the_rules_see_what_breaks_them(seed: int) -> None:
+    rng, asked, _ = _random_case(seed)
+    moves = asked.transfers(1e6)
+    assume(len(moves))
+    i = rng.randrange(len(moves))
+    for by in (-0.05, 0.05):
+        for columns in (("start_us", "end_us", "arrive_us", "received_us"), ("received_us",), ("end_us",)):
+            changed = {name: getattr(moves, name).copy() for name in columns}
+            for column in changed.values():
+                column[i] += by
+            assert Rules(asked, 1e6, replace(moves, **changed)).broken, (columns, by)
+    assert Rules(asked, 1e6, replace(moves, bytes=moves.bytes + 1)).broken
+    assert Rules(asked, 2e6, moves).broken
+
+
+def test_the_rules_see_a_port_that_carries_too_much() -> None:
+    asked = Predictor(alltoall(4), load("dgx-a100"))
+    moves = asked.transfers(1e9)
+    assert Rules(asked, 1e9, moves).broken == []
+    lasts = moves.end_us - moves.start_us
+    at_once = replace(
+        moves,
+        start_us=moves.start_us * 0,
+        end_us=lasts,
+        arrive_us=lasts + (moves.arrive_us - moves.end_us),
+        received_us=lasts + (moves.arrive_us - moves.end_us),
+    )
+    assert any("over capacity" in line for line in Rules(asked, 1e9, at_once).broken)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_split_steps_are_steps_of_one_chunk(seed: int) -> None:
+    """On links that share nothing, where no order among equals can make a difference."""
+    rng = random.Random(seed)
+    pairs = [(u, v) for u in range(4) for v in range(4) if u != v]
+    program, full = random_program(rng, 4, pairs, channels=1), load("full:4")
+    depth, size = rng.choice((1, 2, 8, MANY)), rng.choice(SIZES)
+    whole, parts = chunk_by_chunk(program), Predictor(program, full, None, depth, split=True)
+    one_by_one = Predictor(whole, full, None, depth)
+    try:
+        took = parts.time_us(size)
+    except InputError:
+        with pytest.raises(InputError, match="deadlock"):
+            one_by_one.time_us(size)
+        assert depth < MANY
+        return
+    assert near(took, one_by_one.time_us(size))
+    ours, theirs = parts.transfers(size), one_by_one.transfers(size)
+    assert Rules(one_by_one, size, theirs).broken == []
+    for name in ("start_us", "received_us", "bytes", "src_offset", "dst_offset"):
+        columns = [
+            getattr(moves, name)[np.lexsort((moves.start_us, moves.step, moves.src))]
+            for moves in (ours, theirs)
+        ]
+        assert np.allclose(*columns, rtol=1e-9, atol=1e-12), name
+
+
+# --- the compiled twin
+
+
+@pytest.fixture
+def compiled() -> Iterator[None]:
+    """Every program is timed by the compiled loop."""
+    was, predict.COMPILED_FROM = predict.COMPILED_FROM, 0
+    yield
+    predict.COMPILED_FROM = was
+
+
+@pytest.mark.usefixtures("compiled")
+def test_both_loops_give_the_same_to_the_last_bit() -> None:
+    cases = [(Predictor(p, load(f"full:{max(3, p.nranks)}")), 1e6) for p in RIGHT.values()]
+    for seed in range(60):
+        rng = random.Random(seed)
+        topology = random_topology(rng, 5)
+        net = make_problem(topology, "allreduce").network
+        pairs = sorted(set(zip(net.src.tolist(), net.dst.tolist(), strict=True)))
+        program = random_program(rng, topology.nranks, pairs)
+        cases.append((Predictor(program, topology, split=rng.random() < 0.3), rng.choice(SIZES)))
+    for asked, size in cases:
+        by_machine = asked._run(size)
+        assert "emit.timing.compiled" in sys.modules
+        predict.COMPILED_FROM = 1 << 60
+        by_python = asked._run(size)
+        predict.COMPILED_FROM = 0
+        assert by_machine[0] == by_python[0]
+        assert by_machine[1].tobytes() == by_python[1].tobytes()
+        assert by_machine[2].tobytes() == by_python[2].tobytes()
+
+
+def test_small_programs_do_without_a_compiler() -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from tests.emit.small_programs import ring_allreduce\n"
+        "from emit.timing.predict import Predictor\n"
+        "from topologies.load import load\n"
+        "assert Predictor(ring_allreduce(8, 4), load('ring:8')).times_us([1e3, 1e6, 1e9]).all()\n"
+        "print('numba' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(ROOT)], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+# --- against schedules and bounds
+
+
+def _alone(problem: Problem) -> bool:
+    """Whether no link shares anything, and no pair of ranks has two."""
+    net = problem.network
+    pairs = net.src * net.nranks + net.dst
+    return bool(np.bincount(net.uses_idx).max() == 1) and len(np.unique(pairs)) == net.nlinks
+
+
+def _once(problem: Problem, algorithm: Algorithm) -> bool:
+    """Whether nothing but sums comes twice to one place, and no sum is put over what is there."""
+    schedule, collective = algorithm.schedule, problem.collective
+    cells = schedule.chunk * problem.nranks + problem.network.dst[schedule.link]
+    plain = ~schedule.reduces
+    return (
+        len(np.unique(cells[plain])) == int(plain.sum())
+        and not (plain & collective.reduces[schedule.chunk]).any()
+    )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_a_schedule_written_as_a_program_takes_its_own_time(seed: int) -> None:
+    problem = random_problem(random.Random(seed))
+    assume(_alone(problem) and np.ptp(problem.collective.fraction) < 1e-12)
+    algorithm = Algorithm(problem, answered(problem, 1e6), "route")
+    assume(_once(problem, algorithm))
+    for size in SIZES:
+        # which copy comes first may depend on the size
+        program = transcribed(problem, algorithm._clock.timed(size))
+        took = algorithm.time_us(size)
+        assert Predictor(program, problem.topology, problem.ranks, MANY).time_us(size) == pytest.approx(took)
+        assert Predictor(program, problem.topology, problem.ranks).time_us(size) >= took * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    "spec", ["ring:4", "dgx1", "torus:3x3", "full:5", "hypercube:3", "dgx-a100", "line:3"]
+)
+@pytest.mark.parametrize(
+    "name", ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "gather"]
+)
+def test_a_lowered_schedule_is_no_faster_than_the_bound(spec: str, name: str) -> None:
+    problem = make_problem(load(spec), name)
+    algorithm = Algorithm(problem, answered(problem, 1e6), "route")
+    bound = prove(problem, max_flow=False)
+    program, _ = lower(algorithm, "lowered", "LL")
+    for size in SIZES:
+        took = Predictor(program, problem.topology).time_us(size)
+        assert took >= bound.at(size)[0] * (1 - 1e-9)
+        if _alone(problem) and _once(problem, algorithm):
+            assert took >= algorithm.time_us(size) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_hand_written_programs_are_no_faster_than_the_bound(name: str) -> None:
+    program = RIGHT[name]
+    for spec in (f"full:{max(3, program.nranks)}", "dgx-a100", "dgx-a100:2"):
+        group = range(program.nranks)
+        problem = make_problem(load(spec), program.collective, group, root=program.root)
+        bound = prove(problem)
+        asked = Predictor(program, problem.topology, group)
+        for size in SIZES:
+            assert asked.time_us(size) >= bound.at(size)[0] * (1 - 1e-9)

@@ -1,0 +1,148 @@
+"""`synth bench` on a GPU that CPU threads play: its own clock, several of them, and the time of a network."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.gpu.shim import built, compiler
+from synth.cli import main
+from tests import EXAMPLES
+from tests.runtime.gpu.standing_in import stand_in
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def synth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
+    """The command in this process, in an empty folder: exit code, what it printed, what it complained of."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["synth", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def ring(synth: Call, tmp_path: Path) -> Path:
+    assert synth("compile", EXAMPLES / "ring.py", "--set", "ranks=4", "-o", "ring.xml")[0] == 0
+    return tmp_path / "ring.xml"
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch, kernels: Path) -> Any:
+    if compiler() is None:
+        pytest.skip("no C++ compiler here")
+    libraries = {paced: built(kernels, "shared", paced=paced) for paced in (False, True)}
+    return stand_in(monkeypatch, libraries, 2)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_gpu_is_the_default_and_keeps_its_own_time(synth: Call, ring: Path) -> None:
+    code, out, err = synth("bench", ring, "-b", "1K", "-e", "4K", "-n", "2", "--json")
+    assert (code, err) == (0, "")
+    for row in json.loads(out)["rows"]:
+        assert row["backend"] == "gpu"
+        assert row["in_place"]["time_us"] == 1000.0  # as CuPy's events have it here
+        assert row["in_place"]["wrong"] == 0
+    code, out, _ = synth("bench", ring, "-b", "1K", "-n", "1", "--backend", "host", "--json")
+    assert (code, json.loads(out)["rows"][0]["backend"]) == (0, "host")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_several(synth: Call, ring: Path) -> None:
+    for op, kind in (("sum", "bfloat16"), ("avg", "float")):
+        code, out, err = synth("bench", ring, "--devices", "1,0", "-b", "3K", "-n", "2", "-d", kind, "-o", op)
+        assert (code, err) == (0, "")
+        assert out.endswith("# gpu: every element right\n")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_the_time_of_a_network(synth: Call, ring: Path) -> None:
+    asked = (
+        "bench",
+        ring,
+        "--emulate",
+        "ring:4,bw=25,alpha=0.7",
+        "--slower",
+        "3000",
+        "-b",
+        "1K",
+        "-e",
+        "64K",
+        "-f",
+        "64",
+    )
+    code, out, _ = synth(*asked, "-n", "1", "-w", "0", "--json")
+    assert code == 0
+    rows = json.loads(out)["rows"]
+    assert len(rows) == 2
+    for row in rows:
+        assert row["slower"] == 3000
+        assert row["network"].startswith("ring:4")
+        assert row["due_us"] == pytest.approx(row["predicted_us"], rel=1e-6)
+        assert row["out_of_place"]["time_us"] >= row["due_us"] * (1 - 1e-9)
+        assert 0 < row["bound_us"] <= row["predicted_us"] * (1 + 1e-9)
+        assert row["in_place"]["wrong"] == row["out_of_place"]["wrong"] == 0
+    code, out, _ = synth(*asked, "-n", "1", "-w", "0")
+    assert code == 0
+    assert "# gpu, ring:4,bw=25,alpha=0.7's time: every element right" in out
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_gpu_that_does_not_keep_up_is_said(synth: Call, ring: Path) -> None:
+    """No machine is at the speed of this network: the times are not the network's, and the command says so."""
+    code, _, err = synth("bench", ring, "--emulate", "ring:4,bw=9000,alpha=0", "-b", "64K", "-n", "1")
+    assert code == 0
+    assert "own time: give a larger --slower" in err
+
+
+REFUSED = [
+    (("--backend", "host", "--emulate", "dgx1"), "--emulate: is for GPUs"),
+    (("--backend", "host", "--devices", "0,1"), "--devices: is for GPUs"),
+    (("--slower", "4"), "--slower: is for a network that is emulated"),
+    (("--emulate", "dgx1", "--slower", "0"), "slower 0: would be a number above 0"),
+    (("--emulate", "nowhere"), "topology 'nowhere': not known"),
+    (("--emulate", "line:4"), "has no link from it in line"),
+    (("--emulate", "dgx1", "--devices", "0,1"), "a network's time is kept on one GPU"),
+    (("--devices", "0,2"), "--devices"),
+]
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("asked", "words"), REFUSED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
+)
+def test_refusals(synth: Call, ring: Path, asked: tuple[str, ...], words: str) -> None:
+    code, out, err = synth("bench", ring, *asked)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_without_cupy(synth: Call, ring: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line says how to install it; who asks for nothing gets the host."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    code, _, err = synth("bench", ring, "--backend", "gpu")
+    assert (code, err.count("\n"), "synth-collectives[cuda13]" in err) == (2, 1, True)
+    code, out, _ = synth("bench", ring, "-b", "1K", "-n", "1")
+    assert (code, out.splitlines()[-1]) == (0, "# host: every element right")
+
+
+def test_cupy_without_a_gpu(synth: Call, ring: Path, gpus: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus.cuda.runtime, "getDeviceCount", lambda: 0)
+    assert "no GPU can be used" in synth("bench", ring, "--backend", "gpu")[2]
+    code, out, _ = synth("bench", ring, "-b", "1K", "-n", "1")
+    assert (code, out.splitlines()[-1]) == (0, "# host: every element right")

@@ -1,0 +1,340 @@
+"""A network's time: what is executed is right, and takes as long as it would there, on CPU threads."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from emit.goal import Goal
+from emit.program import Gpu, Program, Step, ThreadBlock
+from emit.timing.predict import Predictor
+from runtime.bench import Row, measured
+from runtime.buffers import Layout
+from runtime.gpu.encoding import SOURCE
+from runtime.gpu.executor import GpuExecutor
+from runtime.gpu.pace import HOLD, PACE, SHEET, TIMES, Pace
+from runtime.gpu.shim import SanitizerReport, ShimExecutor, built, compiler
+from synth.bounds.prove import prove
+from synth.model.problem import make_problem
+from tests.runtime.gpu.standing_in import stand_in
+from tests.runtime.host.test_host import PROGRAMS
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.text.reader import read_text
+from topologies.topology import Topology
+
+LAST_US = 20_000.0  # that an execution is stretched to, so that CPU threads keep up
+NAMED = [p for p in PROGRAMS if p[0].collective != "custom"]
+
+
+@pytest.fixture(scope="session")
+def binary(kernels: Path) -> Path:
+    """The paced kernel, under the thread sanitizer where that runs."""
+    if compiler() is None:
+        pytest.skip("no C++ compiler here")
+    try:
+        made = built(kernels, "thread", paced=True)
+        executed(made, PROGRAMS[0], load("full:4"), 64)
+    except InputError as error:
+        if "data race" in str(error):
+            raise
+        return built(kernels, paced=True)
+    return made
+
+
+def executed(
+    binary: Path, which: tuple[Program, Goal | None], topology: Topology, size: int, last_us: float = LAST_US
+) -> tuple[ShimExecutor, Row, float]:
+    """What ran, how right it was, and the predicted time."""
+    program, goal = which
+    predicted = Predictor(program, topology).time_us(size)
+    executor = ShimExecutor(
+        program, goal, binary, pace=Pace(program, topology, slower=last_us / max(predicted, 1e-3))
+    )
+    row = measured(program, goal, size, "float", "sum", executor=executor, iterations=1, warmup=0)
+    return executor, row, Predictor(program, topology).time_us(row.size_bytes)
+
+
+def limited(ranks: int, gbs: float, limit: float) -> Topology:
+    """All linked with all; what leaves a rank shares a limit."""
+    off = [[int(a != b) for b in range(ranks)] for a in range(ranks)]
+    text = f'name = "limited"\nranks = {ranks}\n[[links]]\nmatrix = {off}\ngbs = {gbs}\nalpha_us = 0.7\n'
+    for rank in range(ranks):
+        pairs = " ".join(f"{rank}>{other}" for other in range(ranks) if other != rank)
+        text += f'[[limits]]\nname = "out {rank}"\ngbs = {limit}\npairs = "{pairs}"\n'
+    return read_text(text, "limited.toml").topology
+
+
+@pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda n: f"{PROGRAMS[n][0].name}-{n}")
+def test_as_predicted_where_nothing_is_shared(binary: Path, which: int) -> None:
+    """To a ps a step: there is nothing to choose. The device is never ahead of the network."""
+    program, _ = PROGRAMS[which]
+    for alpha, size in ((0.7, 512), (0.0, 40_000)):
+        topology = load(f"full:{program.nranks},bw=25,alpha={alpha}")
+        executor, row, predicted = executed(binary, PROGRAMS[which], topology, size)
+        pace, paced = executor.encoded.pace, executor.paced
+        assert row.wrong == 0
+        assert pace is not None
+        assert paced is not None
+        assert paced.measured_us >= paced.due_us
+        if not pace.shared:
+            rounding = len(executor.columns.op) * 2e-6 / pace.slower
+            assert paced.due_us == pytest.approx(predicted, abs=rounding, rel=1e-9)
+    assert (
+        row.apart is None or row.apart.time_us == pytest.approx(paced.measured_us) or row.inplace is not None
+    )
+
+
+def test_some_share_nothing() -> None:
+    shares = [Pace(p, load(f"full:{p.nranks}")).shared for p, _ in PROGRAMS]
+    assert shares.count(0) >= 5
+    assert max(shares) > 0
+
+
+@given(
+    st.sampled_from(range(len(NAMED))),
+    st.sampled_from([1.0, 12.5, 25.0]),
+    st.sampled_from([0.4, 1.0, 1.7, 2.0, 9.0]),
+    st.integers(100, 50_000),
+)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_carries_more_than_it_can(
+    binary: Path, which: int, gbs: float, times: float, size: int
+) -> None:
+    """At any moment, and so no program beats what is proved of its collective on the network."""
+    program, _ = NAMED[which]
+    topology = limited(program.nranks, gbs, gbs * times)
+    executor, row, _ = executed(binary, NAMED[which], topology, size)
+    assert row.wrong == 0
+    assert_room(executor, topology)
+    problem = make_problem(topology, program.collective, range(program.nranks))
+    assert executor.paced is not None
+    assert (
+        executor.paced.measured_us
+        >= executor.paced.due_us
+        >= prove(problem).at(row.size_bytes)[0] * (1 - 1e-6)
+    )
+
+
+def sends(executor: ShimExecutor) -> list[tuple[int, float, float]]:
+    """Link, start and end (ps) of every send, from the times that the kernel left."""
+    pace, sheet = executor.encoded.pace, executor.sheet
+    assert pace is not None
+    assert sheet is not None
+    moved = pace.predictor.transfers(1.0)
+    first, paces = int(sheet[SHEET.index("times")]), int(sheet[SHEET.index("paces")])
+    found = []
+    for step, link in zip(moved.step.tolist(), moved.link.tolist(), strict=True):
+        alpha = round(float(pace.predictor.network.alpha_us[link]) * 1e6 * pace.slower)
+        end = int(sheet[first + TIMES * step]) - alpha
+        found.append((link, end - int(sheet[paces + PACE * step + HOLD]), end))
+    return found
+
+
+def assert_room(executor: ShimExecutor, topology: Topology) -> None:
+    """Of everything that sends take part in, never is more asked than it has."""
+    assert executor.encoded.pace is not None
+    net = executor.encoded.pace.predictor.network
+    crowd: dict[object, list[tuple[float, float]]] = {}
+    room: dict[object, float] = {}
+    for link, start, end in sends(executor):
+        rate = float(net.bandwidth_gbs[link])
+        for place in [*net.uses(link).tolist(), ("link", link)]:
+            room[place] = rate if isinstance(place, tuple) else float(net.capacity_gbs[place])
+            crowd.setdefault(place, []).extend([(start, rate), (end, -rate)] if end > start else [])
+    for place, changes in crowd.items():
+        load = 0.0
+        for _, rate in sorted(changes):  # who leaves goes before who comes
+            load += rate
+            assert load <= room[place] * (1 + 1e-5), (topology.name, place)
+
+
+def test_the_room_is_really_looked_at(binary: Path) -> None:
+    """With holds that a sender may overlook, the check above finds too much at once."""
+    program, goal = next((p, g) for p, g in NAMED if p.name.startswith("allpairs"))
+    topology = limited(program.nranks, 25.0, 25.0)
+    pace = Pace(program, topology, slower=2000.0)
+    assert pace.shared
+    pace._used = [[] for _ in pace._used]
+    executor = ShimExecutor(program, goal, binary, pace=pace)
+    measured(program, goal, 40_000, "float", "sum", executor=executor, iterations=1, warmup=0)
+    with pytest.raises(AssertionError):
+        assert_room(executor, topology)
+
+
+def test_a_faster_network_is_seen(binary: Path) -> None:
+    """What is due follows the sheet: half the holds, and it ends before the prediction."""
+    program, goal = PROGRAMS[0]
+    topology = load("ring:4,bw=25,alpha=0.1")
+    pace = Pace(program, topology, slower=2000.0)
+    pace._byte_us = pace._byte_us / 2
+    executor = ShimExecutor(program, goal, binary, pace=pace)
+    measured(program, goal, 40_000, "float", "sum", executor=executor, iterations=1, warmup=0)
+    assert executor.paced is not None
+    assert executor.paced.due_us < 0.9 * Predictor(program, topology).time_us(40_000)
+
+
+def sanitized(binary: Path, kernels: Path) -> bool:
+    try:
+        return binary == built(kernels, "thread", paced=True)
+    except InputError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def hasty(binary: Path, kernels: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kernel that waits for no time and locks nothing, under the thread sanitizer, or the test is skipped."""
+    if not sanitized(binary, kernels):
+        pytest.skip("the thread sanitizer does not run here")
+    folder = tmp_path_factory.mktemp("hasty")
+    for name in ("interpreter.cu", "elements.h", "pace.h", "shim.cpp", "shim.h"):
+        text = SOURCE.with_name(name).read_text(encoding="utf-8")
+        if name == "pace.h":
+            for old, new in (("if (left <= 0) return true;", "return true;"), ("        lock(gate);", "")):
+                assert old in text
+                text = text.replace(old, new)
+        (folder / name).write_text(text, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("runtime.gpu.shim.SOURCE", folder / "interpreter.cu")
+        return built(folder, "thread", paced=True)
+
+
+def test_a_kernel_that_does_not_wait_is_seen(hasty: Path) -> None:
+    """It is over before the network would be."""
+    executor, _, _ = executed(hasty, PROGRAMS[0], load("ring:4,bw=25,alpha=0.7"), 512, last_us=2e5)
+    assert executor.paced is not None
+    assert executor.paced.measured_us < executor.paced.due_us
+
+
+def test_a_missing_lock_is_seen_by_the_sanitizer(hasty: Path) -> None:
+    which = next(p for p in NAMED if p[0].name.startswith("allpairs"))
+    topology = limited(which[0].nranks, 25.0, 25.0)
+
+    def often() -> None:  # in a single run other waits may order all by chance
+        for _ in range(5):
+            executed(hasty, which, topology, 4000)
+
+    with pytest.raises(SanitizerReport, match="data race"):
+        often()
+
+
+def test_a_protocol_is_its_slots(binary: Path) -> None:
+    """More of them let a sender go further ahead; a step of several chunks is one transmission."""
+    program, goal = next((p, g) for p, g in PROGRAMS if any(step.count > 1 for *_, step in p.steps()))
+    topology = load(f"full:{program.nranks},bw=1,alpha=3")
+    for protocol in ("Simple", "LL", "LL128"):
+        changed = replace(program, protocol=protocol)
+        executor, row, predicted = executed(binary, (changed, goal), topology, 3000)
+        assert row.wrong == 0
+        assert executor.encoded.ll == 0
+        assert executor.paced is not None
+        if executor.encoded.pace is not None and not executor.encoded.pace.shared:
+            assert executor.paced.due_us == pytest.approx(predicted, rel=1e-6)
+
+
+def test_launches_and_threads(binary: Path) -> None:
+    """One launch leaves nothing to the next; blocks of several threads."""
+    program, goal = PROGRAMS[3]
+    pace = Pace(program, load("full:5,bw=25,alpha=0.7"), slower=3000.0)
+    times = []
+    for launches, threads in ((1, 1), (3, 2)):
+        executor = ShimExecutor(program, goal, binary, pace=pace, launches=launches, threads=threads)
+        row = measured(program, goal, 6000, "half", "max", executor=executor, iterations=1, warmup=0)
+        assert row.wrong == 0
+        assert executor.paced is not None
+        times.append(executor.paced.due_us)
+    if not pace.shared:
+        assert times[0] == times[1]
+
+
+def test_who_sends_nothing(binary: Path) -> None:
+    """No connection at all: over at once."""
+    copies = [Gpu(1, 1, 0, [ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "o", 0, 1)])]) for _ in range(2)]
+    program = Program("copies", "custom", "Simple", 2, 1, False, True, copies)
+    executor = ShimExecutor(program, None, binary, pace=Pace(program, load("full:2")))
+    given, made = ([np.full(9, value, np.float32) for _ in range(2)] for value in (3, 0))
+    executor.run(given, made)
+    assert all((array == 3).all() for array in made)
+    assert executor.paced is not None
+    assert executor.paced.due_us == 0
+
+
+def test_the_sheet_is_what_the_kernel_reads() -> None:
+    text = SOURCE.with_name("pace.h").read_text(encoding="utf-8")
+    found = re.search(r"enum Sheet \{(.*?)SHEET,?\n\}", text, re.DOTALL)
+    assert found is not None
+    names = re.findall(r"[A-Z]+", re.sub(r"//.*", "", found[1]))
+    assert tuple(name.lower() for name in names) == SHEET
+
+
+def slow(program: Program, slower: float) -> ShimExecutor:
+    return ShimExecutor(program, None, Path(), pace=Pace(program, load("ring:4,bw=1"), slower=slower))
+
+
+def test_refusals() -> None:
+    program, _ = PROGRAMS[0]
+    for slower in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match=r"slower .*: would be a number above 0"):
+            Pace(program, load("ring:4"), slower=slower)
+    with pytest.raises(InputError, match=r"a network 1e\+08 times slower takes \d+ s: would be less slow"):
+        measured(program, None, 1 << 20, "float", "sum", executor=slow(program, 1e8))
+    with pytest.raises(InputError, match="has no link from it in line"):
+        Pace(program, load("line:4"))
+    with pytest.raises(InputError, match="program has 4 ranks"):
+        Pace(program, load("ring:3"))
+
+
+# ---- the GPU executor's own part
+
+
+@pytest.fixture
+def stood_in(monkeypatch: pytest.MonkeyPatch, kernels: Path) -> Any:
+    if compiler() is None:
+        pytest.skip("no C++ compiler here")
+    libraries = {paced: built(kernels, "shared", paced=paced) for paced in (False, True)}
+    return stand_in(monkeypatch, libraries, 2)
+
+
+@pytest.mark.usefixtures("stood_in")
+def test_the_gpu_executor_tells_the_time_of_the_network() -> None:
+    program, goal = PROGRAMS[0]
+    topology = load("ring:4,bw=25,alpha=0.7")
+    executor = GpuExecutor(program, goal, pace=Pace(program, topology, slower=2000.0))
+    row = measured(program, goal, 6000, "float", "sum", executor=executor, iterations=2, warmup=0)
+    assert row.wrong == 0
+    assert executor.paced is not None
+    predicted = Predictor(program, topology).time_us(row.size_bytes)
+    assert executor.paced.due_us == pytest.approx(predicted, rel=1e-6)
+    assert executor.kernel_us == executor.paced.measured_us >= executor.paced.due_us
+    halves = [half for half in (row.apart, row.inplace) if half is not None]
+    assert min(half.time_us for half in halves) >= predicted * (1 - 1e-6)
+
+
+@pytest.mark.usefixtures("stood_in")
+def test_one_clock_only() -> None:
+    program, goal = PROGRAMS[0]
+    with pytest.raises(InputError, match="a network's time is kept on one GPU"):
+        GpuExecutor(program, goal, pace=Pace(program, load("ring:4")), devices=(0, 1))
+
+
+def test_no_room_is_one_line(stood_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, goal = PROGRAMS[0]
+    executor = GpuExecutor(program, goal, pace=Pace(program, load("ring:4")))
+    zeros = stood_in.zeros
+
+    def few(shape: Any, dtype: Any) -> Any:
+        if np.prod(shape) > 10_000:
+            raise MemoryError("out of it")
+        return zeros(shape, dtype)
+
+    monkeypatch.setattr(stood_in, "zeros", few)
+    buffers = [np.ones(Layout.of(program, 40_000).sizes(r)[0], np.float32) for r in range(4)]
+    with pytest.raises(InputError, match=r"the GPU has no room for \d+ slots of \d+ bytes"):
+        executor.run(buffers, buffers)

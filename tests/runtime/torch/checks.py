@@ -1,0 +1,80 @@
+"""What a group of processes must get right; each rank runs all of it and writes down what failed.
+
+Started by test_process_group.py: python -m tests.runtime.torch.checks SESSION RANK SIZE ADDRESS RESULT
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import runtime.torch.process_group as ours
+from tests.runtime.torch.collectives import COLLECTIVES, falls_back, ran_where_it_should
+from tests.runtime.torch.faults import FAULTS, Losses
+from tests.runtime.torch.groups import GROUPS, again
+from tests.runtime.torch.like_gloo import gaps, like_gloo
+from tests.runtime.torch.training import TRAINING
+from tests.runtime.torch.values import Check
+
+BOTH = COLLECTIVES | {"gaps": gaps} | GROUPS
+
+
+def _within(mode: str, check: Check) -> Check:
+    def run() -> None:
+        with ours.using(mode):
+            check()
+
+    return run
+
+
+MAIN: dict[str, Check] = {"falls back": falls_back, "ran where it should": ran_where_it_should}
+MAIN |= {f"{name} synth": _within("synth", check) for name, check in BOTH.items()}
+MAIN |= {"ddp synth": _within("synth", TRAINING["ddp"])}
+MAIN |= FAULTS | {"again": partial(again, Path(sys.argv[-1]).parent)}
+MORE: dict[str, Check] = {f"{name} auto": _within("auto", check) for name, check in BOTH.items()}
+MORE["like gloo synth"] = _within("synth", like_gloo)  # left to Gloo it would be compared with itself
+MORE |= {f"{name} synth": _within("synth", check) for name, check in TRAINING.items()}
+MORE |= {f"{name} auto": _within("auto", TRAINING[name]) for name in ("ddp", "fsdp2")}
+SESSIONS = {"main": list(MAIN), "more": list(MORE), "losses": list(Losses.DIES)}
+SIZES = {"main": 4, "more": 4, "losses": 5}
+
+
+def main(session: str, rank: int, size: int, address: str, result: Path) -> None:
+    """Run a session's checks on this rank; `result` says of each what failed."""
+    torch.set_num_threads(1)
+    found: dict[str, str | None] = {}
+
+    def says(name: str, fault: str | None = None) -> None:
+        found[name] = fault
+        result.write_text(json.dumps(found))
+
+    dist.init_process_group(
+        "cpu:synth,cuda:synth",
+        init_method=address,
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=60),
+    )
+    checks = {"main": MAIN, "more": MORE}.get(session) or Losses(says).checks()
+    for name, check in checks.items():
+        try:
+            check()
+            says(name)
+        except Exception:
+            says(name, traceback.format_exc())
+    if session != "losses":
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5]))
+    if sys.argv[1] == "losses":  # broken connections are not worth waiting for
+        os._exit(0)

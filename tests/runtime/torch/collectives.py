@@ -1,0 +1,252 @@
+"""Every collective, every mode of calling it, on every rank."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+import runtime.torch.process_group as ours
+from tests.runtime.torch.values import OPS, TYPES, expect, folded, same, values
+from topologies.errors import InputError
+
+
+def all_reduces() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    for kind in TYPES:
+        for op, torchs in OPS.items():
+            for count in (1, 7, 1000):
+                tensor = values(me, count, kind)
+                dist.all_reduce(tensor, torchs)
+                same(tensor, folded([values(r, count, kind) for r in range(n)], op))
+    tensor = values(me, 50_000).view(200, 250).t()  # not contiguous, and large enough for the ring
+    dist.all_reduce(tensor)
+    same(tensor, folded([values(r, 50_000) for r in range(n)], "sum").view(200, 250).t())
+
+
+def rooted() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    for root in range(n):
+        for count in (3, 1001):
+            tensor = values(me, count)
+            dist.broadcast(tensor, root)
+            same(tensor, values(root, count))
+            tensor = values(me, count)
+            dist.reduce(tensor, root, ReduceOp.MAX)
+            if me == root:
+                same(tensor, folded([values(r, count) for r in range(n)], "max"))
+            into = [torch.zeros(count) for _ in range(n)] if me == root else None
+            dist.gather(values(me, count), into, root)
+            for r, got in enumerate(into or ()):
+                same(got, values(r, count))
+            parts = [values(root, count, salt=r) for r in range(n)] if me == root else None
+            out = torch.zeros(count)
+            dist.scatter(out, parts, root)
+            same(out, values(root, count, salt=me))
+
+
+def gathers() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    for kind in TYPES:
+        for count in (1, 5, 20_000):
+            into = [torch.zeros(count, dtype=kind) for _ in range(n)]
+            dist.all_gather(into, values(me, count, kind))
+            whole = torch.zeros(n * count, dtype=kind)
+            dist.all_gather_into_tensor(whole, values(me, count, kind))
+            for r in range(n):
+                same(into[r], values(r, count, kind))
+            same(whole, torch.cat([values(r, count, kind) for r in range(n)]))
+    into = [torch.zeros(2 * r + 1) for r in range(n)]
+    dist.all_gather(into, values(me, 2 * me + 1))
+    for r in range(n):
+        same(into[r], values(r, 2 * r + 1))
+
+
+def reduce_scatters() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    for op, torchs in OPS.items():
+        for count in (1, 5, 9000):
+            given = values(me, n * count)
+            want = folded([values(r, n * count) for r in range(n)], op)[me * count : (me + 1) * count]
+            out = torch.zeros(count)
+            dist.reduce_scatter_tensor(out, given, torchs)
+            same(out, want)
+            same(given, values(me, n * count))
+            out = torch.zeros(count)
+            dist.reduce_scatter(out, list(given.split(count)), torchs)
+            same(out, want)
+    sizes = [2 * r + 1 for r in range(n)]
+    out = torch.zeros(sizes[me])
+    dist.reduce_scatter(out, [values(me, size, salt=r) for r, size in enumerate(sizes)], ReduceOp.AVG)
+    same(out, folded([values(r, sizes[me], salt=me) for r in range(n)], "avg"))
+
+
+def all_to_alls() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    for count in (1, 5, 9000):
+        out = torch.zeros(n * count)
+        dist.all_to_all_single(out, torch.cat([values(me, count, salt=r) for r in range(n)]))
+        same(out, torch.cat([values(r, count, salt=me) for r in range(n)]))
+    # from rank a to rank b go a + 2 b rows
+    given = torch.cat([values(me, (me + 2 * r) * 3, salt=r) for r in range(n)]).view(-1, 3)
+    out = torch.zeros(sum(r + 2 * me for r in range(n)), 3)
+    dist.all_to_all_single(out, given, [r + 2 * me for r in range(n)], [me + 2 * r for r in range(n)])
+    same(out, torch.cat([values(r, (r + 2 * me) * 3, salt=me) for r in range(n)]).view(-1, 3))
+    into = [torch.zeros(r + 2 * me) for r in range(n)]
+    dist.all_to_all(into, [values(me, me + 2 * r, salt=r) for r in range(n)])
+    for r in range(n):
+        same(into[r], values(r, r + 2 * me, salt=me))
+
+
+def asynchronous() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    tensors = [values(me, 100 + k, salt=k) for k in range(12)]
+    works = [
+        dist.all_reduce(tensor, ReduceOp.AVG if k % 2 else ReduceOp.SUM, async_op=True)
+        for k, tensor in enumerate(tensors)
+    ]
+    blocking = values(me, 5)
+    dist.all_reduce(blocking)  # overtakes nothing
+    same(blocking, folded([values(r, 5) for r in range(n)], "sum"))
+    for k in reversed(range(12)):
+        works[k].wait()
+        assert works[k].is_completed()
+        same(tensors[k], folded([values(r, 100 + k, salt=k) for r in range(n)], "avg" if k % 2 else "sum"))
+    tensor = values(me, 30)
+    work = dist.all_reduce(tensor, async_op=True)
+    made = work.get_future().then(lambda future: future.value()[0] * 2).wait()
+    same(made, 2 * folded([values(r, 30) for r in range(n)], "sum"))
+
+
+def messages() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    into = torch.zeros(9)
+    works = [dist.isend(values(me, 9), (me + 1) % n, tag=4), dist.irecv(into, (me - 1) % n, tag=4)]
+    for work in works:
+        work.wait()
+    same(into, values((me - 1) % n, 9))
+    into = torch.zeros(6)
+    ops = [
+        dist.P2POp(dist.irecv, into, (me - 1) % n),
+        dist.P2POp(dist.isend, values(me, 6), (me + 1) % n),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    same(into, values((me - 1) % n, 6))
+    if me == 0:
+        seen = []
+        for _ in range(n - 1):
+            got = torch.zeros(1)
+            seen.append(dist.recv(got))
+            assert got.item() == seen[-1]
+        assert sorted(seen) == list(range(1, n))
+    else:
+        dist.send(torch.tensor([float(me)]), 0)
+    dist.barrier()
+    got: list[Any] = [None] * n
+    dist.all_gather_object(got, {"rank": me})
+    assert got == [{"rank": r} for r in range(n)]
+
+
+def subgroups() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    for ranks in ([0, n - 1], list(range(1, n)), [n - 1, 1], [2]):
+        group = dist.new_group(ranks)
+        if me not in ranks:
+            continue
+        ranks = dist.get_process_group_ranks(group)
+        tensor = values(me, 100)
+        dist.all_reduce(tensor, group=group)
+        same(tensor, folded([values(r, 100) for r in ranks], "sum"))
+        whole = torch.zeros(3 * len(ranks))
+        dist.all_gather_into_tensor(whole, values(me, 3), group=group)
+        same(whole, torch.cat([values(r, 3) for r in ranks]))
+        tensor = values(me, 10)
+        dist.broadcast(tensor, ranks[-1], group=group)
+        same(tensor, values(ranks[-1], 10))
+
+
+def coalesced() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    tensors = [values(me, 10 + k) for k in range(3)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    for k, tensor in enumerate(tensors):
+        same(tensor, folded([values(r, 10 + k) for r in range(n)], "sum"))
+    outs = [torch.zeros(n * (4 + k)) for k in range(2)]
+    with dist._coalescing_manager():
+        for k, out in enumerate(outs):
+            dist.all_gather_into_tensor(out, values(me, 4 + k))
+    for k, out in enumerate(outs):
+        same(out, torch.cat([values(r, 4 + k) for r in range(n)]))
+
+
+def refusals() -> None:
+    n = dist.get_world_size()
+    for call in (
+        lambda: dist.all_gather([torch.zeros(3)] * (n - 1), torch.zeros(3)),
+        lambda: dist.all_gather_into_tensor(torch.zeros(3 * n + 1), torch.zeros(3)),
+        lambda: dist.all_to_all_single(torch.zeros(n), torch.zeros(n), [1] * n, [1] * (n - 1) + [2]),
+        lambda: dist.all_to_all_single(torch.zeros(n + 1), torch.zeros(n + 1)),
+        lambda: dist.send(torch.zeros(1), (dist.get_rank() + 1) % n, tag=1 << 30),
+    ):
+        expect(["would be"], call, ValueError)
+
+
+def falls_back() -> None:
+    """What no algorithm can do is done by Gloo, and said."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("synth.torch").addHandler(handler)
+    logging.getLogger("synth.torch").setLevel(logging.INFO)
+    with ours.using("synth"):
+        tensor = torch.tensor([1 << me | 1 << n])
+        dist.all_reduce(tensor, ReduceOp.BAND)
+        assert tensor.item() == 1 << n
+        tensor = torch.tensor([me == 0, True])
+        dist.all_reduce(tensor, ReduceOp.MAX)
+        assert tensor.tolist() == [True, True]
+    assert any("reduction BAND" in line for line in told), told
+    assert any("type bool" in line for line in told), told
+    text = ours.summary()
+    assert "not ours: allreduce, 1 calls: reduction BAND" in text, text
+
+
+def ran_where_it_should() -> None:
+    me, n = dist.get_rank(), dist.get_world_size()
+    for mode, by in (("synth", "synth ring"), ("gloo", "gloo"), ("auto", "gloo")):
+        before = ours.tally.ran("allreduce", by)
+        with ours.using(mode):
+            tensor = values(me, 100_000)
+            dist.all_reduce(tensor)
+        same(tensor, folded([values(r, 100_000) for r in range(n)], "sum"))
+        assert ours.tally.ran("allreduce", by) == before + 1, ours.summary()
+    with ours.using("synth", "allpairs"):
+        dist.all_reduce(tensor)
+    assert ours.tally.last("allreduce") == "synth allpairs"
+    with ours.using("synth", "rnig"):
+        expect(["'rnig' for allreduce", "ring"], partial(dist.all_reduce, tensor), InputError)
+    text = ours.summary()
+    assert "waited for: rank" in text
+
+
+COLLECTIVES = {
+    "all-reduce": all_reduces,
+    "rooted": rooted,
+    "all-gather": gathers,
+    "reduce-scatter": reduce_scatters,
+    "all-to-all": all_to_alls,
+    "asynchronous": asynchronous,
+    "messages": messages,
+    "subgroups": subgroups,
+    "coalesced": coalesced,
+    "refusals": refusals,
+}

@@ -1,0 +1,170 @@
+"""What must go wrong, and how it is told: ranks that call differently, that end, that hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+from torch.nn.parallel import DistributedDataParallel
+
+import runtime.torch.process_group as ours
+from tests.runtime.torch.values import Check, expect
+from topologies.errors import InputError
+
+
+def differs() -> None:
+    """Rank 1 would choose otherwise."""
+    os.environ["SYNTH_BACKEND"] = "gloo" if dist.get_rank() == 1 else "synth"
+    expect(["rank 1 has another SYNTH_BACKEND", "same on all ranks"], dist.new_group, InputError)
+    os.environ["SYNTH_BACKEND"] = "synt" if dist.get_rank() == 1 else "synth"
+    word = "SYNTH_BACKEND=synt: would be" if dist.get_rank() == 1 else "rank 1 cannot read"
+    expect([word], dist.new_group, InputError)
+    del os.environ["SYNTH_BACKEND"]
+
+
+def compared() -> None:
+    """Ranks that call differently are told before anything is sent."""
+    me = dist.get_rank()
+    os.environ["SYNTH_CHECK"] = "1"
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    del os.environ["SYNTH_CHECK"]
+
+    def reduces(count: int = 10, op: Any = ReduceOp.SUM, kind: torch.dtype = torch.float32) -> Check:
+        return partial(dist.all_reduce, torch.ones(count, dtype=kind), op, group=group)
+
+    for backend in ("synth", "gloo"):  # and the group is still good after each
+        with ours.using(backend):
+            wrong = reduces(100 if me == 1 else 10)
+            expect(["rank 1 calls allreduce sum, 400 bytes", "rank 0 calls allreduce sum, 40 bytes"], wrong)
+            expect(["rank 1 calls allreduce max"], reduces(op=ReduceOp.MAX if me == 1 else ReduceOp.SUM))
+            kind = torch.int32 if me == 2 else torch.float32
+            expect(["rank 2 calls allreduce sum, 40 bytes of int32"], reduces(kind=kind))
+            root = partial(dist.broadcast, torch.ones(10), 1 if me == 1 else 0, group=group)
+            expect(["rank 1 calls broadcast of root 1", "rank 0 calls broadcast of root 0"], root)
+            other = partial(
+                dist.all_gather_into_tensor,
+                torch.ones(10 * dist.get_world_size()),
+                torch.ones(10),
+                group=group,
+            )
+            expect(["calls allgather", "calls allreduce"], other if me == 1 else reduces())
+            tensor = torch.ones(10)
+            dist.all_reduce(tensor, group=group)
+            assert tensor.tolist() == [float(dist.get_world_size())] * 10
+
+
+def unknown() -> None:
+    """What no back end can do is refused on every rank, and nothing breaks."""
+    for backend in ("synth", "gloo"):
+        with ours.using(backend):
+            meta = torch.ones(3, device="meta")
+            expect(["a tensor on meta", "cpu"], partial(dist.send, meta, 0 if dist.get_rank() else 1))
+            expect(["meta"], partial(dist.all_reduce, meta))
+            expect([" "], partial(dist.all_reduce, torch.ones(3, dtype=torch.int16), ReduceOp.BAND))
+            expect([" "], partial(dist.all_reduce, torch.ones(3), ReduceOp.BXOR))
+            tensor = torch.ones(3)
+            dist.all_reduce(tensor)
+            assert tensor.tolist() == [float(dist.get_world_size())] * 3
+
+
+def unequal() -> None:
+    """Without that, at the time-out."""
+    me = dist.get_rank()
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=2))
+    if me < 2:
+        call = partial(dist.all_reduce, torch.ones(100 if me else 10), group=group)
+        with ours.using("synth"):  # Gloo itself writes over memory that is not its own
+            expect(["allreduce sum, 40 bytes", "allreduce sum, 400 bytes", "in vain"], call)
+
+
+FAULTS: dict[str, Check] = {check.__name__: check for check in (differs, compared, unknown, unequal)}
+
+
+class Losses:
+    """One rank after the other is lost, the last one first; those that are left must name it, and only it.
+
+    DIES: which rank is lost in which check.
+    """
+
+    DIES = {"ends before a call": 4, "is killed amid a call": 3, "hangs": 2, "killed with the store": 0}  # noqa: RUF012
+
+    def __init__(self, says: Any) -> None:
+        """says(name): told when a rank is about to be lost."""
+        self._says = says
+        second = timedelta(seconds=1)
+        self._whole = dist.new_group(timeout=60 * second)
+        self._chain = dist.new_group(timeout=60 * second)
+        self._four = dist.new_group([3, 2, 1, 0], timeout=60 * second)
+        self._three = dist.new_group([0, 1, 2], timeout=2 * second)
+        self._two = dist.new_group([0, 1], timeout=60 * second)
+
+    def _names(self, lost: int, call: Check) -> None:
+        started = time.monotonic()
+        expect([f"lost: rank {lost} ("], call)
+        assert time.monotonic() < started + 45, "not before the time-out"
+
+    def ends_before_a_call(self) -> None:
+        """Waiting all for all, waiting in a chain for one another, and all that was begun without waiting."""
+        me = dist.get_rank()
+        for group in (self._whole, self._chain):
+            dist.all_reduce(torch.ones(3), group=group)
+        if me == 4:
+            self._says("ends before a call")
+            os._exit(0)
+        with ours.using("synth"):
+            works = [
+                dist.all_reduce(torch.ones(3000 + k), group=self._whole, async_op=True) for k in range(4)
+            ]
+            futures = [work.get_future() for work in works]
+        for work in reversed(works):
+            self._names(4, work.wait)
+        for future in futures:
+            self._names(4, future.wait)
+        self._names(4, partial(dist.barrier, group=self._whole))
+        self._names(4, partial(dist.recv, torch.zeros(1), (me - 1) % 5, group=self._chain))
+
+    def is_killed_amid_a_call(self) -> None:
+        """Gloo's own algorithm is under way, and does not know who was lost."""
+        me = dist.get_rank()
+        dist.all_reduce(torch.ones(3), group=self._four)
+        if me == 3:
+            self._says("is killed amid a call")
+            threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            time.sleep(0.5)
+        with ours.using("gloo"):
+            if me == 3:  # the others wait for its second call
+                dist.all_reduce(torch.ones(300), group=self._four)
+                time.sleep(60)
+            dist.all_reduce(torch.ones(300), group=self._four)
+            self._names(3, partial(dist.all_reduce, torch.ones(300), group=self._four))
+
+    def hangs(self) -> None:
+        """At the time-out."""
+        dist.all_reduce(torch.ones(3), group=self._three)
+        if dist.get_rank() == 2:
+            self._says("hangs")
+            time.sleep(9)
+            os._exit(0)
+        with ours.using("synth"):
+            self._names(2, partial(dist.all_reduce, torch.ones(3), group=self._three))
+
+    def killed_with_the_store(self) -> None:
+        """Rank 0 keeps the store; and DDP waits in torch's own code for what it began."""
+        model = DistributedDataParallel(torch.nn.Linear(30, 30), process_group=self._two)
+        with ours.using("synth"):
+            model(torch.ones(2, 30)).sum().backward()
+            if dist.get_rank() == 0:
+                self._says("killed with the store")
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._names(0, lambda: model(torch.ones(2, 30)).sum().backward())
+
+    def checks(self) -> dict[str, Check]:
+        return {name: getattr(self, name.replace(" ", "_")) for name in self.DIES}

@@ -1,0 +1,101 @@
+"""The torch.distributed back end, in processes of its own: every collective, every mode, errors that say who."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+if find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+
+from tests.runtime.torch.checks import SESSIONS, SIZES
+from tests.runtime.torch.faults import Losses
+
+ALONE = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[str, list[dict[str, str | None]]]:
+    """By session, what each rank found: check → None, or what went wrong."""
+    return {}
+
+
+def address(name: str, folder: Path) -> str:
+    """Where ranks meet: at a file, or at the port of a store that rank 0 keeps."""
+    if name != "losses":
+        return f"file://{folder / 'store'}"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+
+
+def session(name: str, folder: Path) -> list[dict[str, str | None]]:
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("SYNTH_")}
+    processes = []
+    results = [folder / f"{rank}" for rank in range(SIZES[name])]
+    where = address(name, folder)
+    for rank in range(SIZES[name]):
+        processes.append(
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.runtime.torch.checks",
+                    name,
+                    str(rank),
+                    str(SIZES[name]),
+                    where,
+                    str(results[rank]),
+                ],
+                env=plain | ALONE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+            )
+        )
+    try:
+        said = [process.communicate(timeout=240)[0].decode() for process in processes]
+        for process, text in zip(processes, said, strict=True):
+            assert name == "losses" or (not process.returncode and "Traceback" not in text), "\n".join(said)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [json.loads(path.read_text()) if path.exists() else {} for path in results]
+
+
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        pytest.param(name, check, marks=() if name == "main" else pytest.mark.slow)
+        for name in SESSIONS
+        for check in SESSIONS[name]
+    ],
+)
+def test_every_rank_passes(
+    name: str,
+    check: str,
+    ran: dict[str, list[dict[str, str | None]]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    if name not in ran:
+        ran[name] = session(name, tmp_path_factory.mktemp(name))
+    before = SESSIONS[name][: SESSIONS[name].index(check)]
+    lost = {Losses.DIES[other] for other in before if other in Losses.DIES}
+    passed = 0
+    for rank, found in enumerate(ran[name]):
+        if rank in lost or (rank == Losses.DIES.get(check) and check not in found):
+            continue
+        assert check in found, f"rank {rank} ended before it"
+        assert found[check] is None, f"rank {rank}: {found[check]}"
+        passed += 1
+    assert passed

@@ -1,0 +1,233 @@
+"""A rank's own part of a program: right for every example, however early or late messages are copied."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests import EXAMPLES
+
+if find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import runtime.torch.run
+from emit.compiler.compile import compiled
+from emit.compiler.script_file import load_script
+from emit.program import ROOTED, Gpu, Program, Step, ThreadBlock
+from runtime.built_in import built_in, names
+from runtime.torch.rank_program import Part, part_of
+from runtime.torch.run import Wire, run
+from topologies.errors import InputError
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("ring", {"ranks": 3, "instances": 2}),
+    ("allpairs", {"ranks": 4, "passes": 1}),
+    ("allgather", {"ranks": 4, "way": "doubling"}),
+    ("hierarchical", {"nodes": 2, "gpus": 2}),
+    ("alltoall", {"nodes": 2, "gpus": 2, "steps": 2}),
+    ("alltoall", {"nodes": 2, "gpus": 2, "steps": 3}),
+]
+
+
+def programs() -> list[Program]:
+    found = [
+        compiled(load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in asked.items()]).draft()).program
+        for name, asked in CASES
+    ]
+    for collective in ("allreduce", "allgather", "reducescatter", "alltoall", *sorted(ROOTED)):
+        for ranks in (2, 3, 4, 5):
+            for name in names(collective, ranks):
+                found.append(built_in(collective, name, ranks, ranks - 1 if collective in ROOTED else 0))
+    return found
+
+
+PROGRAMS = programs()
+
+
+class Post:
+    """Messages in memory. early: copied as soon as both sides are there; else not before the receiver waits."""
+
+    def __init__(self, early: bool) -> None:
+        self.early, self.change = early, threading.Condition()
+        self.sent: dict[tuple[int, int, int], list[torch.Tensor]] = {}
+        self.wanted: dict[tuple[int, int, int], list[torch.Tensor]] = {}
+
+    def end(self, rank: int) -> End:
+        return End(self, rank)
+
+
+class End:
+    """A rank's end, as the wrapped back end would be."""
+
+    def __init__(self, post: Post, rank: int) -> None:
+        self.post, self.rank = post, rank
+
+    def send(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Message:
+        return Message(self.post, (self.rank, peer, tag), self.post.sent, tensors[0])
+
+    def recv(self, tensors: list[torch.Tensor], peer: int, tag: int) -> Message:
+        return Message(self.post, (peer, self.rank, tag), self.post.wanted, tensors[0])
+
+
+class Message:
+    def __init__(
+        self, post: Post, key: tuple[int, int, int], side: dict[Any, list[torch.Tensor]], values: torch.Tensor
+    ) -> None:
+        self.post, self.key = post, key
+        with post.change:
+            place = side.setdefault(key, [])
+            self.number = len(place)
+            place.append(values)
+            self.receives = side is post.wanted
+            if post.early:
+                self._copy()
+            post.change.notify_all()
+
+    def _copy(self) -> bool:
+        out, into = self.post.sent.get(self.key, []), self.post.wanted.get(self.key, [])
+        if min(len(out), len(into)) <= self.number:
+            return False
+        assert out[self.number].shape == into[self.number].shape
+        into[self.number].copy_(out[self.number])
+        return True
+
+    def wait(self, *_: Any) -> None:
+        if not self.receives:
+            return
+        with self.post.change:
+            ready = self.post.change.wait_for(
+                lambda: len(self.post.sent.get(self.key, [])) > self.number, timeout=20
+            )
+            assert ready, "nothing came"
+            if not self.post.early:
+                self._copy()
+
+
+def executed(parts: list[Part], elements: int, early: bool, op: str = "sum") -> list[str]:
+    """Which ranks hold what they must not, after all parts have run, a thread each."""
+    p = parts[0].program
+    n, c, root = p.nranks, p.collective, p.root
+    block = elements * (n if c in ("reducescatter", "alltoall") else 1)
+    given = [torch.arange(block, dtype=torch.int64) * (r + 2) + r for r in range(n)]
+    if c == "scatter":
+        given = [torch.arange(elements * n, dtype=torch.int64) if r == root else None for r in range(n)]
+    made = [torch.zeros(size, dtype=torch.int64) for size in {
+        "allgather": [elements * n] * n, "reducescatter": [elements] * n, "alltoall": [elements * n] * n,
+        "gather": [elements * n if r == root else 0 for r in range(n)]}.get(c, [elements] * n)]  # fmt: skip
+    before = [None if g is None else g.clone() for g in given]
+    post = Post(early)
+    faults: list[str] = []
+
+    def rank(r: int) -> None:
+        out = made[r]
+        if c in ("allreduce", "broadcast"):
+            out = given[r]
+        elif c == "reduce":
+            out = given[r] if r == root else None
+        elif c == "gather" and r != root:
+            out = None
+        try:
+            run(parts[r], given[r], out, elements, op, Wire(post.end(r), range(n), r, 0, "a test"))
+        except Exception as error:
+            faults.append(f"rank {r}: {error}")
+
+    threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for r in range(n):
+        got, start = (given[r] if c in ("allreduce", "broadcast", "reduce") else made[r]), before[r]
+        if c in ("allreduce", "reduce"):
+            full = torch.stack(before).sum(0)
+            wanted = full if c == "allreduce" or r == root else start
+        elif c == "reducescatter":
+            wanted = torch.stack(before).sum(0)[r * elements : (r + 1) * elements]
+        elif c == "broadcast":
+            wanted = before[root]
+        elif c == "alltoall":
+            wanted = torch.cat([b[r * elements : (r + 1) * elements] for b in before])
+        elif c == "scatter":
+            wanted = before[root][r * elements : (r + 1) * elements]
+        else:
+            wanted = torch.cat(before) if c == "allgather" or r == root else got
+        if not torch.equal(got, wanted):
+            faults.append(f"rank {r}: {got.tolist()[:9]}, would be {wanted.tolist()[:9]}")
+        if c in ("allgather", "reducescatter", "alltoall", "gather") and not torch.equal(given[r], start):
+            faults.append(f"rank {r}: its input is spoilt")
+    return faults
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(PROGRAMS), st.integers(0, 6), st.integers(0, 3), st.booleans(), st.booleans())
+def test_every_program_is_right(program: Program, whole: int, more: int, early: bool, threads: bool) -> None:
+    parts = [part_of(program, rank) for rank in range(program.nranks)]
+    chunks = program.nchunks_per_loop
+    elements = whole * chunks + more
+    if parts[0].fits(elements) and elements:
+        with mock.patch.object(runtime.torch.run, "_THREADS_FROM", 0 if threads else 1 << 60):
+            assert executed(parts, elements, early) == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.collective}-{p.name}-{p.nranks}")
+@pytest.mark.parametrize("least", [0, 1 << 60], ids=["threads", "one"])
+def test_each_program_on_an_odd_count(program: Program, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime.torch.run, "_THREADS_FROM", least)
+    parts = [part_of(program, rank) for rank in range(program.nranks)]
+    elements = 3 * program.nchunks_per_loop + 1
+    if not parts[0].fits(elements):
+        elements -= 1
+    for early in (False, True):
+        assert executed(parts, elements, early) == []
+
+
+def test_a_send_without_its_copy_is_seen() -> None:
+    steps = [Step("s", "i", 0, "o", -1, 1), Step("rrc", "i", 0, "i", 0, 1)]
+    gpus = [Gpu(1, 0, 0, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
+    program = Program("swap", "allreduce", "Simple", 2, 1, True, False, gpus)
+    parts = [part_of(program, rank) for rank in range(2)]
+    assert [act.keep for part in parts for act in part.acts] == [True, False] * 2
+    assert not any(executed(parts, 12, early=False) for _ in range(20))
+    spoilt = [replace(part, acts=tuple(replace(act, keep=False) for act in part.acts)) for part in parts]
+    assert any(executed(spoilt, 12, early=False) for _ in range(20))
+
+
+def test_a_ring_sends_nothing_twice() -> None:
+    parts = [part_of(built_in("allreduce", "ring", 4), rank) for rank in range(4)]
+    assert not any(act.keep for part in parts for act in part.acts)
+
+
+def test_a_receive_before_its_time_is_seen() -> None:
+    steps = [
+        Step("s", "i", 0, "o", -1, 1),
+        Step("cpy", "i", 0, "s", 0, 1),
+        Step("r", "i", -1, "i", 0, 1),
+        Step("re", "s", 0, "i", 0, 1),
+    ]
+    gpus = [Gpu(1, 0, 1, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
+    program = Program("aside", "allreduce", "Simple", 2, 1, True, False, gpus)
+    parts = [part_of(program, rank) for rank in range(2)]
+    assert not any(act.direct for part in parts for act in part.acts)
+    assert not any(executed(parts, 12, early=True) for _ in range(20))
+    spoilt = [
+        replace(part, acts=tuple(replace(act, direct=act.op == "r") for act in part.acts)) for part in parts
+    ]
+    assert any(executed(spoilt, 12, early=True) for _ in range(20))
+
+
+def test_a_program_that_stops_is_refused() -> None:
+    # both wait for the other before they send
+    steps = [Step("r", "i", -1, "o", 0, 1), Step("s", "i", 0, "o", -1, 1)]
+    gpus = [Gpu(2, 2, 0, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
+    program = Program("stuck", "alltoall", "Simple", 2, 2, False, True, gpus)
+    with pytest.raises(InputError, match=r"stuck: stops before its end: rank 0 tb 0 step 0"):
+        part_of(program, 0)

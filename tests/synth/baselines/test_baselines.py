@@ -1,0 +1,403 @@
+"""Baselines are right, have the shape and the time of the textbook, and direct serves as it comes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from synth.baselines import BASELINES, baseline, baseline_named, fifo, routes
+from synth.baselines.cycles import Loop, loops, routed_loop
+from synth.baselines.direct import direct_schedule, flows
+from synth.baselines.routes import NoWay, Routes, TooManySends, against
+from synth.baselines.spreading import Copies, first_copies
+from synth.model.problem import Problem, hops, make_problem
+from synth.model.schedule import Schedule
+from synth.symmetry.quotient import fold
+from synth.timing.simulate import time_us, timed
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import Refused, replay
+from tests.random_problems import random_problem
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.network import Network, network
+
+SEEDS = st.integers(0, 2**32)
+MIB = float(1 << 20)
+GATHERING = ("allgather", "reducescatter", "allreduce")
+ALPHA, GBS = 0.7, 50.0  # of every family
+
+
+def asked(spec: str, name: str, group: list[int] | None = None, relays: tuple[int, ...] = ()) -> Problem:
+    return make_problem(load(spec), name, group, relays)
+
+
+def queued(problem: Problem, chunk_bytes: float = MIB, turns: bool = False) -> Schedule:
+    return direct_schedule(problem, chunk_bytes, turns)
+
+
+def by_step(spec: str, name: str, what: str) -> Algorithm:
+    """Of the orders of a baseline's sends that of their steps."""
+    return baseline_named(asked(spec, name), what)[-1]
+
+
+def fastest(spec: str, name: str, what: str, size: float) -> float:
+    return min(a.time_us(size) for a in baseline_named(asked(spec, name), what))
+
+
+# --- all of them are right
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_every_baseline_replays_at_every_size(seed: int) -> None:
+    problem = random_problem(random.Random(seed))
+    assume(problem.collective.chunks == 1)
+    for name, make in BASELINES.items():
+        for algorithm in make(problem):
+            assert algorithm.engine == name or (name == "ring" and algorithm.engine.endswith("rings"))
+            for size in (1.0, 4096.0, 1e9):
+                replay(algorithm.problem, timed(algorithm.problem, algorithm.schedule, size))
+
+
+@pytest.mark.parametrize("name", GATHERING)
+@pytest.mark.parametrize(
+    ("spec", "group", "relays"),
+    [
+        ("mesh:3x3", None, ()), ("dgx1", [0, 7, 2, 5], (3, 4, 1, 6)), ("ndv2:2", None, ()), ("fattree:4", None, ()),
+        ("line:5", [4, 0, 2, 1], (3,)), ("mi250", None, ()),
+        ("torus:3x3", [0, 4, 8, 2], (1, 3, 5, 6, 7)),
+    ],
+)  # fmt: skip
+def test_gathering_baselines_where_ways_are_shared(
+    spec: str, group: list[int] | None, relays: tuple[int, ...], name: str
+) -> None:
+    made = baseline(asked(spec, name, group, relays))
+    labels = {a.engine for a in made}
+    assert {"direct", "direct in turns"} <= labels
+    k = made[0].problem.collective.nranks
+    assert ("recursive doubling" in labels) == (k & (k - 1) == 0)
+    assert ("two-level" in labels) == (spec in ("ndv2:2", "fattree:4"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "group", "first"),
+    [
+        ("dgx1", "allreduce", None, "6 rings"), ("dgx-a100", "allreduce", [0, 2, 4, 6], "ring"),
+        ("ring:8", "broadcast", None, "2 rings"), ("torus:3x3", "reducescatter", None, "4 rings"),
+        ("dgx-a100:2", "allgather", None, "8 rings"), ("mesh:3x3", "reduce", None, "ring"),
+        ("dgx1", "alltoall", None, "direct"), ("dgx1", "gather", None, "direct"),
+        ("line:4", "sendrecv", None, "direct"),
+    ],
+)  # fmt: skip
+def test_what_tables_name_first(spec: str, name: str, group: list[int] | None, first: str) -> None:
+    assert baseline(asked(spec, name, group))[0].engine == first
+
+
+def test_which_there_are_none_of() -> None:
+    for name in GATHERING:
+        assert not baseline_named(asked("ring:6", name), "recursive doubling")
+        assert not baseline_named(asked("dgx1", name), "two-level")
+        assert not baseline_named(asked("fattree:4", name, [0, 1, 2]), "two-level")  # two here and one there
+        assert not baseline_named(asked("fattree:4", name, [0, 2]), "two-level")
+    assert not baseline_named(asked("ring:4", "alltoall"), "ring")
+    assert not baseline_named(asked("ring:4", "broadcast"), "recursive doubling")
+    with pytest.raises(InputError, match=r"'rings' is not known; did you mean ring\? It is one of: direct, "):
+        baseline_named(asked("ring:4", "allgather"), "rings")
+    for problem in (asked("ring:4", "allgather").with_chunks(2), fold(load("ring:4"), "allgather")):
+        assert problem is not None
+        with pytest.raises(InputError, match=r"2 chunks a block|is folded"):
+            baseline(problem)
+    with pytest.raises(TooManySends, match="has 20 sends over fixed ways, 19 at most"):
+        direct_schedule(asked("line:4", "alltoall"), MIB, most=19)
+
+
+# --- the textbook
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "what", "steps"),
+    [
+        ("ring:7", "allgather", "ring", 6), ("ring:7", "allreduce", "ring", 12), ("star:9", "reducescatter", "ring", 8),
+        ("hypercube:4", "allgather", "recursive doubling", 4),
+        ("hypercube:4", "reducescatter", "recursive doubling", 4),
+        ("dgx-a100:4", "allgather", "two-level", 4), ("dgx-a100:4", "reducescatter", "two-level", 4),
+        ("dgx-a100:4", "allreduce", "two-level", 8), ("fattree:4", "alltoall", "two-level", 2),
+        ("full:6", "allgather", "direct", 1), ("full:6", "allreduce", "direct", 2),
+        ("mesh:3x4", "alltoall", "direct", 5), ("mesh:3x4", "reducescatter", "direct", 5),
+        ("line:5", "allgather", "ring", 7),
+    ],
+)  # fmt: skip
+def test_steps(spec: str, name: str, what: str, steps: int) -> None:
+    assert {a.steps for a in baseline_named(asked(spec, name), what)} == {steps}
+
+
+def test_allreduce_by_doubling_is_of_two_kinds() -> None:
+    made = baseline_named(asked("hypercube:3", "allreduce"), "recursive doubling")
+    halving, whole = made[0], made[-1]
+    assert (halving.steps, halving.chunks, len(halving.schedule)) == (6, 8, 2 * 8 * 7)
+    assert (whole.steps, whole.chunks, len(whole.schedule)) == (3, 1, 8 * 3)
+    assert whole.time_us(1e6) == pytest.approx(3 * (ALPHA + 1e6 / (GBS * 1e3)))
+    made = baseline_named(asked("ring:8", "allreduce"), "recursive doubling")  # 0 and 4 are no neighbours
+    assert {a.chunks for a in made} == {8}
+
+
+@pytest.mark.parametrize("size", [1.0, 64e3, 1e9])
+def test_time_of_a_ring(size: int) -> None:
+    k, alpha = 8, 2 * ALPHA  # through the switch
+    share = size / k / (GBS * 1e3)
+    once, twice = (k - 1) * (alpha + share), 2 * (k - 1) * (alpha + share)
+    assert fastest("star:8", "allgather", "ring", size) == pytest.approx(once)
+    assert fastest("star:8", "allreduce", "ring", size) == pytest.approx(twice)
+    # a ring of links has room both ways: each way carries half
+    both = fastest("ring:8", "allreduce", "ring", size)
+    assert both == pytest.approx(2 * (k - 1) * (ALPHA + share / 2))
+
+
+@pytest.mark.parametrize("name", GATHERING)
+def test_time_of_recursive_doubling(name: str) -> None:
+    """log k (2 log k) α and (k − 1) / k (twice that) of the message; phases that overlap are no slower."""
+    k, phases, halves = 16, 4, 2 if name == "allreduce" else 1
+
+    def textbook(alpha: float, size: float) -> float:
+        return halves * (phases * alpha + (k - 1) / k * size / (GBS * 1e3))
+
+    cube, star = (
+        next(a for a in baseline_named(asked(spec, name), "recursive doubling") if a.steps == halves * phases)
+        for spec in ("hypercube:4", "star:16")
+    )
+    assert cube.time_us(1e-6) == pytest.approx(textbook(ALPHA, 0.0))
+    assert star.time_us(1e-6) == pytest.approx(textbook(2 * ALPHA, 0.0))
+    assert star.time_us(1e12) == pytest.approx(textbook(0.0, 1e12), rel=1e-6)
+    for size in (1e3, 1e6, 1e9):
+        assert cube.time_us(size) <= textbook(ALPHA, size) * (1 + 1e-9)
+        assert star.time_us(size) <= textbook(2 * ALPHA, size) * (1 + 1e-9)
+
+
+def test_time_of_two_levels() -> None:
+    """4 nodes of 8 ranks, each with a NIC of its own: 2 · 3/4 of an eighth over the NIC, 2 · 7/8 inside."""
+    nodes, places, size, nic, nvlink = 4, 8, 1e9, 50e3, 450e3  # B/µs
+    across = 2 * (nodes - 1) / nodes * size / places / nic
+    inside = 2 * (places - 1) / places * size / nvlink
+    got = fastest("dgx-h100:4", "allreduce", "two-level", size)
+    assert max(across, inside) < got < (across + inside) * 1.001
+    latency = 2 * (0.7 + (nodes - 1) * 2.6)
+    assert fastest("dgx-h100:4", "allreduce", "two-level", 1e-6) == pytest.approx(latency)
+
+
+# --- fixed ways
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_routes_are_shortest_and_of_these_quickest(seed: int) -> None:
+    net = random_problem(random.Random(seed)).network
+    every = np.arange(net.nranks)
+    at, goal = (x.ravel() for x in np.meshgrid(every, every))
+    tables = Routes(net, every)
+    length = hops(net.nranks, net.src, net.dst)[at, goal]
+    got = tables.hops(at, goal)
+    assert got.tolist() == np.where(length < net.nranks, length, -1).tolist()
+    # least α in at most h hops, by relaxation
+    alpha = np.where(np.eye(net.nranks, dtype=bool), 0.0, np.inf)
+    least = [alpha]
+    for _ in range(int(got.max())):
+        further = np.full_like(alpha, np.inf)
+        np.minimum.at(further, net.src, net.alpha_us[:, None] + least[-1][net.dst])
+        least.append(further)
+    reached = np.flatnonzero(got > 0)
+    message, link, hop = tables.expand(at[reached], goal[reached])
+    assert (np.bincount(message) == got[reached]).all()
+    summed = np.bincount(message, net.alpha_us[link])
+    wanted = [least[h][a, b] for h, a, b in zip(got[reached], at[reached], goal[reached], strict=True)]
+    assert summed.tolist() == pytest.approx(wanted)
+    assert (net.src[link[hop == 0]] == at[reached]).all()
+    onward = hop[1:] > 0
+    assert (net.src[link[1:]] == net.dst[link[:-1]])[onward].all()
+    assert (net.dst[link[np.append(~onward, True)]] == goal[reached]).all()
+
+
+def test_routes_on_a_grid_take_one_dimension_after_the_other() -> None:
+    net = network(load("mesh:4x5"), range(20))
+    tables = Routes(net, np.arange(20))
+    for at, goal in ((0, 19), (19, 0), (4, 15), (15, 4), (7, 16)):
+        _, link, _ = tables.expand(np.array([at]), np.array([goal]))
+        steps = np.abs(net.dst[link] - net.src[link]).tolist()
+        assert steps == sorted(steps)  # within the row first, then from row to row
+
+
+def test_a_way_that_there_is_not() -> None:
+    net = network(load("ring:4"), [0, 1])
+    one_way = replace(net, src=np.where(net.dst == 0, 0, net.src), dst=np.where(net.dst == 0, 1, net.dst))
+    tables = Routes(one_way, np.arange(2))
+    assert tables.hops(np.array([0, 1]), np.array([1, 0])).tolist() == [1, -1]
+    with pytest.raises(NoWay, match="rank 1 cannot reach rank 0"):
+        tables.expand(np.array([0, 1]), np.array([1, 0]))
+
+
+# --- direct serves as it comes
+
+
+def test_direct_by_hand() -> None:
+    """All to all on 0–1–2–3 with chunks that last 20 µs and α 1 µs."""
+    problem = make_problem(load("line:4,alpha=1"), "alltoall")
+    schedule = timed(problem, queued(problem, 1e6), 4e6)
+    got: dict[str, list[tuple[str, float]]] = {}
+    for row in range(len(schedule)):
+        what = f"{schedule.chunk[row] // 4}{schedule.chunk[row] % 4}"
+        got.setdefault(problem.link_name(int(schedule.link[row])), []).append((what, schedule.start_us[row]))
+    assert got == {
+        "0→1": [("01", 0.0), ("02", 20.0), ("03", 40.0)],
+        "1→2": [("12", 0.0), ("13", 20.0), ("02", 41.0), ("03", 61.0)],
+        "2→3": [("23", 0.0), ("13", 41.0), ("03", 82.0)],
+        "3→2": [("30", 0.0), ("31", 20.0), ("32", 40.0)],
+        "2→1": [("20", 0.0), ("21", 20.0), ("30", 40.0), ("31", 60.0)],
+        "1→0": [("10", 0.0), ("20", 21.0), ("30", 61.0)],
+    }
+
+
+def test_direct_through_a_switch_by_hand() -> None:
+    """Three ranks that all send to 0 first wait for each other; in turns nobody waits."""
+    problem = make_problem(load("star:4,alpha=0"), "alltoall")
+    alike, turns = (timed(problem, queued(problem, 1e6, turns), 4e6) for turns in (False, True))
+    starts = {
+        (int(c) // 4, int(c) % 4): t / 20 for c, t in zip(alike.chunk, alike.start_us.tolist(), strict=True)
+    }
+    assert [starts[0, 1], starts[0, 2], starts[0, 3]] == [0, 1, 2]
+    assert [starts[1, 0], starts[1, 2], starts[1, 3]] == [0, 2, 3]
+    assert [starts[2, 0], starts[2, 1], starts[2, 3]] == [1, 2, 4]
+    assert [starts[3, 0], starts[3, 1], starts[3, 2]] == [2, 3, 4]
+    assert time_us(problem, turns) == pytest.approx(3 * 20)
+
+
+def unserved(problem: Problem, schedule: Schedule) -> int:
+    """Sends of an all-to-all that overtake on their link, or that their link keeps waiting while it is idle."""
+    net = problem.network
+    came: dict[int, float] = {}
+    waits: dict[int, list[tuple[float, float, float]]] = {}
+    for row in np.lexsort((schedule.step, schedule.chunk)).tolist():
+        chunk, link = int(schedule.chunk[row]), int(schedule.link[row])
+        ready = came.get(chunk, 0.0) if schedule.step[row] else 0.0
+        came[chunk] = float(schedule.end_us[row] + net.alpha_us[link])
+        waits.setdefault(link, []).append((float(schedule.start_us[row]), ready, float(schedule.end_us[row])))
+    wrong = 0
+    for sends in waits.values():
+        sends.sort()
+        last_ready, free = 0.0, 0.0
+        for start, ready, end in sends:
+            wrong += ready < last_ready - 1e-9 or start > max(ready, free) + 1e-9
+            last_ready, free = ready, end
+    return wrong
+
+
+@pytest.mark.parametrize(
+    "spec", ["mesh:3x4", "torus:3x3", "line:6", "hypercube:3", "mesh:2x2x3,bw=25,alpha=9"]
+)
+@pytest.mark.parametrize("turns", [False, True])
+def test_first_come_first_served_on_every_link(spec: str, turns: bool) -> None:
+    problem = asked(spec, "alltoall")
+    schedule = queued(problem, MIB, turns)
+    size = MIB * problem.collective.nranks
+    assert unserved(problem, timed(problem, schedule, size)) == 0
+    # the check sees sends out of turn
+    rng = random.Random(1)
+    other = schedule.take(np.lexsort(([rng.random() for _ in range(len(schedule))], schedule.step)))
+    assert unserved(problem, timed(problem, other, size)) > 0
+
+
+def test_every_goal_has_a_copy_of_its_own() -> None:
+    schedule = queued(asked("line:4", "allgather"))
+    count = np.bincount(schedule.link * 4 + schedule.chunk)
+    assert count.max() == 3  # rank 0's chunk leaves it three times
+    assert len(schedule) == 20  # hops of all pairs
+    assert len(queued(asked("line:4", "reducescatter"))) == 4 * 3  # added on the way
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_copies_come_from_the_nearest_holder(seed: int) -> None:
+    problem = random_problem(random.Random(seed))
+    assume(not problem.collective.reducing)
+    chunk, source, goal = flows(problem)
+    holds, wants = problem.collective.holds, problem.collective.wants
+    assert np.column_stack([chunk, goal]).tolist() == np.argwhere(wants & ~holds).tolist()
+    distance = hops(problem.nranks, problem.network.src, problem.network.dst)
+    for c, s, g in zip(chunk.tolist(), source.tolist(), goal.tolist(), strict=True):
+        assert holds[c, s]
+        assert distance[s, g] == distance[np.flatnonzero(holds[c]), g].min()
+
+
+def test_the_order_is_that_of_the_size() -> None:
+    problem = asked("torus:4x4", "alltoall")
+    small, large = baseline_named(problem, "direct")
+    assert small.time_us(1 << 14) != large.time_us(1 << 14)
+    (same,) = baseline_named(problem, "direct", size_bytes=16 * MIB)
+    assert same.schedule.link.tolist() == small.schedule.link.tolist()  # the first is for chunks of 1 MiB
+
+
+def test_compiled_loops_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for spec, name in (("mesh:4x5", "alltoall"), ("ndv2:2", "alltoall"), ("mesh:4x5", "allreduce")):
+        problem = asked(spec, name)
+        problem = problem.with_chunks(problem.collective.nranks) if name == "allreduce" else problem
+        made = []
+        for limit in (1 << 60, 0):
+            monkeypatch.setattr(fifo, "_COMPILED_FROM", limit)
+            monkeypatch.setattr(routes, "_COMPILED_FROM", limit)
+            schedule = queued(problem)
+            made.append([schedule.chunk.tolist(), schedule.link.tolist(), schedule.step.tolist()])
+        assert made[0] == made[1]
+
+
+# --- rings
+
+
+def closed(net: Network, loop: Loop) -> None:
+    assert (net.dst[loop.links] == net.src[np.roll(loop.links, -1)]).all()
+    assert net.src[loop.links[loop.stops]].tolist() == loop.members.tolist()
+    assert loop.stops[0] == 0
+    assert (np.diff(loop.stops) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [("mesh:4x4x4", 2), ("torus:16x4x4", 2), ("mesh:3x3", 0), ("dgx1", 6), ("star:12", 1), ("mesh:10x10", 2)],
+)
+def test_loops(spec: str, count: int) -> None:
+    net = asked(spec, "broadcast").network
+    members = np.arange(net.nranks)
+    found = loops(net, members)
+    assert len(found) == count
+    load = np.zeros(net.nresources)
+    for loop in found or [routed_loop(net, members)]:
+        closed(net, loop)
+        closed(against(net), loop.backward())
+        assert sorted(loop.members.tolist()) == members.tolist()
+        for link in loop.links.tolist():
+            load[net.uses(link)] += 1
+    if spec != "mesh:3x3" and spec != "dgx1":  # there links of two widths
+        assert load.max() == 1
+
+
+def test_copies_that_nobody_needs() -> None:
+    """Chunk 0 from rank 0 to rank 1 straight, and through the relay; the relay's own copy leads nowhere."""
+    problem = make_problem(load("full:3"), "broadcast", [0, 1], [2])
+    net = problem.network
+    name = [problem.link_name(i) for i in range(net.nlinks)]
+    way = [name.index(x) for x in ("0→1", "0→2", "2→1", "1→0")]
+    sends = Copies(np.zeros(4, dtype=np.int64), np.array(way), np.array([0, 0, 1, 1]))
+    kept = first_copies(problem, net, sends, np.array([0]))
+    assert kept.link.tolist() == way[:1]
+    late = Copies(*(column[[1, 2, 0]] for column in (sends.chunk, sends.link, np.array([2, 0, 1, 3]))))
+    assert first_copies(problem, net, late, np.array([0])).link.tolist() == way[1:3]
+
+
+def test_a_baseline_that_is_wrong_does_not_exist() -> None:
+    """An Algorithm is a replay: a ring with a send left out is refused."""
+    ring = by_step("ring:5", "allreduce", "ring")
+    for row in (0, len(ring.schedule) // 2, len(ring.schedule) - 1):
+        with pytest.raises(Refused):
+            Algorithm(ring.problem, ring.schedule.take(np.arange(len(ring.schedule)) != row), "ring")

@@ -1,0 +1,154 @@
+"""`synth compile`, `lower`, `optimize`: files that verify, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests import EXAMPLES
+from tests.synth.cli.calling import Call
+
+RING = EXAMPLES / "ring.py"
+
+
+def test_compile_verifies(synth: Call, here: Path) -> None:
+    answer = synth("compile", RING, "-o", "ring.xml", "--set", "ranks=4", "--explain")
+    assert (answer.code, answer.err) == (0, "")
+    assert "fuse: " in answer.out
+    assert "ring.xml: allreduce on 4 ranks" in answer.out
+    assert synth("verify", here / "ring.xml").code == 0
+    assert sorted(here.iterdir()) == [here / "ring.xml"]
+
+
+def test_the_name_is_the_scripts_and_bytes_are_the_same(synth: Call, here: Path) -> None:
+    texts = []
+    for _ in range(2):
+        assert synth("compile", RING).code == 0
+        texts.append((here / "ring.xml").read_bytes())
+    assert texts[0] == texts[1]
+
+
+def test_a_plan_is_a_target_too(synth: Call, here: Path) -> None:
+    assert synth("compile", RING, "--target", "mscclpp", "--set", "ranks=4").code == 0
+    assert synth("verify", here / "ring.json").code == 0
+    assert synth("compile", RING, "-o", "far.json", "--target", "mscclpp", "--topo", "dgx2:2", "--group", "0,1,16,17",
+                 "--set", "ranks=4").code == 0  # fmt: skip
+    assert "port" in (here / "far.json").read_text()
+    assert "port" not in (here / "ring.json").read_text()
+
+
+def test_a_pass_left_out(synth: Call) -> None:
+    assert "8 nops" in synth("compile", EXAMPLES / "halving_doubling.py", "--without-pass", "turn").out
+    passes = [line.split()[0] for line in synth("compile", "--passes").out.splitlines()]
+    assert "fuse" in passes
+    for name in passes:
+        assert synth("compile", RING, "--without-pass", name).code == 0
+
+
+def test_lower_a_stored_schedule(synth: Call, here: Path) -> None:
+    asked = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--proof")
+    assert synth(*asked).code == 0
+    stored = next((here / "out" / "schedules").glob("*.synth"))
+    answer = synth("lower", stored, "-o", "lowered.xml", "--explain")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines()[0].startswith("  draft: ")
+    assert synth("verify", here / "lowered.xml").code == 0
+    for target in ("rccl", "msccl"):
+        assert synth("lower", stored, "-o", f"{target}.xml", "--target", target, "--protocol", "LL").code == 0
+        assert synth("verify", here / f"{target}.xml").code == 0
+
+
+def test_optimize(synth: Call, here: Path) -> None:
+    plain = [word for name in ("fuse", "pair") for word in ("--without-pass", name)]
+    assert synth("compile", RING, "-o", "plain.xml", *plain).code == 0
+    answer = synth("optimize", "plain.xml", "--topo", "dgx-a100", "--explain")
+    assert (answer.code, answer.err) == (0, "")
+    assert synth("verify", here / "plain-optimized.xml").code == 0
+    plainest, best = ((here / f"plain{end}.xml").read_text() for end in ("", "-optimized"))
+    assert best.count("<step ") < plainest.count("<step ")
+
+
+FAULTS = {
+    "no file": ("", "no-such.py: cannot be read"),
+    "no python": ("def (", "bad.py, line 1: no Python"),
+    "no function": ("x = 1", "bad.py: has no function algorithm()"),
+    "raises": ("def algorithm():\n    return 1 / 0", "bad.py, line 2: ZeroDivisionError"),
+    "exits": ("import sys\nsys.exit(3)", "bad.py, line 2: SystemExit: 3"),
+    "no script": ("def algorithm():\n    return 3", "algorithm() returned int; would be a Script"),
+    "settings": ("def algorithm(n):\n    return n", "missing a required argument: 'n'; it takes n"),
+    "mistake": (
+        "from emit.language import Script\ndef algorithm():\n    Script('x', 'allreduce', 2).chunk(2, 'i', 0)",
+        "bad.py, line 3: rank 2: would be in 0..1",
+    ),
+    "wrong": (
+        "from emit.language import Script\ndef algorithm():\n    s = Script('x', 'allreduce', 2)\n"
+        "    s.chunk(0, 'i', 0).copy(1, 'i', 0)\n    return s",
+        "wrong result",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FAULTS)
+def test_bad_scripts_are_one_line(synth: Call, here: Path, what: str) -> None:
+    text, words = FAULTS[what]
+    if text:
+        (here / "bad.py").write_text(text)
+    answer = synth("compile", "bad.py" if text else "no-such.py", "-o", "x.xml")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert words in answer.err
+    assert not (here / "x.xml").exists()
+
+
+REFUSED = [
+    (("compile", RING, "--set", "ranks"), "--set ranks: would be name=value"),
+    (("compile", RING, "--set", "ranks=0"), "would be 1 or more each"),
+    (("compile", RING, "--without-pass", "fuze"), "pass 'fuze' is not known"),
+    (("compile", RING, "--group", "0-7"), "--group: says which ranks of --topo"),
+    (("compile", RING, "--topo", "ring:4"), "has 4 ranks, the program 8"),
+    (
+        ("compile", EXAMPLES / "alltonext.py", "--target", "rccl"),
+        "--target rccl: has no name for custom; would be msccl",
+    ),
+    (("lower", RING), "ring.py"),
+    (("optimize", RING), "not readable"),
+    (("optimize", "none.xml"), "none.xml"),
+    (("compile", RING, "-o", "/proc/none/x.xml"), "cannot be written"),
+]
+
+
+@pytest.mark.parametrize(("asked", "words"), REFUSED, ids=lambda value: str(value)[-40:])
+def test_refusals_are_one_line(synth: Call, here: Path, asked: tuple[object, ...], words: str) -> None:
+    answer = synth(*asked)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert words in answer.err
+    assert not list(here.iterdir())
+
+
+def test_a_wrong_file_is_not_optimized_nor_overwritten(synth: Call, here: Path) -> None:
+    assert synth("compile", RING, "-o", "ring.xml").code == 0
+    text = (here / "ring.xml").read_text()
+    answer = synth("optimize", "ring.xml", "-o", "ring.xml")
+    assert (answer.code, "give another -o" in answer.err) == (2, True)
+    (here / "wrong.xml").write_text(text.replace('srcoff="0"', 'srcoff="1"'))
+    answer = synth("optimize", "wrong.xml")
+    assert (answer.code, "is wrong" in answer.err) == (2, True)
+    assert (here / "ring.xml").read_text() == text
+
+
+@pytest.mark.parametrize("command", ["compile", "convert"])
+def test_a_link_stays_and_what_is_no_file_is_refused(synth: Call, here: Path, command: str) -> None:
+    assert synth("compile", RING, "-o", "given.xml").code == 0
+    source = RING if command == "compile" else "given.xml"
+    out = ("-o", "link.xml") if command == "compile" else ("link.xml", "--target", "msccl")
+    (here / "real.xml").write_text("old")
+    (here / "link.xml").symlink_to("real.xml")
+    assert synth(command, source, *out).code == 0
+    assert (here / "link.xml").is_symlink()
+    assert synth("verify", here / "real.xml").code == 0
+    (here / "real.xml").unlink()
+    os.mkfifo(here / "real.xml")
+    answer = synth(command, source, *out)
+    assert (answer.code, "not a plain file" in answer.err) == (2, True)
+    assert (here / "real.xml").is_fifo()

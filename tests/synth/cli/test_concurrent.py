@@ -1,0 +1,137 @@
+"""`--groups`: the report, the files, and refusals in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from synth.storage.schedule_file import load_schedule
+from synth.verify.replay import replay
+from tests.synth.cli.calling import Call
+
+RING = ("alltoall", "--topo", "ring:8", "--relay", "all", "--engine", "flow", "--budget", "400ms")
+PAIR = (*RING, "--groups", "0-3;allgather@64K:4-7", "--size", "1M")
+
+
+def test_the_report_and_the_files(synth: Call, here: Path) -> None:
+    answer = synth(*PAIR, "--proof")
+    assert answer.code == 0, answer.err
+    lines = answer.out.splitlines()
+    assert lines[0].startswith("2 groups · ring:8 · 8 of 8 ranks")
+    table = [line.split("  ") for line in lines if line.startswith(("0-3", "4-7"))]
+    assert [row[0] for row in table] == ["0-3", "4-7"]
+    assert "alltoall" in lines[3]
+    assert "allgather" in lines[4]
+    for words in ("all groups", "one after another", "direct", "gap", "largest slowdown", "× as long"):
+        assert words in answer.out
+    (schedule,) = (here / "out" / "schedules").glob("*.synth")
+    assert str(schedule.relative_to(here)) in answer.out
+    stored = load_schedule(schedule)
+    replay(stored.problem, stored.schedule)
+    assert stored.problem.group == tuple(range(8))
+    proved = synth("prove", schedule)
+    assert proved.code == 0, proved.out
+    assert "time / bound" in proved.out
+
+
+def test_json_is_one_object(synth: Call, here: Path) -> None:
+    answer = synth(*PAIR, "--json", "--proof", "--objective", "fair", "--out", "there")
+    said = json.loads(answer.out)
+    assert said["objective"] == "fair"
+    assert [(g["ranks"], g["collective"], g["size_bytes"]) for g in said["groups"]] == [
+        ([0, 1, 2, 3], "alltoall", 1 << 20),
+        ([4, 5, 6, 7], "allgather", 1 << 16),
+    ]
+    assert said["slowdown"] == max(g["slowdown"] for g in said["groups"]) >= 1
+    assert said["time_us"] <= said["sum_us"] * (1 + 1e-9)
+    assert all((here / path).exists() for path in said["files"])
+    assert said["schedule"].startswith("there/schedules/")
+    proof = json.loads((here / said["proof_file"]).read_text())
+    assert proof["time_us"] == pytest.approx(said["time_us"])
+    assert proof["gap"] >= said["gap"] * (1 - 1e-9)
+
+
+def test_a_group_whose_own_bound_decides_has_a_proof_of_its_own(synth: Call) -> None:
+    """Where nobody relays, the union's bounds do not know that chunks may not leave their group."""
+    asked = ("alltoall", "--topo", "mesh:2x4", "--groups", "0-3;@1K:4-7", "--size", "1M", "--budget", "1s")
+    said = json.loads(synth(*asked, "--proof", "--json").out)
+    assert said["relay"] == "none"
+    assert said["proved_by"] == 0
+    assert [Path(p).name.rsplit("-", 1)[-1] for p in said["files"][2:]] == [
+        "group0.synth",
+        "group0.proof.json",
+    ]
+    own = json.loads(Path(said["files"][3]).read_text())
+    assert own["bound_us"] == pytest.approx(said["bound_us"])
+    assert own["time_us"] == pytest.approx(said["groups"][0]["time_us"])
+    for path in said["files"][::2]:
+        checked = synth("prove", path)
+        assert checked.code == 0, checked.out + checked.err
+        assert "proved" in checked.out
+
+
+def test_broken_parts(synth: Call) -> None:
+    """Axes go over the ranks that live; nothing is sent over what is taken out."""
+    asked = ("allgather", "--topo", "mesh:3x3", "--groups", "tp=4", "--group-sizes", "64K,1M")
+    faults = ("--without", "rank:4,link:0-1", "--degrade", "link:5-8=50%", "--relay", "all")
+    said = json.loads(synth(*asked, *faults, "--engine", "flow", "--budget", "400ms", "--json").out)
+    assert [g["ranks"] for g in said["groups"]] == [[0, 1, 2, 3], [5, 6, 7, 8]]
+    assert [g["size_bytes"] for g in said["groups"]] == [1 << 16, 1 << 20]
+    stored = load_schedule(said["schedule"])
+    net, ranks = stored.problem.network, stored.problem.ranks
+    used = {(ranks[net.src[i]], ranks[net.dst[i]]) for i in stored.schedule.link.tolist()}
+    assert not used & {(0, 1), (1, 0)}
+    assert 4 not in {r for pair in used for r in pair}
+
+
+REFUSED = [
+    ((*RING, "--groups", "0-3;4-7"), ("--groups", "--size 64M", "--group-sizes")),
+    ((*RING, "--groups", "0-3;4-9", "--size", "1M"), ("--groups", "rank 9", "0..7")),
+    ((*RING, "--groups", "0-3;;4-7", "--size", "1M"), ("--groups", "empty group")),
+    ((*RING, "--groups", "tp=3", "--size", "1M"), ("--groups", "does not divide the 8")),
+    ((*RING, "--groups", "0-3;3", "--size", "1M"), ("--groups", "needs at least 2")),
+    ((*RING, "--groups", "alltoal:0-3", "--size", "1M"), ("'alltoal'", "did you mean alltoall")),
+    ((*RING, "--groups", "alltoallv:0-3", "--size", "1M"), ("alltoallv", "--sizes")),
+    ((*RING, "--groups", "0-3@1M;4-7", "--size", "1M"), ("--groups", "'0-3@1M'")),
+    ((*RING, "--groups", "allgather@x:0-3", "--size", "1M"), ("--groups", "'x'", "64K")),
+    ((*RING, "--groups", "0-3;4-7", "--group-sizes", "1M"), ("--group-sizes", "1 sizes for 2 groups")),
+    ((*RING, "--groups", "@1M:0-3;4-7", "--group-sizes", "1M,1M"), ("--group-sizes", "rank 0", "@1M")),
+    ((*RING, "--groups", "0-3;4-7", "--size", "0"), ("--size", "1 byte or more")),
+    ((*PAIR, "--group", "0-3"), ("--group:", "--groups")),
+    ((*PAIR, "--steps", "3"), ("--steps", "--groups")),
+    ((*PAIR, "--rounds", "3"), ("--rounds", "--groups")),
+    ((*PAIR, "--objective", "quick"), ("objective", "'quick'", "makespan or fair")),
+    ((*PAIR, "--engine", "smt"), ("engine", "'smt'", "auto or flow")),
+    ((*PAIR, "--target", "msccl"), ("--target msccl", "--groups", "NAME.synth")),
+    ((*PAIR, "--chunks", "0"), ("chunks", "1 or more")),
+    ((*PAIR, "--budget", "0"), ("--budget",)),
+    ((*PAIR, "--without", "rank:5"), ("--groups", "rank 5", "taken out")),
+    ((*PAIR, "--out", "/dev/full"), ("--out", "must be a folder")),
+    ((*PAIR, "--relay", "9"), ("--relay", "rank 9", "0..7")),
+    ((*RING, "--group-sizes", "1M"), ("--group-sizes", "--groups")),
+    ((*RING, "--objective", "fair"), ("--objective", "--groups")),
+    (
+        ("broadcast", "--topo", "ring:4", "--groups", "0-1;2-3", "--size", "1K", "--root", "1"),
+        ("--root", "first rank"),
+    ),
+    (
+        ("alltoall", "--topo", "ring:8", "--groups", "0,2,4,6;1,3,5,7", "--size", "1K"),
+        ("group 0,2,4,6", "rank 2 cannot reach rank 0", "--relay"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED)
+def test_refused_in_one_line(
+    arguments: tuple[str, ...], words: tuple[str, ...], synth: Call, here: Path
+) -> None:
+    line = synth(*arguments).refusal
+    for word in words:
+        assert word in line, line
+    assert not list(here.iterdir())
+
+
+def test_the_option_is_in_the_help(synth: Call) -> None:
+    assert "--groups" in synth("allgather", "--help").out

@@ -1,0 +1,143 @@
+"""`synth convert`: anyone's MSCCL XML to an execution plan or another executor's XML; and `synth verify` of plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.synth.cli.calling import Call
+
+
+def step(s: int, op: str, buffers: str, src: int, dst: int) -> str:
+    return (
+        f'<step s="{s}" type="{op}" srcbuf="{buffers[0]}" srcoff="{src}" dstbuf="{buffers[1]}" dstoff="{dst}" cnt="1" '
+        'depid="-1" deps="-1" hasdep="0"/>\n'
+    )
+
+
+def ring() -> str:
+    """A stranger's file: without outofplace, minBytes and maxBytes, as msccl-tools writes them."""
+    gpus = ""
+    for r in range(3):
+        after, before = (r + 1) % 3, (r - 1) % 3
+        gpus += f'<gpu id="{r}" i_chunks="0" o_chunks="3" s_chunks="0">'
+        gpus += f'<tb id="0" send="{after}" recv="{before}" chan="0">'
+        gpus += (
+            step(0, "s", "oo", r, r) + step(1, "rcs", "oo", before, before) + step(2, "r", "oo", after, after)
+        )
+        gpus += "</tb></gpu>\n"
+    return (
+        '<algo name="ring" proto="Simple" nchannels="1" nchunksperloop="3" ngpus="3" coll="allgather" inplace="1">\n'
+        f"{gpus}</algo>\n"
+    )
+
+
+@pytest.fixture
+def source(here: Path) -> Path:
+    path = here / "a.xml"
+    path.write_text(ring())
+    return path
+
+
+def test_to_a_plan_and_verified(synth: Call, source: Path, here: Path) -> None:
+    answer = synth("convert", source, "b.json")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith(
+        "b.json: allgather on 3 ranks in place, execution plan of protocol Simple, checked: "
+    )
+    plan = json.loads((here / "b.json").read_text())
+    assert (plan["collective"], plan["inplace"], plan["name"]) == ("allgather", True, "ring")
+    verdict = synth("verify", "b.json")
+    assert (verdict.code, verdict.err) == (0, "")
+    assert verdict.out.splitlines()[0] == "b.json: right"
+    first = (here / "b.json").read_bytes()
+    assert synth("convert", source, "b.json").code == 0
+    assert (here / "b.json").read_bytes() == first
+
+
+def test_nodes_and_forms(synth: Call, source: Path, here: Path) -> None:
+    for options, port in (
+        (("--nodes", "0,0,1"), True),
+        (("--topo", "dgx-a100:2", "--group", "0,1,8"), True),
+        (("--topo", "dgx-a100:2"), False),
+    ):
+        answer = synth("convert", source, "b.json", *options, "--outofplace", "--protocol", "LL")
+        assert answer.code == 0, answer.err
+        plan = json.loads((here / "b.json").read_text())
+        kinds = {c["channel_type"] for gpu in plan["gpus"] for c in gpu["channels"]}
+        assert ("port" in kinds) == port
+        assert (plan["inplace"], plan["protocol"]) == (False, "LL")
+        assert synth("verify", "b.json").code == 0
+
+
+def test_to_another_executor(synth: Call, source: Path, here: Path) -> None:
+    assert synth("convert", source, "b.xml").code == 0
+    assert 'maxBytes="0"' in (here / "b.xml").read_text()
+    assert synth("verify", "b.xml").code == 0
+    assert synth("convert", "b.xml", "c.xml", "--target", "msccl", "--protocol", "LL").code == 0
+    assert 'redop="sum"' in (here / "c.xml").read_text()
+    assert 'proto="LL"' in (here / "c.xml").read_text()
+
+
+REFUSED = {
+    "no such file": (("none.xml", "b.json"), "none.xml"),
+    "onto itself": (("a.xml", "a.xml"), "written over"),
+    "a plan as source": (("p.json", "b.json"), "not readable"),
+    "wrong": (("wrong.xml", "b.json"), "o[1]"),
+    "fused for rccl": (("a.xml", "b.xml", "--target", "rccl"), "rccl runs only"),
+    "nodes of two": (("a.xml", "b.json", "--nodes", "0,1"), "must be 3 numbers"),
+    "nodes as words": (("a.xml", "b.json", "--nodes", "a,b,c"), "must be 3 numbers"),
+    "nodes for an XML": (("a.xml", "b.xml", "--nodes", "0,0,1"), "give OUT.json"),
+    "group alone": (("a.xml", "b.json", "--group", "0,1,2"), "--topo"),
+    "two ways": (("a.xml", "b.json", "--nodes", "0,0,0", "--topo", "dgx1"), "one of them"),
+    "topology too small": (("a.xml", "b.json", "--topo", "ring:2"), "2 ranks, the file 3"),
+    "group too large": (("a.xml", "b.json", "--topo", "dgx1", "--group", "0-3"), "4 ranks, the file 3"),
+    "no folder": (("a.xml", "none/b.json"), "cannot be written"),
+    "gather": (("gather.xml", "b.json"), "cannot do gather"),
+}
+
+GATHER = (
+    '<algo name="g" proto="LL" nchannels="1" nchunksperloop="1" ngpus="2" coll="gather" inplace="0">'
+    '<gpu id="0" i_chunks="1" o_chunks="2" s_chunks="0"><tb id="0" send="-1" recv="1" chan="0">'
+    + step(0, "r", "io", 0, 1)
+    + '</tb><tb id="1" send="-1" recv="-1" chan="0">'
+    + step(0, "cpy", "io", 0, 0)
+    + '</tb></gpu><gpu id="1" i_chunks="1" o_chunks="0" s_chunks="0"><tb id="0" send="0" recv="-1" chan="0">'
+    + step(0, "s", "io", 0, 1)
+    + "</tb></gpu></algo>"
+)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals_leave_nothing(synth: Call, source: Path, here: Path, case: str) -> None:
+    arguments, words = REFUSED[case]
+    (here / "wrong.xml").write_text(ring().replace('srcoff="0"', 'srcoff="1"', 1))
+    (here / "gather.xml").write_text(GATHER)
+    (here / "p.json").write_text("{}")
+    before = {path.name: path.read_bytes() for path in here.iterdir()}
+    assert source.name in before
+    assert words in synth("convert", *arguments).refusal
+    assert {path.name: path.read_bytes() for path in here.iterdir()} == before
+
+
+def test_verdicts_on_plans(synth: Call, source: Path, here: Path) -> None:
+    assert synth("convert", source, "b.json").code == 0
+    plan = json.loads((here / "b.json").read_text())
+    ops = plan["gpus"][0]["threadblocks"][0]["ops"]
+    ops[:] = [op for op in ops if op["name"] != "wait"]
+    (here / "wrong.json").write_text(json.dumps(plan))
+    answer = synth("verify", "wrong.json")
+    assert (answer.code, answer.err) == (1, "")
+    assert answer.out.splitlines()[0] == "wrong.json: wrong"
+    assert "a missing wait" in answer.out
+    said = json.loads(synth("verify", "wrong.json", "--json").out)
+    assert said["status"] == "wrong"
+    assert {"unpaired", "race"} <= {f["kind"] for f in said["findings"]}
+    assert all(f["rank"] is not None for f in said["findings"])
+    assert "no FIFO" in synth("verify", "b.json", "--depth", "2").refusal
+    (here / "no.json").write_text('{"gpus": 3}')
+    assert "would be a list" in synth("verify", "no.json").refusal
+    (here / "hello.json").write_text((here / "b.json").read_text().replace('"allgather"', '"hello"'))
+    assert "does not say what the result must be" in synth("verify", "hello.json").refusal

@@ -1,0 +1,164 @@
+"""Ctrl-C and sudden death: the best so far is kept, and no solver stays behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.synth.cli.calling import Call
+
+# searches that their budget ends, not a proof
+LONG = {
+    "broadcast": ("broadcast", "--topo", "dgx-a100", "--budget", "60s"),
+    "mesh": ("allreduce", "--topo", "mesh:2x4", "--budget", "60s"),
+}
+
+
+def _workers_of(parent: int) -> list[int]:
+    """Processes `synth.solvers.worker` that `parent` started."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            owner = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if b"synth.solvers.worker" in words and owner == parent:
+            found.append(int(entry.name))
+    return found
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process is there and no zombie that nobody has fetched yet."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z" and b"synth.solvers.worker" in words
+
+
+def _gone_within(pids: list[int], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while any(map(_alive, pids)):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@contextmanager
+def _searching(here: Path, asked: tuple[str, ...], after_s: float) -> Iterator[subprocess.Popen[str]]:
+    """A search in a process of its own that has been at it for a while."""
+    running = subprocess.Popen(
+        [sys.executable, "-m", "synth.cli", *asked],
+        cwd=here,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        time.sleep(after_s)
+        assert running.poll() is None, "the search ended by itself; ask for a longer one"
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+def _first_answer_s(here: Path, asked: tuple[str, ...]) -> float:
+    """How long this machine takes to the first answer; compiled loops are on disk thereafter."""
+    first = here / "first"
+    first.mkdir()
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "synth.cli", *asked[:-1], "10ms"]
+    subprocess.run(command, cwd=first, capture_output=True, check=True, timeout=120)
+    return time.monotonic() - begun
+
+
+@pytest.mark.parametrize("which", LONG)
+def test_interrupt_keeps_the_best_so_far(synth: Call, here: Path, which: str) -> None:
+    with _searching(here, LONG[which], 1.0 + 1.5 * _first_answer_s(here, LONG[which])) as running:
+        children = _workers_of(running.pid)
+        assert children
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (130, "")
+    assert "message size" in out
+    assert "interrupted" in out
+    files = re.findall(r"out/\S+\.xml", out)
+    assert files
+    for file in files:
+        assert synth("verify", here / file).code == 0
+    assert _gone_within(children, 0.5)
+
+
+@pytest.mark.parametrize("which", LONG)
+@pytest.mark.parametrize("after_s", [0.08, 0.3, 0.6, 1.0])
+def test_interrupt_at_any_moment(
+    here: Path, which: str, after_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During an import, a compilation, the first route: it ends soon, and says so."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(here / "compiled"))
+    with _searching(here, LONG[which], after_s) as running:
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=15)
+    assert running.returncode in (130, -signal.SIGINT)
+    if running.returncode == 130:
+        assert "Traceback" not in err
+        assert "interrupted" in out + err
+
+
+def test_two_interrupts(here: Path) -> None:
+    """An impatient user: no traceback, no half-written files, no solver left."""
+    with _searching(here, LONG["broadcast"], 3.0) as running:
+        children = _workers_of(running.pid)
+        running.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=10)
+    assert running.returncode == 130
+    assert "Traceback" not in err
+    assert _gone_within(children, 2)
+    out = here / "out"
+    assert not out.exists() or not [p for p in out.iterdir() if p.name.startswith(".")]
+
+
+@pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
+def test_solvers_do_not_outlive_the_command(here: Path, which: signal.Signals) -> None:
+    with _searching(here, LONG["mesh"], 4.0) as running:
+        children = _workers_of(running.pid)
+        assert children
+        os.kill(running.pid, which)
+        running.wait(timeout=5)
+        assert _gone_within(children, 2)
+
+
+def test_no_solver_is_left_after_a_plain_end(here: Path) -> None:
+    asked = ("allreduce", "--topo", "dgx-a100", "--group", "0,2")
+    with _searching(here, asked, 0.1) as running:
+        children = _workers_of(running.pid)
+        running.communicate(timeout=30)
+    assert running.returncode == 0
+    assert _gone_within(children, 0.5)
+
+
+def test_a_reader_that_leaves_early(here: Path) -> None:
+    """`synth … | head -1` ends without a traceback."""
+    line = f"{sys.executable} -m synth.cli topo show torus:30x30 | head -1"
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=here, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == ""

@@ -1,0 +1,394 @@
+"""Several groups as one problem: each group's part is its own question, and each part of an answer its own answer."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from synth.concurrent.union import (
+    Member,
+    Together,
+    alone,
+    check_inside,
+    merged,
+    parse_groups,
+    split,
+    times_by_group,
+    together,
+)
+from synth.engines.greedy import route
+from synth.model.collective import ROOTED, Collective, allgather, alltoall, named, subdivided
+from synth.model.problem import make_problem
+from synth.model.schedule import Schedule
+from synth.timing.simulate import time_us, timed
+from synth.verify.replay import Refused, replay
+from tests.random_problems import answered, random_collective, random_topology
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.network import network
+from topologies.subnetwork import subnetwork
+from topologies.topology import Topology
+
+SEEDS = st.integers(0, 2**32)
+SIZES = (1024.0, 4096.0, 1e6, 3e7)
+SPECS = (
+    "dgx1",
+    "ndv2:2",
+    "full:4",
+    "full:6",
+    "dgx-a100",
+    "star:8",
+    "torus:3x3",
+    "ring:6",
+    "fattree:3x2x2",
+    "mi250",
+    "dragonfly:3x2x2",
+)
+
+
+def random_groups(rng: random.Random, nranks: int) -> list[tuple[int, ...]]:
+    """Blocks, strides, or any ranks, with and without overlap."""
+    kind = rng.choice(("blocks", "strides", "apart", "any"))
+    if kind in ("blocks", "strides"):
+        extents = [e for e in range(2, nranks + 1) if nranks % e == 0]
+        axis = f"x={rng.choice(extents)}" if kind == "blocks" else f"x=*,y={rng.choice(extents)}:y"
+        return parse_groups(axis, nranks)[:3]
+    order = rng.sample(range(nranks), nranks)
+    if kind == "apart" and nranks >= 4:
+        cut = rng.randint(2, nranks - 2)
+        return [tuple(order[:cut]), tuple(order[cut : rng.randint(cut + 2, nranks)])]
+    return [tuple(rng.sample(order, rng.randint(2, min(5, nranks)))) for _ in range(rng.randint(1, 3))]
+
+
+def random_members(rng: random.Random, groups: list[tuple[int, ...]], copying: bool) -> list[Member]:
+    members = []
+    for ranks in groups:
+        collective = random_collective(rng, len(ranks), None)
+        if isinstance(collective, str):
+            if copying and "reduce" in collective:
+                collective = "allgather"
+            root = rng.randrange(len(ranks)) if collective in ROOTED else 0
+            collective = named(collective, len(ranks), rng.choice((1, 2)), root)
+        members.append(Member(ranks, collective, rng.choice(SIZES)))
+    return members
+
+
+def asked(rng: random.Random, copying: bool = False, relays: str | None = None) -> Together:
+    topology = load(rng.choice(SPECS)) if rng.random() < 0.5 else random_topology(rng)
+    members = random_members(rng, random_groups(rng, topology.nranks), copying)
+    rule = relays or rng.choice(("none", "all"))
+    try:
+        return together(topology, members, rule)
+    except InputError:
+        return together(topology, members, "all")
+
+
+def answered_alone(union: Together) -> list[Schedule]:
+    try:
+        return [
+            timed(p, answered(p, m.size_bytes), m.size_bytes)
+            for p, m in zip(alone(union), union.members, strict=True)
+        ]
+    except InputError:  # a group that is joined one way only cannot gather a sum at one of its ranks
+        assume(False)
+        raise
+
+
+def check_parts(union: Together, schedule: Schedule) -> None:
+    """A timed schedule of the union and its parts are right, and tell the same times."""
+    replay(union.problem, schedule)
+    parts = split(union, schedule)
+    times = times_by_group(union, schedule)
+    assert times.max() == time_us(union.problem, schedule)
+    assert sum(len(part) for _, part in parts) == len(schedule)
+    for (problem, part), member, last in zip(parts, union.members, times, strict=True):
+        assert problem.group == member.ranks
+        assert part.size_bytes == pytest.approx(member.size_bytes * schedule.size_bytes / union.size_bytes)
+        replay(problem, part)  # with the union's times
+        assert time_us(problem, part) == last
+        again = timed(problem, part, member.size_bytes)
+        replay(problem, again)
+        same = make_problem(problem.topology, member.collective, member.ranks, problem.relays)
+        replay(same, again)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_the_union_says_what_its_groups_say(seed: int) -> None:
+    union = asked(random.Random(seed))
+    whole = union.problem.collective
+    assert whole.nchunks == union.first_chunk[-1] == sum(m.collective.nchunks for m in union.members)
+    assert set(union.problem.group) == {r for m in union.members for r in m.ranks}
+    size = 12345.0
+    places: dict[tuple[str, int, int], int] = {}
+    told: dict[str, set[tuple[int, int]]] = {"pre": set(), "post": set()}
+    for side, rows, index in (("pre", whole.pre, whole.in_index), ("post", whole.post, whole.out_index)):
+        assert np.array_equal(np.lexsort((rows[:, 1], rows[:, 0])), np.arange(len(rows)))
+        for (rank, chunk), at in zip(rows.tolist(), index.tolist(), strict=True):
+            group = int(union.group_of_chunk[chunk])
+            assert places.setdefault((side, rank, at), group) == group  # no place for two groups
+            told[side].add((union.problem.group[rank], chunk))
+    for group, member in enumerate(union.members):
+        own, first = member.collective, int(union.first_chunk[group])
+        mine = slice(first, int(union.first_chunk[group + 1]))
+        assert (union.group_of_chunk[mine] == group).all()
+        assert np.array_equal(whole.reduces[mine], own.reduces)
+        assert whole.chunk_bytes(size)[mine] == pytest.approx(
+            own.chunk_bytes(union.member_bytes(group, size))
+        )
+        assert whole.chunk_bytes(union.size_bytes)[mine] == pytest.approx(own.chunk_bytes(member.size_bytes))
+        for side, rows in (("pre", own.pre), ("post", own.post)):
+            cells = {(member.ranks[r], c + first) for r, c in rows.tolist()}
+            assert cells <= told[side]
+            told[side] -= cells
+        positions = [union.problem.group[i] for i in union.positions[group].tolist()]
+        assert tuple(positions) == member.ranks
+    assert told == {"pre": set(), "post": set()}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_schedules_of_the_union_fall_into_schedules_of_the_groups(seed: int) -> None:
+    union = asked(random.Random(seed), copying=True, relays="all")
+    check_parts(union, timed(union.problem, route.solve(union.problem, union.size_bytes), union.size_bytes))
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_schedules_of_the_groups_make_one_of_the_union(seed: int) -> None:
+    union = asked(random.Random(seed))
+    own = answered_alone(union)
+    for size in (union.size_bytes, union.size_bytes * 100):
+        check_parts(union, timed(union.problem, merged(union, own), size))
+    back = split(union, merged(union, own))
+    for (problem, part), before, whole in zip(back, own, alone(union), strict=True):
+        names = [whole.link_name(i) for i in before.link.tolist()]
+        assert Counter(problem.link_name(i) for i in part.link.tolist()) == Counter(names)
+        assert np.array_equal(part.chunk, before.chunk)  # in the same order
+        assert np.array_equal(part.step, before.step)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_a_part_of_a_network_is_the_network_of_a_part(seed: int) -> None:
+    rng = random.Random(seed)
+    topology = load(rng.choice(SPECS)) if rng.random() < 0.5 else random_topology(rng)
+    ranks = rng.sample(range(topology.nranks), rng.randint(2, topology.nranks))
+    chosen = np.array(rng.sample(range(len(ranks)), rng.randint(1, len(ranks))))
+    whole = network(topology, ranks)
+    part, links = subnetwork(whole, chosen)
+    right = network(topology, [ranks[i] for i in chosen.tolist()])
+    columns = "ranks src dst alpha_us bandwidth_gbs uses_ptr uses_idx capacity_gbs"
+    for name in columns.split():
+        assert np.array_equal(getattr(part, name), getattr(right, name)), name
+    assert part.resource_names == right.resource_names
+    assert np.array_equal(whole.ranks[whole.src[links]], part.ranks[part.src])
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(SEEDS, st.sampled_from([2, 3]))
+def test_more_chunks(seed: int, chunks: int) -> None:
+    union = asked(random.Random(seed))
+    finer = union.with_chunks(chunks)
+    members = [replace(m, collective=subdivided(m.collective, chunks)) for m in union.members]
+    again = together(union.problem.topology, members, "all")
+    assert np.array_equal(finer.first_chunk, again.first_chunk)
+    assert np.array_equal(finer.group_of_chunk, again.group_of_chunk)
+    one, other = finer.problem.collective, again.problem.collective
+    for name in ("pre", "post", "in_index", "out_index", "reduces", "chunks", "nchunks", "root", "name"):
+        assert np.array_equal(getattr(one, name), getattr(other, name)), name
+    assert one.fraction == pytest.approx(other.fraction)
+
+
+def halves(relays: str | list[int] = "none", spec: str = "torus:2x4") -> Together:
+    topology = load(spec)
+    groups = parse_groups("tp=4", topology.nranks)
+    return together(topology, [Member(g, alltoall(4), 4096) for g in groups], relays)
+
+
+def test_who_may_hold_what() -> None:
+    inside = halves()
+    assert inside.problem.ranks == tuple(range(8))
+    assert inside.allowed.tolist() == [[True] * 4 + [False] * 4, [False] * 4 + [True] * 4]
+    assert halves("all").allowed.all()
+    topology = load("ring:6")
+    members = [Member((0, 1), allgather(2), 64), Member((2, 1), allgather(2), 64)]
+    named_relays = together(topology, members, [2, 5])  # 2 is in a group and may anyway
+    assert named_relays.problem.ranks == (0, 1, 2, 5)
+    assert named_relays.allowed.all()
+    assert together(topology, members, "all", dead=(4,)).problem.relays == (3, 5)
+    assert together(topology, members, []).allowed.tolist() == [[True, True, False], [False, True, True]]
+    assert [p.ranks for p in alone(inside)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [p.ranks for p in alone(halves("all"), [1])] == [(4, 5, 6, 7, 0, 1, 2, 3)]
+
+
+def test_a_chunk_that_strays_is_refused() -> None:
+    union = halves()
+    schedule = merged(union, answered_alone(union))
+    check_inside(union, schedule)
+    net = union.problem.network
+    out = int(np.flatnonzero((net.src < 4) & (net.dst >= 4))[0])
+    row = int(np.flatnonzero(net.src[schedule.link] == net.src[out])[0])
+    link = schedule.link.copy()
+    link[row] = out
+    with pytest.raises(Refused, match=rf"send {row}: .* group 0-3 is at rank {net.dst[out]}, which is not"):
+        split(union, replace(schedule, link=link))
+    # another group's chunk on a link of this group
+    chunk = schedule.chunk.copy()
+    mine = int(np.flatnonzero(union.group_of_chunk[chunk] == 0)[0])
+    chunk[mine] = union.first_chunk[1]
+    with pytest.raises(Refused, match="group 4-7"):
+        split(union, replace(schedule, chunk=chunk))
+    freely = replace(union, allowed=np.ones_like(union.allowed))
+    check_inside(freely, replace(schedule, link=link))
+
+
+def test_a_missing_send_shows_in_its_own_part_only() -> None:
+    union = halves()
+    schedule = merged(union, answered_alone(union))
+    last = int(np.flatnonzero(union.group_of_chunk[schedule.chunk] == 1)[-1])
+    fewer = timed(union.problem, schedule.take(np.arange(len(schedule)) != last), 4096)
+    good, bad = split(union, fewer)
+    replay(*good)
+    with pytest.raises(Refused, match="never arrives"):
+        replay(*bad)
+
+
+def test_names_and_one_group_alone() -> None:
+    ring = load("full:4")
+
+    def name(*collectives: str) -> str:
+        members = [Member((0, 1, 2), named(c, 3, 1), 64) for c in collectives]
+        return together(ring, members).problem.collective.name
+
+    assert name("alltoall", "alltoall") == "alltoall-x2"
+    assert name("allreduce", "alltoall", "allreduce") == "allreduce-x2-alltoall"
+    assert name("allreduce", "alltoall", "allgather", "broadcast") == "together"
+    lone = named("scatter", 3, 2, 1)
+    union = together(ring, [Member((3, 0, 1), lone, 64)])
+    same = union.problem.collective
+    assert (same.name, same.root, same.chunks) == ("scatter", 1, 2)
+    for column in ("pre", "post", "in_index", "out_index", "fraction"):
+        assert np.array_equal(getattr(same, column), getattr(lone, column))
+    assert Member((0, 1, 2, 5), lone, 1).label == "0-2,5"
+    assert Member(tuple(range(0, 100, 2)), lone, 1).label == "0,2,… (50 ranks)"
+
+
+def test_many_groups_are_stated_at_once() -> None:
+    topology = load("torus:16x16")
+    shared: Collective = allgather(2)
+    members = [Member(g, shared, 64) for g in parse_groups("x=2", 256)]
+    union = together(topology, members)
+    assert union.problem.collective.nchunks == 256
+    finer = union.with_chunks(2)
+    assert finer.members[0].collective is finer.members[127].collective
+
+
+GROUPS = [
+    ("0-3;4-7", 8, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+    (" 0,2 ; 1,3 ", 4, [(0, 2), (1, 3)]),
+    ("3,0", 4, [(3, 0)]),
+    ("tp=2", 4, [(0, 1), (2, 3)]),
+    ("tp=2,dp=2", 4, [(0, 1), (2, 3)]),
+    ("tp=2,dp=2:dp", 4, [(0, 2), (1, 3)]),
+    ("tp=2,dp=*:dp", 6, [(0, 2, 4), (1, 3, 5)]),
+    ("tp=2,dp=2,pp=2:pp", 8, [(0, 4), (1, 5), (2, 6), (3, 7)]),
+    ("tp=2,dp=2:dp", 8, [(0, 2), (1, 3), (4, 6), (5, 7)]),
+    ("tp=2,cp=2,dp=2:tp+dp", 8, [(0, 1, 4, 5), (2, 3, 6, 7)]),
+    ("tp=2,cp=2,dp=2:dp+tp", 8, [(0, 1, 4, 5), (2, 3, 6, 7)]),
+    ("tp=1,dp=4:dp", 4, [(0, 1, 2, 3)]),
+    ("x=*", 3, [(0, 1, 2)]),
+    ("tp=2;0,3", 4, [(0, 1), (2, 3), (0, 3)]),
+]
+
+
+@pytest.mark.parametrize(("text", "nranks", "groups"), GROUPS)
+def test_groups_as_written(text: str, nranks: int, groups: list[tuple[int, ...]]) -> None:
+    assert parse_groups(text, nranks) == groups
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_groups_along_axes(extents: list[int], data: st.DataObject) -> None:
+    """Ranks of a group agree in all digits but those of the chosen axes, and every rank is in one group."""
+    names = "abcd"[: len(extents)]
+    chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    nranks = int(np.prod(extents)) * data.draw(st.integers(1, 3))
+    size = int(np.prod([e for n, e in zip(names, extents, strict=True) if n in chosen]))
+    assume(size > 1)
+    text = ",".join(f"{n}={e}" for n, e in zip(names, extents, strict=True)) + ":" + "+".join(chosen)
+    groups = parse_groups(text, nranks)
+    assert sorted(r for g in groups for r in g) == list(range(nranks))
+    assert [g[0] for g in groups] == sorted(g[0] for g in groups)
+    for group in groups:
+        assert len(group) == size
+        assert list(group) == sorted(group)
+        others = set()
+        for rank in group:
+            digits = {}
+            for name, extent in zip(names, extents, strict=True):
+                rank, digits[name] = divmod(rank, extent)
+            others.add((rank, *(d for n, d in digits.items() if n not in chosen)))
+        assert len(others) == 1
+
+
+WRONG = [
+    ("", "empty group"),
+    ("0-3;", "empty group"),
+    ("0;1-3", "group 0 has one rank"),
+    ("0,0,1", "rank 0 is given twice"),
+    ("0-8", "rank 8 is not in this topology"),
+    ("a-b", "not a rank"),
+    ("tp=3", "'tp=3' is 3 ranks, which does not divide the 8"),
+    ("tp=16", "does not divide"),
+    ("tp=2,dp=3,pp=*", "is 6 ranks, which does not divide the 8"),
+    ("tp=1", "groups of one rank"),
+    ("tp=8,dp=*:dp", "groups of one rank"),
+    ("tp=0", "'tp=0' is no axis"),
+    ("=4", "no axis"),
+    ("tp=2,", "'' is no axis"),
+    ("tp=2,tp=2", "tp is given twice"),
+    ("tp=*,dp=*", r"several \*"),
+    ("tp=2:dp", "'dp' in 'tp=2:dp' is no axis of it; it has tp"),
+    ("tp=2:", "'' in"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG)
+def test_groups_that_cannot_be(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        parse_groups(text, 8)
+    assert len(str(error.value).splitlines()) == 1
+    assert str(error.value).startswith("--groups: ")
+
+
+def test_questions_that_cannot_be() -> None:
+    ring = load("ring:6")
+
+    def refused(words: str, *members: Member, relays: str | list[int] = "none", on: Topology = ring) -> None:
+        with pytest.raises(InputError, match=words) as error:
+            together(on, members, relays)
+        assert len(str(error.value).splitlines()) == 1
+
+    good = Member((0, 1), allgather(2), 64)
+    refused("there is none")
+    refused("group 0,6: rank 6 is not in this topology", good, Member((0, 6), allgather(2), 64))
+    refused("group 0,0: rank 0 is given twice", Member((0, 0), allgather(2), 64))
+    refused("group x: has 3 ranks, but allgather is stated for 2", Member((0, 1, 2), allgather(2), 64, "x"))
+    refused("0 is no message size", Member((0, 1), allgather(2), 0))
+    refused("nan is no message size", Member((0, 1), allgather(2), float("nan")))
+    refused("'some' is not known", good, relays="some")
+    refused("rank 7 is not in this topology", good, relays=[7])
+    # joined through the other group's ranks only, at which its chunks may not be
+    pair = (Member((0, 2, 4), allgather(3), 64), Member((1, 3, 5), allgather(3), 64))
+    refused(
+        r"^group 0,2,4: rank 2 cannot reach rank 0 inside the group; let others relay: --relay 1,3", *pair
+    )
+    for rule in ("all", [1, 3]):
+        assert together(ring, pair, rule).allowed.all()

@@ -1,0 +1,334 @@
+"""The engine for any size: what it answers is right, as fast as it says, no faster than is possible, and repeatable."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from synth.bounds.dual_prices import from_loads
+from synth.bounds.prove import prove
+from synth.bounds.witness import check
+from synth.cli.prove import prove as prove_command
+from synth.engines.flow import schedules as flow
+from synth.model.collective import Floats, alltoallv
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule
+from synth.present.statement import statement
+from synth.search.frontier import LARGEST
+from synth.search.portfolio import search
+from synth.search.result import Options
+from synth.solvers.workers import Workers
+from synth.storage.proof import digest, proof_path, save_proof
+from synth.storage.schedule_file import load_schedule, write_schedule
+from synth.symmetry.quotient import FOLDABLE, expand, fold
+from synth.timing.simulate import time_us, timed
+from synth.verify.replay import SLACK, Refused, replay
+from tests import ROOT
+from tests.random_problems import random_large, random_symmetric
+from topologies.load import load
+
+SEEDS = st.integers(0, 2**32)
+SIZES = (1.0, 17.0, 1e3, 1e6, float(1 << 30))
+
+
+@cache
+def folder() -> Path:
+    from tempfile import mkdtemp
+
+    return Path(mkdtemp(prefix="patterns"))
+
+
+def random_question(rng: random.Random) -> Problem:
+    """Folded or not."""
+    if rng.random() < 0.2:
+        found = fold(random_symmetric(rng), rng.choice(FOLDABLE), rng.randint(1, 3))
+        if found is not None:
+            return found
+    return random_large(rng, folder())
+
+
+def answer(rng: random.Random, problem: Problem, size: float) -> flow.Answer:
+    """With any options."""
+    likely, latency = (rng.choice((0.0, 1.0, 1e3)) for _ in range(2))
+    return flow.best_of(
+        problem,
+        size,
+        depth=rng.choice((0.0, 0.1, 0.5, 1.0)),
+        passes=rng.randint(1, 8),
+        orders=rng.choice((1, 3, 8)),
+        enough_us=rng.choice((0.0, 0.0, 1e3)),
+        likely_us=likely,
+        latency_us=latency,
+    )
+
+
+def made(seed: int) -> tuple[random.Random, Problem, flow.Answer, Schedule]:
+    """A random problem's answer, timed."""
+    rng = random.Random(seed)
+    problem, size = random_question(rng), rng.choice(SIZES)
+    got = answer(rng, problem, size)
+    return rng, problem, got, timed(problem, got.schedule, size)
+
+
+def loads(problem: Problem, schedule: Schedule) -> Floats:
+    """How long every resource is busy, send by send."""
+    net = problem.network
+    busy = np.zeros(net.nresources)
+    lasts = schedule.end_us - schedule.start_us
+    for link, us in zip(schedule.link.tolist(), lasts.tolist(), strict=True):
+        busy[net.uses(link)] += us * net.bandwidth_gbs[link]
+    return busy / net.capacity_gbs
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_answers_are_right_and_take_as_long_as_they_say(seed: int) -> None:
+    _, problem, got, schedule = made(seed)
+    replay(problem, schedule)
+    took = time_us(problem, schedule)
+    assert took == pytest.approx(got.took_us, rel=1e-9)
+    assert took <= got.took_us * (1 + 1e-9)
+    assert got.load_us == pytest.approx(loads(problem, schedule), rel=1e-6, abs=1e-9 * took)
+    if problem.fold is not None:
+        full, sends = expand(problem, schedule)
+        replay(full, sends)
+        assert time_us(full, sends) == took
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_no_answer_is_faster_than_what_is_proved(seed: int) -> None:
+    rng, problem, got, schedule = made(seed)
+    witnesses = [*prove(problem, max_flow=rng.random() < 0.3).witnesses]
+    witnesses.append(from_loads(problem, got.load_us, rng.choice((0, 0, 3))))
+    for witness in witnesses:
+        check(problem, witness)
+        assert witness.at(schedule.size_bytes) <= time_us(problem, schedule) * (1 + 1e-9)
+
+
+# --- whatever is changed is refused
+
+
+def refused(problem: Problem, schedule: Schedule) -> bool:
+    try:
+        replay(problem, schedule)
+    except Refused:
+        return True
+    return False
+
+
+def also(schedule: Schedule, row: int, after_us: float) -> Schedule:
+    """The schedule with a send once more: at the same time, or later and in a step of its own."""
+    more = schedule.take(np.append(np.arange(len(schedule)), row))
+    if after_us:
+        for column, value in (("start_us", after_us), ("end_us", after_us), ("step", schedule.nsteps)):
+            changed = getattr(more, column).copy()
+            changed[-1] += value if column != "step" else value - changed[-1]
+            more = replace(more, **{column: changed})
+    return more
+
+
+def elsewhere(problem: Problem, schedule: Schedule, row: int, link: int) -> Schedule:
+    """The schedule with a send over another link, from the same time on."""
+    links, end = schedule.link.copy(), schedule.end_us.copy()
+    lasts = schedule.end_us[row] - schedule.start_us[row]
+    end[row] = schedule.start_us[row] + lasts * (
+        problem.network.bandwidth_gbs[links[row]] / problem.network.bandwidth_gbs[link]
+    )
+    links[row] = link
+    return replace(schedule, link=links, end_us=end)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_no_send_can_be_left_out_moved_or_made_twice(seed: int) -> None:
+    """Every send is needed: routes end only where something is wanted, and no rank is reached twice.
+
+    - Left out: some goal goes without.
+    - A copy over a link to another rank: where it went goes without. (A part of a sum may well go another way.)
+    - Made twice at once: the link is taken, if it takes longer than what rounding may lose.
+    - Made once more at the end: of a copy nothing comes of it. A part that is added once more makes the sum wrong
+      where its far end wants it; else it is added to what nobody looks at any more.
+
+    (A sum that comes together where nothing is added to it was whole on its way there already: the way back is
+    not needed where that is asked for too.)
+    """
+    rng, problem, _, schedule = made(seed)
+    assume(len(schedule))
+    net, collective = problem.network, problem.collective
+    held, asked = (set(map(tuple, rows.tolist())) for rows in (collective.pre, collective.post))
+    end = time_us(problem, schedule)
+    for row in rng.sample(range(len(schedule)), min(3, len(schedule))):
+        chunk, to = int(schedule.chunk[row]), int(net.dst[schedule.link[row]])
+        if not collective.reduces[chunk] or {cell for cell in asked if cell[1] == chunk} <= held:
+            assert refused(problem, schedule.take(np.arange(len(schedule)) != row))
+            for link in rng.sample(range(net.nlinks), min(4, net.nlinks)):
+                if net.dst[link] != to and not schedule.reduces[row]:
+                    assert refused(problem, elsewhere(problem, schedule, row, link))
+        if schedule.end_us[row] - schedule.start_us[row] > 2 * SLACK * max(1.0, end):
+            assert refused(problem, also(schedule, row, 0.0))
+        spoils = bool(schedule.reduces[row]) and (to, chunk) in asked
+        assert refused(problem, also(schedule, row, end + 1.0)) == spoils
+
+
+def stored(where: Path, problem: Problem, size: float) -> Path:
+    """A file of the engine's schedule, and its proof beside it."""
+    got = flow.best_of(problem, size, passes=3)
+    schedule = timed(problem, got.schedule, size)
+    path = write_schedule(where / "a.synth", problem, schedule, "flow")
+    asked = load_schedule(path).asked if problem.fold is None else problem
+    hint = from_loads(asked, got.load_us)
+    save_proof(path, asked, [*prove(asked).witnesses, hint], size, time_us(problem, schedule))
+    return path
+
+
+def called(path: Path) -> tuple[int, str]:
+    done = CliRunner().invoke(prove_command, [str(path)])
+    return done.exit_code, done.output
+
+
+def many_sums() -> Problem:
+    rng = random.Random(5)
+    while True:
+        problem = random_large(rng, folder())
+        if problem.collective.name == "mine" and len(np.unique(problem.collective.reduces)) == 2:
+            return problem
+
+
+def skewed() -> Problem:
+    sizes = [[0, 1, 5, 1000], [7, 0, 300, 0], [0, 0, 0, 64], [900, 3, 0, 0]]
+    return make_problem(load("ndv2"), alltoallv(sizes), [0, 3, 5, 6], [1, 2, 4, 7], 1).with_chunks(2)
+
+
+def in_a_fold() -> Problem:
+    found = fold(load("torus:3x4"), "allreduce")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    "question",
+    [many_sums, skewed, in_a_fold, lambda: make_problem(load("dgx1"), "reducescatter", [0, 1, 4, 6], [2], 3)],
+)
+def test_files_are_proved_and_changed_ones_refused(tmp_path: Path, question: Callable[[], Problem]) -> None:
+    path = stored(tmp_path, question(), 1e6)
+    code, said = called(path)
+    assert (code, "time / bound = " in said) == (0, True)
+    proof = json.loads(proof_path(path).read_text())
+    places: list[tuple[dict[str, Any], str]] = [(proof, name) for name in ("bound_us", "gap", "time_us")]
+    for witness in proof["witnesses"]:
+        places += [
+            (witness, name) for name in ("base_us", "per_byte_us", "cap_us") if witness[name] is not None
+        ]
+    for holder, name in places:
+        before = holder[name]
+        holder[name] = before * (1 + 1e-6) + 1e-9
+        proof_path(path).write_text(json.dumps(proof))
+        code, said = called(path)
+        assert (code, name in said) == (1, True), name
+        holder[name] = before
+    proof_path(path).write_text(json.dumps(proof))
+    assert called(path)[0] == 0
+    # another schedule, which the proof is said to be for
+    whole = load_schedule(path)
+    fewer = whole.schedule.take(np.arange(1, len(whole.schedule)))
+    write_schedule(path, whole.problem, fewer, "flow")
+    proof["schedule"] = digest(path)
+    proof_path(path).write_text(json.dumps(proof))
+    code, said = called(path)
+    assert (code, "the schedule is refused" in said) == (1, True)
+
+
+# --- the same question gets the same answer
+
+QUESTIONS = (11, 12, 13, 14, 15, 16, 17, 18)
+
+
+def fingerprint() -> str:
+    """Files of the answers to a few questions, as one number."""
+    from hashlib import sha256
+
+    found = sha256()
+    for seed in QUESTIONS:
+        _, problem, got, schedule = made(seed)
+        path = write_schedule(folder() / "a.synth", problem, schedule, "flow")
+        found.update(path.read_bytes() + got.load_us.tobytes())
+    return found.hexdigest()
+
+
+def test_the_same_question_gets_the_same_bytes_in_every_process() -> None:
+    other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import {__name__} as here; print(here.fingerprint())"],
+        env={**os.environ, "PYTHONHASHSEED": other, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    mine = {fingerprint(), fingerprint()}
+    assert {process.communicate(timeout=120)[0].strip()} == mine
+
+
+# --- searches
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "chunks", "gap"),
+    [
+        ("torus:4x5", "allgather", 4, 1.06),
+        ("hypercube:5", "alltoall", 4, 1.06),
+        ("mesh:3x6", "reducescatter", 4, 1.15),
+        ("ring:20", "allreduce", 80, 1.1),
+        ("dgx-a100:3", "broadcast", 1024, 1.3),
+        ("star:24", "gather", 1, 1.001),
+        ("mesh:4x5", "sendrecv", 64, 1.2),
+    ],
+)
+def test_large_messages_take_little_more_than_is_proved(
+    spec: str, name: str, chunks: int, gap: float
+) -> None:
+    problem = make_problem(load(spec), name, chunks=chunks)
+    got = flow.best_of(problem, LARGEST, passes=6)
+    bound = max(prove(problem).at(LARGEST)[0], from_loads(problem, got.load_us).at(LARGEST))
+    assert 1 - 1e-9 <= got.took_us / bound <= gap
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("torus:4x5", "allgather"),
+        ("fattree:4x5x4", "alltoall"),
+        ("mesh:3x6", "reducescatter"),
+        ("hypercube:6", "scatter"),
+        ("ring:33", "allreduce"),
+    ],
+)
+def test_searches_end_with_a_schedule_and_its_gap(workers: Workers, spec: str, name: str) -> None:
+    options = Options(size=LARGEST, engine="flow", budget_s=1.0)
+    answer = search(make_problem(load(spec), name), options, workers)
+    (served,) = answer.ranges
+    (row,) = statement(answer)["algorithms"]
+    assert row["gap"] == pytest.approx(served.algorithm.time_us(LARGEST) / answer.bound.at(LARGEST)[0])
+    assert row["gap"] >= 1 - 1e-9
+
+
+def test_all_sizes_and_pinned_chunks(workers: Workers) -> None:
+    answer = search(make_problem(load("star:17"), "gather"), Options(engine="flow", budget_s=1.0), workers)
+    assert len(answer.ranges)
+    assert all(row["gap"] >= 1 - 1e-9 for row in statement(answer)["algorithms"])
+    pinned = Options(engine="flow", budget_s=1.0, chunks=3)
+    answer = search(make_problem(load("line:17"), "allgather"), pinned, workers)
+    assert {served.algorithm.chunks for served in answer.ranges} == {3}

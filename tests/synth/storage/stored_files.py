@@ -1,0 +1,64 @@
+"""Schedule files made for tests, taken apart and put together again."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.storage.schedule_file import Stored, load_schedule, write_schedule
+from synth.timing.simulate import timed
+from synth.verify.replay import replay
+from tests.random_problems import answered
+
+Members = dict[str, bytes]
+TOPOLOGY = ("name", "nranks", "switches", "alpha_assumed", "summary", "source")
+LINKS = ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes")
+NETWORK = ("src", "dst", "alpha_us", "bandwidth_gbs", "uses_ptr", "uses_idx", "capacity_gbs")
+PLAIN = ("name", "nranks", "chunks", "nchunks", "root")
+COLUMNS = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
+SENDS = ("chunk", "link", "step", "reduces", "start_us", "end_us")
+
+
+def same(stored: Stored, problem: Problem, schedule: Schedule) -> None:
+    again = stored.problem
+    assert (again.group, again.relays) == (problem.group, problem.relays)
+    assert (again.fold is None) == (problem.fold is None)
+    if problem.fold is not None and again.fold is not None:
+        assert again.fold.shifts == problem.fold.shifts
+    for one, other, plain, arrays in (
+        (again.topology, problem.topology, TOPOLOGY, LINKS),
+        (again.network, problem.network, ("ranks", "resource_names"), NETWORK),
+        (again.collective, problem.collective, PLAIN, COLUMNS),
+        (stored.schedule, schedule, ("size_bytes",), SENDS),
+    ):
+        for name in plain:
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+        for name in arrays:
+            assert getattr(one, name).dtype == getattr(other, name).dtype, name
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
+
+
+def written(folder: Path, problem: Problem, size_bytes: float = 1 << 20) -> Path:
+    schedule = timed(problem, answered(problem, 1e6), size_bytes)
+    replay(problem, schedule)
+    path = write_schedule(folder / "a.synth", problem, schedule, "route")
+    same(load_schedule(path), problem, schedule)
+    again = write_schedule(folder / "again.synth", problem, schedule, "route")
+    assert path.read_bytes() == again.read_bytes()
+    assert sorted(p.name for p in folder.iterdir() if p.name.startswith(".")) == []
+    return path
+
+
+def members(path: Path) -> Members:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def rewritten(path: Path, parts: Members | list[tuple[str, bytes]], how: int = zipfile.ZIP_STORED) -> None:
+    with zipfile.ZipFile(path, "w", how) as archive:
+        for name, data in parts.items() if isinstance(parts, dict) else parts:
+            archive.writestr(name, data)

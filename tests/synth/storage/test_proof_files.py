@@ -1,0 +1,382 @@
+"""Proof files: what is proved passes, and no number in them can claim more."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import field, make_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.bounds.prove import prove
+from synth.bounds.witness import Witness, recompute
+from synth.model.problem import Problem, make_problem
+from synth.storage import proof as proofs
+from synth.storage.proof import (
+    Proof,
+    ProofRefused,
+    check_beside,
+    check_proof,
+    digest,
+    load_proof,
+    proof_path,
+    save_proof,
+)
+from synth.storage.schedule_file import Stored, load_schedule
+from synth.symmetry.quotient import fold
+from tests.synth.storage.json_places import at, changed, numbers
+from tests.synth.storage.stored_files import written
+from topologies.errors import InputError
+from topologies.load import load
+
+SIZE = float(1 << 20)
+NEVER = float("inf")
+
+
+def lengths(problem: Problem, prices: tuple[tuple[int, float], ...]) -> Witness:
+    """A witness of these prices that claims what they prove."""
+    claim = Witness("lengths", (), (), (), 0.0, 0.0, NEVER, "link lengths", prices)
+    base, per_byte, cap = recompute(problem, claim)
+    return replace(claim, base_us=base, per_byte_us=per_byte, cap_us=cap)
+
+
+def witnesses(problem: Problem) -> tuple[Witness, ...]:
+    net = problem.network
+    every = tuple((r, 0.1 + r / 3) for r in range(net.nresources))
+    priced = [lengths(problem, every), lengths(problem, ((net.nresources, 1.0), (0, 0.25)))]
+    return (*prove(problem, max_flow=False).witnesses, *priced)
+
+
+@pytest.fixture(scope="module", params=["alltoall ring:4", "allreduce line:3", "broadcast dgx1"])
+def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Stored]:
+    """A schedule file with its proof beside it."""
+    name, topology = request.param.split()
+    problem = make_problem(load(topology), name)
+    path = written(tmp_path_factory.mktemp("proved"), problem, SIZE)
+    found = load_schedule(path)
+    assert save_proof(path, problem, witnesses(problem), SIZE, found.claimed_us) == proof_path(path)
+    return path, found
+
+
+def checked(path: Path, found: Stored, said: Proof) -> float:
+    check_beside(said, digest(path), found.claimed_us)
+    return check_proof(found.asked, said, SIZE)[0]
+
+
+def read(folder: Path, document: object) -> Proof:
+    path = folder / "x.proof.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return load_proof(path)
+
+
+def test_what_is_written_comes_back(stored: tuple[Path, Stored], tmp_path: Path) -> None:
+    path, found = stored
+    said = load_proof(proof_path(path))
+    given_in = witnesses(found.problem)
+    assert sorted(said.witnesses, key=repr) == sorted(given_in, key=repr)
+    best = max(w.at(SIZE) for w in given_in)
+    assert said.witnesses[0].at(SIZE) == said.bound_us == best
+    assert (said.time_us, said.gap) == (found.claimed_us, found.claimed_us / best)
+    assert checked(path, found, said) == best
+    again = save_proof(path, found.problem, given_in, SIZE, found.claimed_us, tmp_path / "again.json")
+    assert again.read_bytes() == proof_path(path).read_bytes()
+
+
+def test_any_number_of_chunks(tmp_path: Path) -> None:
+    """A proof made for one chunk a block holds beside a schedule of three."""
+    problem = make_problem(load("ring:4"), "allgather")
+    path = written(tmp_path, problem.with_chunks(3), SIZE)
+    found = load_schedule(path)
+    save_proof(path, problem, prove(problem).witnesses, SIZE, found.claimed_us)
+    checked(path, found, load_proof(proof_path(path)))
+
+
+def test_a_folded_problem_or_the_whole(tmp_path: Path) -> None:
+    problem = fold(load("ring:5"), "alltoall")
+    assert problem is not None
+    path = written(tmp_path, problem, SIZE)
+    found = load_schedule(path)
+    save_proof(path, found.asked, prove(found.asked).witnesses, SIZE, found.claimed_us)
+    whole = load_proof(proof_path(path))
+    checked(path, found, whole)
+    with pytest.raises(ProofRefused, match="fold"):
+        check_proof(found.problem, whole, SIZE)
+    every = lengths(problem, tuple((r, 1.0) for r in range(problem.network.nresources)))
+    save_proof(path, problem, [every], SIZE, found.claimed_us)
+    folded = load_proof(proof_path(path))
+    assert check_proof(problem, folded, SIZE)[0] == every.at(SIZE)
+    assert folded.names[0] == dict(enumerate(problem.network.resource_names))
+    with pytest.raises(ProofRefused, match="fold"):
+        check_proof(found.asked, folded, SIZE)
+
+
+def test_new_fields_of_a_witness_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = [
+        ("flows", tuple[tuple[int, float], ...], field(default=((1, 0.1), (2, 1e-300)))),
+        ("exact", bool, field(default=True)),
+        ("by", str, field(default="HiGHS")),
+    ]
+    longer = make_dataclass("Longer", more, bases=(Witness,), frozen=True)
+    monkeypatch.setattr(proofs, "Witness", longer)
+    problem = make_problem(load("ring:4"), "allgather")
+    path = written(tmp_path, problem, SIZE)
+    first = longer(**vars(prove(problem).witnesses[0]))
+    save_proof(path, problem, [first], SIZE, load_schedule(path).claimed_us)
+    assert load_proof(proof_path(path)).witnesses == (first,)
+
+
+CLAIMS = ("base_us", "per_byte_us", "cap_us", "time_us", "bound_us", "size_bytes", "gap")
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.sampled_from([1e-7, 1e-3, 0.5, 10.0]), st.integers(0, 2**32))
+def test_no_number_can_be_raised(
+    stored: tuple[Path, Stored], tmp_path_factory: pytest.TempPathFactory, part: float, seed: int
+) -> None:
+    """Claims never; what is named may be another, and then proves what is true."""
+    path, found = stored
+    document = json.loads(proof_path(path).read_text())
+    rng = np.random.default_rng(seed)
+    truth = checked(path, found, load_proof(proof_path(path)))
+    places = list(numbers(document))
+    assert {w[-1] for w in places} >= {"base_us", "per_byte_us", "time_us", "bound_us", "size_bytes", "gap"}
+    named = [w for w in places if w[-1] not in CLAIMS]
+    for where in [w for w in places if w[-1] in CLAIMS] + [named[i] for i in rng.permutation(len(named))[:6]]:
+        old = at(document, where)
+        raised = old + 1 + int(part) if type(old) is int else old * (1 + part) + 1e-12
+        bad = changed(document, where, raised)
+        try:
+            proved = checked(path, found, read(tmp_path_factory.getbasetemp(), bad))
+        except (ProofRefused, InputError) as error:
+            line = str(error)
+        else:
+            assert where[-1] not in CLAIMS, (where, old, raised)
+            assert proved <= found.claimed_us * (1 + 1e-9)
+            assert proved >= truth * (1 - 1e-9)
+            continue
+        assert len(line.splitlines()) == 1
+        assert line.isprintable()
+
+
+def test_what_is_claimed_together_is_refused_too(stored: tuple[Path, Stored]) -> None:
+    """A bound that its own witness agrees with, and a gap that agrees with both."""
+    path, found = stored
+    said = load_proof(proof_path(path))
+    for name in ("base_us", "per_byte_us"):
+        first = said.witnesses[0]
+        more = replace(first, **{name: getattr(first, name) * (1 + 1e-7) + 1e-13})
+        bound_us = more.at(SIZE)
+        forged = replace(
+            said, witnesses=(more, *said.witnesses[1:]), bound_us=bound_us, gap=said.time_us / bound_us
+        )
+        with pytest.raises(ProofRefused, match=f"witness 1, .*{name}: claims"):
+            checked(path, found, forged)
+    higher = said.bound_us * (1 + 1e-7)
+    with pytest.raises(ProofRefused, match="bound_us"):
+        checked(path, found, replace(said, bound_us=higher, gap=said.time_us / higher))
+    for gap in (said.gap * (1 - 1e-7), said.gap * (1 + 1e-7), 1.0 if said.gap > 1 + 1e-6 else 2.0):
+        with pytest.raises(ProofRefused, match="gap"):
+            checked(path, found, replace(said, gap=gap))
+    with pytest.raises(ProofRefused, match="time_us"):
+        checked(path, found, replace(said, time_us=said.bound_us / 2, gap=0.5))
+    with pytest.raises(ProofRefused, match="schedule"):
+        checked(path, found, replace(said, schedule="0" * 64))
+    with pytest.raises(ProofRefused, match="none"):
+        checked(path, found, replace(said, witnesses=(), names=()))
+    with pytest.raises(ProofRefused, match="says nothing"):
+        checked(path, found, replace(said, bound_us=0.0, gap=0.0))
+    # less than is proved is true as well
+    lower = said.bound_us / 2
+    assert checked(path, found, replace(said, bound_us=lower, gap=said.time_us / lower)) > lower
+
+
+def test_prices_that_prove_less(tmp_path: Path) -> None:
+    problem = make_problem(load("ring:4"), "alltoall")
+    path = written(tmp_path, problem, SIZE)
+    found = load_schedule(path)
+    even = lengths(problem, tuple((r, 1.0) for r in range(problem.network.nresources)))
+    save_proof(path, problem, [even], SIZE, found.claimed_us)
+    said = load_proof(proof_path(path))
+    assert said.witnesses[0].prices == even.prices
+    for row in range(len(even.prices)):
+        for price in (1.01, 3.0, 0.5, 0.0):
+            prices = (*even.prices[:row], (row, price), *even.prices[row + 1 :])
+            forged = replace(said, witnesses=(replace(even, prices=prices),))
+            with pytest.raises(ProofRefused, match="per_byte_us"):
+                checked(path, found, forged)
+    for prices in (((99, 1.0),), ((-1, 1.0),), ((0, -1.0), *even.prices[1:]), ()):
+        with pytest.raises(ProofRefused, match="witness 1"):
+            checked(path, found, replace(said, witnesses=(replace(even, prices=prices),)))
+
+
+def test_names_and_numbers_agree(stored: tuple[Path, Stored]) -> None:
+    path, found = stored
+    said = load_proof(proof_path(path))
+    number = next(i for i, w in enumerate(said.witnesses) if w.resources or w.prices)
+    names = said.names[number]
+    first = min(names)
+    for wrong in (
+        names | {first: "another"},
+        {r: n for r, n in names.items() if r != first},
+        names | {999: "x"},
+    ):
+        forged = (*said.names[:number], wrong, *said.names[number + 1 :])
+        with pytest.raises(ProofRefused, match=f"witness {number + 1}, .*: resource"):
+            checked(path, found, replace(said, names=forged))
+
+
+def test_another_question(stored: tuple[Path, Stored]) -> None:
+    path, found = stored
+    said = load_proof(proof_path(path))
+    others = {
+        "collective": "allgather",
+        "topology": "ring:5",
+        "group": [1, 0],
+        "relays": [7],
+        "root": 1,
+        "size_bytes": 2 * SIZE,
+        "fold": [[1, 2]],
+        "more": 1,
+    }
+    for key, value in others.items():
+        with pytest.raises(ProofRefused, match=f"question: '{key}' is"):
+            checked(path, found, replace(said, question={**said.question, key: value}))
+    for key in said.question:
+        rest = {k: v for k, v in said.question.items() if k != key}
+        if said.question[key] is not None:
+            with pytest.raises(ProofRefused, match=f"question: '{key}' is"):
+                checked(path, found, replace(said, question=rest))
+
+
+def test_nothing_unproved_is_written(tmp_path: Path) -> None:
+    problem = make_problem(load("ring:4"), "allgather")
+    path = written(tmp_path, problem, SIZE)
+    right = prove(problem).witnesses
+    more = replace(right[0], per_byte_us=right[0].per_byte_us * 1.001)
+    for bad in ((), (more,), (*right, more), (replace(right[0], base_us=0.0, per_byte_us=0.0),)):
+        with pytest.raises(ProofRefused):
+            save_proof(path, problem, bad, SIZE, 100.0)
+        assert not proof_path(path).exists()
+    with pytest.raises(InputError, match="no such file"):
+        save_proof(tmp_path / "none.synth", problem, right, SIZE, 100.0)
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as error:
+        load_proof(path)
+    line = str(error.value)
+    assert len(line.splitlines()) == 1
+    assert len(line) < 500
+    assert line.isprintable()
+    return line
+
+
+def test_every_field_is_needed(stored: tuple[Path, Stored], tmp_path: Path) -> None:
+    document = json.loads(proof_path(stored[0]).read_text())
+    path = tmp_path / "x.proof.json"
+    inner = document["witnesses"][0]
+    for holder, prefix in ((document, ()), (inner, ("witnesses", 0))):
+        for key in holder:
+            bad = copy.deepcopy(document)
+            del at(bad, prefix)[key]
+            path.write_text(json.dumps(bad))
+            assert f"{key}: " in refusal(path)
+            path.write_text(json.dumps(changed(document, (*prefix, key), {"a": [None]})))
+            if key != "question":
+                assert f"{key}: " in refusal(path)
+        path.write_text(json.dumps(changed(document, (*prefix, "more"), 1)))
+        assert "unknown key" in refusal(path)
+
+
+WRONG: list[tuple[tuple[Any, ...], object]] = [
+    (("format",), "synth-proof-2"),
+    (("time_us",), True),
+    (("time_us",), -1),
+    (("bound_us",), 10**400),
+    (("gap",), "1.0"),
+    (("witnesses",), [3]),
+    (("witnesses", 0, "ranks"), [-1]),
+    (("witnesses", 0, "ranks"), [0.5]),
+    (("witnesses", 0, "ranks"), [True]),
+    (("witnesses", 0, "ranks"), [1 << 60]),
+    (("witnesses", 0, "ranks"), 3),
+    (("witnesses", 0, "parts"), [0]),
+    (("witnesses", 0, "prices"), [[1]]),
+    (("witnesses", 0, "prices"), [[1, 2, 3]]),
+    (("witnesses", 0, "prices"), [[1, None]]),
+    (("witnesses", 0, "base_us"), None),
+    (("witnesses", 0, "base_us"), "0"),
+    (("witnesses", 0, "base_us"), True),
+    (("witnesses", 0, "base_us"), 1e300),
+    (("witnesses", 0, "text"), "a\x1b[2J"),
+    (("witnesses", 0, "text"), "a\nb"),
+    (("witnesses", 0, "text"), "\ud800"),
+    (("witnesses", 0, "text"), "x" * 1001),
+    (("witnesses", 0, "resource_names"), {"a": "b"}),
+    (("witnesses", 0, "resource_names"), {"0": 1}),
+    (("witnesses", 0, "resource_names"), {"²": "b"}),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG)))
+def test_wrong_fields(stored: tuple[Path, Stored], tmp_path: Path, case: int) -> None:
+    where, value = WRONG[case]
+    path = tmp_path / "x.proof.json"
+    path.write_text(json.dumps(changed(json.loads(proof_path(stored[0]).read_text()), where, value)))
+    assert str(where[-1]) in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"gap": NaN}', b'{"gap": -Infinity}',
+     b'{"gap": 1, "gap": 1}', b'{"gap": ' + b"1" * 5000 + b"}", bytes(range(256))],
+    ids=range(11),
+)  # fmt: skip
+def test_no_proof(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x.proof.json").write_bytes(data)
+    assert refusal(tmp_path / "x.proof.json").startswith(f"{tmp_path}/x.proof.json: ")
+
+
+def test_no_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path, Path("/dev/zero"), Path("a\nb"), Path("a\0b")):
+        refusal(path)
+
+
+def test_crafted_kinds_and_places(stored: tuple[Path, Stored]) -> None:
+    """Kinds that do not exist, and kinds given what belongs to others, are refused and raise nothing else."""
+    path, found = stored
+    said, names = load_proof(proof_path(path)), found.problem.network.resource_names
+    shapes: list[dict[str, Any]] = [
+        {}, {"ranks": (0, 99)}, {"ranks": (0, 0)}, {"parts": ((0,), ())}, {"parts": ((0,), (1,))},
+        {"resources": (0, 1, 2, 10**9)}, {"resources": (0,)}, {"ranks": (99,), "resources": (0,)},
+        {"prices": ((0, 1e15), (0, 1e-15))}, {"prices": ((0, 0.0),)},
+    ]  # fmt: skip
+    for kind in (
+        "path",
+        "cut",
+        "parts",
+        "direct",
+        "lengths",
+        "arrivals",
+        "departures",
+        "",
+        "recompute",
+        "__class__",
+    ):
+        for shape in shapes:
+            claim = replace(Witness(kind, (), (), (), 0.0, 1.0, NEVER, "x"), **shape)
+            spoken = [r for r in (*claim.resources, *dict(claim.prices)) if r < len(names)]
+            forged = replace(
+                said,
+                witnesses=(claim,),
+                names=({r: names[r] for r in spoken},),
+                bound_us=SIZE,
+                gap=said.time_us / SIZE,
+            )
+            with pytest.raises(ProofRefused):
+                checked(path, found, forged)

@@ -1,0 +1,150 @@
+"""Schedule files: what is written comes back to the last bit, and the same is written in the same bytes."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.engines.greedy import route
+from synth.model.collective import NAMED, ROOTED, alltoallv, named
+from synth.model.pattern import read_pattern
+from synth.model.problem import make_problem
+from synth.storage.columns import write_columns
+from synth.storage.schedule_file import load_schedule, save_schedule, write_schedule
+from synth.symmetry.quotient import fold
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import replay
+from tests.random_problems import random_problem
+from tests.synth.storage.stored_files import written
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import to_toml
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32))
+def test_what_is_written_comes_back(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    rng, folder = random.Random(seed), tmp_path_factory.mktemp("files")
+    written(folder, random_problem(rng, folder), rng.choice((1.0, 3e5, float(1 << 30))))
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_collectives_are_kept_by_name(tmp_path: Path, name: str) -> None:
+    problem = make_problem(load("dgx1"), name, [4, 5, 6, 7], chunks=3, root=5 if name in ROOTED else None)
+    stored = load_schedule(written(tmp_path, problem))
+    assert stored.as_named
+    with np.load(tmp_path / "a.synth") as file:
+        assert sorted(file.files) == sorted(["header.json", "chunk", "link", "step", "reduces", "start_us"])
+
+
+def test_all_others_are_kept_in_full(tmp_path: Path) -> None:
+    """Relays, groups, sizes of their own, patterns, and what only bears a collective's name."""
+    topology = load("line:4")
+    (tmp_path / "p.toml").write_text(
+        'name = "mine"\nranks = 3\n[[chunk]]\nfrom = [0, 2]\nto = [1]\nweight = 0.1\ncount = 2\n'
+        '[[chunk]]\nfrom = "all"\nto = [0]\nreduce = true\nof = [1, 2]\n'
+    )
+    moved = replace(named("alltoall", 3, 1), in_index=named("alltoall", 3, 1).in_index[::-1].copy())
+    for collective in (
+        read_pattern(tmp_path / "p.toml"),
+        alltoallv([[0, 3, 1], [7, 0, 0], [1, 1, 0.3]]),
+        moved,
+        replace(named("allgather", 3, 1), name="allgather-like"),
+    ):
+        problem = make_problem(topology, collective, [3, 0, 2], [1])
+        if collective.name == "mine":  # its two parts go apart: the engine copies
+            problem = make_problem(
+                topology, replace(collective, reduces=collective.reduces & False), [3, 0, 2], [1]
+            )
+        assert not load_schedule(written(tmp_path, problem)).as_named
+        assert not load_schedule(written(tmp_path, problem.with_chunks(2))).as_named
+
+
+@pytest.mark.parametrize("name", ["alltoall", "allgather"])
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_folded_problems_are_kept_folded(tmp_path: Path, name: str, chunks: int) -> None:
+    problem = fold(load("torus:3x4"), name, chunks)
+    assert problem is not None
+    stored = load_schedule(written(tmp_path, problem))
+    assert (stored.as_named, stored.copies) == (True, 12)
+    asked, (whole, sends) = stored.asked, stored.expanded()
+    replay(whole, sends)
+    assert len(sends) == 12 * len(stored.schedule)
+    assert (whole.fold, asked.fold, asked.collective.chunks, whole.collective.chunks) == (
+        None,
+        None,
+        1,
+        chunks,
+    )
+    assert asked.network.resource_names == make_problem(load("torus:3x4"), name).network.resource_names
+
+
+def test_folded_sums_are_kept_folded(tmp_path: Path) -> None:
+    problem = fold(load("ring:4"), "allreduce", 2)
+    assert problem is not None
+    stored = load_schedule(written(tmp_path, problem))
+    assert (stored.as_named, stored.asked.collective.nchunks) == (True, 1)
+    replay(*stored.expanded())
+
+
+def test_what_a_file_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, make_problem(load("ring:4"), "allgather"))
+    plain = load_schedule(path)
+    folded = fold(load("ring:4"), "allgather")
+    assert folded is not None
+    moved = replace(folded, collective=replace(folded.collective, out_index=folded.collective.out_index + 1))
+    unsayable = replace(plain.problem, topology=replace(plain.problem.topology, name="a\tb"))
+    for problem, words in ((moved, "folded otherwise than by its name"), (unsayable, "name")):
+        with pytest.raises(InputError, match=words):
+            write_schedule(tmp_path / "b.synth", problem, plain.schedule.take(np.arange(3)), "route")
+    monkeypatch.setattr("synth.storage.problem.to_toml", lambda _: to_toml(load("ring:4,bw=51")))
+    with pytest.raises(InputError, match="not the same when written as text"):
+        write_schedule(tmp_path / "b.synth", plain.problem, plain.schedule, "route")
+    assert not (tmp_path / "b.synth").exists()
+
+
+def test_saved_at_a_size(tmp_path: Path) -> None:
+    problem = make_problem(load("ring:4"), "allgather")
+    algorithm = Algorithm(problem, route.solve(problem, 1e6), "route")
+    for size in (1, 1 << 20, float(1 << 40)):
+        stored = load_schedule(save_schedule(tmp_path / "a.synth", algorithm, size))
+        assert stored.claimed_us == algorithm.time_us(size)
+        assert stored.schedule.size_bytes == size
+        assert stored.header["engine"] == "route"
+        replay(stored.problem, stored.schedule)
+    with pytest.raises(InputError, match="no message size"):
+        save_schedule(tmp_path / "a.synth", algorithm, 1e30)
+
+
+def test_columns_are_as_narrow_as_they_can_be(tmp_path: Path) -> None:
+    header: dict[str, Any] = {}
+    columns = {
+        "a": np.array([0, 127]), "b": np.array([-1, 128]), "c": np.array([40_000]), "d": np.array([1 << 40]),
+        "e": np.zeros(0, dtype=np.int64), "f": np.array([True]), "g": np.array([0.5], dtype=np.float32),
+    }  # fmt: skip
+    write_columns(tmp_path / "x.synth", header, columns)
+    with np.load(tmp_path / "x.synth") as file:
+        kinds = [file[name].dtype.str for name in columns]
+        assert all(np.array_equal(file[name], column) for name, column in columns.items())
+    assert kinds == ["|i1", "<i2", "<i4", "<i8", "|i1", "|b1", "<f8"]
+
+
+def test_what_was_there_stays_until_the_new_file_is_whole(tmp_path: Path) -> None:
+    path = written(tmp_path, make_problem(load("ring:4"), "allgather"))
+    before, stored = path.read_bytes(), load_schedule(path)
+    endless = replace(stored.schedule, end_us=stored.schedule.end_us + np.inf)
+    with pytest.raises(ValueError, match="JSON"):
+        write_schedule(path, stored.problem, endless, "route")
+    assert path.read_bytes() == before
+    assert {p.name for p in tmp_path.iterdir()} == {"a.synth", "again.synth"}
+    for bad in (tmp_path / "none" / "a.synth", tmp_path, tmp_path / "a\0b.synth"):
+        with pytest.raises(InputError, match="cannot be written"):
+            write_schedule(bad, stored.problem, stored.schedule, "route")
+    assert {p.name for p in tmp_path.iterdir()} == {"a.synth", "again.synth"}

@@ -1,0 +1,285 @@
+"""The compiled clock and replay do what the plain ones do: the same times to the last bit, the same verdicts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from synth.model import schedule
+from synth.model.collective import Ints
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule, rounds, step_loads, untimed
+from synth.timing import rounds as fast_rounds
+from synth.timing import simulate
+from synth.timing.simulate import ScheduleError, time_us, timed
+from synth.verify import replay as verify
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import Refused, replay
+from tests.random_problems import answered, random_problem
+from tests.synth.timing.both_ways import links, moved, same_times, same_verdict, shuffled
+from topologies.load import load
+from topologies.topology import Limit, Topology
+
+SEEDS = st.integers(0, 2**32)
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every schedule is a large one."""
+    for module in (simulate, verify, schedule):
+        monkeypatch.setattr(module, "COMPILED_FROM", 0)
+
+
+# --- the clock
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(SEEDS, st.sampled_from([0.0, 1.0, 4096.0, 1e6]))
+def test_times_are_the_same(tmp_path_factory: pytest.TempPathFactory, seed: int, size: float) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng, tmp_path_factory.getbasetemp())
+    right = answered(problem, 1e6)
+    assert same_times(problem, right, size) is not None
+    assert same_times(problem, right.take(np.argsort(right.step, kind="stable")), size) is not None
+    same_times(problem, shuffled(right, rng), size)  # mostly: comes only in a later row
+    # several arrivals in a cell, of steps in any order, sums that are replaced and added to again
+    rows = np.sort([rng.randrange(len(right)) for _ in range(2 * len(right))]).astype(np.int64)
+    many = right.take(rows)
+    later = np.array([rng.choice((0, 0, 1, 3)) for _ in rows], dtype=np.int64)
+    copies = np.array([rng.random() < 0.2 for _ in rows], dtype=bool)
+    same_times(problem, replace(many, step=many.step + later, reduces=many.reduces & ~copies), size)
+
+
+def test_the_same_times_through_a_shared_port() -> None:
+    """Links of 25 GB/s through a limit of 60: two side by side, a third waits for the first that ends."""
+    src, dst = np.array([(i, j) for i in range(4) for j in range(4) if i != j]).T
+    rate = np.where(np.arange(12) % 3 == 0, 20.0, 25.0)
+    nic = Limit("nic", np.arange(12), 60.0)
+    problem = make_problem(
+        Topology("nic", 4, (), src, dst, np.full(12, 1.0), rate, (nic,)), "alltoall", chunks=3
+    )
+    at = same_times(problem, answered(problem, 1e6), 1e6)
+    assert at is not None
+    assert same_verdict(problem, at) == ""
+    assert len(np.unique(at.start_us)) < len(at)
+    assert same_verdict(
+        problem, replace(at, start_us=at.start_us * 0.9, end_us=at.end_us - at.start_us * 0.1)
+    )
+    pair = Limit("nic", np.arange(2), 60.0)  # two links of 40 are not twice as much as it carries
+    narrow = make_problem(
+        Topology("nic", 4, (), src, dst, np.full(12, 1.0), np.full(12, 40.0), (pair,)), "alltoall"
+    )
+    way = links(narrow, np.zeros(2, dtype=np.int64), np.array([1, 2]))
+    plan = untimed(np.array([1, 2]), way, np.zeros(2), np.zeros(2, dtype=bool))
+    at = timed(narrow, plan, 4e6)
+    assert at.start_us.tolist() == [0.0, at.end_us[0]]
+    same_verdict(narrow, replace(at, start_us=np.zeros(2), end_us=at.end_us[[0, 0]]), "nic carries 80 GB/s")
+
+
+def test_what_is_added_waits_for_the_copy_that_it_follows() -> None:
+    """Rank 1 is copied to over a slow link and added to over a fast one, and the other way round."""
+    for slow in (0, 1):
+        src, dst = np.array([[0, 2, 1, 1], [1, 1, 0, 2]])
+        rate = np.array([50.0, 50.0, 50.0, 50.0])
+        rate[slow] = 10.0
+        problem = make_problem(Topology("mine", 3, (), src, dst, np.full(4, 0.7), rate), "reduce", root=1)
+        way = links(problem, np.array([0, 2, 0]), np.array([1, 1, 1]))
+        for adds in ([False, True, True], [True, False, True], [True, False, False]):
+            plan = untimed(np.zeros(3), way, np.arange(3), np.array(adds))
+            at = same_times(problem, plan, 1e6)
+            assert at is not None
+            arrival = at.end_us + 0.7
+            assert (arrival[2] if not adds[2] else arrival[1]) >= arrival[0] * (1 - 1e-12)
+            same_verdict(problem, at, "holds the contributions")
+
+
+@pytest.mark.usefixtures("compiled")
+def test_the_compiled_clock_refuses_what_cannot_start() -> None:
+    problem = make_problem(load("line:3"), "broadcast")
+    to_1 = int(np.flatnonzero((problem.network.src == 0) & (problem.network.dst == 1))[0])
+    to_2 = int(np.flatnonzero((problem.network.src == 1) & (problem.network.dst == 2))[0])
+
+    def two(links: list[int], steps: list[int]) -> Schedule:
+        return untimed(np.zeros(2), np.array(links), np.array(steps), np.zeros(2, dtype=bool))
+
+    with pytest.raises(ScheduleError, match="send 0: chunk 0 is not at rank 1 before step 1"):
+        timed(problem, two([to_2, to_1], [1, 0]), 1e6)
+    with pytest.raises(ScheduleError, match="send 1: chunk 0 is not at rank 1 before step 0"):
+        timed(problem, two([to_1, to_2], [0, 0]), 1e6)
+    right = two([to_1, to_2], [0, 2**40])  # steps of any size
+    right.link.setflags(write=False)
+    replay(problem, timed(problem, right, 1e6))
+    with pytest.raises(ValueError, match="send 1: link 99 does not exist"):
+        timed(problem, two([to_1, 99], [0, 1]), 1e6)
+    with pytest.raises(ValueError, match="send 0: chunk 3 does not exist"):
+        timed(problem, replace(right, chunk=np.array([3, 0])), 1e6)
+
+
+# --- the replay
+
+
+FAULTS = (
+    "dropped", "doubled", "doubled and timed", "other link", "earlier", "other step", "other chunk",
+    "copied for added", "copied for added and timed", "later", "too fast", "twice over",
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(SEEDS, st.sampled_from(FAULTS))
+def test_verdicts_are_the_same(tmp_path_factory: pytest.TempPathFactory, seed: int, fault: str) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng, tmp_path_factory.getbasetemp())
+    net, collective = problem.network, problem.collective
+    right = timed(problem, answered(problem, 1e6), 1e6)
+    assert same_verdict(problem, right) == ""
+    assert same_verdict(problem, shuffled(right, rng)) == ""  # the times and steps say all
+    count = len(right)
+    row = rng.randrange(count)
+    twice = right.take(np.sort(np.append(np.arange(count), row)))
+    copied = moved(right, row, reduces=not right.reduces[row])
+    if fault == "dropped":
+        same_verdict(problem, right.take(np.arange(count) != row))
+    elif fault == "doubled":
+        same_verdict(problem, twice, r"at once|carries")
+    elif fault == "doubled and timed":
+        same_verdict(problem, timed(problem, twice, 1e6))
+    elif fault == "other link":
+        link = rng.randrange(net.nlinks)
+        lasts = 1e6 * collective.fraction[right.chunk[row]] / net.bandwidth_gbs[link] / 1e3
+        same_verdict(problem, moved(right, row, link=link, end_us=right.start_us[row] + lasts))
+    elif fault in ("earlier", "later"):
+        by = right.start_us[row] * rng.choice((0.01, 0.5, 1.0)) * (1 if fault == "earlier" else -1)
+        same_verdict(
+            problem, moved(right, row, start_us=right.start_us[row] - by, end_us=right.end_us[row] - by)
+        )
+    elif fault == "other step":
+        same_verdict(problem, moved(right, row, step=rng.randrange(right.nsteps + 1)))
+    elif fault == "other chunk":
+        same_verdict(problem, moved(right, row, chunk=rng.randrange(collective.nchunks)))
+    elif fault == "copied for added":
+        words = None if collective.reduces[right.chunk[row]] else "which is a plain value"
+        same_verdict(problem, copied, words)
+    elif fault == "copied for added and timed":
+        same_verdict(problem, timed(problem, copied, 1e6))
+    elif fault == "too fast":
+        end = right.end_us[row] - 1e-3 * (right.end_us[row] - right.start_us[row])
+        same_verdict(problem, moved(right, row, end_us=end), "at its bandwidth it takes")
+    elif fault == "twice over":
+        after = right.end_us.max() + 1e4
+        columns = [
+            np.concatenate([getattr(right, name), getattr(right, name) + plus])
+            for name, plus in (("chunk", 0), ("link", 0), ("step", right.nsteps))
+        ]
+        again = [np.concatenate([column, column + after]) for column in (right.start_us, right.end_us)]
+        same_verdict(problem, Schedule(*columns, np.tile(right.reduces, 2), *again, 1e6))
+
+
+def test_two_sends_at_once_and_a_port_over_capacity() -> None:
+    star = make_problem(load("star:4"), "scatter", chunks=2)
+    chunk = np.arange(2, 8)
+    way = links(star, np.zeros(6, dtype=np.int64), chunk // 2)
+    right = timed(star, untimed(chunk, way, np.zeros(6), np.zeros(6, dtype=bool)), 8e6)
+    assert same_verdict(star, right) == ""
+    lasts = right.end_us[0]
+    for row, by, words in ((1, 0.5, "sends 0 and 1 are on link 0→1 at once"), (2, 0.5, "carries 100 GB/s")):
+        start = right.start_us[row] - by * lasts
+        wrong = moved(right, row, start_us=start, end_us=start + lasts)
+        same_verdict(star, wrong, words)
+        same_verdict(star, wrong.take(np.arange(6)[::-1]), words.replace("0 and 1", "5 and 4"))
+    slack = 0.5 * verify.SLACK * right.end_us[-1]  # what rounding may do is not a fault
+    start = right.start_us[1] - slack
+    assert same_verdict(star, moved(right, 1, start_us=start, end_us=start + lasts)) == ""
+
+
+@pytest.mark.usefixtures("compiled")
+def test_columns_that_make_no_sense() -> None:
+    problem = make_problem(load("ring:4"), "allgather")
+    good = timed(problem, answered(problem, 1e6), 1e6)
+    replay(problem, good)
+    for changes, words in (
+        ({"chunk": 4}, "chunk 4 does not exist"),
+        ({"chunk": -1}, "chunk -1 does not exist"),
+        ({"link": 8}, "link 8 does not exist"),
+        ({"step": -1}, "step -1 does not exist"),
+        ({"reduces": True}, "plain value"),
+        ({"start_us": -1.0}, "holds its link from -1"),
+        ({"start_us": np.nan}, "nan"),
+        ({"end_us": np.inf}, "inf"),
+    ):
+        with pytest.raises(Refused, match=words):
+            replay(problem, moved(good, 2, **changes))
+    for changes in ({"size_bytes": np.nan}, {"size_bytes": -1.0}):
+        with pytest.raises(Refused, match="not a number of bytes"):
+            replay(problem, replace(good, **changes))
+    with pytest.raises(Refused, match="different lengths"):
+        replay(problem, replace(good, chunk=good.chunk[1:]))
+    with pytest.raises(Refused, match="never arrives"):
+        replay(problem, good.take(np.zeros(0, dtype=np.int64)))
+
+
+# --- both, and rounds, at a size at which they are what is called
+
+
+def across(problem: Problem, dims: tuple[int, ...]) -> Schedule:
+    """All-to-all on a mesh, one dimension after the other."""
+    ranks = problem.nranks
+    at, to = (part.ravel() for part in np.indices((ranks, ranks)))
+    parts: list[list[Ints]] = []
+    while True:
+        then, done = at.copy(), np.zeros(len(at), dtype=bool)
+        stride = 1
+        for extent in reversed(dims):
+            away = to // stride % extent - at // stride % extent
+            goes = ~done & (away != 0)
+            then[goes] += np.sign(away[goes]) * stride
+            done |= goes
+            stride *= extent
+        chunk = np.flatnonzero(done)
+        if not len(chunk):
+            break
+        parts.append([chunk, links(problem, at[chunk], then[chunk]), np.full(len(chunk), len(parts))])
+        at = then
+    chunk, way, step = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return untimed(chunk, way, step, np.zeros(len(chunk), dtype=bool))
+
+
+def test_a_large_schedule() -> None:
+    problem = make_problem(load("mesh:5x5x4"), "alltoall")
+    plan = across(problem, (5, 5, 4))
+    assert len(plan) > simulate.COMPILED_FROM
+    algorithm = Algorithm(problem, plan, "test")
+    at = same_times(problem, plan, 1e6)
+    assert at is not None
+    assert algorithm.time_us(1e6) == time_us(problem, at) == algorithm.time_us(1e6)
+    assert algorithm.time_us(1e7) > algorithm.time_us(1e6)
+    assert algorithm.rounds == np.maximum(np.ceil(step_loads(problem, plan).max(axis=1) - 1e-9), 1).sum()
+    row = len(plan) // 2
+    for wrong in (plan.take(np.arange(len(plan)) != row), moved(plan, row, link=0)):
+        with pytest.raises(ScheduleError, match="is not at rank"):
+            Algorithm(problem, wrong, "test")
+    with pytest.raises(Refused, match="never arrives"):
+        Algorithm(problem, plan.take(np.arange(len(plan) - 1)), "test")
+    with pytest.raises(Refused, match=r"leaves rank .* but is complete there only at|at once"):
+        replay(problem, moved(at, -1, start_us=0.0, end_us=at.end_us[0]))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_rounds_are_the_same(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng)
+    plan = shuffled(answered(problem, 1e6), rng)
+    assume(len(plan))
+    wide = replace(plan, step=plan.step * 3)  # steps in which nothing is sent
+    for some in (plan, wide):
+        loads = step_loads(problem, some).max(axis=1)
+        assert fast_rounds.step_peaks(problem, some).tolist() == loads[np.unique(some.step)].tolist()
+        plain = rounds(problem, some)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(schedule, "COMPILED_FROM", 0)
+            assert rounds(problem, some) == plain
