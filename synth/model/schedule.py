@@ -7,10 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
-from synth.model.problem import Problem
-
-COMPILED_FROM = 20_000  # sends; from here on, or
-COMPILED_FROM_CELLS = 10_000_000  # of the table of loads, rounds are counted without it
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,44 +56,3 @@ def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools) -> Schedule:
         none,
         0.0,
     )
-
-
-def unit_gbs(problem: Problem) -> float:
-    """GB/s that moves one chunk a round: the slowest link of the network (SCCL's unit)."""
-    return float(problem.network.bandwidth_gbs.min())
-
-
-def step_loads(problem: Problem, schedule: Schedule) -> Floats:
-    """Rounds that every resource and link is busy in every step, in chunks of the smallest size.
-
-    Shape (steps, resources + links): for small schedules; see `rounds`.
-    """
-    net, collective = problem.network, problem.collective
-    weight = collective.fraction / collective.fraction.min()
-    loads = np.zeros((schedule.nsteps, net.nresources))
-    counts = (net.uses_ptr[1:] - net.uses_ptr[:-1])[schedule.link]
-    rows = np.repeat(np.arange(len(schedule)), counts)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    uses = net.uses_idx[net.uses_ptr[schedule.link[rows]] + within]
-    np.add.at(loads, (schedule.step[rows], uses), weight[schedule.chunk[rows]])
-    loads *= unit_gbs(problem) / net.capacity_gbs
-    # a link that is narrower than every resource on its way is busy longer than they are
-    own = np.zeros((schedule.nsteps, net.nlinks))
-    np.add.at(own, (schedule.step, schedule.link), weight[schedule.chunk])
-    own *= unit_gbs(problem) / net.bandwidth_gbs
-    return np.concatenate([loads, own], axis=1)
-
-
-def rounds(problem: Problem, schedule: Schedule) -> int:
-    """R of the k-synchronous model: whole rounds of all steps together, one at least a step."""
-    if not len(schedule):
-        return 0
-    net, steps = problem.network, schedule.nsteps
-    if len(schedule) < COMPILED_FROM and steps * (net.nresources + net.nlinks) < COMPILED_FROM_CELLS:
-        peaks = step_loads(problem, schedule).max(axis=1)
-    else:
-        from synth.timing.rounds import step_peaks  # brings Numba
-
-        peaks = step_peaks(problem, schedule)
-    # a step without sends is a round too
-    return int(np.maximum(np.ceil(peaks - 1e-9), 1).sum()) + steps - len(peaks)

@@ -1,62 +1,97 @@
-"""Rounds of every step of a large schedule, without a table of steps × resources."""
+"""Rounds of a schedule in SCCL's k-synchronous model (section 3.2): how long its resources are busy in every step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
 import numpy as np
 
-from synth.model.collective import Floats, Ints
-from synth.model.compiled import kernel
+from synth.model.collective import Floats
 from synth.model.problem import Problem
-from synth.model.schedule import Schedule, unit_gbs
+from synth.model.schedule import Schedule
+
+__all__ = ["COMPILED_FROM", "rounds", "step_peaks", "unit_gbs"]
+
+COMPILED_FROM = 20_000  # sends; fewer are counted before a compiler is even loaded
+
+
+def unit_gbs(problem: Problem) -> float:
+    """GB/s that moves one chunk a round: the slowest link of the network (SCCL's unit)."""
+    return float(problem.network.bandwidth_gbs.min())
+
+
+def rounds(problem: Problem, schedule: Schedule) -> int:
+    """R of the k-synchronous model: whole rounds of all steps together, at least one a step, sends in it or not."""
+    if not len(schedule):
+        return 0
+    peaks = step_peaks(problem, schedule)
+    return int(np.maximum(np.ceil(peaks - 1e-9), 1).sum()) + schedule.nsteps - len(peaks)
 
 
 def step_peaks(problem: Problem, schedule: Schedule) -> Floats:
-    """Rounds that the busiest resource or link is busy in every step that has sends, steps ascending."""
+    """Rounds that the busiest resource or link is busy in every step that has sends, steps ascending.
+
+    A round moves a chunk of the smallest size over the slowest link. Time O(sends · resources a link uses).
+    """
     net, collective = problem.network, problem.collective
-    step = schedule.step
-    order = np.zeros(0, dtype=np.int64)
+    step, unit = schedule.step, unit_gbs(problem)
+    chunk, link = schedule.chunk, schedule.link
     if not (step[1:] >= step[:-1]).all():
         # 16 bits are sorted by radix
         small = step.max() <= np.iinfo(np.uint16).max
         order = np.argsort(step.astype(np.uint16) if small else step, kind="stable")
-    unit = unit_gbs(problem)
-    weight = collective.fraction / collective.fraction.min()
+        chunk, link, step = chunk[order], link[order], step[order]
     # a link is one more resource, of its own bandwidth
     ptr = net.uses_ptr + np.arange(net.nlinks + 1)
     uses = np.insert(net.uses_idx, net.uses_ptr[1:], net.nresources + np.arange(net.nlinks))
     factor = np.concatenate([unit / net.capacity_gbs, unit / net.bandwidth_gbs])
-    chunk, link, step = (_column(column) for column in (schedule.chunk, schedule.link, step))
-    return _step_peaks(order, chunk, link, step, weight, ptr, uses, factor)
+    first = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
+    columns = [
+        first, chunk, link, collective.fraction / collective.fraction.min(), ptr, uses, factor,
+        np.zeros(len(factor)), np.zeros(len(first) - 1),
+    ]  # fmt: skip
+    if len(schedule) < COMPILED_FROM:
+        columns = [column.tolist() for column in columns]
+        _add_steps(*columns)
+    else:
+        _compiled()(*(_writable(column) for column in columns[:-1]), columns[-1])
+    return np.asarray(columns[-1])
 
 
-def _column(array: Ints) -> Ints:
+def _writable(column: Any) -> Any:
     """As the kernel takes it: contiguous and writable, so that it is compiled once."""
-    plain = np.ascontiguousarray(array, dtype=np.int64)
+    plain = np.ascontiguousarray(column)
     return plain if plain.flags.writeable else plain.copy()
 
 
-@kernel
-def _step_peaks(
-    order: Ints, chunk: Ints, link: Ints, step: Ints, weight: Floats, ptr: Ints, uses: Ints, factor: Floats
-) -> Floats:
-    """`order` brings the rows to ascending steps; empty where they are."""
-    load = np.zeros(len(factor))
-    peaks = [0.0][:0]
-    first = 0
-    while first < len(chunk):
-        row = order[first] if len(order) else first
-        now, last, peak = step[row], first, 0.0
-        while last < len(chunk) and step[row] == now:
+@cache
+def _compiled() -> Callable[..., object]:
+    from synth.model.compiled import kernel  # brings Numba
+
+    return kernel(_add_steps)
+
+
+def _add_steps(
+    first: Sequence[int],
+    chunk: Sequence[int],
+    link: Sequence[int],
+    weight: Sequence[float],
+    ptr: Sequence[int],
+    uses: Sequence[int],
+    factor: Sequence[float],
+    load: Any,
+    peaks: Any,
+) -> None:
+    """Fill in `peaks`; the sends of step i are the rows first[i]:first[i+1]. `load` is all 0, and is so again."""
+    for at in range(len(peaks)):
+        for row in range(first[at], first[at + 1]):
             for u in range(ptr[link[row]], ptr[link[row] + 1]):
                 load[uses[u]] += weight[chunk[row]]
-            last += 1
-            if last < len(chunk):
-                row = order[last] if len(order) else last
-        for i in range(first, last):
-            row = order[i] if len(order) else i
+        peak = 0.0
+        for row in range(first[at], first[at + 1]):
             for u in range(ptr[link[row]], ptr[link[row] + 1]):
                 peak = max(peak, load[uses[u]] * factor[uses[u]])
                 load[uses[u]] = 0.0
-        peaks.append(peak)
-        first = last
-    return np.array(peaks)
+        peaks[at] = peak

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from synth.model.problem import Problem
-from synth.model.schedule import Schedule, rounds
+from synth.model.schedule import Schedule
+from synth.timing.rounds import rounds
 from synth.timing.simulate import Clock, time_us
 from synth.verify.replay import replay
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from synth.engines.ksync.pareto import REFUTED, Claim, Pins, Shape, StepSearch, Verdict
-from synth.model.schedule import rounds as rounds_of
+from synth.timing.rounds import rounds as rounds_of
 
 PART = "sums exchanged"  # what claims about `engines.direct` are about
 _MOST_EXTRA_ROUNDS = 12  # above the bound; with more there is no reason to have so few steps

@@ -16,9 +16,10 @@ import numpy as np
 
 from synth.model.collective import Bools, Ints
 from synth.model.problem import Problem, hops
-from synth.model.schedule import Schedule, unit_gbs, untimed
+from synth.model.schedule import Schedule, untimed
 from synth.phases.transforms import tidy
 from synth.symmetry.relabelling import Symmetry
+from synth.timing.rounds import unit_gbs
 
 _LARGEST_TERM = 64  # denominators beyond this would make the solvers' sums overflow or crawl
 

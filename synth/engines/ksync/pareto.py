@@ -20,11 +20,11 @@ from synth.engines.ksync import encoding as ksync
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.model.schedule import rounds as rounds_of
 from synth.solvers.answer import Answer
 from synth.solvers.linear import LinearAnswer
 from synth.solvers.workers import Ticket, Workers
 from synth.symmetry.relabelling import Symmetry, trivial
+from synth.timing.rounds import rounds as rounds_of
 
 LARGEST_MODEL = 150_000  # variables that a solver is asked to decide
 MOST_CHUNKS = 8

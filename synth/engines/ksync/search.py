@@ -18,14 +18,15 @@ from synth.engines.time_slots import milp
 from synth.engines.time_slots.search import in_slots
 from synth.model.collective import Ints
 from synth.model.problem import Problem, hops
-from synth.model.schedule import Schedule, unit_gbs
-from synth.model.schedule import rounds as rounds_of
+from synth.model.schedule import Schedule
 from synth.phases.phases import Form, forms, mirror_links
 from synth.phases.transforms import join
 from synth.search.frontier import LARGEST, frontier
 from synth.search.result import Found, Options
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import Symmetry, free_symmetry
+from synth.timing.rounds import rounds as rounds_of
+from synth.timing.rounds import unit_gbs
 from synth.verify.algorithm import Algorithm
 
 _MOST_EXTRA_STEPS = 4  # beyond the fewest: a step more seldom pays, and each costs a search

@@ -7,15 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.model import schedule
 from synth.model.collective import Ints
 from synth.model.problem import Problem, make_problem
-from synth.model.schedule import Schedule, rounds, step_loads, untimed
-from synth.timing import rounds as fast_rounds
-from synth.timing import simulate
+from synth.model.schedule import Schedule, untimed
+from synth.timing import rounds, simulate
 from synth.timing.simulate import ScheduleError, time_us, timed
 from synth.verify import replay as verify
 from synth.verify.algorithm import Algorithm
@@ -31,7 +29,7 @@ SEEDS = st.integers(0, 2**32)
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every schedule is a large one."""
-    for module in (simulate, verify, schedule):
+    for module in (simulate, verify, rounds):
         monkeypatch.setattr(module, "COMPILED_FROM", 0)
 
 
@@ -257,7 +255,7 @@ def test_a_large_schedule() -> None:
     assert at is not None
     assert algorithm.time_us(1e6) == time_us(problem, at) == algorithm.time_us(1e6)
     assert algorithm.time_us(1e7) > algorithm.time_us(1e6)
-    assert algorithm.rounds == np.maximum(np.ceil(step_loads(problem, plan).max(axis=1) - 1e-9), 1).sum()
+    assert algorithm.rounds == rounds.rounds(problem, plan)
     row = len(plan) // 2
     for wrong in (plan.take(np.arange(len(plan)) != row), moved(plan, row, link=0)):
         with pytest.raises(ScheduleError, match="is not at rank"):
@@ -266,20 +264,3 @@ def test_a_large_schedule() -> None:
         Algorithm(problem, plan.take(np.arange(len(plan) - 1)), "test")
     with pytest.raises(Refused, match=r"leaves rank .* but is complete there only at|at once"):
         replay(problem, moved(at, -1, start_us=0.0, end_us=at.end_us[0]))
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(SEEDS)
-def test_rounds_are_the_same(seed: int) -> None:
-    rng = random.Random(seed)
-    problem = random_problem(rng)
-    plan = shuffled(answered(problem, 1e6), rng)
-    assume(len(plan))
-    wide = replace(plan, step=plan.step * 3)  # steps in which nothing is sent
-    for some in (plan, wide):
-        loads = step_loads(problem, some).max(axis=1)
-        assert fast_rounds.step_peaks(problem, some).tolist() == loads[np.unique(some.step)].tolist()
-        plain = rounds(problem, some)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(schedule, "COMPILED_FROM", 0)
-            assert rounds(problem, some) == plain

@@ -14,10 +14,10 @@ from synth.engines.ksync import encoding as ksync
 from synth.engines.ksync.pareto import Shape, StepBound, StepSearch
 from synth.engines.ksync.recheck import check_step_bound, refuted_again
 from synth.model.problem import Problem, make_problem
-from synth.model.schedule import rounds as rounds_of
 from synth.solvers import cpsat, smt
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import free_symmetry, trivial
+from synth.timing.rounds import rounds as rounds_of
 from topologies.load import load
 from topologies.topology import from_toml
 

@@ -1,0 +1,51 @@
+"""Rounds of every step: what a table of steps × resources says, interpreted and compiled."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from synth.model.collective import Floats
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.timing import rounds
+from tests.random_problems import answered, random_problem
+from tests.synth.timing.both_ways import shuffled
+
+
+def step_loads(problem: Problem, schedule: Schedule) -> Floats:
+    """Rounds that every resource and link is busy in every step, shape (steps, resources + links)."""
+    net, collective = problem.network, problem.collective
+    weight = collective.fraction / collective.fraction.min()
+    shared, own = np.zeros((schedule.nsteps, net.nresources)), np.zeros((schedule.nsteps, net.nlinks))
+    for step, link, chunk in zip(schedule.step, schedule.link, schedule.chunk, strict=True):
+        own[step, link] += weight[chunk]
+        for resource in net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]]:
+            shared[step, resource] += weight[chunk]
+    unit = rounds.unit_gbs(problem)
+    return np.concatenate([shared * (unit / net.capacity_gbs), own * (unit / net.bandwidth_gbs)], axis=1)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32))
+def test_rounds_of_every_step(seed: int) -> None:
+    rng = random.Random(seed)
+    problem = random_problem(rng)
+    plan = shuffled(answered(problem, 1e6), rng)
+    assume(len(plan))
+    spread = replace(plan, step=plan.step * 3)  # steps in which nothing is sent
+    for schedule in (plan, spread):
+        loads = step_loads(problem, schedule).max(axis=1)
+        whole = int(np.maximum(np.ceil(loads - 1e-9), 1).sum())
+        for compiled_from in (len(schedule) + 1, 0):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(rounds, "COMPILED_FROM", compiled_from)
+                assert (
+                    rounds.step_peaks(problem, schedule).tolist() == loads[np.unique(schedule.step)].tolist()
+                )
+                assert rounds.rounds(problem, schedule) == whole
