@@ -1,8 +1,85 @@
-"""The one error that a user's input can cause."""
+"""Every error that a user of the Python API can meet, in one hierarchy.
+
+    SynthError
+    ├── InputError (ValueError)           what was given cannot be used
+    │   ├── NoRoute, TooManySends         a baseline that this network does not allow
+    │   └── SanitizerReport               a fault of the kernel on CPU threads
+    ├── VerificationError (ValueError)    what was checked is not right
+    │   ├── ScheduleError, ScheduleRefused, QuotientRefused
+    │   └── BadWitness, ProofRefused
+    └── MessageLost (RuntimeError)        a peer of a torch.distributed call did not answer
+
+The message of each is one line: `<where>: <what is wrong>; it must be <what is right>`.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadWitness",
+    "InputError",
+    "MessageLost",
+    "NoRoute",
+    "ProofRefused",
+    "QuotientRefused",
+    "SanitizerReport",
+    "ScheduleError",
+    "ScheduleRefused",
+    "SynthError",
+    "TooManySends",
+    "VerificationError",
+]
 
 
-class InputError(ValueError):
+class SynthError(Exception):
+    """Any error that this package raises on purpose."""
+
+
+class InputError(SynthError, ValueError):
     """Input that cannot be used: one line says what is wrong, where, and what would be right.
 
-    The command line prints the message and exits with code 2; in Python it is an ordinary ValueError.
+    The command line prints the message and exits with code 2; in Python it is also a ValueError.
     """
+
+
+class NoRoute(InputError):
+    """A baseline needs a route between two ranks that the network does not connect."""
+
+
+class TooManySends(InputError):
+    """A baseline would have more sends than it may hold in memory."""
+
+
+class SanitizerReport(InputError):
+    """The sanitizer saw a fault while the kernel ran; the message is the beginning of what it wrote."""
+
+
+class VerificationError(SynthError, ValueError):
+    """Something was checked and is not what it claims to be."""
+
+
+class ScheduleError(VerificationError):
+    """A schedule cannot be timed: it breaks the model; the message names the send, the rank and the chunk."""
+
+
+class ScheduleRefused(VerificationError):
+    """A replay found a schedule wrong; the message says which send, rank and chunk, what it holds and should hold."""
+
+
+class QuotientRefused(VerificationError):
+    """A quotient problem does not stand for the whole network; the message says what is wrong."""
+
+
+class BadWitness(VerificationError):
+    """The witness of a bound does not prove what it claims."""
+
+
+class ProofRefused(VerificationError):
+    """The proof file does not prove what it claims; the message says which number."""
+
+
+class MessageLost(SynthError, RuntimeError):
+    """A message did not come or could not be sent. peer: the other rank's place in the group."""
+
+    def __init__(self, text: str, peer: int) -> None:
+        super().__init__(text)
+        self.peer = peer

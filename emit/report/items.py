@@ -19,8 +19,8 @@ from emit.timing.predict import Predictor
 from synth.model.problem import Problem, make_problem
 from synth.present.statement import OPTIMAL, count, size_words, time_words
 from synth.storage.schedule_file import load_schedule
-from synth.timing.simulate import Clock, ScheduleError, time_us
-from topologies.errors import InputError
+from synth.timing.simulate import Clock, time_us
+from topologies.errors import InputError, ScheduleError
 from topologies.topology import Topology
 
 __all__ = ["Item", "items"]

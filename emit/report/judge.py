@@ -11,10 +11,11 @@ from synth.bounds.witness import Witness
 from synth.model.problem import Problem
 from synth.present.statement import OPTIMAL, size_words, time_words
 from synth.storage.columns import origin_of
-from synth.storage.proof import Proof, ProofRefused, check_beside, check_proof, digest, load_proof, proof_path
+from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path
 from synth.storage.schedule_file import Stored
 from synth.timing.simulate import time_us
-from synth.verify.replay import Refused, replay
+from synth.verify.replay import replay
+from topologies.errors import ProofRefused, ScheduleRefused
 
 __all__ = ["Judged", "judge", "proof_sentences"]
 
@@ -48,7 +49,7 @@ def judge(path: Path, stored: Stored) -> Judged:
     """
     try:
         replay(stored.problem, stored.schedule)  # a fold was checked when the file was read
-    except Refused as error:
+    except ScheduleRefused as error:
         return Judged(f"the schedule is refused: {error}")
     taken = time_us(stored.problem, stored.schedule)
     if not math.isclose(taken, stored.claimed_us, rel_tol=EQUAL):

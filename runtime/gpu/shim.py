@@ -25,7 +25,7 @@ from runtime.gpu.encoding import (
 )
 from runtime.gpu.kernel import KernelExecutor
 from runtime.gpu.pace import Pace
-from topologies.errors import InputError
+from topologies.errors import InputError, SanitizerReport
 
 _FLAGS = (
     "-std=c++17",
@@ -36,10 +36,6 @@ _FLAGS = (
     "-pthread",
 )
 _PARTS = ("shim.cpp", "shim.h", "elements.h", "pace.h", "interpreter.cu")
-
-
-class SanitizerReport(InputError):
-    """The sanitizer saw a fault while the kernel ran; the message is the beginning of what it wrote."""
 
 
 def compiler() -> str | None:

@@ -23,6 +23,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from topologies.errors import MessageLost
+
 _LONG_S = 0.5  # a wait of which the store is asked whether it is in vain
 _EVERY_S = 0.25
 _PATIENCE_S = 3.0  # for the others' words: several times as long as they need to be woken
@@ -31,14 +33,6 @@ _LATE_S = 1.0  # for a store that gives no answer
 OWN_TAG = (1 << 30) - 1  # above callers', below schedules': nobody waits for what is sent with it
 _FLAG = "failed"
 _BY_US = "Application timeout caused pair closure"  # what Gloo says of waits that `look` has ended
-
-
-class Vain(RuntimeError):
-    """A message that did not come, or could not be sent. peer: the other rank's place in the group."""
-
-    def __init__(self, text: str, peer: int) -> None:
-        super().__init__(text)
-        self.peer = peer
 
 
 def plain(error: BaseException) -> str:
@@ -101,7 +95,7 @@ class Lookout:
                 raise
             # when it was too late for one message, Gloo has closed all connections
             late = re.search("timed out|timeout", str(error), re.IGNORECASE)
-            missed = [error.peer] if isinstance(error, Vain) and not self._woken else []
+            missed = [error.peer] if isinstance(error, MessageLost) and not self._woken else []
             said = plain(error).replace(_BY_US, "others had given up") if self._woken else plain(error)
             said = said if said.startswith(told) else f"{told}: {said}"
             word = {"told": told, "number": number, "gone": [] if late else gone, "missed": missed}

@@ -15,9 +15,9 @@ import torch
 from emit.goal import goal_for
 from emit.program import RECEIVES
 from runtime.buffers import Layout
-from runtime.torch.lost import Vain, plain
+from runtime.torch.lost import plain
 from runtime.torch.rank_program import AHEAD, Act, Part, lengths_of
-from topologies.errors import InputError
+from topologies.errors import InputError, MessageLost
 
 Tensor: TypeAlias = Any  # torch's; there need be no torch where types are checked
 Fold = Callable[[Tensor, Tensor, Tensor], Any]  # (a, b, out)
@@ -92,9 +92,9 @@ class Wire:
             self.waited[peer] = self.waited.get(peer, 0.0) + time.perf_counter() - start
         return values
 
-    def _lost(self, peer: int, word: str, error: RuntimeError) -> Vain:
+    def _lost(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
         both = f"rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]}"
-        return Vain(f"{self.what}: {both} in vain: {plain(error)}", peer)
+        return MessageLost(f"{self.what}: {both} in vain: {plain(error)}", peer)
 
 
 def exchange(wire: Wire, out: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:

@@ -11,11 +11,11 @@ from synth.baselines.direct import direct_plans
 from synth.baselines.doubling import doubling_plans
 from synth.baselines.plans import Plan, same_order
 from synth.baselines.ring import RINGED, ring_plans
-from synth.baselines.routes import MOST_SENDS, NoWay, TooManySends
+from synth.baselines.routes import MOST_SENDS
 from synth.baselines.two_level import two_level_plans
 from synth.model.problem import Problem
 from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError
+from topologies.errors import InputError, NoRoute, TooManySends
 
 __all__ = ["BASELINES", "baseline", "baseline_named"]
 
@@ -93,7 +93,7 @@ def _made(problem: Problem, name: str, most: int, size_bytes: float | None = Non
     try:
         plans = _MAKERS[name](problem, most)
         return [algorithm for plan in plans for algorithm in plan.algorithms(size_bytes)]
-    except NoWay:
+    except NoRoute:
         return []
 
 

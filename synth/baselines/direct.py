@@ -8,11 +8,12 @@ import numpy as np
 
 from synth.baselines.fifo import fifo_order
 from synth.baselines.plans import Plan
-from synth.baselines.routes import MOST_SENDS, NoWay, Routes, TooManySends, against
+from synth.baselines.routes import MOST_SENDS, Routes, against
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from synth.phases.transforms import join
+from topologies.errors import NoRoute, TooManySends
 
 
 def direct_plans(problem: Problem, most: int = MOST_SENDS, turns: bool = False) -> list[Plan]:
@@ -140,7 +141,7 @@ def _trees(
         raise TooManySends(f"baseline: {len(owned)} contributions are more than {most}; use fewer ranks")
     hops = routes.hops(rank, root[owned])
     if (hops < 0).any():
-        raise NoWay(f"baseline: {collective.name} has a sum that cannot come together")
+        raise NoRoute(f"baseline: {collective.name} has a sum that cannot come together")
     # a tree's ranks, the furthest first: those at the ends and those on their ways
     cells: list[Ints] = []
     onward = np.zeros(0, dtype=np.int64)

@@ -6,10 +6,11 @@ import numpy as np
 
 from synth.baselines.cycles import Loop, loops, routed_loop
 from synth.baselines.plans import Plan, stepped
-from synth.baselines.routes import MOST_SENDS, TooManySends
+from synth.baselines.routes import MOST_SENDS
 from synth.baselines.spreading import GATHERING, Copies, added, copied, gathered
 from synth.model.collective import MAX_ENTRIES
 from synth.model.problem import Problem
+from topologies.errors import TooManySends
 from topologies.network import Network
 
 RINGED = (*GATHERING, "broadcast", "reduce")

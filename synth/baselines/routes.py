@@ -10,19 +10,11 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Ints
-from topologies.errors import InputError
+from topologies.errors import NoRoute, TooManySends
 from topologies.network import Network
 
 MOST_SENDS = 30_000_000  # that a baseline may hold in memory
 _COMPILED_FROM = 400_000  # links to look at; fewer are done before a compiler is even loaded
-
-
-class TooManySends(InputError):
-    """A baseline that would have more sends than it may."""
-
-
-class NoWay(InputError):
-    """A baseline that needs a way where the network has none."""
 
 
 class Routes:
@@ -67,14 +59,14 @@ class Routes:
             (message, link, hop): one entry a link, message by message, each from hop 0 on.
 
         Raises:
-            NoWay: a message that cannot get to its goal.
+            NoRoute: a message that cannot get to its goal.
             TooManySends: more entries than `most`.
         """
         hops = self.hops(at, goal)
         if (hops < 0).any():
             lost = int(np.argmax(hops < 0))
             a, b = (int(self.network.ranks[rank[lost]]) for rank in (at, goal))
-            raise NoWay(f"baseline: rank {a} cannot reach rank {b}")
+            raise NoRoute(f"baseline: rank {a} cannot reach rank {b}")
         total = int(hops.sum())
         if total > self.most:
             raise TooManySends(

@@ -18,15 +18,12 @@ from synth.bounds.metric import groups, link_lengths, pairs, room_us, used
 from synth.model.collective import Bools, Floats
 from synth.model.problem import Problem
 from synth.model.requirements import counted, needs
+from topologies.errors import BadWitness
 from topologies.network import Network
 
 KINDS = ("path", "cut", "parts", "direct", "lengths", "arrivals", "departures")
 _FOLDED = ("path", "lengths", "arrivals", "departures")  # true of one copy as of all
 _MOST_DIRECT = 6000  # ranks
-
-
-class BadWitness(ValueError):
-    """The witness does not prove what it claims."""
 
 
 @dataclass(frozen=True)

@@ -202,16 +202,15 @@ def lower_(
     from emit.compiler.lower import drafted, priced
     from emit.library.write import protocol_for, target_for
     from synth.storage.schedule_file import load_schedule
-    from synth.timing.simulate import ScheduleError
     from synth.verify.algorithm import Algorithm
-    from synth.verify.replay import Refused
+    from topologies.errors import ScheduleError, ScheduleRefused
 
     stored = load_schedule(file)
     problem, schedule = stored.expanded()
     size = int(stored.schedule.size_bytes)
     try:
         algorithm = Algorithm(problem, schedule, str(stored.header["engine"]), size_bytes=size)
-    except (Refused, ScheduleError) as error:
+    except (ScheduleRefused, ScheduleError) as error:
         raise InputError(f"{file}: the schedule is refused: {error}") from None
     chosen = target_for(problem, target)
     name = Path(file).stem[:63]

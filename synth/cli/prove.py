@@ -125,15 +125,16 @@ def _asked_words(stored: Stored) -> str:
 
 
 def _replay(stored: Stored) -> None:
-    from synth.symmetry.quotient_check import BadFold, check_fold
+    from synth.symmetry.quotient_check import check_fold
     from synth.timing.simulate import time_us
-    from synth.verify.replay import Refused, replay
+    from synth.verify.replay import replay
+    from topologies.errors import QuotientRefused, ScheduleRefused
 
     try:
         if stored.problem.fold is not None:
             check_fold(stored.problem)
         replay(stored.problem, stored.schedule)
-    except (BadFold, Refused) as error:
+    except (QuotientRefused, ScheduleRefused) as error:
         raise Wrong(f"the schedule is refused: {error}") from None
     taken = time_us(stored.problem, stored.schedule)
     if not math.isclose(taken, stored.claimed_us, rel_tol=EQUAL):
@@ -141,7 +142,8 @@ def _replay(stored: Stored) -> None:
 
 
 def _check_stated(stored: Stored, stated: Proof, beside: Path, file: str) -> Witness:
-    from synth.storage.proof import ProofRefused, check_beside, check_proof, digest
+    from synth.storage.proof import check_beside, check_proof, digest
+    from topologies.errors import ProofRefused
 
     try:
         check_beside(stated, digest(file), stored.claimed_us)

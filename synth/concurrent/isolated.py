@@ -291,7 +291,7 @@ def parts_alone(
 ) -> Iterator[tuple[Problem, Schedule]]:
     """Each group's sends (or those of some groups) as a schedule of the group's problem by itself, `groups.alone`.
 
-    Raises verify.Refused where a chunk is at a rank at which its group's may not be.
+    Raises ScheduleRefused where a chunk is at a rank at which its group's may not be.
     """
     parts = split(asked, schedule)
     for group in range(len(parts)) if groups is None else groups:

@@ -22,8 +22,7 @@ from synth.model.collective import MAX_ENTRIES, Bools, Collective, Floats, Ints,
 from synth.model.problem import Problem, check_ranks, make_problem
 from synth.model.process_groups import parse_groups
 from synth.model.schedule import Schedule, untimed
-from synth.verify.replay import Refused
-from topologies.errors import InputError
+from topologies.errors import InputError, ScheduleRefused
 from topologies.subnetwork import links_among, subnetwork
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Topology
@@ -301,7 +300,7 @@ def merged(asked: Together, schedules: Sequence[Schedule]) -> Schedule:
 
 
 def check_inside(asked: Together, schedule: Schedule) -> None:
-    """Raises `verify.Refused` where a chunk goes to a rank at which its group's may not be."""
+    """Raises `verify.ScheduleRefused` where a chunk goes to a rank at which its group's may not be."""
     net = asked.problem.network
     group = asked.group_of_chunk[schedule.chunk]
     src, dst = net.src[schedule.link], net.dst[schedule.link]
@@ -309,7 +308,7 @@ def check_inside(asked: Together, schedule: Schedule) -> None:
     if stray.any():
         row = int(np.argmax(stray))
         at = int(dst[row] if asked.allowed[group[row], src[row]] else src[row])
-        raise Refused(
+        raise ScheduleRefused(
             f"send {row}: chunk {schedule.chunk[row]} of group {asked.members[int(group[row])].label} is at rank"
             f" {asked.problem.ranks[at]}, which is not in that group and may not relay"
         )
@@ -322,7 +321,7 @@ def split(asked: Together, schedule: Schedule) -> list[tuple[Problem, Schedule]]
     only that it waits for the others; `simulate.timed` gives it without.
 
     Raises:
-        verify.Refused: a chunk at a rank at which its group's may not be.
+        verify.ScheduleRefused: a chunk at a rank at which its group's may not be.
     """
     check_inside(asked, schedule)
     net = asked.problem.network

@@ -30,7 +30,7 @@ from synth.bounds.witness import Witness, recompute
 from synth.model.problem import Problem
 from synth.model.problem import question as asked_of
 from synth.storage.columns import json_object, opened, origin_of, replaced
-from topologies.errors import InputError
+from topologies.errors import InputError, ProofRefused
 from topologies.text.fields import Fields, shown
 
 __all__ = [
@@ -45,10 +45,6 @@ _KEYS = ("format", "question", "schedule", "time_us", "bound_us", "gap", "witnes
 _NAMES = "resource_names"
 _MOST_US = 1e18
 _MOST = 1 << 53  # beyond it floats do not tell integers apart
-
-
-class ProofRefused(ValueError):
-    """The proof does not prove what it claims; the message says which number."""
 
 
 @dataclass(frozen=True)

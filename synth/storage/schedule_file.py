@@ -110,7 +110,7 @@ def save_schedule(path: str | Path, algorithm: Algorithm, size_bytes: float) -> 
 
     Raises:
         InputError: a size that is none, a problem that a file cannot hold, or the file cannot be written.
-        Refused: the schedule is not right at that size.
+        ScheduleRefused: the schedule is not right at that size.
     """
     schedule = algorithm.schedule
     if schedule.size_bytes != size_bytes:  # it was replayed at the size that it has

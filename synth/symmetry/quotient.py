@@ -18,8 +18,8 @@ import numpy as np
 from synth.model.collective import MAX_ENTRIES, Collective, Ints, named, parse_name
 from synth.model.problem import Fold, Problem, check_ranks
 from synth.model.schedule import Schedule
-from synth.symmetry.quotient_check import BadFold, check_fold, check_shifts
-from topologies.errors import InputError
+from synth.symmetry.quotient_check import check_fold, check_shifts
+from topologies.errors import InputError, QuotientRefused
 from topologies.network import Network, network
 from topologies.symmetry.translations import (
     Shifts,
@@ -76,19 +76,19 @@ def refold(topology: Topology, name: str, chunks: int, group: Sequence[int], fou
     """The folded problem for shifts that somebody states, checked in full.
 
     Raises:
-        BadFold: the shifts are none of this network, or crowd a resource; no collective that can be folded.
+        QuotientRefused: the shifts are none of this network, or crowd a resource; no collective that can be folded.
         InputError: ranks that do not exist or repeat, no chunks, or more than is held in memory.
     """
     name, members = _question(topology, name, chunks, group)
     check_shifts(found, len(members))
     if name not in FOLDABLE or not found:
-        raise BadFold(f"fold: {name} with {len(found)} shifts is not folded")
+        raise QuotientRefused(f"fold: {name} with {len(found)} shifts is not folded")
     if _entries(len(members), chunks, found) > MAX_ENTRIES:
         raise InputError(f"{name}: {len(members)} ranks × {chunks} chunks is more than is held in memory")
     try:
         problem = _problem(topology, name, chunks, members, network(topology, members), found)
     except ValueError as error:
-        raise BadFold(f"fold: {error}") from None
+        raise QuotientRefused(f"fold: {error}") from None
     check_fold(problem)
     return problem
 
@@ -205,9 +205,9 @@ def _folded_network(net: Network, found: Shifts) -> Network:
 
 
 def _folded(problem: Problem) -> tuple[Fold, int]:
-    """The problem's fold and its chunks a rank (and pair). Raises ValueError where it has none."""
+    """The problem's fold and its chunks a rank (and pair). Raises InputError where it has none."""
     if problem.fold is None or problem.collective.name not in FOLDABLE:
-        raise ValueError(f"{problem.collective.name}: this problem is not folded")
+        raise InputError(f"{problem.collective.name}: this problem is not folded")
     k = problem.collective.nranks
     return problem.fold, problem.collective.chunks // (k if problem.collective.name == "allreduce" else 1)
 

@@ -14,28 +14,25 @@ import numpy as np
 
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.problem import Fold, Problem
+from topologies.errors import QuotientRefused
 from topologies.network import Network, network
 
-__all__ = ["BadFold", "check_fold", "check_shifts"]
+__all__ = ["check_fold", "check_shifts"]
 
 _ROUND_OFF = 1e-9
-
-
-class BadFold(ValueError):
-    """The problem does not stand for its translates; the message says what is wrong."""
 
 
 def check_fold(problem: Problem) -> None:
     """Check a folded problem against the network that its topology has now.
 
     Raises:
-        BadFold: it is not folded, its network or shifts are not those of its topology, a shift is no symmetry,
+        QuotientRefused: it is not folded, its network or shifts are not those of its topology, a shift is no symmetry,
             a resource of the whole is not rightly folded, or the collective is not moved by the shifts.
     """
     if problem.fold is None:
-        raise BadFold("fold: this problem is not folded")
+        raise QuotientRefused("fold: this problem is not folded")
     if problem.relays:
-        raise BadFold("fold: a folded problem has no relays")
+        raise QuotientRefused("fold: a folded problem has no relays")
     net = problem.fold.whole
     _check_networks(problem, net)
     check_shifts(problem.fold.shifts, net.nranks)
@@ -51,21 +48,23 @@ def _check_networks(problem: Problem, net: Network) -> None:
     wanted = (*columns, "uses_ptr", "uses_idx", "capacity_gbs")
     for name in wanted:
         if not np.array_equal(getattr(real, name), getattr(net, name)):
-            raise BadFold(f"fold: its network is not that of {problem.topology.name} ({name} differs)")
+            raise QuotientRefused(
+                f"fold: its network is not that of {problem.topology.name} ({name} differs)"
+            )
     for name in columns:
         if not np.array_equal(getattr(problem.network, name), getattr(net, name)):
-            raise BadFold(f"fold: the folded network has other links than the whole ({name} differs)")
+            raise QuotientRefused(f"fold: the folded network has other links than the whole ({name} differs)")
 
 
 def check_shifts(shifts: Sequence[tuple[int, int]], nranks: int) -> None:
-    """Raises BadFold where these are not (stride, extent) of digits of so many ranks, strides ascending.
+    """Raises QuotientRefused where these are not (stride, extent) of digits of so many ranks, strides ascending.
 
     Where they are, no product of them but the identity leaves a rank in its place, nor then a link.
     """
     below = 1
     for stride, extent in shifts:
         if extent < 2 or stride < 1 or stride % below or nranks % (stride * extent):
-            raise BadFold(
+            raise QuotientRefused(
                 f"fold: stride {stride} with extent {extent} is no digit of {nranks} ranks after {below}"
             )
         below = stride * extent
@@ -87,14 +86,14 @@ def _link_images(net: Network, shifts: Sequence[tuple[int, int]]) -> list[Ints]:
             wrong |= figure[a] != figure[b]
         if wrong.any():
             link = int(b[np.argmax(wrong)])
-            raise BadFold(
+            raise QuotientRefused(
                 f"fold: the shift of extent {extent} at stride {stride} is no symmetry of the network;"
                 f" link {net.src[link]}→{net.dst[link]} (in the group's numbers) breaks it"
             )
         image = np.empty(net.nlinks, dtype=np.int64)
         image[a] = b
         if before != dict(Counter(_users(net, image))):
-            raise BadFold(
+            raise QuotientRefused(
                 f"fold: the shift of extent {extent} at stride {stride} does not keep the resources that links share"
             )
         images.append(image)
@@ -142,7 +141,7 @@ def _check_resources(folded: Network, net: Network, link_class: Ints) -> None:
     bad = (count != most[owner]) | (count * rate[members] > net.capacity_gbs[owner] * (1 + _ROUND_OFF))
     if bad.any():
         name = net.resource_names[int(owner[np.argmax(bad)])]
-        raise BadFold(f"fold: the translates of one send crowd {name}")
+        raise QuotientRefused(f"fold: the translates of one send crowd {name}")
     needed = set(_pieces(members, owner, net.capacity_gbs / most))
 
     user = np.repeat(np.arange(folded.nlinks), np.diff(folded.uses_ptr))
@@ -151,23 +150,25 @@ def _check_resources(folded: Network, net: Network, link_class: Ints) -> None:
     partly = count != (folded.nlinks // nclasses)
     if partly.any():
         name = folded.resource_names[int(owner[np.argmax(partly)])]
-        raise BadFold(f"fold: {name} is used by some links and not by all their translates")
+        raise QuotientRefused(f"fold: {name} is used by some links and not by all their translates")
     given = list(_pieces(members, owner, folded.capacity_gbs))
     if needed - set(given):
         capacity = min(figure for _, figure in needed - set(given))
-        raise BadFold(
+        raise QuotientRefused(
             f"fold: a resource of the whole that leaves {capacity:.6g} GB/s is not in the folded network"
         )
     for name, key in zip(folded.resource_names, given, strict=True):
         if key not in needed:
-            raise BadFold(f"fold: {name} ({key[1]:.6g} GB/s) stands for no resource of the whole")
+            raise QuotientRefused(f"fold: {name} ({key[1]:.6g} GB/s) stands for no resource of the whole")
 
 
 def _check_collective(collective: Collective, fold: Fold) -> None:
     """The chunks are those of the representatives in the collective of this name, placed as in the whole."""
     name, k = collective.name, collective.nranks
     if name not in ("allgather", "alltoall", "reducescatter", "allreduce") or k != fold.whole.nranks:
-        raise BadFold(f"fold: {name} over {k} ranks is not moved by the shifts of {fold.whole.nranks} ranks")
+        raise QuotientRefused(
+            f"fold: {name} over {k} ranks is not moved by the shifts of {fold.whole.nranks} ranks"
+        )
     lowest = np.ones(k, dtype=bool)
     for stride, extent in fold.shifts:
         lowest.reshape(-1, extent, stride)[:, 1:] = False
@@ -175,23 +176,23 @@ def _check_collective(collective: Collective, fold: Fold) -> None:
     wide = k if name == "alltoall" else 1
     parts, over = divmod(collective.nchunks, len(owners) * wide)
     if over or parts < 1 or collective.chunks != (parts * k if name == "allreduce" else parts):
-        raise BadFold(
+        raise QuotientRefused(
             f"fold: {collective.nchunks} chunks are not those of {len(owners)} representative ranks"
         )
     adds = name in ("reducescatter", "allreduce")
     if (collective.reduces != adds).any():
-        raise BadFold(f"fold: {name} {'adds' if adds else 'copies'} every chunk")
+        raise QuotientRefused(f"fold: {name} {'adds' if adds else 'copies'} every chunk")
     if (np.abs(collective.fraction * k * parts - 1) > _ROUND_OFF).any():
-        raise BadFold(f"fold: a chunk of {name} is not 1/{k * parts} of the message")
+        raise QuotientRefused(f"fold: a chunk of {name} is not 1/{k * parts} of the message")
     for word, rows, index in (
         ("precondition", collective.pre, collective.in_index),
         ("postcondition", collective.post, collective.out_index),
     ):
         rank, chunk = rows[:, 0], rows[:, 1]
         if (rows < 0).any() or (rank >= k).any() or (chunk >= collective.nchunks).any():
-            raise BadFold(f"fold: the {word} names ranks or chunks that do not exist")
+            raise QuotientRefused(f"fold: the {word} names ranks or chunks that do not exist")
         if (np.diff(rank * collective.nchunks + chunk) <= 0).any() or len(index) != len(rows):
-            raise BadFold(f"fold: the {word} is not in order")
+            raise QuotientRefused(f"fold: the {word} is not in order")
         part, block = chunk % parts, chunk // parts
         owner, goal = owners[block // wide], block % wide
         one = word == {"allgather": "precondition", "reducescatter": "postcondition"}.get(name)
@@ -204,4 +205,4 @@ def _check_collective(collective: Collective, fold: Fold) -> None:
             )
         full = len(rows) == collective.nchunks * (1 if one else k)
         if not full or (rank != at).any() or (index != place).any():
-            raise BadFold(f"fold: the {word} is not that of {name} for the representatives' chunks")
+            raise QuotientRefused(f"fold: the {word} is not that of {name} for the representatives' chunks")

@@ -16,6 +16,7 @@ import numpy as np
 from synth.model.collective import Floats
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.errors import ScheduleError
 from topologies.network import Network
 
 if TYPE_CHECKING:
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 
 US_PER_BYTE_AT_1_GBS = 1e-3
 COMPILED_FROM = 20_000  # sends; from here on the loop below costs more than to load its compiled twin
-
-
-class ScheduleError(ValueError):
-    """A schedule that breaks the model; the message names the send, the rank and the chunk."""
 
 
 def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:

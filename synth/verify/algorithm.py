@@ -17,7 +17,7 @@ _LARGE = 1_000_000  # sends: from here on each replay takes a second
 
 @dataclass(frozen=True, eq=False)
 class Algorithm:
-    """A schedule that was replayed and found right. Making a wrong one raises `verify.Refused`.
+    """A schedule that was replayed and found right. Making a wrong one raises `ScheduleRefused`.
 
     Attributes:
         problem: with the number of chunks that the schedule has.

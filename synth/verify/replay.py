@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.errors import ScheduleRefused
 
 SLACK = 1e-9  # of the whole time: what floating point may lose in sums of times
 COMPILED_FROM = 20_000  # sends; from here on, or
@@ -22,15 +23,11 @@ _CELLS_AT_ONCE = 20_000_000
 _NAMED = 32  # ranks in a message
 
 
-class Refused(ValueError):
-    """The schedule is not right; the message says which send, rank and chunk, what it holds and should hold."""
-
-
 def replay(problem: Problem, schedule: Schedule) -> None:
     """Check a schedule against its problem at the size it is timed for.
 
     Raises:
-        Refused: a send outside the problem, earlier than what it carries, a link or resource over capacity, or
+        ScheduleRefused: a send outside the problem, earlier than what it carries, a link or resource over capacity, or
             an output that does not hold each contribution exactly once.
     """
     _check_lengths(schedule)
@@ -89,13 +86,15 @@ def _replay_compiled(problem: Problem, schedule: Schedule) -> None:
         raise say[code](problem, schedule, one)
 
 
-def _at_once(problem: Problem, schedule: Schedule, one: int, two: int) -> Refused:
-    return Refused(f"sends {one} and {two} are on link {problem.link_name(int(schedule.link[one]))} at once")
+def _at_once(problem: Problem, schedule: Schedule, one: int, two: int) -> ScheduleRefused:
+    return ScheduleRefused(
+        f"sends {one} and {two} are on link {problem.link_name(int(schedule.link[one]))} at once"
+    )
 
 
-def _over(problem: Problem, resource: int, gbs: float, when_us: float) -> Refused:
+def _over(problem: Problem, resource: int, gbs: float, when_us: float) -> ScheduleRefused:
     net = problem.network
-    return Refused(
+    return ScheduleRefused(
         f"{net.resource_names[resource]} carries {gbs:.6g} GB/s at {when_us:.9g} µs;"
         f" it can carry {net.capacity_gbs[resource]:.6g}"
     )
@@ -109,47 +108,49 @@ def _to(problem: Problem, schedule: Schedule, row: int) -> int:
     return problem.ranks[int(problem.network.dst[schedule.link[row]])]
 
 
-def _absent(problem: Problem, schedule: Schedule, row: int) -> Refused:
-    return Refused(
+def _absent(problem: Problem, schedule: Schedule, row: int) -> ScheduleRefused:
+    return ScheduleRefused(
         f"send {row}: chunk {schedule.chunk[row]} is not at rank {_from(problem, schedule, row)}"
         f" before step {schedule.step[row]}"
     )
 
 
-def _early(problem: Problem, schedule: Schedule, row: int, ready_us: float) -> Refused:
-    return Refused(
+def _early(problem: Problem, schedule: Schedule, row: int, ready_us: float) -> ScheduleRefused:
+    return ScheduleRefused(
         f"send {row}: chunk {schedule.chunk[row]} leaves rank {_from(problem, schedule, row)} at"
         f" {schedule.start_us[row]:.9g} µs but is complete there only at {ready_us:.9g} µs"
     )
 
 
-def _clash(problem: Problem, schedule: Schedule, row: int) -> Refused:
-    return Refused(
+def _clash(problem: Problem, schedule: Schedule, row: int) -> ScheduleRefused:
+    return ScheduleRefused(
         f"send {row}: chunk {schedule.chunk[row]} is replaced at rank {_to(problem, schedule, row)}"
         f" in step {schedule.step[row]}, in which another send changes it too"
     )
 
 
-def _before(problem: Problem, schedule: Schedule, row: int) -> Refused:
-    return Refused(
+def _before(problem: Problem, schedule: Schedule, row: int) -> ScheduleRefused:
+    return ScheduleRefused(
         f"send {row}: chunk {schedule.chunk[row]} is replaced at rank {_to(problem, schedule, row)}"
         " before an earlier step's arrival"
     )
 
 
-def _overtaken(problem: Problem, schedule: Schedule, row: int) -> Refused:
-    return Refused(
+def _overtaken(problem: Problem, schedule: Schedule, row: int) -> ScheduleRefused:
+    return ScheduleRefused(
         f"send {row}: is added to chunk {schedule.chunk[row]} at rank {_to(problem, schedule, row)} before the"
         " copy of an earlier step that it follows has come"
     )
 
 
-def _wrong_output(problem: Problem, chunk: int, position: int, counts: NDArray[np.integer]) -> Refused:
+def _wrong_output(
+    problem: Problem, chunk: int, position: int, counts: NDArray[np.integer]
+) -> ScheduleRefused:
     """`counts`: how often each position's contribution is there, shape (k,)."""
     collective = problem.collective
     at = f"rank {problem.group[position]}, chunk {chunk}"
     if not collective.reduces[chunk]:
-        return Refused(f"{at}: never arrives")
+        return ScheduleRefused(f"{at}: never arrives")
     ptr, holders = collective.holders
     parts = holders[ptr[chunk] : ptr[chunk + 1]]
     if len(parts) > _NAMED:
@@ -157,13 +158,13 @@ def _wrong_output(problem: Problem, chunk: int, position: int, counts: NDArray[n
         off[parts] -= 1
         wrong = np.flatnonzero(off).tolist()
         named = [f"{problem.group[i]}×{counts[i]}" for i in wrong[:_NAMED]] + ["…"] * (len(wrong) > _NAMED)
-        return Refused(
+        return ScheduleRefused(
             f"{at}: holds the contributions of ranks {', '.join(named)};"
             f" should hold those of {len(parts)} ranks, each once"
         )
     has = [f"{problem.group[i]}×{n}" if n > 1 else f"{problem.group[i]}" for i, n in enumerate(counts) if n]
     needs = [str(problem.group[i]) for i in parts]
-    return Refused(
+    return ScheduleRefused(
         f"{at}: holds the contributions of ranks {', '.join(has) or 'none'};"
         f" should hold {', '.join(needs)}, each once"
     )
@@ -182,9 +183,9 @@ def _check_lengths(schedule: Schedule) -> None:
         )
     }
     if len(lengths) != 1:
-        raise Refused(f"columns have different lengths {sorted(lengths)}")
+        raise ScheduleRefused(f"columns have different lengths {sorted(lengths)}")
     if not (np.isfinite(schedule.size_bytes) and schedule.size_bytes >= 0):
-        raise Refused(f"the message size {schedule.size_bytes} is not a number of bytes")
+        raise ScheduleRefused(f"the message size {schedule.size_bytes} is not a number of bytes")
 
 
 def _check_columns(problem: Problem, schedule: Schedule) -> None:
@@ -198,16 +199,18 @@ def _check_columns(problem: Problem, schedule: Schedule) -> None:
     ):
         bad = np.flatnonzero((column < 0) | (column >= end))
         if len(bad):
-            raise Refused(f"send {bad[0]}: {name} {column[bad[0]]} does not exist (0..{end - 1})")
+            raise ScheduleRefused(f"send {bad[0]}: {name} {column[bad[0]]} does not exist (0..{end - 1})")
     bad = np.flatnonzero(schedule.reduces & ~collective.reduces[schedule.chunk])
     if len(bad):
-        raise Refused(f"send {bad[0]}: reduces chunk {schedule.chunk[bad[0]]}, which is a plain value")
+        raise ScheduleRefused(
+            f"send {bad[0]}: reduces chunk {schedule.chunk[bad[0]]}, which is a plain value"
+        )
     lasts = collective.fraction[schedule.chunk] * schedule.size_bytes / net.bandwidth_gbs[schedule.link] / 1e3
     wrong = ~np.isfinite(schedule.start_us) | ~np.isfinite(schedule.end_us) | (schedule.start_us < 0)
     wrong |= np.abs(schedule.end_us - schedule.start_us - lasts) > SLACK * np.maximum(1, schedule.end_us)
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise Refused(
+        raise ScheduleRefused(
             f"send {row}: holds its link from {schedule.start_us[row]:.9g} to {schedule.end_us[row]:.9g} µs;"
             f" at its bandwidth it takes {lasts[row]:.9g} µs"
         )

@@ -8,6 +8,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.free_subgroup import free_subgroup
 from topologies.symmetry.refinement import Colours, Structure, mark
@@ -60,16 +61,16 @@ def automorphisms(
     that a search found for further images of each set's first rank; then one for each image of these ranks;
     then what all of them generate. At most `limit` in all.
     budget_s: rough seconds, counted as work, so that the same input gives the same list on every machine.
-    Raises ValueError for a rank outside the network or limit < 1.
+    Raises InputError for a rank outside the network or limit < 1.
     """
     n = net.nranks
     if limit < 1:
-        raise ValueError(f"limit {limit} must be at least 1")
+        raise InputError(f"limit {limit} must be at least 1")
     classes = np.zeros(n, dtype=np.int64)
     for i, members in enumerate(fixed):
         at = np.asarray(members, dtype=np.int64)
         if at.size and (at.min() < 0 or at.max() >= n):
-            raise ValueError(f"fixed set {i} holds a rank outside 0..{n - 1}")
+            raise InputError(f"fixed set {i} holds a rank outside 0..{n - 1}")
         inside = np.zeros(n, dtype=np.int64)
         inside[at] = 1
         classes = np.unique(classes * 2 + inside, return_inverse=True)[1].reshape(-1)
@@ -87,17 +88,17 @@ def automorphisms(
 def link_image(net: Network, p: Ints) -> Ints:
     """The permutation of links that p induces: int64 (nlinks,), link l goes to link image[l].
 
-    Raises ValueError where p is no permutation of the ranks or no automorphism of the network. (Between
+    Raises InputError where p is no permutation of the ranks or no automorphism of the network. (Between
     several equal links of one pair the search for a consistent choice is cut short after some hundred tries;
     a p that needs more counts as none.)
     """
     p = np.asarray(p)
     n = net.nranks
     if p.shape != (n,) or p.dtype.kind not in "iu" or (np.sort(p) != np.arange(n)).any():
-        raise ValueError(f"not a permutation of the {n} ranks")
+        raise InputError(f"not a permutation of the {n} ranks")
     image = _image(Structure(net), p.astype(np.int64))
     if image is None:
-        raise ValueError("not an automorphism of the network: links, figures or shared capacities differ")
+        raise InputError("not an automorphism of the network: links, figures or shared capacities differ")
     return image
 
 

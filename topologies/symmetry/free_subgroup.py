@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.errors import InputError
+
 __all__ = ["free_subgroup"]
 
 Ints = NDArray[np.int64]
@@ -22,10 +24,10 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     perms: int64 (n,) each, as `automorphisms` gives them.  members: the ranks that must move.
     The group is closed under composition, its identity first, the rest in the order in which it was
     generated; its order divides len(members). Greedy from several starts, so not proved largest unless it is
-    transitive on an orbit. Raises ValueError for no perms.
+    transitive on an orbit. Raises InputError for no perms.
     """
     if not perms:
-        raise ValueError("no permutations; give at least the identity")
+        raise InputError("no permutations; give at least the identity")
     n = len(perms[0])
     identity = np.arange(n, dtype=np.int64)
     where = np.asarray(members, dtype=np.int64)

@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.errors import InputError
 from topologies.network import Network
 
 __all__ = [
@@ -95,25 +96,25 @@ def representatives(shifts: Shifts, nranks: int) -> Ints:
 
 
 def link_image(net: Network, shifts: Shifts, links: Ints, by: Sequence[int]) -> Ints:
-    """Where shifts of the network bring `links` (as in `image`). Raises ValueError where that is no link."""
+    """Where shifts of the network bring `links` (as in `image`). Raises InputError where that is no link."""
     ways = _ways(net)
     moved = ways.at(
         image(shifts, net.src[links], by), image(shifts, net.dst[links], by), np.asarray(ways.place[links])
     )
     if (moved < 0).any():
-        raise ValueError(f"the shifts {shifts} do not keep the network's links")
+        raise InputError(f"the shifts {shifts} do not keep the network's links")
     return moved
 
 
 def orbits(net: Network, shifts: Shifts) -> Orbits:
     """The classes of links and resources under shifts of the network.
 
-    Raises ValueError where these shifts bring a link where there is none, or let copies of one send crowd a
+    Raises InputError where these shifts bring a link where there is none, or let copies of one send crowd a
     resource: a class of links uses it oftener than another, or together with more than its capacity.
     """
     found = _orbits(_ways(net), shifts)
     if found is None:
-        raise ValueError(f"the shifts {shifts} do not keep the network, or crowd one of its resources")
+        raise InputError(f"the shifts {shifts} do not keep the network, or crowd one of its resources")
     return found
 
 

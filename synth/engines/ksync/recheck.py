@@ -11,10 +11,10 @@ from itertools import combinations
 
 import numpy as np
 
-from synth.bounds.witness import BadWitness
 from synth.engines.ksync.pareto import Shape, StepBound
 from synth.model.collective import Floats
 from synth.model.problem import Problem
+from topologies.errors import BadWitness
 
 MOST_GOALS = 8  # of the dynamic program over subsets
 

@@ -22,11 +22,11 @@ from runtime.bench import measured
 from runtime.buffers import Layout
 from runtime.dtypes import OPS, TYPES, Array, narrowed, widened
 from runtime.gpu.encoding import ADDRESSES, SOURCE, Sizes
-from runtime.gpu.shim import SanitizerReport, ShimExecutor, built, compiler
+from runtime.gpu.shim import ShimExecutor, built, compiler
 from runtime.host.executor import HostExecutor
 from tests.runtime.host import test_host
 from tests.runtime.host.test_host import PROGRAMS
-from topologies.errors import InputError
+from topologies.errors import InputError, SanitizerReport
 
 KINDS_AND_OPS = list(itertools.product(TYPES, OPS))
 

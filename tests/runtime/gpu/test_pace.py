@@ -20,12 +20,12 @@ from runtime.buffers import Layout
 from runtime.gpu.encoding import SOURCE
 from runtime.gpu.executor import GpuExecutor
 from runtime.gpu.pace import HOLD, PACE, SHEET, TIMES, Pace
-from runtime.gpu.shim import SanitizerReport, ShimExecutor, built, compiler
+from runtime.gpu.shim import ShimExecutor, built, compiler
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
 from tests.runtime.gpu.standing_in import stand_in
 from tests.runtime.host.test_host import PROGRAMS
-from topologies.errors import InputError
+from topologies.errors import InputError, SanitizerReport
 from topologies.load import load
 from topologies.text.reader import read_text
 from topologies.topology import Topology

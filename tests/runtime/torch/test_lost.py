@@ -14,7 +14,8 @@ if find_spec("torch") is None:
 import torch.distributed as dist
 
 from runtime.torch import lost as torch_lost
-from runtime.torch.lost import Lookout, Vain, plain
+from runtime.torch.lost import Lookout, plain
+from topologies.errors import MessageLost
 
 RANKS = (7, 3, 5, 9)  # of the group, as the job numbers them
 
@@ -74,7 +75,12 @@ LATE = RuntimeError("Timed out waiting 5000ms")
         pytest.param(CLOSED, {1, 2}, {3: word()}, None, "3, 5", id="two at once"),
         pytest.param(LATE, {1, 2, 3}, {1: word(), 3: word()}, None, "5", id="hangs"),
         pytest.param(
-            Vain("Timed out", 1), {1, 2, 3}, {1: word(missed=[2]), 3: word()}, None, "5", id="hangs, ring"
+            MessageLost("Timed out", 1),
+            {1, 2, 3},
+            {1: word(missed=[2]), 3: word()},
+            None,
+            "5",
+            id="hangs, ring",
         ),
         pytest.param(CLOSED, {3}, {3: word(number=None, gone=[2])}, [3], "5", id="a chain of messages"),
     ],

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from synth.baselines import BASELINES, baseline, baseline_named, fifo, routes
 from synth.baselines.cycles import Loop, loops, routed_loop
 from synth.baselines.direct import direct_schedule, flows
-from synth.baselines.routes import NoWay, Routes, TooManySends, against
+from synth.baselines.routes import Routes, against
 from synth.baselines.spreading import Copies, first_copies
 from synth.model.problem import Problem, hops, make_problem
 from synth.model.schedule import Schedule
 from synth.symmetry.quotient import fold
 from synth.timing.simulate import time_us, timed
 from synth.verify.algorithm import Algorithm
-from synth.verify.replay import Refused, replay
+from synth.verify.replay import replay
 from tests.random_problems import random_problem
-from topologies.errors import InputError
+from topologies.errors import InputError, NoRoute, ScheduleRefused, TooManySends
 from topologies.load import load
 from topologies.network import Network, network
 
@@ -235,7 +235,7 @@ def test_a_way_that_there_is_not() -> None:
     one_way = replace(net, src=np.where(net.dst == 0, 0, net.src), dst=np.where(net.dst == 0, 1, net.dst))
     tables = Routes(one_way, np.arange(2))
     assert tables.hops(np.array([0, 1]), np.array([1, 0])).tolist() == [1, -1]
-    with pytest.raises(NoWay, match="rank 1 cannot reach rank 0"):
+    with pytest.raises(NoRoute, match="rank 1 cannot reach rank 0"):
         tables.expand(np.array([0, 1]), np.array([1, 0]))
 
 
@@ -399,5 +399,5 @@ def test_a_baseline_that_is_wrong_does_not_exist() -> None:
     """An Algorithm is a replay: a ring with a send left out is refused."""
     ring = by_step("ring:5", "allreduce", "ring")
     for row in (0, len(ring.schedule) // 2, len(ring.schedule) - 1):
-        with pytest.raises(Refused):
+        with pytest.raises(ScheduleRefused):
             Algorithm(ring.problem, ring.schedule.take(np.arange(len(ring.schedule)) != row), "ring")

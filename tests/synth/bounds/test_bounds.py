@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from synth.baselines import baseline
 from synth.bounds.prove import prove
-from synth.bounds.witness import BadWitness, Witness, check, recompute
+from synth.bounds.witness import Witness, check, recompute
 from synth.model.collective import named
 from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem
@@ -24,7 +24,7 @@ from synth.phases import transforms as passes
 from synth.timing.simulate import predict_us, time_us, timed
 from synth.verify.replay import replay
 from tests.random_problems import answered, random_problem, random_topology
-from topologies.errors import InputError
+from topologies.errors import BadWitness, InputError
 from topologies.load import load
 
 SEEDS = st.integers(0, 2**32)

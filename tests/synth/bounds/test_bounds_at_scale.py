@@ -22,12 +22,13 @@ from synth.bounds.mirror_ascent import Dual, ascend
 from synth.bounds.prove import prove
 from synth.bounds.resource_cover import cover
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
-from synth.bounds.witness import KINDS, BadWitness, Witness, check, recompute
+from synth.bounds.witness import KINDS, Witness, check, recompute
 from synth.model.problem import Problem, least_latency, make_problem
 from synth.model.requirements import needs
 from synth.symmetry.quotient import FOLDABLE, fold
 from synth.timing.simulate import predict_us
 from tests.random_problems import answered, random_problem, random_topology
+from topologies.errors import BadWitness
 from topologies.load import load
 from topologies.network import Network
 

@@ -21,9 +21,9 @@ from synth.storage.columns import write_columns
 from synth.storage.proof import digest, proof_path, save_proof
 from synth.storage.schedule_file import load_schedule, save_schedule
 from synth.symmetry.quotient import fold
-from synth.symmetry.quotient_check import BadFold
 from synth.verify.algorithm import Algorithm
 from tests.synth.cli.calling import Answer, Call
+from topologies.errors import QuotientRefused
 from topologies.load import load
 from topologies.topology import to_toml
 
@@ -258,7 +258,7 @@ def test_the_fold_is_checked(synth: Call, here: Path, monkeypatch: pytest.Monkey
     path = made(here, problem)
 
     def refuse(_: Problem) -> None:
-        raise BadFold("fold: is crooked")
+        raise QuotientRefused("fold: is crooked")
 
     monkeypatch.setattr("synth.symmetry.quotient_check.check_fold", refuse)
     assert "fold: is crooked" in wrong(synth("prove", path), "schedule")

@@ -25,9 +25,9 @@ from synth.solvers.workers import Workers
 from synth.symmetry.isomorphic import Alike
 from synth.timing.simulate import predict_us, time_us, timed
 from synth.verify.algorithm import Algorithm
-from synth.verify.replay import Refused, replay
+from synth.verify.replay import replay
 from tests.random_problems import random_topology
-from topologies.errors import InputError
+from topologies.errors import InputError, ScheduleRefused
 from topologies.load import load
 
 NAMES = ("alltoall", "allgather", "broadcast", "reducescatter", "allreduce", "gather")
@@ -211,7 +211,7 @@ def test_like_groups_are_answered_once_and_moved() -> None:
     # moved by the wrong shift it is not another group's schedule
     finer = problems[0][1].with_chunks(2)
     wrong = alike.moved(known.problem, known.schedule, finer, ways[2] or ())
-    with pytest.raises((Refused, IndexError, ValueError)):
+    with pytest.raises((ScheduleRefused, IndexError, ValueError)):
         replay(finer, timed(finer, wrong, 1e6))
     # another order of the ranks, another size or other relays are another question
     swapped = make_problem(
@@ -382,7 +382,7 @@ def test_a_stray_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     monkeypatch.setattr("synth.concurrent.planner.merged", strays)
-    with pytest.raises(Refused, match="group 0-1"):
+    with pytest.raises(ScheduleRefused, match="group 0-1"):
         plan("ring:4", members, engine="flow", budget=0.2)
 
 

@@ -27,9 +27,9 @@ from synth.model.collective import ROOTED, Collective, allgather, alltoall, name
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import time_us, timed
-from synth.verify.replay import Refused, replay
+from synth.verify.replay import replay
 from tests.random_problems import answered, random_collective, random_topology
-from topologies.errors import InputError
+from topologies.errors import InputError, ScheduleRefused
 from topologies.load import load
 from topologies.network import network
 from topologies.subnetwork import subnetwork
@@ -237,13 +237,15 @@ def test_a_chunk_that_strays_is_refused() -> None:
     row = int(np.flatnonzero(net.src[schedule.link] == net.src[out])[0])
     link = schedule.link.copy()
     link[row] = out
-    with pytest.raises(Refused, match=rf"send {row}: .* group 0-3 is at rank {net.dst[out]}, which is not"):
+    with pytest.raises(
+        ScheduleRefused, match=rf"send {row}: .* group 0-3 is at rank {net.dst[out]}, which is not"
+    ):
         split(union, replace(schedule, link=link))
     # another group's chunk on a link of this group
     chunk = schedule.chunk.copy()
     mine = int(np.flatnonzero(union.group_of_chunk[chunk] == 0)[0])
     chunk[mine] = union.first_chunk[1]
-    with pytest.raises(Refused, match="group 4-7"):
+    with pytest.raises(ScheduleRefused, match="group 4-7"):
         split(union, replace(schedule, chunk=chunk))
     freely = replace(union, allowed=np.ones_like(union.allowed))
     check_inside(freely, replace(schedule, link=link))
@@ -256,7 +258,7 @@ def test_a_missing_send_shows_in_its_own_part_only() -> None:
     fewer = timed(union.problem, schedule.take(np.arange(len(schedule)) != last), 4096)
     good, bad = split(union, fewer)
     replay(*good)
-    with pytest.raises(Refused, match="never arrives"):
+    with pytest.raises(ScheduleRefused, match="never arrives"):
         replay(*bad)
 
 

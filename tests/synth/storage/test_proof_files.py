@@ -17,21 +17,12 @@ from synth.bounds.prove import prove
 from synth.bounds.witness import Witness, recompute
 from synth.model.problem import Problem, make_problem
 from synth.storage import proof as proofs
-from synth.storage.proof import (
-    Proof,
-    ProofRefused,
-    check_beside,
-    check_proof,
-    digest,
-    load_proof,
-    proof_path,
-    save_proof,
-)
+from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path, save_proof
 from synth.storage.schedule_file import Stored, load_schedule
 from synth.symmetry.quotient import fold
 from tests.synth.storage.json_places import at, changed, numbers
 from tests.synth.storage.stored_files import written
-from topologies.errors import InputError
+from topologies.errors import InputError, ProofRefused
 from topologies.load import load
 
 SIZE = float(1 << 20)

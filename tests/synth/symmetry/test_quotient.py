@@ -24,11 +24,11 @@ from synth.symmetry.quotient import (
     translates,
     whole,
 )
-from synth.symmetry.quotient_check import BadFold, check_fold
+from synth.symmetry.quotient_check import check_fold
 from synth.timing.simulate import time_us, timed
-from synth.verify.replay import Refused, replay
+from synth.verify.replay import replay
 from tests.random_problems import answered
-from topologies.errors import InputError
+from topologies.errors import InputError, QuotientRefused, ScheduleRefused
 from topologies.load import load
 from topologies.network import Network, network
 from topologies.topology import Limit, Topology
@@ -119,7 +119,7 @@ def shaken(schedule: Schedule, rng: random.Random) -> Schedule:
 def is_refused(problem: Problem, schedule: Schedule) -> bool:
     try:
         replay(problem, schedule)
-    except Refused:
+    except ScheduleRefused:
         return True
     return False
 
@@ -205,9 +205,9 @@ def test_copies_that_would_meet_are_refused_in_the_fold() -> None:
     chunk, link, step, start = (np.array(column) for column in zip(*rows, strict=True))
     lasts = problem.collective.fraction[chunk] * 6e5 / 50.0 / 1e3
     clash = Schedule(chunk, link, step, np.zeros(3, dtype=bool), start, start + lasts, 6e5)
-    with pytest.raises(Refused, match="and its translates carries 100 GB/s"):
+    with pytest.raises(ScheduleRefused, match="and its translates carries 100 GB/s"):
         replay(problem, clash)
-    with pytest.raises(Refused, match="at once"):
+    with pytest.raises(ScheduleRefused, match="at once"):
         replay(*expand(problem, clash))
 
 
@@ -242,7 +242,7 @@ def test_what_cannot_be_folded() -> None:
     for function in (whole, lambda p: chunk_image(p, np.zeros(1, dtype=np.int64), ())):
         with pytest.raises(ValueError, match="not folded"):
             function(make_problem(load("ring:4"), "allgather"))
-    with pytest.raises(BadFold, match="not folded"):
+    with pytest.raises(QuotientRefused, match="not folded"):
         check_fold(make_problem(load("ring:4"), "allgather"))
 
 
@@ -277,14 +277,14 @@ def test_a_stale_fold_is_refused(seed: int) -> None:
     change = rng.choice((slower, without))
     now = change(topology, rng.randrange(topology.nlinks)) if not topology.limits else slower(topology, 0)
     real = network(now, problem.group)
-    with pytest.raises(BadFold, match="its network is not that of"):
+    with pytest.raises(QuotientRefused, match="its network is not that of"):
         check_fold(replace(problem, topology=now))
     # also where somebody wrote the network of today beside the shifts of yesterday
     assume(real.nlinks == problem.fold.whole.nlinks)
     stale = replace(problem.network, bandwidth_gbs=real.bandwidth_gbs)
-    with pytest.raises(BadFold, match=r"no symmetry|does not keep"):
+    with pytest.raises(QuotientRefused, match=r"no symmetry|does not keep"):
         check_fold(replace(problem, topology=now, network=stale, fold=Fold(problem.fold.shifts, real)))
-    with pytest.raises(BadFold):
+    with pytest.raises(QuotientRefused):
         refold(now, problem.collective.name, 1, problem.group, problem.fold.shifts)
     fewer = fold(now, problem.collective.name)
     assert fewer is None or (fewer.fold is not None and fewer.fold.order < problem.fold.order)
@@ -293,9 +293,9 @@ def test_a_stale_fold_is_refused(seed: int) -> None:
 def test_other_links_in_the_folded_network_are_refused() -> None:
     problem = folded("torus:3x4", "allgather")
     alpha = problem.network.alpha_us + 0.1
-    with pytest.raises(BadFold, match="other links"):
+    with pytest.raises(QuotientRefused, match="other links"):
         check_fold(replace(problem, network=replace(problem.network, alpha_us=alpha)))
-    with pytest.raises(BadFold, match="no relays"):
+    with pytest.raises(QuotientRefused, match="no relays"):
         check_fold(replace(problem, relays=(3,)))
 
 
@@ -309,7 +309,7 @@ def test_a_limit_that_the_shift_does_not_keep_is_refused() -> None:
     ]
     t = replace(t, limits=tuple(cables))
     assert fold(t, "allgather") is None
-    with pytest.raises(BadFold, match="does not keep the resources"):
+    with pytest.raises(QuotientRefused, match="does not keep the resources"):
         refold(t, "allgather", 1, range(6), ((3, 2),))
 
 
@@ -352,7 +352,7 @@ def test_resources_folded_wrongly_are_refused(
     net = problem.network
     if spec == "dgx-a100:2" and change is swap_two:
         change = one_uses_another_too
-    with pytest.raises(BadFold, match=words):
+    with pytest.raises(QuotientRefused, match=words):
         check_fold(replace(problem, network=with_uses(net, change)))
 
 
@@ -362,7 +362,7 @@ def test_a_wrong_capacity_is_refused(factor: float) -> None:
     for at in range(problem.network.nresources):
         capacity = problem.network.capacity_gbs.copy()
         capacity[at] *= factor
-        with pytest.raises(BadFold, match="not in the folded network"):
+        with pytest.raises(QuotientRefused, match="not in the folded network"):
             check_fold(replace(problem, network=replace(problem.network, capacity_gbs=capacity)))
     net = problem.network
     more = replace(
@@ -372,7 +372,7 @@ def test_a_wrong_capacity_is_refused(factor: float) -> None:
         capacity_gbs=np.append(net.capacity_gbs, 1.0),
         resource_names=(*net.resource_names, "invented"),
     )
-    with pytest.raises(BadFold, match="invented"):
+    with pytest.raises(QuotientRefused, match="invented"):
         check_fold(replace(problem, network=more))
 
 
@@ -391,15 +391,15 @@ def test_wrong_shifts_are_refused() -> None:
         (((1, 4),), "not in the folded network|some links"),
         ((), "not in the folded|some links|representative"),
     ):
-        with pytest.raises(BadFold, match=words):
+        with pytest.raises(QuotientRefused, match=words):
             check_fold(replace(problem, fold=Fold(found, problem.fold.whole)))
         if found != ((1, 4),):
-            with pytest.raises(BadFold):
+            with pytest.raises(QuotientRefused):
                 refold(problem.topology, "alltoall", 1, problem.group, found)
     again = refold(problem.topology, "alltoall", 1, problem.group, ((1, 4),))
     assert again.collective.nchunks == 4 * 16  # fewer shifts than there are still fold
     expands(again, answer(again))
-    with pytest.raises(BadFold, match="not folded"):
+    with pytest.raises(QuotientRefused, match="not folded"):
         refold(problem.topology, "broadcast", 1, problem.group, ((1, 4),))
 
 
@@ -413,9 +413,9 @@ def test_a_crowded_resource_is_refused() -> None:
     assert problem.fold is not None
     assert problem.fold.order == 2
     expands(problem, answer(problem))
-    with pytest.raises(BadFold, match="crowd"):
+    with pytest.raises(QuotientRefused, match="crowd"):
         refold(t, "allgather", 1, range(4), ((1, 2), (2, 2)))
-    with pytest.raises(BadFold, match="crowd"):
+    with pytest.raises(QuotientRefused, match="crowd"):
         check_fold(replace(problem, fold=Fold(((1, 2), (2, 2)), problem.fold.whole)))
 
 
@@ -451,5 +451,5 @@ def test_a_collective_that_the_shifts_do_not_move_is_refused(name: str) -> None:
             rows = getattr(c, which)
             wrong.append(break_row(c, which, rng.randrange(len(rows)), rng.randrange(2)))
     for collective in wrong:
-        with pytest.raises(BadFold):
+        with pytest.raises(QuotientRefused):
             check_fold(replace(problem, collective=collective))

@@ -14,9 +14,9 @@ from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing import simulate
-from synth.timing.simulate import ScheduleError, timed
+from synth.timing.simulate import timed
 from synth.verify import replay as verify
-from synth.verify.replay import Refused
+from topologies.errors import ScheduleError, ScheduleRefused
 
 
 def times(problem: Problem, given: Schedule, size: float, most: int) -> Schedule | str:
@@ -43,7 +43,7 @@ def verdict(check: Callable[[Problem, Schedule], None], problem: Problem, given:
     said = ""
     try:
         check(problem, given)
-    except Refused as error:
+    except ScheduleRefused as error:
         said = str(error)
     assert "\n" not in said
     return said

@@ -14,12 +14,13 @@ from synth.model.collective import Ints
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.timing import rounds, simulate
-from synth.timing.simulate import ScheduleError, time_us, timed
+from synth.timing.simulate import time_us, timed
 from synth.verify import replay as verify
 from synth.verify.algorithm import Algorithm
-from synth.verify.replay import Refused, replay
+from synth.verify.replay import replay
 from tests.random_problems import answered, random_problem
 from tests.synth.timing.both_ways import links, moved, same_times, same_verdict, shuffled
+from topologies.errors import ScheduleError, ScheduleRefused
 from topologies.load import load
 from topologies.topology import Limit, Topology
 
@@ -209,14 +210,14 @@ def test_columns_that_make_no_sense() -> None:
         ({"start_us": np.nan}, "nan"),
         ({"end_us": np.inf}, "inf"),
     ):
-        with pytest.raises(Refused, match=words):
+        with pytest.raises(ScheduleRefused, match=words):
             replay(problem, moved(good, 2, **changes))
     for changes in ({"size_bytes": np.nan}, {"size_bytes": -1.0}):
-        with pytest.raises(Refused, match="not a number of bytes"):
+        with pytest.raises(ScheduleRefused, match="not a number of bytes"):
             replay(problem, replace(good, **changes))
-    with pytest.raises(Refused, match="different lengths"):
+    with pytest.raises(ScheduleRefused, match="different lengths"):
         replay(problem, replace(good, chunk=good.chunk[1:]))
-    with pytest.raises(Refused, match="never arrives"):
+    with pytest.raises(ScheduleRefused, match="never arrives"):
         replay(problem, good.take(np.zeros(0, dtype=np.int64)))
 
 
@@ -260,7 +261,7 @@ def test_a_large_schedule() -> None:
     for wrong in (plan.take(np.arange(len(plan)) != row), moved(plan, row, link=0)):
         with pytest.raises(ScheduleError, match="is not at rank"):
             Algorithm(problem, wrong, "test")
-    with pytest.raises(Refused, match="never arrives"):
+    with pytest.raises(ScheduleRefused, match="never arrives"):
         Algorithm(problem, plan.take(np.arange(len(plan) - 1)), "test")
-    with pytest.raises(Refused, match=r"leaves rank .* but is complete there only at|at once"):
+    with pytest.raises(ScheduleRefused, match=r"leaves rank .* but is complete there only at|at once"):
         replay(problem, moved(at, -1, start_us=0.0, end_us=at.end_us[0]))

@@ -15,10 +15,11 @@ from synth.model.collective import Collective
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.phases import transforms as passes
-from synth.timing.simulate import ScheduleError, predict_us, time_us, timed
+from synth.timing.simulate import predict_us, time_us, timed
 from synth.verify.algorithm import Algorithm
-from synth.verify.replay import Refused, replay
+from synth.verify.replay import replay
 from tests.random_problems import answered, random_problem
+from topologies.errors import ScheduleError, ScheduleRefused
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -37,7 +38,7 @@ def sends(problem: Problem, *rows: tuple[int, str, int, bool]) -> Schedule:
 
 
 def refused(problem: Problem, schedule: Schedule, words: str | None = None) -> None:
-    with pytest.raises(Refused, match=words) as error:
+    with pytest.raises(ScheduleRefused, match=words) as error:
         replay(problem, schedule)
     assert len(str(error.value).splitlines()) == 1
 

@@ -13,8 +13,9 @@ from synth.model.schedule import Schedule, untimed
 from synth.timing import simulate
 from synth.timing.simulate import timed
 from synth.verify import replay as verify
-from synth.verify.replay import Refused, replay
+from synth.verify.replay import replay
 from tests.synth.timing.both_ways import links, moved, same_times, same_verdict, verdict
+from topologies.errors import ScheduleRefused
 from topologies.load import load
 
 
@@ -147,6 +148,6 @@ def test_many_ranks_and_one_sum_take_little_memory(monkeypatch: pytest.MonkeyPat
         peak < 400 * ranks
     )  # among them a dozen columns of the network; a bit a pair of ranks would be 500 more
     with pytest.raises(
-        Refused, match=r"ranks 3000×0, 3001×0, .*…; should hold those of 4000 ranks, each once"
+        ScheduleRefused, match=r"ranks 3000×0, 3001×0, .*…; should hold those of 4000 ranks, each once"
     ):
         verify._replay_compiled(problem, timed(problem, chain.take(rank != 3000), 1e6))

@@ -36,9 +36,10 @@ from synth.storage.proof import digest, proof_path, save_proof
 from synth.storage.schedule_file import load_schedule, write_schedule
 from synth.symmetry.quotient import FOLDABLE, expand, fold
 from synth.timing.simulate import time_us, timed
-from synth.verify.replay import SLACK, Refused, replay
+from synth.verify.replay import SLACK, replay
 from tests import ROOT
 from tests.random_problems import random_large, random_symmetric
+from topologies.errors import ScheduleRefused
 from topologies.load import load
 
 SEEDS = st.integers(0, 2**32)
@@ -126,7 +127,7 @@ def test_no_answer_is_faster_than_what_is_proved(seed: int) -> None:
 def refused(problem: Problem, schedule: Schedule) -> bool:
     try:
         replay(problem, schedule)
-    except Refused:
+    except ScheduleRefused:
         return True
     return False
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from synth import synthesize
-from synth.bounds.witness import BadWitness
 from synth.engines.ksync import encoding as ksync
 from synth.engines.ksync.pareto import Shape, StepBound, StepSearch
 from synth.engines.ksync.recheck import check_step_bound, refuted_again
@@ -18,6 +17,7 @@ from synth.solvers import cpsat, smt
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import free_symmetry, trivial
 from synth.timing.rounds import rounds as rounds_of
+from topologies.errors import BadWitness
 from topologies.load import load
 from topologies.topology import from_toml
 
