@@ -2,8 +2,7 @@
 
     SynthError
     ├── InputError (ValueError)           what was given cannot be used
-    │   ├── NoRoute, TooManySends         a baseline that this network does not allow
-    │   └── SanitizerReport               a fault of the kernel on CPU threads
+    │   └── NoRoute, TooManySends         a baseline that this network does not allow
     ├── VerificationError (ValueError)    what was checked is not right
     │   ├── ScheduleError, ScheduleRefused, QuotientRefused
     │   └── BadWitness, ProofRefused
@@ -21,7 +20,6 @@ __all__ = [
     "NoRoute",
     "ProofRefused",
     "QuotientRefused",
-    "SanitizerReport",
     "ScheduleError",
     "ScheduleRefused",
     "SynthError",
@@ -47,10 +45,6 @@ class NoRoute(InputError):
 
 class TooManySends(InputError):
     """A baseline would have more sends than it may hold in memory."""
-
-
-class SanitizerReport(InputError):
-    """The sanitizer saw a fault while the kernel ran; the message is the beginning of what it wrote."""
 
 
 class VerificationError(SynthError, ValueError):

@@ -28,7 +28,7 @@ from runtime.gpu.cuda import cupy
 from runtime.gpu.executor import GpuExecutor
 from runtime.gpu.kernel import KernelExecutor
 from runtime.gpu.pace import Pace
-from runtime.gpu.shim import ShimExecutor, built
+from tests.runtime.gpu.cpu_shim.shim import ShimExecutor, built
 from topologies.errors import InputError
 from topologies.load import load
 

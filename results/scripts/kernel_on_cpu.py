@@ -19,11 +19,11 @@ from emit.program import FIFO_DEPTH, Program
 from results.measuring.measure import grid, page, write
 from runtime.bench import Executor, measured
 from runtime.dtypes import OPS, TYPES
-from runtime.gpu.shim import ShimExecutor, built
 from runtime.host.executor import HostExecutor
 from tests.emit.random_programs import changed
 from tests.emit.right_programs import Right, right_programs
-from topologies.errors import InputError, SanitizerReport
+from tests.runtime.gpu.cpu_shim.shim import SanitizerReport, ShimExecutor, built
+from topologies.errors import InputError
 
 PROTOCOLS = ("Simple", "LL")
 

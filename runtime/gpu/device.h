@@ -1,4 +1,4 @@
-// What interpreter.cu needs of a GPU: ordered loads and stores, the clock, halves. shim.h is the same for a CPU.
+// What interpreter.cu needs of a GPU: ordered loads and stores, the clock, halves.
 #pragma once
 
 #ifdef SEVERAL  // GPUs take part

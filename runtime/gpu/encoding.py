@@ -1,4 +1,4 @@
-"""A program as the flat tables that `interpreter.cu` reads: on a GPU, or behind `shim.h` on CPU threads."""
+"""A program as the flat tables that `interpreter.cu` reads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 // The kernel that executes any Program: one block a threadblock, its steps read from flat tables (encoding.py).
 //
-// The same source is compiled for a GPU and, behind shim.h, for CPU threads. All blocks must be on the device at once.
+// Compiled for a GPU it includes device.h; tests compile it for CPU threads, after a header of the same contents. All blocks must be on the device at once.
 // A block walks through its steps for the first elements of every chunk (window 0), then for the next, so that blocks
 // that depend on each other work at the same time. What passes between ranks goes through the connection's slots:
 //   Simple  the elements, then one flag a slot, written last;
@@ -14,8 +14,6 @@
 
 #ifdef __CUDACC__
 #include "device.h"
-#else
-#include "shim.h"
 #endif
 #include "elements.h"
 

@@ -9,5 +9,5 @@ import pytest
 
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `runtime.gpu.shim.built` puts what it makes."""
+    """Where `tests.runtime.gpu.cpu_shim.shim.built` puts what it makes."""
     return tmp_path_factory.mktemp("kernels")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from runtime.gpu.shim import built, compiler
 from synth.cli import main
 from tests import EXAMPLES
-from tests.runtime.gpu.standing_in import stand_in
+from tests.runtime.gpu.cpu_shim.fake_cupy import install_fake_cupy
+from tests.runtime.gpu.cpu_shim.shim import built, compiler
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -47,7 +47,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, kernels: Path) -> Any:
     if compiler() is None:
         pytest.skip("no C++ compiler here")
     libraries = {paced: built(kernels, "shared", paced=paced) for paced in (False, True)}
-    return stand_in(monkeypatch, libraries, 2)
+    return install_fake_cupy(monkeypatch, libraries, 2)
 
 
 @pytest.mark.usefixtures("gpus")

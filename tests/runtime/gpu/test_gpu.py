@@ -17,8 +17,8 @@ from runtime.dtypes import OPS, TYPES
 from runtime.gpu.cuda import cupy, threads_that_fit
 from runtime.gpu.executor import GpuExecutor
 from runtime.gpu.pace import Pace
-from runtime.gpu.shim import built, compiler
-from tests.runtime.gpu.standing_in import lent, stand_in
+from tests.runtime.gpu.cpu_shim.fake_cupy import device_array, install_fake_cupy
+from tests.runtime.gpu.cpu_shim.shim import built, compiler
 from tests.runtime.host import test_host
 from tests.runtime.host.test_host import PROGRAMS
 from topologies.errors import InputError
@@ -30,7 +30,7 @@ KINDS_AND_OPS = list(itertools.product(TYPES, OPS))
 @pytest.fixture
 def stood_in(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
     """CuPy's part in this process is played by NumPy and the shim."""
-    stand_in(monkeypatch, {False: shared})
+    install_fake_cupy(monkeypatch, {False: shared})
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +60,7 @@ def test_buffers_on_the_device_are_used_where_they_lie() -> None:
     program, goal = PROGRAMS[0]
     executor = GpuExecutor(program, goal)
     for _ in range(2):
-        buffers = [lent(np.full(50, rank + 1, np.float32)) for rank in range(4)]
+        buffers = [device_array(np.full(50, rank + 1, np.float32)) for rank in range(4)]
         launch = executor.prepared(buffers, buffers)
         assert launch is not None
         assert executor.prepared(buffers, buffers) is launch
@@ -68,7 +68,7 @@ def test_buffers_on_the_device_are_used_where_they_lie() -> None:
             launch.go()
             launch.check()
             assert all((buffer == 10 * 4**turn).all() for buffer in buffers)
-    average = [lent(np.full(50, rank, np.int32)) for rank in range(4)]
+    average = [device_array(np.full(50, rank, np.int32)) for rank in range(4)]
     executor.run(average, average, kind="int32", op="avg")
     assert all((buffer == 1).all() for buffer in average)
     assert executor.kernel_us == 1000.0
@@ -98,7 +98,7 @@ def test_too_many_blocks_name_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> N
     program, goal = PROGRAMS[0]
     executor = GpuExecutor(program, goal)
     assert executor.kernels("float", "sum")[2] == 256
-    monkeypatch.setattr("standing_in.PROCESSORS", 1)
+    monkeypatch.setattr("tests.runtime.gpu.cpu_shim.fake_cupy.PROCESSORS", 1)
     assert GpuExecutor(program, goal).kernels("float", "sum")[2] == 64
     many, goal = next((p, g) for p, g in PROGRAMS if sum(len(gpu.threadblocks) for gpu in p.gpus) > 4)
     buffers = [np.ones(Layout.of(many, 60).sizes(r)[0], np.float32) for r in range(many.nranks)]
@@ -109,7 +109,7 @@ def test_too_many_blocks_name_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.usefixtures("stood_in")
 def test_a_buffer_with_gaps() -> None:
     program, goal = PROGRAMS[0]
-    for made in (np.ones, lambda size, kind: lent(np.ones(size, kind))):
+    for made in (np.ones, lambda size, kind: device_array(np.ones(size, kind))):
         buffers = [made(16, np.float32)[::2] for _ in range(4)]
         with pytest.raises(InputError, match="rank 0: a buffer with gaps"):
             GpuExecutor(program, goal).run(buffers, buffers)

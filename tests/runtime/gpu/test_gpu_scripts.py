@@ -11,8 +11,8 @@ import pytest
 
 from results.measuring import measure
 from results.scripts import emulated, gpu
-from runtime.gpu.shim import built, compiler
-from tests.runtime.gpu.standing_in import stand_in
+from tests.runtime.gpu.cpu_shim.fake_cupy import install_fake_cupy
+from tests.runtime.gpu.cpu_shim.shim import built, compiler
 
 
 class Stream:
@@ -44,7 +44,7 @@ def written(monkeypatch: pytest.MonkeyPatch, kernels: Path, tmp_path: Path) -> P
     if compiler() is None:
         pytest.skip("no C++ compiler here")
     libraries = {paced: built(kernels, "shared", paced=paced) for paced in (False, True)}
-    module = stand_in(monkeypatch, libraries, 2)
+    module = install_fake_cupy(monkeypatch, libraries, 2)
     module.cuda.runtime.getDeviceProperties = lambda _: {"name": b"Thread Ripper (TM)"}
     module.cuda.Stream = Stream
     monkeypatch.setattr(measure, "TABLES", tmp_path)
@@ -79,7 +79,7 @@ def test_emulated(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emulated, "COLLECTIVES", ("allgather",))
     monkeypatch.setattr(emulated, "CHUNKS", (1,))
     monkeypatch.setattr(emulated, "GPU", (0.05, 8 << 10))
-    monkeypatch.setattr(sys, "argv", ["emulated.py", "--budget", "1s"])
+    monkeypatch.setattr(sys, "argv", ["emulated.py", "--budget", "5s"])
     emulated.main()
     text = (written / "gpu-thread-ripper-tm-emulated.md").read_text()
     assert "Executed on a GPU: Thread Ripper" in text

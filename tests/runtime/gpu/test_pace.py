@@ -20,12 +20,12 @@ from runtime.buffers import Layout
 from runtime.gpu.encoding import SOURCE
 from runtime.gpu.executor import GpuExecutor
 from runtime.gpu.pace import HOLD, PACE, SHEET, TIMES, Pace
-from runtime.gpu.shim import ShimExecutor, built, compiler
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
-from tests.runtime.gpu.standing_in import stand_in
+from tests.runtime.gpu.cpu_shim.fake_cupy import install_fake_cupy
+from tests.runtime.gpu.cpu_shim.shim import SanitizerReport, ShimExecutor, built, compiler
 from tests.runtime.host.test_host import PROGRAMS
-from topologies.errors import InputError, SanitizerReport
+from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.reader import read_text
 from topologies.topology import Topology
@@ -194,16 +194,14 @@ def hasty(binary: Path, kernels: Path, tmp_path_factory: pytest.TempPathFactory)
     if not sanitized(binary, kernels):
         pytest.skip("the thread sanitizer does not run here")
     folder = tmp_path_factory.mktemp("hasty")
-    for name in ("interpreter.cu", "elements.h", "pace.h", "shim.cpp", "shim.h"):
+    for name in ("interpreter.cu", "elements.h", "pace.h"):
         text = SOURCE.with_name(name).read_text(encoding="utf-8")
         if name == "pace.h":
             for old, new in (("if (left <= 0) return true;", "return true;"), ("        lock(gate);", "")):
                 assert old in text
                 text = text.replace(old, new)
         (folder / name).write_text(text, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("runtime.gpu.shim.SOURCE", folder / "interpreter.cu")
-        return built(folder, "thread", paced=True)
+    return built(folder, "thread", paced=True, kernel=folder)
 
 
 def test_a_kernel_that_does_not_wait_is_seen(hasty: Path) -> None:
@@ -299,7 +297,7 @@ def stood_in(monkeypatch: pytest.MonkeyPatch, kernels: Path) -> Any:
     if compiler() is None:
         pytest.skip("no C++ compiler here")
     libraries = {paced: built(kernels, "shared", paced=paced) for paced in (False, True)}
-    return stand_in(monkeypatch, libraries, 2)
+    return install_fake_cupy(monkeypatch, libraries, 2)
 
 
 @pytest.mark.usefixtures("stood_in")

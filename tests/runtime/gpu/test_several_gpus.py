@@ -12,8 +12,8 @@ from emit.program import FIFO_DEPTH
 from runtime.bench import measured
 from runtime.buffers import Layout
 from runtime.gpu.executor import GpuExecutor
-from runtime.gpu.shim import ShimExecutor, built, compiler
-from tests.runtime.gpu.standing_in import Device, Module, lent, stand_in
+from tests.runtime.gpu.cpu_shim.fake_cupy import Device, Module, device_array, install_fake_cupy
+from tests.runtime.gpu.cpu_shim.shim import ShimExecutor, built, compiler
 from tests.runtime.host import test_host
 from tests.runtime.host.test_host import PROGRAMS
 from topologies.errors import InputError
@@ -42,7 +42,7 @@ def watched(folder: Path) -> Path:
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch, folder: Path) -> object:
     """Four that CPU threads play."""
-    return stand_in(monkeypatch, {False: built(folder, "shared")}, 4)
+    return install_fake_cupy(monkeypatch, {False: built(folder, "shared")}, 4)
 
 
 @pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda n: PROGRAMS[n][0].name)
@@ -103,7 +103,7 @@ def test_buffers_lie_with_their_ranks() -> None:
     buffers = []
     for rank in range(4):
         with executor.at(rank):
-            buffers.append(lent(np.full(10, rank + 1, np.float32)))
+            buffers.append(device_array(np.full(10, rank + 1, np.float32)))
     assert [buffer.device.id for buffer in buffers] == [1, 1, 2, 2]
     executor.run(buffers, buffers)
     assert all((buffer.get() == 10).all() for buffer in buffers)
@@ -144,7 +144,7 @@ def test_gpus_that_cannot_reach_each_other() -> None:
 def test_blocks_must_fit_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four blocks are too many for one GPU of two; two GPUs hold them."""
     program, goal = PROGRAMS[0]
-    monkeypatch.setattr("standing_in.PROCESSORS", 2)
+    monkeypatch.setattr("tests.runtime.gpu.cpu_shim.fake_cupy.PROCESSORS", 2)
     monkeypatch.setattr("runtime.gpu.executor.THREADS", (256,))
     buffers = [np.ones(Layout.of(program, 8).sizes(rank)[0], np.float32) for rank in range(4)]
     with pytest.raises(InputError, match=r"4 threadblocks .*, of which 2 fit"):

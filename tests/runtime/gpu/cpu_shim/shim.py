@@ -1,4 +1,4 @@
-"""The GPU's kernel on CPU threads: the same source behind `shim.h`, for tests and under sanitizers. Not for speed."""
+"""The GPU's kernel on CPU threads: the same source after `shim.h`, for tests and under sanitizers. Not for speed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runtime.gpu.encoding import (
 )
 from runtime.gpu.kernel import KernelExecutor
 from runtime.gpu.pace import Pace
-from topologies.errors import InputError, SanitizerReport
+from topologies.errors import InputError
 
 _FLAGS = (
     "-std=c++17",
@@ -35,7 +35,13 @@ _FLAGS = (
     "-fno-strict-aliasing",
     "-pthread",
 )
-_PARTS = ("shim.cpp", "shim.h", "elements.h", "pace.h", "interpreter.cu")
+HERE = Path(__file__).parent
+_OWN = ("shim.cpp", "shim.h")
+_KERNEL = ("elements.h", "pace.h", "interpreter.cu")
+
+
+class SanitizerReport(InputError):
+    """The sanitizer saw a fault while the kernel ran; the message is the beginning of what it wrote."""
 
 
 def compiler() -> str | None:
@@ -46,17 +52,17 @@ def compiler() -> str | None:
     )
 
 
-def built(folder: Path, sanitizer: str = "", paced: bool = False) -> Path:
+def built(folder: Path, sanitizer: str = "", paced: bool = False, kernel: Path = SOURCE.parent) -> Path:
     """The kernel compiled for this machine's CPU; made once a folder, source and sanitizer.
 
     sanitizer: "", "thread", "address,undefined", …: a program for ShimExecutor; "shared": a library instead.
-    paced: that can take a network's time, and always does.
+    paced: that can take a network's time, and always does. kernel: the folder of interpreter.cu and its headers.
     Raises InputError where there is no compiler or it fails.
     """
     found = compiler()
     if found is None:
-        raise InputError("no C++ compiler: would be one named by CXX, or c++, g++ or clang++ in PATH")
-    text = b"".join((SOURCE.parent / name).read_bytes() for name in _PARTS)
+        raise InputError("no C++ compiler; it must be one named by CXX, or c++, g++ or clang++ in PATH")
+    text = b"".join(path.read_bytes() for path in (*(HERE / p for p in _OWN), *(kernel / p for p in _KERNEL)))
     flags = (*_FLAGS, "-DPACED") if paced else _FLAGS
     mark = hashlib.sha256(" ".join((found, *flags, sanitizer)).encode() + text).hexdigest()[:16]
     made = folder / f"interpreter-{mark}"
@@ -69,11 +75,11 @@ def built(folder: Path, sanitizer: str = "", paced: bool = False) -> Path:
         extra = ["-shared", "-fPIC"]
     if sanitizer:
         extra.append("-O0")  # built sooner, which is most of the time that a test takes
-    command = [found, *flags, *extra, str(SOURCE.with_name(_PARTS[0])), "-o", str(partial)]
+    command = [found, *flags, *extra, f"-I{kernel}", str(HERE / _OWN[0]), "-o", str(partial)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         first = next((line for line in ended.stderr.splitlines() if "error" in line), ended.stderr[:200])
-        raise InputError(f"{found} does not compile {_PARTS[0]}: {first}")
+        raise InputError(f"{found} does not compile {_OWN[0]}: {first}")
     partial.replace(made)
     return made
 

@@ -20,7 +20,7 @@ from runtime.gpu.encoding import REDUCTIONS, TYPE_NAMES
 PROCESSORS = 40  # of each, with room for one block of 256 threads
 
 
-class Lent(np.ndarray[Any, Any]):
+class DeviceArray(np.ndarray[Any, Any]):
     """Memory of this machine that looks like CuPy's."""
 
     _on: int
@@ -45,8 +45,8 @@ class Lent(np.ndarray[Any, Any]):
         return np.array(self)
 
 
-def lent(values: Any, dtype: Any = None) -> Lent:
-    made = np.array(values, dtype=dtype).view(Lent)
+def device_array(values: Any, dtype: Any = None) -> DeviceArray:
+    made = np.array(values, dtype=dtype).view(DeviceArray)
     made._on = Device.current
     return made
 
@@ -87,7 +87,7 @@ class Module:
 
     def __init__(self, code: str, options: tuple[str, ...]) -> None:
         assert "synth_interpret" in code
-        assert code.count("#include") == 1  # the shim's, which a GPU's compiler skips
+        assert "#include" not in code  # a GPU's compiler is given no path
         asked = dict(
             option[2:].split("=", 1) for option in options if option.startswith("-D") and "=" in option
         )
@@ -98,7 +98,7 @@ class Module:
         Module.made.append(options)
 
     def get_function(self, name: str) -> Any:
-        def launch(grid: tuple[int], block: tuple[int], arguments: tuple[Lent]) -> None:
+        def launch(grid: tuple[int], block: tuple[int], arguments: tuple[DeviceArray]) -> None:
             assert block == (self.threads,)
             assert arguments[0].device.id == Device.current
             asked = (self.type, self.reduction, int(name == "synth_average"), grid[0], 2)
@@ -120,7 +120,7 @@ class RuntimeFailure(RuntimeError):
     """CUDARuntimeError's part."""
 
 
-def stand_in(patch: pytest.MonkeyPatch, libraries: dict[bool, Path], count: int = 1) -> Any:
+def install_fake_cupy(patch: pytest.MonkeyPatch, libraries: dict[bool, Path], count: int = 1) -> Any:
     """Put it in CuPy's place; `libraries`: the kernel, plain and paced. The module."""
     Module.libraries, Module.made = libraries, []
     Device.count, Device.current, Device.peers, Device.running = count, 0, True, {}
@@ -131,15 +131,20 @@ def stand_in(patch: pytest.MonkeyPatch, libraries: dict[bool, Path], count: int 
             raise RuntimeFailure("cudaErrorPeerAccessAlreadyEnabled: peer access is already enabled")
         connected.add((Device.current, other))
 
-    def copyto(target: Lent, source: Lent) -> None:
+    def copyto(target: DeviceArray, source: DeviceArray) -> None:
         Device.wait()
         np.copyto(target, source)
 
     event = SimpleNamespace(record=lambda: None, synchronize=Device.wait)
     module: Any = ModuleType("cupy")
-    module.ndarray, module.RawModule, module.asarray, module.copyto = Lent, Module, lent, copyto
+    module.ndarray, module.RawModule, module.asarray, module.copyto = (
+        DeviceArray,
+        Module,
+        device_array,
+        copyto,
+    )
     module.may_share_memory = np.may_share_memory
-    module.zeros = module.empty = lambda shape, dtype: lent(np.zeros(shape, dtype))
+    module.zeros = module.empty = lambda shape, dtype: device_array(np.zeros(shape, dtype))
     module.cuda = SimpleNamespace(
         runtime=SimpleNamespace(
             getDeviceCount=lambda: Device.count,

@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "shim.h"
+
 #include "interpreter.cu"
 
 namespace {
