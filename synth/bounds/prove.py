@@ -9,13 +9,13 @@ worked out by `synth.bounds.witness`, which shares nothing with this search.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from synth.bounds.cuts import candidates, gatherings, node_sets
-from synth.bounds.dual_prices import uniform
+from synth.bounds.dual_prices import from_loads, uniform
 from synth.bounds.metric import between, groups, pairs
 from synth.bounds.relaxation import LARGEST_PROGRAM, prices, steady, variables
 from synth.bounds.resource_cover import cover
@@ -52,6 +52,79 @@ class Bound:
     def per_byte_us(self) -> float:
         """The steepest limit: µs per byte that no algorithm can beat for large messages."""
         return max((w.per_byte_us for w in self.witnesses if w.cap_us == _NEVER), default=0.0)
+
+    def merged(self, witnesses: Iterable[Witness]) -> Bound:
+        """This bound with further witnesses after its own, none of them twice."""
+        return Bound(tuple(dict.fromkeys((*self.witnesses, *witnesses))))
+
+
+@dataclass(frozen=True)
+class TighteningEffort:
+    """How much work `tighten` does.
+
+    Attributes:
+        max_flow: whether the worst cuts are looked for.
+        mirror_rounds: rounds of mirror ascent from a routing's loads.
+        quick_ranks: ranks up to which mirror ascent is so quick that it is done even after the deadline.
+        least_linear_s, most_linear_s: seconds that the linear program gets: what is left until the deadline, held
+            between these two. With 0 left it is not tried.
+    """
+
+    max_flow: bool = True
+    mirror_rounds: int = 10
+    quick_ranks: float = 256
+    least_linear_s: float = 0.0
+    most_linear_s: float = 10.0
+
+
+def tighten(
+    problem: Problem,
+    bound: Bound,
+    loads_us: Callable[[], Floats] | None,
+    size_bytes: float,
+    enough_us: float,
+    workers: Workers,
+    deadline: float,
+    report: Callable[[str], None] = lambda _: None,
+    effort: TighteningEffort = TighteningEffort(),
+) -> Iterator[Bound]:
+    """Better and better bounds, each by dearer work than the one before, until one reaches `enough_us`.
+
+    First the worst cuts by max-flow, then link lengths from a routing's loads, then from the linear program.
+
+    Args:
+        problem: the problem with one chunk a block, or a quotient problem.
+        bound: what is proved already; all its witnesses stay.
+        loads_us: how long a good schedule keeps each resource busy, shape (nresources,), in any unit; asked for
+            only when it is needed. None: there is no schedule yet, or one of another network.
+        size_bytes: the message size at which the bound counts.
+        enough_us: the bound that needs no more work.
+        workers: for the linear program.
+        deadline: of `time.monotonic()`.
+        report: takes what is done next, for the user.
+
+    Yields:
+        The whole bound after each piece of work.
+    """
+
+    def enough() -> bool:
+        return bound.at(size_bytes)[0] >= enough_us
+
+    if effort.max_flow and not enough():
+        report("bound: cuts")
+        bound = bound.merged(prove(problem, max_flow=True).witnesses)
+        yield bound
+    in_time = problem.nranks <= effort.quick_ranks or time.monotonic() < deadline
+    if loads_us is not None and in_time and not enough():
+        report("bound: prices, improved")
+        bound = bound.merged([from_loads(problem, loads_us(), rounds=effort.mirror_rounds)])
+        yield bound
+    left = min(effort.most_linear_s, max(effort.least_linear_s, deadline - time.monotonic()))
+    if left > 0 and not enough():
+        report("bound: linear program")
+        witness = lengths_witness(problem, workers, left)
+        if witness is not None:
+            yield bound.merged([witness])
 
 
 def prove(problem: Problem, *, max_flow: bool = True) -> Bound:

@@ -12,13 +12,13 @@ import numpy as np
 
 from synth.baselines import baseline
 from synth.bounds.dual_prices import from_loads
-from synth.bounds.prove import Bound, lengths_witness, prove
+from synth.bounds.prove import Bound, prove, tighten
 from synth.concurrent.union import Together, alone, split
 from synth.engines.flow.search import FLOW, FlowSearch, close_enough, estimated_sends
 from synth.model.collective import Floats
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.search.portfolio import merged_bound, search
+from synth.search.portfolio import search
 from synth.search.result import Options
 from synth.solvers.workers import Workers
 from synth.symmetry.isomorphic import Alike
@@ -36,7 +36,6 @@ __all__ = [
     "one_chunk",
     "parts_alone",
     "shared_name",
-    "tightened",
 ]
 
 Say = Callable[[str], None]
@@ -44,8 +43,6 @@ Say = Callable[[str], None]
 _COMPARED = 300_000  # sends up to which what a vendor library would run is tried too
 _FEW = 16  # ranks up to which the interpreted router is tried too
 _ROUTE_BUDGET_S = 5.0  # of which it counts a part as work, not by the clock
-_QUICK = 256  # ranks up to which no bound by prices takes long
-_LINEAR_S = 10.0  # at most, for a linear program's bound
 _SHARE = 0.75  # of the time, for the schedule; the rest is for the bound
 
 
@@ -138,7 +135,7 @@ def answer_alone(
             say("routing")
             more = search(problem, Options(size=size, engine="route", budget_s=_ROUTE_BUDGET_S), workers)
             found += [served.algorithm for served in more.ranges]
-            bound = merged_bound(bound, list(more.bound.witnesses))
+            bound = bound.merged(more.bound.witnesses)
     best_us = min((a.time_us(size_bytes) for a in found), default=np.inf)
     if best_us > bound.at(size_bytes)[0] * close_enough(0):
         until = begun + _SHARE * budget_s
@@ -152,10 +149,11 @@ def answer_alone(
     enough_us = best.time_us(size_bytes) / close_enough(0)
     if bound.at(size_bytes)[0] < enough_us:
         # a good plan's loads say much already
-        bound = merged_bound(bound, [from_loads(problem, busy_us(best.problem, schedule))])
-    bound = tightened(
-        problem, bound, (best.problem, schedule), size_bytes, enough_us, workers, begun + budget_s, say
-    )
+        bound = bound.merged([from_loads(problem, busy_us(best.problem, schedule))])
+    loads = partial(busy_us, best.problem, schedule)
+    until = begun + budget_s
+    for better in tighten(problem, bound, loads, size_bytes, enough_us, workers, until, say):
+        bound = better
     return Alone(best.problem, schedule, best.engine, bound)
 
 
@@ -240,41 +238,6 @@ def _first_of_a_kind(asked: Together, alike: Alike) -> list[tuple[int, tuple[int
             others.append((group, problem))
         found.append(like or (group, None))
     return found
-
-
-def tightened(
-    problem: Problem,
-    bound: Bound,
-    best: tuple[Problem, Schedule],
-    size_bytes: float,
-    enough_us: float,
-    workers: Workers,
-    deadline: float,
-    say: Say = lambda _: None,
-) -> Bound:
-    """More work on a bound, dearer and dearer, until it is `enough_us`.
-
-    Args:
-        best: the best plan, of the problem with any number of chunks; what it keeps busy says where to look.
-        deadline: of `time.monotonic()`; what is quick for so many ranks is done even after it.
-    """
-
-    def far() -> bool:
-        return bound.at(size_bytes)[0] < enough_us
-
-    if far():
-        say("bound: cuts")
-        bound = merged_bound(bound, [*prove(problem, max_flow=True).witnesses])
-    if far() and (problem.nranks <= _QUICK or time.monotonic() < deadline):
-        say("bound: prices, improved")
-        bound = merged_bound(bound, [from_loads(problem, busy_us(*best), rounds=10)])
-    left = min(_LINEAR_S, deadline - time.monotonic())
-    if far() and left > 0:
-        say("bound: linear program")
-        witness = lengths_witness(problem, workers, left)
-        if witness is not None:
-            bound = merged_bound(bound, [witness])
-    return bound
 
 
 def busy_us(problem: Problem, schedule: Schedule) -> Floats:

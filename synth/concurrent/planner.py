@@ -6,23 +6,23 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from synth.bounds.dual_prices import from_loads
-from synth.bounds.prove import Bound, prove
+from synth.bounds.prove import Bound, prove, tighten
 from synth.bounds.witness import Witness
 from synth.concurrent.chunk_refinement import even_counts, restated
 from synth.concurrent.direct import direct_together
 from synth.concurrent.fair_order import fairer
-from synth.concurrent.isolated import Alone, busy_us, each_alone, parts_alone, tightened
+from synth.concurrent.isolated import Alone, busy_us, each_alone, parts_alone
 from synth.concurrent.union import Together, check_inside, merged, times_by_group, together
 from synth.engines.flow.search import FLOW, FlowSearch, close_enough, estimated_sends
 from synth.model.allowed import Allowed
 from synth.model.collective import Collective, Floats, subdivided
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.search.portfolio import merged_bound
 from synth.search.result import Progress
 from synth.solvers.workers import Workers
 from synth.timing.simulate import time_us, timed
@@ -141,22 +141,17 @@ class Planner:
             return
         problem = best.asked.problem
         at_size = timed(problem, best.algorithm.schedule, self.size)
+        loads = partial(busy_us, problem, at_size)
         if best is not self.priced:
             self._say("bound: loads")
-            self.bound = merged_bound(self.bound, [from_loads(self.asked.problem, busy_us(problem, at_size))])
+            self.bound = self.bound.merged([from_loads(self.asked.problem, loads())])
             self.priced = best
         if not quick:
             until = self.begun + self.wish.budget_s
-            self.bound = tightened(
-                self.asked.problem,
-                self.bound,
-                (problem, at_size),
-                self.size,
-                enough_us,
-                self.workers,
-                until,
-                self._say,
-            )
+            for better in tighten(
+                self.asked.problem, self.bound, loads, self.size, enough_us, self.workers, until, self._say
+            ):
+                self.bound = better
 
     def _settled(self) -> Candidate:
         """The best plan, by times alone that no plan's own part beats."""

@@ -7,9 +7,7 @@ import time
 import numpy as np
 
 from synth.baselines import baseline
-from synth.bounds.dual_prices import from_loads
-from synth.bounds.prove import Bound, lengths_witness, prove
-from synth.bounds.witness import Witness
+from synth.bounds.prove import TighteningEffort, prove, tighten
 from synth.engines.flow.search import (
     EXPANDED,
     FLOW,
@@ -233,26 +231,29 @@ class _Search:
         many = len(self.latest.schedule) if self.latest is not None else 0
         if best <= self.found.bound.at(size)[0] * max(1.001, close_enough(many) - 0.001):
             return
-        witnesses = [] if self.options.pinned else [*prove(self.problem, max_flow=True).witnesses]
-        if self.loads is not None and len(self.loads) == self.problem.network.nresources:
-            self._say("bound: prices")
-            witnesses.append(from_loads(self.problem, self.loads, rounds=10))
-        self.found.bound = merged_bound(self.found.bound, witnesses)
-        if best <= self.found.bound.at(size)[0] * 1.001 or self.problem.fold is not None:
-            return
-        witness = lengths_witness(self.problem, self.workers, max(2.0, self.deadline - time.monotonic()))
-        if witness is not None:
-            self.found.bound = merged_bound(self.found.bound, [witness])
+        loads = self.loads
+        if loads is not None and len(loads) != self.problem.network.nresources:
+            loads = None
+        effort = TighteningEffort(
+            not self.options.pinned, quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf
+        )
+        for better in tighten(
+            self.problem,
+            self.found.bound,
+            None if loads is None else lambda: loads,
+            size,
+            best / 1.001,
+            self.workers,
+            self.deadline,
+            self._say,
+            effort,
+        ):
+            self.found.bound = better
 
 
 def copies(problem: Problem) -> int:
     """How many translated copies of its schedule a problem stands for."""
     return 1 if problem.fold is None else problem.fold.order
-
-
-def merged_bound(bound: Bound, witnesses: list[Witness]) -> Bound:
-    """With further witnesses; what they prove is not lost, and none stands there twice."""
-    return Bound(tuple(dict.fromkeys((*bound.witnesses, *witnesses))))
 
 
 def _by_interrupt(error: BaseException) -> bool:
