@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from synth.engines.flow.search import folded_question
+from synth.engines.flow.search import quotient_question
 from synth.model.collective import Collective, parse_name
 from synth.model.problem import Problem, make_problem
 from synth.present.statement import fastest, statement
@@ -90,7 +90,7 @@ def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> Save
     with writing(folder) as library:
         names = stems(found, library.entries)
         try:
-            if found.problem.fold is not None:
+            if found.problem.quotient is not None:
                 raise InputError("an executor's file of so many ranks would be too large")
             made = documents(found, target, names)
         except InputError as error:
@@ -176,7 +176,9 @@ def ask(
     def stated(where: Topology) -> Problem:
         plain = isinstance(collective, str) and (steps, rounds, root) == (None, None, None)
         small = (
-            folded_question(where, parse_name(str(collective)), members, outsiders, chunks) if plain else None
+            quotient_question(where, parse_name(str(collective)), members, outsiders, chunks)
+            if plain
+            else None
         )
         return small or make_problem(where, collective, members, outsiders, root=root)
 

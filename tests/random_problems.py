@@ -12,7 +12,9 @@ from synth.model.collective import NAMES, ROOTED, Collective, alltoallv
 from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule
-from synth.phases import transforms as passes
+from synth.phases.prune import prune_copies
+from synth.phases.reversal import reverse, reversible, unreverse
+from synth.phases.split import join, split
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Limit, Topology
@@ -145,8 +147,8 @@ def answered(problem: Problem, size_bytes: float) -> Schedule:
     """The constructive engine's schedule, through the passes where the collective reduces."""
     if not problem.collective.reducing:
         return route.solve(problem, size_bytes)
-    if passes.reversible(problem.collective):
-        return passes.unreverse(problem, route.solve(passes.reverse(problem), size_bytes))
-    gathering, spreading = passes.split(problem)
-    first = passes.unreverse(gathering, route.solve(passes.reverse(gathering), size_bytes))
-    return passes.join(first, passes.tidy(spreading, route.solve(spreading, size_bytes)))
+    if reversible(problem.collective):
+        return unreverse(problem, route.solve(reverse(problem), size_bytes))
+    gathering, spreading = split(problem)
+    first = unreverse(gathering, route.solve(reverse(gathering), size_bytes))
+    return join(first, prune_copies(spreading, route.solve(spreading, size_bytes)))

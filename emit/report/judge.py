@@ -48,7 +48,7 @@ def judge(path: Path, stored: Stored) -> Judged:
         InputError: the proof cannot be read.
     """
     try:
-        replay(stored.problem, stored.schedule)  # a fold was checked when the file was read
+        replay(stored.problem, stored.schedule)  # a quotient was checked when the file was read
     except ScheduleRefused as error:
         return Judged(f"the schedule is refused: {error}")
     taken = time_us(stored.problem, stored.schedule)

@@ -78,7 +78,9 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
         "ranks": _ranks(problem, schedule, traffic, shares, bins, span)
         if problem.nranks <= MOST_VERTICES
         else {"out": None, "in": None, "got": None},
-        "fold": None if problem.fold is None else [list(shift) for shift in problem.fold.shifts],
+        "fold": None
+        if problem.quotient is None
+        else [list(digit) for digit in problem.quotient.translations],
         "rows": said,
         "sends": _sends(kept, lineage(problem, kept), traffic, row, stored.copies, len(schedule)),
         "chunks": chunk_words(problem, chunks) | {"of": problem.collective.nchunks},
@@ -86,12 +88,12 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
 
 
 def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
-    net = problem.network if problem.fold is None else problem.fold.whole
+    net = problem.network if problem.quotient is None else problem.quotient.whole
     link_row = np.arange(net.nlinks)
     many = 1
-    if problem.fold is not None:
-        link_row = orbits(net, problem.fold.shifts).link_class
-        many = problem.fold.order
+    if problem.quotient is not None:
+        link_row = orbits(net, problem.quotient.translations).link_class
+        many = problem.quotient.order
     of_send = link_row[schedule.link]
     used = np.bincount(of_send, minlength=int(link_row.max(initial=-1)) + 1) > 0
     number = np.where(used, np.cumsum(used) - 1, -1)
@@ -238,9 +240,9 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
     when = np.where(collective.reduces[lacking // n], last, first)
     there = np.isfinite(when)
     rank, group = lacking % n, np.arange(n)
-    if problem.fold is not None:  # all ranks of an orbit get on alike
-        ground = representatives(problem.fold.shifts, n)
-        strides = problem.fold.shifts
+    if problem.quotient is not None:  # all ranks of an orbit get on alike
+        ground = representatives(problem.quotient.translations, n)
+        strides = problem.quotient.translations
         lowest = group.copy()
         for stride, extent in strides:
             lowest = lowest - lowest // stride % extent * stride
@@ -262,7 +264,7 @@ def _keys(rows: Ints, n: int) -> Ints:
 
 def _link_name(problem: Problem, link: int) -> str:
     """`0→1`, with the first switch where there are several ways for the pair."""
-    net = problem.network if problem.fold is None else problem.fold.whole
+    net = problem.network if problem.quotient is None else problem.quotient.whole
     name = problem.link_name(link)
     twins = [
         near

@@ -32,7 +32,7 @@ def baseline(problem: Problem) -> list[Algorithm]:
     few sends enough to be worth it, and not the same.
 
     Raises:
-        InputError: a problem with several chunks a block, or a folded one.
+        InputError: a problem with several chunks a block, or a quotient.
     """
     _check(problem)
     collective = problem.collective
@@ -60,7 +60,7 @@ def baseline_named(problem: Problem, name: str, size_bytes: float | None = None)
         size_bytes: the message size for which queues are run; several sizes when None.
 
     Raises:
-        InputError: unknown name, several chunks a block, a folded problem, or too many sends for the memory.
+        InputError: unknown name, several chunks a block, a quotient problem, or too many sends for the memory.
     """
     _check(problem)
     if name not in _MAKERS:
@@ -76,8 +76,8 @@ def _check(problem: Problem) -> None:
             f"baseline: the problem has {problem.collective.chunks} chunks a block; state it with 1, since"
             " baselines cut blocks as they need"
         )
-    if problem.fold is not None:
-        raise InputError("baseline: the problem is folded; state the whole one")
+    if problem.quotient is not None:
+        raise InputError("baseline: the problem is a quotient; it must be the whole one")
 
 
 _MAKERS: dict[str, Callable[[Problem, int], list[Plan]]] = {

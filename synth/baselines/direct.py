@@ -12,7 +12,7 @@ from synth.baselines.routes import MOST_SENDS, Routes, against
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
-from synth.phases.transforms import join
+from synth.phases.split import join
 from topologies.errors import NoRoute, TooManySends
 
 

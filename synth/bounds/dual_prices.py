@@ -32,7 +32,7 @@ def lengths_of_prices(problem: Problem, prices: Floats, text: str = "") -> Witne
     """The witness that prices make: what they prove is worked out as a check does it.
 
     Args:
-        problem: the problem, folded or not.
+        problem: the problem, a quotient or not.
         prices: ≥ 0, shape (nresources,) or, with those of every link's own bandwidth, (nresources + nlinks,).
         text: for the reader.
     """
@@ -66,7 +66,7 @@ def from_loads(problem: Problem, load_us: Floats, rounds: int = 0) -> Witness:
     """The best lengths found with the loads of a routing as a hint; any loads give a true bound.
 
     Args:
-        problem: the problem, folded or not; best with one chunk a block.
+        problem: the problem, a quotient or not; best with one chunk a block.
         load_us: how long each resource is busy, shape (nresources,), in any unit (see `loads`).
         rounds: steps of ascent from the best candidate; each looks for the shortest ways once.
     """

@@ -131,12 +131,12 @@ def prove(problem: Problem, *, max_flow: bool = True) -> Bound:
     """Bounds of a problem; `max_flow` also looks for the worst cut among all sets of ranks.
 
     Of chunks made from the same data (a scan's sums) only some count: one send may serve several of them.
-    A folded problem's bounds are the whole's; they are those that say the same of one copy as of all.
+    A quotient problem's bounds are the whole's; they are those that say the same of one copy as of all.
     """
     problem = apart(problem)
     finder = _Finder(problem)
     found = finder.path()
-    if problem.fold is None:
+    if problem.quotient is None:
         found += finder.direct()
         for inside in candidates(problem, finder.traffic):
             found += finder.cut(inside)
@@ -144,7 +144,7 @@ def prove(problem: Problem, *, max_flow: bool = True) -> Bound:
             for parts in (_node_parts(problem), *_tight_parts(problem)):
                 found += finder.parts(parts)
             found += finder.parts([[r] for r in range(problem.collective.nranks)])
-    if max_flow and problem.fold is None:
+    if max_flow and problem.quotient is None:
         from synth.bounds.max_flow import worst_cuts
 
         start = max((w.per_byte_us for w in found if w.kind == "cut"), default=0.0)
@@ -379,7 +379,7 @@ class _Finder:
             needy[: len(amount)] = amount
             if not (needy > 0).any():
                 continue
-            if problem.fold is not None:
+            if problem.quotient is not None:
                 sets: list[tuple[Bools, int | None]] = [(np.ones(net.nranks, dtype=bool), None)]
             else:
                 sets = [(needy > 0, None), *gatherings(problem, needy, end)]
@@ -406,7 +406,7 @@ def lengths_witness(problem: Problem, workers: Workers, budget_s: float) -> Witn
     """Link lengths from the dual of the flow relaxation, for problems that copy each chunk to one rank."""
     problem = apart(problem)
     collective = problem.collective
-    if collective.reducing or problem.fold is not None:
+    if collective.reducing or problem.quotient is not None:
         return None
     if collective.nchunks * collective.nranks > _LARGEST_TABLES:
         return None

@@ -76,17 +76,17 @@ def check(problem: Problem, witness: Witness) -> None:
 def recompute(problem: Problem, witness: Witness) -> tuple[float, float, float]:
     """What the witness proves: (µs, µs per byte, µs at most), whatever numbers it claims.
 
-    Of a folded problem (`Problem.fold`) it proves the same for the whole.
+    Of a quotient problem (`Problem.quotient`) it proves the same for the whole.
 
     Raises:
         BadWitness: it proves nothing: its ranks or resources are not there or do not do what they must, or its
-            kind says nothing about a folded problem.
+            kind says nothing about a quotient problem.
     """
     if witness.kind not in KINDS:
         raise BadWitness(f"{witness.kind[:40]}: no such kind of witness; it is one of {', '.join(KINDS)}")
-    if problem.fold is not None and witness.kind not in _FOLDED:
+    if problem.quotient is not None and witness.kind not in _FOLDED:
         raise BadWitness(
-            f"{witness.kind} {witness.text}: says nothing about a folded problem; that do {', '.join(_FOLDED)}"
+            f"{witness.kind} {witness.text}: says nothing about a quotient problem; that do {', '.join(_FOLDED)}"
         )
     return {
         "path": _path,
@@ -261,8 +261,8 @@ def _ends(problem: Problem, witness: Witness) -> tuple[float, float, float]:
     net, collective = problem.network, problem.collective
     arrivals = witness.kind == "arrivals"
     ranks = _members(problem, witness, witness.ranks)
-    if problem.fold is not None and not ranks.all():
-        raise BadWitness(f"{witness.kind} {witness.text}: of a folded problem it must be all ranks")
+    if problem.quotient is not None and not ranks.all():
+        raise BadWitness(f"{witness.kind} {witness.text}: of a quotient problem it must be all ranks")
     ways = ranks[net.dst if arrivals else net.src]
     capacity = _capacity(problem, witness, ways)
     need = needs(collective)

@@ -125,14 +125,14 @@ def _asked_words(stored: Stored) -> str:
 
 
 def _replay(stored: Stored) -> None:
-    from synth.symmetry.quotient_check import check_fold
+    from synth.symmetry.quotient_check import check_quotient
     from synth.timing.simulate import time_us
     from synth.verify.replay import replay
     from topologies.errors import QuotientRefused, ScheduleRefused
 
     try:
-        if stored.problem.fold is not None:
-            check_fold(stored.problem)
+        if stored.problem.quotient is not None:
+            check_quotient(stored.problem)
         replay(stored.problem, stored.schedule)
     except (QuotientRefused, ScheduleRefused) as error:
         raise Wrong(f"the schedule is refused: {error}") from None
@@ -147,7 +147,7 @@ def _check_stated(stored: Stored, stated: Proof, beside: Path, file: str) -> Wit
 
     try:
         check_beside(stated, digest(file), stored.claimed_us)
-        # of a folded problem a proof may speak of the whole; the fold itself is checked with the schedule
+        # of a quotient problem a proof may speak of the whole; the quotient itself is checked with the schedule
         problem = stored.asked if stated.question.get("fold") is None else stored.problem
         bound_us, witness = check_proof(problem, stated, stored.schedule.size_bytes)
         if bound_us > stored.claimed_us * (1 + EQUAL):

@@ -21,7 +21,7 @@ from synth.model.schedule import Schedule
 from synth.search.portfolio import search
 from synth.search.result import Options
 from synth.solvers.workers import Workers
-from synth.symmetry.isomorphic import Alike
+from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
@@ -174,7 +174,7 @@ def each_alone(
     Returns:
         The answers, and whether Ctrl-C came: what was left was done in haste.
     """
-    alike = Alike(asked.problem.topology)
+    alike = IsomorphicGroups(asked.problem.topology)
     first = _first_of_a_kind(asked, alike)
     left = sum(group == source for group, (source, _) in enumerate(first))
     found: list[Alone] = []
@@ -206,7 +206,7 @@ def each_alone(
             known = found[source]
             problem = alone(asked, [group])[0]
             finer = problem.with_chunks(known.problem.collective.nchunks // problem.collective.nchunks)
-            moved = alike.moved(known.problem, known.schedule, finer, by)
+            moved = alike.translate_schedule(known.problem, known.schedule, finer, by)
             replay(finer, moved)
             found.append(replace(known, problem=finer, schedule=moved))
     return found, interrupted
@@ -216,7 +216,7 @@ def _said(say: Say, before: str, text: str) -> None:
     say(before + text)
 
 
-def _first_of_a_kind(asked: Together, alike: Alike) -> list[tuple[int, tuple[int, ...] | None]]:
+def _first_of_a_kind(asked: Together, alike: IsomorphicGroups) -> list[tuple[int, tuple[int, ...] | None]]:
     """For each group the first that is like it (maybe itself), and the shifts that bring that one onto it.
 
     None for the shifts where the two problems have the same numbers anyway.
@@ -232,7 +232,7 @@ def _first_of_a_kind(asked: Together, alike: Alike) -> list[tuple[int, tuple[int
             found.append((same, None))
             continue
         others = kinds.setdefault((len(problem.group), problem.nranks, size), [])
-        ways = ((other, alike.way(known, problem)) for other, known in others)
+        ways = ((other, alike.find_translation(known, problem)) for other, known in others)
         like = next(((other, by) for other, by in ways if by is not None), None)
         if like is None:
             others.append((group, problem))

@@ -96,6 +96,15 @@ class Collective:
     def reducing(self) -> bool:
         return bool(self.reduces.any())
 
+    def equals(self, other: Collective, places: bool = True) -> bool:
+        """Whether both state the same; `places`: in the same places of the ranks' buffers."""
+        plain = ("name", "nranks", "chunks", "nchunks", "root")
+        columns = ("reduces", "fraction", "pre", "post", *(("in_index", "out_index") if places else ()))
+        return self is other or (
+            all(getattr(self, name) == getattr(other, name) for name in plain)
+            and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in columns)
+        )
+
     def chunk_bytes(self, size_bytes: float) -> Floats:
         """Bytes of every chunk, shape (nchunks,), when the message has `size_bytes`."""
         return self.fraction * size_bytes

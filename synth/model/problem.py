@@ -15,29 +15,30 @@ from topologies.network import Network, network
 from topologies.topology import Topology
 
 _MANY = 4096  # ranks: a table of all pairs is held for fewer only
+_BREADTH_FIRST = 1000  # ranks; with more, SciPy is worth its import
 _FEW = 512  # ranks of a topology: among fewer those are named that would have to relay
 
 
 @dataclass(frozen=True, eq=False)
-class Fold:
-    """A problem that stands for `order` translated copies of itself, of which it holds one (see
-    `synth.symmetry.quotient`).
+class Quotient:
+    """What a quotient problem is the quotient of: it holds one representative of each orbit of chunks under a group of
+    translations (see `synth.symmetry.quotient`).
 
     Attributes:
-        shifts: (stride, extent) pairs over local ranks: every map that adds to the digits (r // stride) % extent,
+        translations: (stride, extent) pairs over local ranks: every map that adds to the digits (r // stride) % extent,
             without carry, keeps the network as it is. None but the identity leaves a rank in its place.
-        whole: the network itself. The folded problem's network has the same ranks and links, but its resources
-            are the orbits of the whole's resources and of its links: what all copies together do to one
-            resource is what the one copy does to its orbit.
+        whole: the network itself. The quotient problem's network has the same ranks and links, but its resources
+            are the orbits of the whole's resources and of its links: what all translates of a send together do to
+            one resource is what the representative does to its orbit.
     """
 
-    shifts: tuple[tuple[int, int], ...]
+    translations: tuple[tuple[int, int], ...]
     whole: Network
 
     @property
     def order(self) -> int:
-        """How many copies there are."""
-        return math.prod(extent for _, extent in self.shifts)
+        """Of the group of translations: how many chunks and sends each one here stands for."""
+        return math.prod(extent for _, extent in self.translations)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +51,7 @@ class Problem:
         group: the topology rank at each position.
         relays: outsiders that may hold and forward chunks, ascending.
         network: links between the ranks at hand. Local ranks: 0..k-1 are the group's positions, k.. the relays.
-        fold: None, or what turns this problem's schedules into those of a larger one.
+        quotient: None, or what this problem is the quotient of; its schedules are those of one representative.
     """
 
     topology: Topology
@@ -58,7 +59,7 @@ class Problem:
     group: tuple[int, ...]
     relays: tuple[int, ...]
     network: Network
-    fold: Fold | None = None
+    quotient: Quotient | None = None
 
     @property
     def nranks(self) -> int:
@@ -219,17 +220,21 @@ def _missing(collective: Collective, distance: Ints, nranks: int) -> tuple[int, 
 
 def strongly_connected(net: Network) -> bool:
     """Whether every rank reaches every other."""
+    if net.nranks > _BREADTH_FIRST:
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import connected_components
+
+        graph = csr_array(
+            (np.ones(net.nlinks, dtype=bool), (net.src, net.dst)), shape=(net.nranks, net.nranks)
+        )
+        return int(connected_components(graph, connection="strong")[0]) == 1
     for src, dst in ((net.src, net.dst), (net.dst, net.src)):
-        found = np.zeros(net.nranks, dtype=bool)
-        found[0] = True
-        count = 1
-        while True:
+        found = np.arange(net.nranks) == 0
+        before, reached = 0, 1
+        while before < reached:
             found[dst[found[src]]] = True
-            reached = int(found.sum())
-            if reached == count:
-                break
-            count = reached
-        if count < net.nranks:
+            before, reached = reached, int(found.sum())
+        if reached < net.nranks:
             return False
     return True
 

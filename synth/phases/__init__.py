@@ -1,1 +1,1 @@
-"""A problem as phases that copy only, and schedules put together again."""
+"""A problem as phases that copy only: reversal, split, and what is pruned from their schedules."""

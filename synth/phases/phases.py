@@ -1,80 +1,55 @@
-"""The copying problems that a problem comes down to."""
+"""The phases that a problem comes down to: problems that copy only, and how their schedules are turned back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.phases.transforms import reverse, reversible, split, unreverse
-from topologies.network import Network
+from synth.phases.reversal import reverse, reversible, unreverse
+from synth.phases.split import split
 
 
 @dataclass(frozen=True)
-class Form:
-    """A copying problem, for any number of chunks, and the way back from its schedules.
+class Phase:
+    """A part of a problem as one that copies only, for any number of chunks.
 
     Attributes:
-        copying: chunks a block of the copying problem → that problem.
-        back: chunks, its schedule → the part of the asked problem's schedule that it stands for.
-        chunks: chunks a block of the copying problem → of the asked one.
+        asked: the problem, with one chunk a block.
+        part: which problem of `split` it is: 0 the reducing phase, 1 the copying phase, None the whole problem.
+        reversed: whether it is solved backwards (see `reversal`).
+        share: chunks of a block of `asked` for each chunk here.
     """
 
-    copying: Callable[[int], Problem]
-    back: Callable[[int, Schedule], Schedule]
-    chunks: Callable[[int], int]
+    asked: Problem
+    part: int | None = None
+    reversed: bool = False
+    share: int = 1
+
+    def asked_chunks(self, chunks: int) -> int:
+        """Chunks a block of the asked problem, of chunks a block of this phase."""
+        return chunks * self.share
+
+    def apply(self, chunks: int) -> Problem:
+        """The copying problem with so many chunks a block."""
+        problem = self._forwards(chunks)
+        return reverse(problem) if self.reversed else problem
+
+    def invert(self, chunks: int, schedule: Schedule) -> Schedule:
+        """The part of the asked problem's schedule that a schedule of `apply(chunks)` stands for."""
+        return unreverse(self._forwards(chunks), schedule) if self.reversed else schedule
+
+    def _forwards(self, chunks: int) -> Problem:
+        problem = self.asked.with_chunks(self.asked_chunks(chunks))
+        return problem if self.part is None else split(problem)[self.part]
 
 
-def forms(problem: Problem) -> list[Form]:
-    """The copying problems to solve: one, or two for a collective that reduces and then spreads."""
+def phases(problem: Problem) -> list[Phase]:
+    """The phases to solve, one after the other: one, or two for a collective that reduces and then spreads."""
     if not problem.collective.reducing:
-        return [Form(problem.with_chunks, lambda _, s: s, lambda c: c)]
+        return [Phase(problem)]
     if reversible(problem.collective):
-        return [
-            Form(
-                lambda c: reverse(problem.with_chunks(c)),
-                lambda c, s: unreverse(problem.with_chunks(c), s),
-                lambda c: c,
-            )
-        ]
-    # a chunk of the halves is a rank's share of the whole
-    k = problem.collective.nranks if problem.collective.name == "allreduce" else 1
-    return [
-        Form(
-            lambda c: reverse(split(problem.with_chunks(c * k))[0]),
-            lambda c, s: unreverse(split(problem.with_chunks(c * k))[0], s),
-            lambda c: c * k,
-        ),
-        Form(lambda c: split(problem.with_chunks(c * k))[1], lambda _, s: s, lambda c: c * k),
-    ]
-
-
-def mirror_links(net: Network) -> Ints | None:
-    """For every link of the reversed network the link of `net` that runs the same way; None if they differ."""
-    back: dict[tuple[int, int], list[int]] = {}
-    for link, pair in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True)):
-        back.setdefault(pair, []).append(link)
-    mirror = np.empty(net.nlinks, dtype=np.int64)
-    for (u, v), links in back.items():
-        others = back.get((v, u), [])
-        if len(others) != len(links):
-            return None
-        mirror[links] = others
-    if not (
-        np.array_equal(net.alpha_us[mirror], net.alpha_us)
-        and np.array_equal(net.bandwidth_gbs[mirror], net.bandwidth_gbs)
-    ):
-        return None
-    link_of = net.link_of_use
-    users: list[list[int]] = [[] for _ in range(net.nresources)]
-    for link, resource in zip(link_of.tolist(), net.uses_idx.tolist(), strict=True):
-        users[resource].append(link)
-    have = {(tuple(u), c) for u, c in zip(users, net.capacity_gbs.tolist(), strict=True)}
-    for links, capacity in zip(users, net.capacity_gbs.tolist(), strict=True):
-        if (tuple(sorted(mirror[links].tolist())), capacity) not in have:
-            return None
-    return mirror
+        return [Phase(problem, reversed=True)]
+    # a chunk of a phase is a rank's share of the whole
+    share = problem.collective.nranks if problem.collective.name == "allreduce" else 1
+    return [Phase(problem, part=0, reversed=True, share=share), Phase(problem, part=1, share=share)]

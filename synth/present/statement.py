@@ -44,7 +44,8 @@ def row(found: Found, served: Range) -> dict[str, Any]:
         "steps": algorithm.steps,
         "rounds": algorithm.rounds,
         "chunks": algorithm.chunks,
-        "sends": len(algorithm.schedule) * (1 if found.problem.fold is None else found.problem.fold.order),
+        "sends": len(algorithm.schedule)
+        * (1 if found.problem.quotient is None else found.problem.quotient.order),
         "engine": algorithm.engine,
         "min_bytes": served.low,
         "max_bytes": served.high,

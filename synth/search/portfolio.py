@@ -16,7 +16,7 @@ from synth.engines.flow.search import (
     FlowSearch,
     close_enough,
     estimated_sends,
-    folded,
+    quotient_of,
 )
 from synth.engines.greedy import route
 from synth.engines.greedy.list_scheduling import dispatched
@@ -26,8 +26,8 @@ from synth.model.allowed import Allowed
 from synth.model.collective import Floats
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.phases.phases import forms
-from synth.phases.transforms import join
+from synth.phases.phases import phases
+from synth.phases.split import join
 from synth.search.frontier import LARGEST, SMALLEST, Range, frontier
 from synth.search.result import Found, Options, Progress
 from synth.solvers.workers import Workers
@@ -80,7 +80,7 @@ class _Search:
 
     def run(self) -> Found:
         found, options = self.found, self.options
-        exact = self.problem.nranks <= _EXACT and self.problem.fold is None and self.allowed is None
+        exact = self.problem.nranks <= _EXACT and self.problem.quotient is None and self.allowed is None
         try:
             found.bound = prove(self.problem, max_flow=False)
             self._answer_at_once()
@@ -121,7 +121,7 @@ class _Search:
     def _answer_at_once(self) -> None:
         """Constructive answers: by interpreted routing for a few ranks, by the compiled engine for more."""
         options, nranks = self.options, self.problem.nranks
-        plain = self.problem.fold is None and self.allowed is None
+        plain = self.problem.quotient is None and self.allowed is None
         if options.engine == "route" or (options.engine != "flow" and nranks <= 2 * _FEW and plain):
             if not options.pinned:
                 self._construct()
@@ -134,20 +134,24 @@ class _Search:
 
     def _compare(self) -> None:
         """What a vendor library would run, where that is no work to speak of."""
-        if self.problem.fold is None and self.allowed is None and estimated_sends(self.problem) <= _COMPARED:
+        if (
+            self.problem.quotient is None
+            and self.allowed is None
+            and estimated_sends(self.problem) <= _COMPARED
+        ):
             self.found.baselines = baseline(self.problem)
             if not self.options.pinned:
                 self.algorithms += self.found.baselines
 
     def _flow(self) -> None:
-        """The engine for any size, on the folded problem first where the network's symmetry has one."""
+        """The engine for any size, on the quotient problem first where the network's symmetry has one."""
         options = self.options
-        other = folded(self.problem) if self.allowed is None else None
+        other = quotient_of(self.problem) if self.allowed is None else None
         size = options.size or LARGEST
         sends = estimated_sends(self.problem)
         for problem in (other, self.problem):
             best = min((a.time_us(size) for a in self.algorithms), default=np.inf)
-            # what the fold found is good enough where the whole takes long
+            # what the quotient gave is good enough where the whole takes long
             near = best <= self.found.bound.at(size)[0] * (close_enough(0) if sends < SEVERAL else 1.03)
             if problem is None or (near and problem is self.problem and other is not None):
                 continue
@@ -177,10 +181,10 @@ class _Search:
     def _take(self, problem: Problem, schedule: Schedule, size: int) -> float:
         """Keep the flow engine's best answer for a size; its time in µs there.
 
-        A folded one is written out, or left where that would be too long.
+        That of a quotient is expanded, or left where that would be too long.
         """
-        if problem.fold is not None and self.problem.fold is None:
-            if len(schedule) * problem.fold.order > EXPANDED:
+        if problem.quotient is not None and self.problem.quotient is None:
+            if len(schedule) * problem.quotient.order > EXPANDED:
                 return np.inf
             problem, schedule = expand(problem, schedule)
         algorithm = Algorithm(problem, schedule, FLOW, size_bytes=size)
@@ -204,8 +208,8 @@ class _Search:
     def _construct(self) -> None:
         """Answers at once: shallow trees for small messages, deeper ones of more chunks for large."""
         large, small = self.options.size or LARGEST, self.options.size or SMALLEST
-        halves = forms(self.problem)
-        source = halves[0].copying(1).collective.pre[:, 0]
+        halves = phases(self.problem)
+        source = halves[0].apply(1).collective.pre[:, 0]
         # few sources leave links idle unless their chunks follow each other closely
         several = (8, 64) if len(np.unique(source)) <= 2 else (4, 16)
         plans = [(1, small, 1.0, 1), (1, large, 1.0, 3), (1, large, 0.5, 3)]
@@ -213,13 +217,13 @@ class _Search:
         spent = 0.0
         for chunks, size, depth, passes in plans:
             # told by counting, not by the clock: the same question must get the same answer
-            spent += sum(route.work(form.copying(chunks)) for form in halves) * passes
+            spent += sum(route.work(form.apply(chunks)) for form in halves) * passes
             if spent > _CONSTRUCTIVE_SHARE * self.options.budget_s and self.algorithms:
                 continue
             parts = [
-                form.back(chunks, route.solve(form.copying(chunks), size, depth, passes)) for form in halves
+                form.invert(chunks, route.solve(form.apply(chunks), size, depth, passes)) for form in halves
             ]
-            problem = self.problem.with_chunks(halves[0].chunks(chunks))
+            problem = self.problem.with_chunks(halves[0].asked_chunks(chunks))
             schedule = parts[0] if len(parts) == 1 else dispatched(problem, join(*parts), size)
             self._add(problem, schedule, route.NAME)
             self._say("constructive search")
@@ -253,7 +257,7 @@ class _Search:
 
 def copies(problem: Problem) -> int:
     """How many translated copies of its schedule a problem stands for."""
-    return 1 if problem.fold is None else problem.fold.order
+    return 1 if problem.quotient is None else problem.quotient.order
 
 
 def _by_interrupt(error: BaseException) -> bool:

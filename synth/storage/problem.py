@@ -1,7 +1,7 @@
 """A problem in a schedule file: what its header says of it, and the way back.
 
-Of a named collective the name is kept; any other is kept in full, as columns collective/…; of a folded problem
-(`synth.symmetry.quotient`) the shifts are kept that fold it.
+Of a named collective the name is kept; any other is kept in full, as columns collective/…; of a quotient problem
+(`synth.symmetry.quotient`) the translations are kept.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ def stated(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """What a header says of a problem (`KEYS`), and the columns that state its collective where its name does not.
 
     Raises:
-        InputError: a topology that its text form does not hold, or a fold that its shifts do not give back.
+        InputError: a topology that its text form does not hold, or a quotient that its translations do not give back.
     """
     collective = problem.collective
     whole = not _by_name(problem)
-    if problem.fold is not None and whole:
-        raise InputError(f"{collective.name}: folded otherwise than by its name; it cannot be stored")
+    if problem.quotient is not None and whole:
+        raise InputError(
+            f"{collective.name}: is not the quotient of what its name means; it cannot be stored"
+        )
     header = {
         "topology": _text(problem.topology),
         "collective": {
@@ -54,7 +56,9 @@ def stated(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         },
         "group": list(problem.group),
         "relays": list(problem.relays),
-        "fold": None if problem.fold is None else [list(shift) for shift in problem.fold.shifts],
+        "fold": None
+        if problem.quotient is None
+        else [list(digit) for digit in problem.quotient.translations],
     }
     return header, {f"collective/{name}": getattr(collective, name) for name in _OWN if whole}
 
@@ -76,34 +80,26 @@ def _text(topology: Topology) -> str:
     return text
 
 
-def _same(one: Collective, other: Collective) -> bool:
-    plain = ("name", "nranks", "chunks", "nchunks", "root")
-    return all(getattr(one, name) == getattr(other, name) for name in plain) and all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in _OWN
-    )
-
-
 def _by_name(problem: Problem) -> bool:
     """Whether the name, the chunks, the root and the shifts alone give this collective back."""
     collective = problem.collective
     name, k, chunks = collective.name, collective.nranks, collective.chunks
     if name not in NAMED:
         return False
-    if problem.fold is not None:
-        from synth.symmetry.quotient import base_chunks
+    if problem.quotient is not None:
+        from synth.symmetry.quotient import representative_chunks
         from topologies.symmetry.translations import representatives
 
-        return _same(
-            collective, base_chunks(name, k, _share(name, k, chunks), representatives(problem.fold.shifts, k))
-        )
+        owners = representatives(problem.quotient.translations, k)
+        return collective.equals(representative_chunks(name, k, _share(name, k, chunks), owners))
     try:
-        return _same(collective, named(name, k, chunks, collective.root))
+        return collective.equals(named(name, k, chunks, collective.root))
     except InputError:
         return False
 
 
 def _share(name: str, k: int, chunks: int) -> int:
-    """Chunks as folding counts them, of chunks a block: an allreduce's block is cut into a share a rank."""
+    """Chunks as a quotient counts them, of chunks a block: an allreduce's block is cut into a share a rank."""
     return chunks // k if name == "allreduce" else chunks
 
 
@@ -124,12 +120,12 @@ def rebuilt(file: ColumnFile) -> Problem:
     if "columns" not in about.values:
         about.fail("columns", "missing; must be true or false")
     if about.boolean("columns", False) and shifts is not None:
-        about.fail("columns", "must be false in a folded file")
+        about.fail("columns", "must be false where fold is not null")
     topology = from_toml(top.string("topology"), f"{file.origin}: header.json: topology")
     _check_weight(file, topology, (*group, *relays), about, shifts)
     try:
         if shifts is not None:
-            problem = _refolded(topology, about, group, relays, shifts)
+            problem = _stated_quotient(topology, about, group, relays, shifts)
         else:
             problem = make_problem(topology, _collective(file, about, len(group)), group, relays)
     except InputError as error:
@@ -189,21 +185,23 @@ def _network_bytes(topology: Topology, members: tuple[int, ...]) -> int:
     return ways * (_WAY_BYTES + _CROSSED_BYTES * limits) + rows * _ROW_BYTES
 
 
-def _refolded(
+def _stated_quotient(
     topology: Topology, about: Fields, group: tuple[int, ...], relays: tuple[int, ...], shifts: Shifts
 ) -> Problem:
-    from synth.symmetry.quotient import FOLDABLE, refold
+    from synth.symmetry.quotient import TRANSLATABLE, quotient_by
 
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_ENTRIES), len(group)
-    if name not in FOLDABLE or relays:
-        about.fail("name", f"{shown(name)} does not fold; {', '.join(FOLDABLE)} do, without relays")
+    if name not in TRANSLATABLE or relays:
+        about.fail(
+            "name", f"{shown(name)} has no quotient; it is one of {', '.join(TRANSLATABLE)}, without relays"
+        )
     check_ranks(group, "group", topology.nranks)
     share = _share(name, k, chunks)
     held = k // math.prod(extent for _, extent in shifts) * k * share
     if k < 2 or not 0 < held <= MAX_ENTRIES or (name == "allreduce" and share * k != chunks):
-        about.fail("chunks", f"{chunks} chunks cannot be folded over {k} ranks")
+        about.fail("chunks", f"{chunks} chunks over {k} ranks have no quotient")
     try:
-        return refold(topology, name, share, group, shifts)
+        return quotient_by(topology, name, share, group, shifts)
     except InputError:
         raise
     except (ValueError, LookupError, ArithmeticError) as error:

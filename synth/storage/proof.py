@@ -2,7 +2,7 @@
 
     format      "synth-proof-1"
     question    collective, topology, group, relays, root and size_bytes that the bound is for; fold: null, or the
-                shifts of the folded problem (`synth.symmetry.quotient`) that the witnesses speak of instead
+                translations of the quotient problem (`synth.symmetry.quotient`) that the witnesses speak of instead
                             of the whole
     schedule    SHA-256 of the schedule file that it stands beside
     time_us, bound_us, gap      the schedule's time, the bound, and time / bound
@@ -87,7 +87,7 @@ def save_proof(
 
     Args:
         schedule: the schedule file.
-        problem: what the witnesses speak of: the schedule's own, or the whole where that is folded.
+        problem: what the witnesses speak of: the schedule's own, or the whole where that is a quotient.
         witnesses: at least one.
         time_us: the schedule's time, as its file claims it.
         path: where to write; `proof_path(schedule)` when None.
@@ -135,8 +135,8 @@ def check_proof(problem: Problem, proof: Proof, size_bytes: float) -> tuple[floa
     """Work out every witness again from the problem and hold every number of the proof against it.
 
     Args:
-        problem: of any number of chunks; folded where the proof's question is (a folded problem is believed here,
-            `fold_check.check_fold` checks it).
+        problem: of any number of chunks; a quotient where the proof's question is (a quotient problem is believed here,
+            `quotient_check.check_quotient` checks it).
 
     Returns:
         The bound in µs that is proved at this size (at least the claimed one), and the witness that proves it.
@@ -200,7 +200,9 @@ def question(problem: Problem, size_bytes: float) -> dict[str, Any]:
     return {
         **asked_of(problem),
         "size_bytes": float(size_bytes),
-        "fold": None if problem.fold is None else [list(shift) for shift in problem.fold.shifts],
+        "fold": None
+        if problem.quotient is None
+        else [list(digit) for digit in problem.quotient.translations],
     }
 
 

@@ -8,7 +8,7 @@ The file is a zip of columns (`synth.storage.columns`). `header.json` holds
     collective  name, ranks, chunks (a block), nchunks, root (position in the group); columns: whether the file
                 states it in full (members collective/…) because it is not what the name alone means
     group, relays       ranks of the topology
-    fold        null, or the shifts of a problem that stands for translated copies of itself (`synth.symmetry.quotient`)
+    fold        null, or the translations of a quotient problem: (stride, extent) pairs (`synth.symmetry.quotient`)
     size_bytes  the message size that the times are for
     time_us     when the last chunk has arrived, as claimed
     sends       rows of the columns
@@ -52,7 +52,7 @@ class Stored:
     """What a schedule file holds. Nothing of it is checked but that it can be what it says; see `synth prove`.
 
     Attributes:
-        problem: folded where the file is.
+        problem: a quotient where the file states one.
         schedule: at the message size of the file.
         header: header.json.
     """
@@ -74,7 +74,7 @@ class Stored:
     @property
     def copies(self) -> int:
         """How many sends each row stands for."""
-        return 1 if self.problem.fold is None else self.problem.fold.order
+        return 1 if self.problem.quotient is None else self.problem.quotient.order
 
     @property
     def asked(self) -> Problem:
@@ -85,20 +85,20 @@ class Stored:
         """
         if not self.as_named:
             return self.problem
-        known, fold = self.problem.collective, self.problem.fold
+        known, quotient = self.problem.collective, self.problem.quotient
         return replace(
             self.problem,
             collective=named(known.name, known.nranks, 1, known.root),
-            network=self.problem.network if fold is None else fold.whole,
-            fold=None,
+            network=self.problem.network if quotient is None else quotient.whole,
+            quotient=None,
         )
 
     def expanded(self) -> tuple[Problem, Schedule]:
-        """The whole problem and every send; what is stored where nothing is folded.
+        """The whole problem and every send; what is stored where that is no quotient.
 
         InputError where that is too large to be held in memory.
         """
-        if self.problem.fold is None:
+        if self.problem.quotient is None:
             return self.problem, self.schedule
         from synth.symmetry.quotient import expand
 

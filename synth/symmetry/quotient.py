@@ -1,53 +1,57 @@
-"""Folding: one problem that stands for all its translates under the network's shifts, and its schedules unfolded.
+"""Quotient problems: one representative of each orbit of chunks under a network's translations, and their schedules.
 
 Where every rank has the same outlook (a torus, a full mesh, equal nodes), a schedule for the chunks of a few
-representative ranks, translated by the shifts, is a schedule for all chunks. The folded problem holds the chunks of
-the representatives on the whole network; its resources are the orbits of the whole's resources, because on a
-resource the copies of a send meet exactly the sends that meet on its orbit. A folded schedule is therefore right
+representative ranks, translated, is a schedule for all chunks. The quotient problem holds the chunks of the
+representatives on the whole network; its resources are the orbits of the whole's resources, because on a resource the
+translates of a send meet exactly the sends that meet on its orbit. A schedule of the quotient is therefore right
 exactly when its expansion is right for the whole problem, and takes the same time.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from synth.model.collective import MAX_ENTRIES, Collective, Ints, named, parse_name
-from synth.model.problem import Fold, Problem, check_ranks
+from synth.model.problem import Problem, Quotient, check_ranks, strongly_connected
 from synth.model.schedule import Schedule
-from synth.symmetry.quotient_check import check_fold, check_shifts
+from synth.symmetry.quotient_check import check_quotient, check_translations
 from topologies.errors import InputError, QuotientRefused
 from topologies.network import Network, network
 from topologies.symmetry.translations import (
     Shifts,
     digits,
     elements,
-    image,
-    link_image,
     orbits,
     representatives,
     shifts,
 )
 from topologies.topology import Topology
 
-__all__ = ["FOLDABLE", "chunk_image", "expand", "expanded_rows", "fold", "refold", "translates", "whole"]
+__all__ = [
+    "TRANSLATABLE",
+    "expand",
+    "quotient_by",
+    "quotient_problem",
+    "representative_chunks",
+    "whole_problem",
+]
 
-FOLDABLE = ("allgather", "alltoall", "reducescatter", "allreduce")
-_MANY = 1000  # ranks from which SciPy is worth its import
+TRANSLATABLE = ("allgather", "alltoall", "reducescatter", "allreduce")
 _CELLS_AT_ONCE = 1 << 15  # a block of rows stays in the processor's cache
 
 
-def fold(
+def quotient_problem(
     topology: Topology,
     name: str,
     chunks: int = 1,
     group: Sequence[int] | None = None,
     relays: Sequence[int] = (),
 ) -> Problem | None:
-    """The folded problem of a named collective; None where it cannot be folded.
+    """The quotient problem of a named collective; None where it has none.
 
     It holds the chunks that belong to the representative ranks: for allgather those that they hold before, for
     alltoall those that they send, for reducescatter those that they want, and for allreduce the shares, one a
@@ -56,40 +60,43 @@ def fold(
 
     Args:
         chunks: chunks a block; for allreduce, a rank's share.
-        group: topology ranks in order; all when None. Shifts are looked for in this order.
-        relays: with relays there is no folding.
+        group: topology ranks in order; all when None. Translations are looked for in this order.
+        relays: with relays there is no quotient.
 
     Raises:
         InputError: ranks that do not exist or repeat, a group of one, no chunks, or an unknown name.
     """
     name, members = _question(topology, name, chunks, group)
-    if name not in FOLDABLE or len(relays):
+    if name not in TRANSLATABLE or len(relays):
         return None
     net = network(topology, members)
     found = shifts(net)
-    if not found or _entries(len(members), chunks, found) > MAX_ENTRIES or not _connected(net):
+    if not found or _entries(len(members), chunks, found) > MAX_ENTRIES or not strongly_connected(net):
         return None
     return _problem(topology, name, chunks, members, net, found)
 
 
-def refold(topology: Topology, name: str, chunks: int, group: Sequence[int], found: Shifts) -> Problem:
-    """The folded problem for shifts that somebody states, checked in full.
+def quotient_by(topology: Topology, name: str, chunks: int, group: Sequence[int], found: Shifts) -> Problem:
+    """The quotient problem by translations that somebody states, checked in full.
 
     Raises:
-        QuotientRefused: the shifts are none of this network, or crowd a resource; no collective that can be folded.
+        QuotientRefused: the translations are none of this network, or crowd a resource, or the collective has no
+            quotient.
         InputError: ranks that do not exist or repeat, no chunks, or more than is held in memory.
     """
     name, members = _question(topology, name, chunks, group)
-    check_shifts(found, len(members))
-    if name not in FOLDABLE or not found:
-        raise QuotientRefused(f"fold: {name} with {len(found)} shifts is not folded")
+    check_translations(found, len(members))
+    if name not in TRANSLATABLE or not found:
+        raise QuotientRefused(
+            f"quotient: {name} by {len(found)} translations; it must be {' or '.join(TRANSLATABLE)}, by one or more"
+        )
     if _entries(len(members), chunks, found) > MAX_ENTRIES:
         raise InputError(f"{name}: {len(members)} ranks × {chunks} chunks is more than is held in memory")
     try:
         problem = _problem(topology, name, chunks, members, network(topology, members), found)
     except ValueError as error:
-        raise QuotientRefused(f"fold: {error}") from None
-    check_fold(problem)
+        raise QuotientRefused(f"quotient: {error}") from None
+    check_quotient(problem)
     return problem
 
 
@@ -116,35 +123,15 @@ def _problem(
 ) -> Problem:
     return Problem(
         topology=topology,
-        collective=base_chunks(name, len(members), chunks, representatives(found, len(members))),
+        collective=representative_chunks(name, len(members), chunks, representatives(found, len(members))),
         group=members,
         relays=(),
-        network=_folded_network(net, found),
-        fold=Fold(found, net),
+        network=_quotient_network(net, found),
+        quotient=Quotient(found, net),
     )
 
 
-def _connected(net: Network) -> bool:
-    """Whether every rank reaches every other."""
-    if net.nranks > _MANY:
-        from scipy.sparse import csr_matrix
-        from scipy.sparse.csgraph import connected_components
-
-        pairs = (np.ones(net.nlinks, dtype=bool), (net.src, net.dst))
-        graph = csr_matrix(pairs, shape=(net.nranks, net.nranks))
-        return int(connected_components(graph, connection="strong")[0]) == 1
-    for src, dst in ((net.src, net.dst), (net.dst, net.src)):
-        found = np.arange(net.nranks) == 0
-        before, reached = 0, 1
-        while before < reached:
-            found[dst[found[src]]] = True
-            before, reached = reached, int(found.sum())
-        if reached < net.nranks:
-            return False
-    return True
-
-
-def base_chunks(name: str, k: int, chunks: int, owners: Ints) -> Collective:
+def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Collective:
     """The part of a named collective over k ranks that belongs to `owners` (ascending), as it lies in the whole.
 
     Chunk numbers are the whole's without those of other ranks: part p of owner i's share is i·chunks + p, for
@@ -181,8 +168,8 @@ def base_chunks(name: str, k: int, chunks: int, owners: Ints) -> Collective:
     )
 
 
-def _folded_network(net: Network, found: Shifts) -> Network:
-    """The network with a resource for every class of resources; see `Fold`.
+def _quotient_network(net: Network, found: Shifts) -> Network:
+    """The network with a resource for every class of resources; see `Quotient`.
 
     Copies of two sends cannot meet on a link either: a link is as narrow as some resource that it uses (see
     `Network`), so two sends over links of its class have no room on that resource's class.
@@ -204,30 +191,30 @@ def _folded_network(net: Network, found: Shifts) -> Network:
     )
 
 
-def _folded(problem: Problem) -> tuple[Fold, int]:
-    """The problem's fold and its chunks a rank (and pair). Raises InputError where it has none."""
-    if problem.fold is None or problem.collective.name not in FOLDABLE:
-        raise InputError(f"{problem.collective.name}: this problem is not folded")
+def _stated(problem: Problem) -> tuple[Quotient, int]:
+    """What the problem is the quotient of, and its chunks a rank (and pair). Raises InputError where it is none."""
+    if problem.quotient is None or problem.collective.name not in TRANSLATABLE:
+        raise InputError(f"{problem.collective.name}: this problem is no quotient")
     k = problem.collective.nranks
-    return problem.fold, problem.collective.chunks // (k if problem.collective.name == "allreduce" else 1)
+    return problem.quotient, problem.collective.chunks // (k if problem.collective.name == "allreduce" else 1)
 
 
-def whole(problem: Problem) -> Problem:
-    """The problem that a folded one stands for.
+def whole_problem(problem: Problem) -> Problem:
+    """The problem that this one is the quotient of.
 
-    Raises InputError where it is too large to be held in memory, ValueError for a problem that is not folded.
+    Raises InputError where it is too large to be held in memory, or the problem is no quotient.
     """
-    known, chunks = _folded(problem)
+    quotient, chunks = _stated(problem)
     k, name = problem.collective.nranks, problem.collective.name
     collective = named(name, k, chunks * k if name == "allreduce" else chunks)
-    return replace(problem, collective=collective, network=known.whole, fold=None)
+    return replace(problem, collective=collective, network=quotient.whole, quotient=None)
 
 
 def _places(problem: Problem, chunk: Ints) -> tuple[Ints, Ints, Ints]:
-    """Of chunks of a folded problem: the owner, the destination (alltoall; else 0), and the part."""
-    known, chunks = _folded(problem)
+    """Of chunks of a quotient problem: the owner, the destination (alltoall; else 0), and the part."""
+    quotient, chunks = _stated(problem)
     k = problem.collective.nranks
-    owners = representatives(known.shifts, k)
+    owners = representatives(quotient.translations, k)
     block, part = chunk // chunks, chunk % chunks
     if problem.collective.name == "alltoall":
         return owners[block // k], block % k, part
@@ -236,43 +223,26 @@ def _places(problem: Problem, chunk: Ints) -> tuple[Ints, Ints, Ints]:
 
 def _numbers(problem: Problem, owner: Ints, dest: Ints, part: Ints) -> Ints:
     """Chunks of the whole problem."""
-    chunks = _folded(problem)[1]
+    chunks = _stated(problem)[1]
     if problem.collective.name == "alltoall":
         owner = owner * problem.collective.nranks + dest
     return owner * chunks + part
 
 
-def chunk_image(problem: Problem, chunk: Ints, by: Sequence[int]) -> Ints:
-    """Where shifts bring chunks of a folded problem: chunks of the whole problem."""
-    known, _ = _folded(problem)
-    owner, dest, part = _places(problem, chunk)
-    return _numbers(problem, image(known.shifts, owner, by), image(known.shifts, dest, by), part)
-
-
-def expanded_rows(problem: Problem, schedule: Schedule, by: Sequence[int]) -> Schedule:
-    """One translate of a folded problem's schedule, in chunks and links of the whole problem: by[i] times shift i."""
-    known, _ = _folded(problem)
-    return replace(
-        schedule,
-        chunk=chunk_image(problem, schedule.chunk, by),
-        link=link_image(known.whole, known.shifts, schedule.link, by),
-    )
-
-
 def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
-    """The whole problem and its schedule: every send of the folded schedule once for every product of shifts.
+    """The whole problem and its schedule: every send once for every product of translations.
 
-    Rows are in order of start, then step, then their place in the folded schedule; translates of one send stand
-    together. Times are those of the folded schedule.
+    Rows are in order of start, then step, then their place in the schedule given; translates of one send stand
+    together. Times stay.
 
     Raises InputError where the whole problem is too large to be held in memory.
     """
-    full = whole(problem)
-    known, _ = _folded(problem)
+    full = whole_problem(problem)
+    quotient, _ = _stated(problem)
     schedule = schedule.take(np.lexsort((schedule.step, schedule.start_us)))
-    order, n = known.order, len(schedule)
+    order, n = quotient.order, len(schedule)
     chunk, link = np.empty((n, order), dtype=np.int64), np.empty((n, order), dtype=np.int64)
-    tables = _Translates(known)
+    tables = _Translates(quotient)
     owner, dest, part = _places(problem, schedule.chunk)
     block = max(1, _CELLS_AT_ONCE // order)
     for low in range(0, n, block):
@@ -294,28 +264,28 @@ def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
 
 
 class _Translates:
-    """All translates of ranks and links at once, the products of shifts in the order of `shifts.elements`."""
+    """All translates of ranks and links at once, in the order of `translations.elements`."""
 
-    def __init__(self, known: Fold) -> None:
-        net, order = known.whole, known.order
-        self.net, self.shifts = net, known.shifts
+    def __init__(self, quotient: Quotient) -> None:
+        net, order, translations = quotient.whole, quotient.order, quotient.translations
+        self.net, self.translations = net, translations
         every = np.arange(net.nranks)
-        element = elements(known.shifts, every)
-        owners = representatives(known.shifts, net.nranks)
+        element = elements(translations, every)
+        owners = representatives(translations, net.nranks)
         ground = every - sum(
-            d * s for d, (s, _) in zip(digits(known.shifts, every), known.shifts, strict=True)
+            d * s for d, (s, _) in zip(digits(translations, every), translations, strict=True)
         )
         self.rank_class = np.searchsorted(owners, ground)
         self.rank_of = np.empty((len(owners), order), dtype=np.int64)
         self.rank_of[self.rank_class, element] = every
-        self.link_class = orbits(net, known.shifts).link_class
+        self.link_class = orbits(net, translations).link_class
         self.link_of = np.empty((net.nlinks // order, order), dtype=np.int64)
         self.link_of[self.link_class, element[net.src]] = np.arange(net.nlinks)
-        # a product of shifts is its digits; adding two is adding digit by digit
+        # a product of translations is its digits; adding two is adding digit by digit
         self.digit: list[Ints] = []
         self.added: list[Ints] = []  # what the sum of two digits counts for in the product's number
         weight = 1
-        for _, extent in known.shifts:
+        for _, extent in translations:
             self.digit.append(np.arange(order) // weight % extent)
             self.added.append(np.arange(2 * extent - 1) % extent * weight)
             weight *= extent
@@ -323,7 +293,7 @@ class _Translates:
     def _after(self, ranks: Ints) -> Ints:
         """The products that bring each rank's representative to its translates, shape (ranks, order)."""
         number = np.zeros((len(ranks), len(self.digit[0])), dtype=np.int64)
-        for mine, digit, added in zip(digits(self.shifts, ranks), self.digit, self.added, strict=True):
+        for mine, digit, added in zip(digits(self.translations, ranks), self.digit, self.added, strict=True):
             number += added[mine[:, None] + digit]
         return number
 
@@ -336,10 +306,3 @@ class _Translates:
 
     def links(self, links: Ints) -> Ints:
         return np.asarray(self.link_of[self.link_class[links][:, None], self._after(self.net.src[links])])
-
-
-def translates(known: Fold) -> Iterator[tuple[int, ...]]:
-    """Every product of the shifts as a number of times for each, the identity first."""
-    extents = [extent for _, extent in known.shifts]
-    for number in np.ndindex(*extents[::-1]):
-        yield tuple(number[::-1])

@@ -1,8 +1,8 @@
-"""The check of a folded problem: that its schedules, translated by its shifts, are schedules of the whole.
+"""The check of a quotient problem: that its schedules, translated, are schedules of the whole.
 
-It shares no code with the search for shifts or with the folding: the shifts are applied to the whole network as it
-stands, links and resources are compared as sets, and the collective is read row by row. What it may take for
-granted is the rule that links of one pair with equal figures keep their order (`expand` goes by the same rule).
+It shares no code with the search for translations or with `quotient`: the translations are applied to the whole
+network as it stands, links and resources are compared as sets, and the collective is read row by row. What it may take
+for granted is the rule that links of one pair with equal figures keep their order (`expand` goes by the same rule).
 """
 
 from __future__ import annotations
@@ -13,33 +13,34 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from synth.model.collective import Collective, Floats, Ints
-from synth.model.problem import Fold, Problem
+from synth.model.problem import Problem, Quotient
 from topologies.errors import QuotientRefused
 from topologies.network import Network, network
 
-__all__ = ["check_fold", "check_shifts"]
+__all__ = ["check_quotient", "check_translations"]
 
 _ROUND_OFF = 1e-9
 
 
-def check_fold(problem: Problem) -> None:
-    """Check a folded problem against the network that its topology has now.
+def check_quotient(problem: Problem) -> None:
+    """Check a quotient problem against the network that its topology has now.
 
     Raises:
-        QuotientRefused: it is not folded, its network or shifts are not those of its topology, a shift is no symmetry,
-            a resource of the whole is not rightly folded, or the collective is not moved by the shifts.
+        QuotientRefused: it is no quotient, its network or translations are not those of its topology, a translation
+            is no symmetry, a resource of the whole is without its orbit, or the collective is not moved by the
+            translations.
     """
-    if problem.fold is None:
-        raise QuotientRefused("fold: this problem is not folded")
+    if problem.quotient is None:
+        raise QuotientRefused("quotient: this problem is none")
     if problem.relays:
-        raise QuotientRefused("fold: a folded problem has no relays")
-    net = problem.fold.whole
+        raise QuotientRefused("quotient: must have no relays")
+    net = problem.quotient.whole
     _check_networks(problem, net)
-    check_shifts(problem.fold.shifts, net.nranks)
-    images = _link_images(net, problem.fold.shifts)
-    link_class = _joined(images, problem.fold.shifts, net.nlinks)
+    check_translations(problem.quotient.translations, net.nranks)
+    images = _link_images(net, problem.quotient.translations)
+    link_class = _link_classes(images, problem.quotient.translations, net.nlinks)
     _check_resources(problem.network, net, link_class)
-    _check_collective(problem.collective, problem.fold)
+    _check_collective(problem.collective, problem.quotient)
 
 
 def _check_networks(problem: Problem, net: Network) -> None:
@@ -49,35 +50,35 @@ def _check_networks(problem: Problem, net: Network) -> None:
     for name in wanted:
         if not np.array_equal(getattr(real, name), getattr(net, name)):
             raise QuotientRefused(
-                f"fold: its network is not that of {problem.topology.name} ({name} differs)"
+                f"quotient: its network is not that of {problem.topology.name} ({name} differs)"
             )
     for name in columns:
         if not np.array_equal(getattr(problem.network, name), getattr(net, name)):
-            raise QuotientRefused(f"fold: the folded network has other links than the whole ({name} differs)")
+            raise QuotientRefused(f"quotient: has other links than the whole ({name} differs)")
 
 
-def check_shifts(shifts: Sequence[tuple[int, int]], nranks: int) -> None:
+def check_translations(translations: Sequence[tuple[int, int]], nranks: int) -> None:
     """Raises QuotientRefused where these are not (stride, extent) of digits of so many ranks, strides ascending.
 
     Where they are, no product of them but the identity leaves a rank in its place, nor then a link.
     """
     below = 1
-    for stride, extent in shifts:
+    for stride, extent in translations:
         if extent < 2 or stride < 1 or stride % below or nranks % (stride * extent):
             raise QuotientRefused(
-                f"fold: stride {stride} with extent {extent} is no digit of {nranks} ranks after {below}"
+                f"quotient: stride {stride} with extent {extent} is no digit of {nranks} ranks after {below}"
             )
         below = stride * extent
 
 
-def _link_images(net: Network, shifts: Sequence[tuple[int, int]]) -> list[Ints]:
-    """The links' image under every shift; each keeps links, figures and resources."""
+def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[Ints]:
+    """The links' image under every translation; each keeps links, figures and resources."""
     figures = (np.diff(net.uses_ptr), net.bandwidth_gbs, net.alpha_us)
     pair = net.src * net.nranks + net.dst
     b = np.lexsort((*figures, pair))
     before = dict(Counter(_users(net, np.arange(net.nlinks))))  # plain dicts compare faster
     images = []
-    for stride, extent in shifts:
+    for stride, extent in translations:
         p = np.roll(np.arange(net.nranks).reshape(-1, extent, stride), -1, axis=1).reshape(-1)
         moved = p[net.src] * net.nranks + p[net.dst]
         a = np.lexsort((*figures, moved))
@@ -87,14 +88,15 @@ def _link_images(net: Network, shifts: Sequence[tuple[int, int]]) -> list[Ints]:
         if wrong.any():
             link = int(b[np.argmax(wrong)])
             raise QuotientRefused(
-                f"fold: the shift of extent {extent} at stride {stride} is no symmetry of the network;"
+                f"quotient: the translation of extent {extent} at stride {stride} is no symmetry of the network;"
                 f" link {net.src[link]}→{net.dst[link]} (in the group's numbers) breaks it"
             )
         image = np.empty(net.nlinks, dtype=np.int64)
         image[a] = b
         if before != dict(Counter(_users(net, image))):
             raise QuotientRefused(
-                f"fold: the shift of extent {extent} at stride {stride} does not keep the resources that links share"
+                f"quotient: the translation of extent {extent} at stride {stride} does not keep the resources that"
+                " links share"
             )
         images.append(image)
     return images
@@ -114,18 +116,18 @@ def _pieces(values: Ints, owner: Ints, capacity: Floats) -> Iterator[tuple[bytes
         yield data[cuts[i] : cuts[i + 1]], figure
 
 
-def _joined(images: list[Ints], shifts: Sequence[tuple[int, int]], nlinks: int) -> Ints:
+def _link_classes(images: list[Ints], translations: Sequence[tuple[int, int]], nlinks: int) -> Ints:
     """A number for every link, equal where one is brought to the other."""
     lowest = np.arange(nlinks)
-    for step, (_, extent) in zip(images, shifts, strict=True):
+    for step, (_, extent) in zip(images, translations, strict=True):
         for _ in range(extent.bit_length()):  # twice as far each time: round the whole cycle
             lowest = np.minimum(lowest, lowest[step])
             step = step[step]
     return np.unique(lowest, return_inverse=True)[1].reshape(-1)
 
 
-def _check_resources(folded: Network, net: Network, link_class: Ints) -> None:
-    """Every capacity of the whole stands in the folded network, for whole classes of links, and no other does.
+def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
+    """Every capacity of the whole stands in the quotient, for whole classes of links, and no other does.
 
     That keeps copies of two sends from meeting on one link too: one of its resources is as narrow as the link.
     """
@@ -141,58 +143,58 @@ def _check_resources(folded: Network, net: Network, link_class: Ints) -> None:
     bad = (count != most[owner]) | (count * rate[members] > net.capacity_gbs[owner] * (1 + _ROUND_OFF))
     if bad.any():
         name = net.resource_names[int(owner[np.argmax(bad)])]
-        raise QuotientRefused(f"fold: the translates of one send crowd {name}")
+        raise QuotientRefused(f"quotient: the translates of one send crowd {name}")
     needed = set(_pieces(members, owner, net.capacity_gbs / most))
 
-    user = np.repeat(np.arange(folded.nlinks), np.diff(folded.uses_ptr))
-    cell, count = np.unique(folded.uses_idx * nclasses + link_class[user], return_counts=True)
+    user = np.repeat(np.arange(quotient.nlinks), np.diff(quotient.uses_ptr))
+    cell, count = np.unique(quotient.uses_idx * nclasses + link_class[user], return_counts=True)
     owner, members = cell // nclasses, cell % nclasses
-    partly = count != (folded.nlinks // nclasses)
+    partly = count != (quotient.nlinks // nclasses)
     if partly.any():
-        name = folded.resource_names[int(owner[np.argmax(partly)])]
-        raise QuotientRefused(f"fold: {name} is used by some links and not by all their translates")
-    given = list(_pieces(members, owner, folded.capacity_gbs))
+        name = quotient.resource_names[int(owner[np.argmax(partly)])]
+        raise QuotientRefused(f"quotient: {name} is used by some links and not by all their translates")
+    given = list(_pieces(members, owner, quotient.capacity_gbs))
     if needed - set(given):
         capacity = min(figure for _, figure in needed - set(given))
         raise QuotientRefused(
-            f"fold: a resource of the whole that leaves {capacity:.6g} GB/s is not in the folded network"
+            f"quotient: a resource of the whole that leaves {capacity:.6g} GB/s is not in the quotient"
         )
-    for name, key in zip(folded.resource_names, given, strict=True):
+    for name, key in zip(quotient.resource_names, given, strict=True):
         if key not in needed:
-            raise QuotientRefused(f"fold: {name} ({key[1]:.6g} GB/s) stands for no resource of the whole")
+            raise QuotientRefused(f"quotient: {name} ({key[1]:.6g} GB/s) stands for no resource of the whole")
 
 
-def _check_collective(collective: Collective, fold: Fold) -> None:
+def _check_collective(collective: Collective, quotient: Quotient) -> None:
     """The chunks are those of the representatives in the collective of this name, placed as in the whole."""
     name, k = collective.name, collective.nranks
-    if name not in ("allgather", "alltoall", "reducescatter", "allreduce") or k != fold.whole.nranks:
+    if name not in ("allgather", "alltoall", "reducescatter", "allreduce") or k != quotient.whole.nranks:
         raise QuotientRefused(
-            f"fold: {name} over {k} ranks is not moved by the shifts of {fold.whole.nranks} ranks"
+            f"quotient: {name} over {k} ranks is not moved by the translations of {quotient.whole.nranks} ranks"
         )
     lowest = np.ones(k, dtype=bool)
-    for stride, extent in fold.shifts:
+    for stride, extent in quotient.translations:
         lowest.reshape(-1, extent, stride)[:, 1:] = False
     owners = np.flatnonzero(lowest)
     wide = k if name == "alltoall" else 1
     parts, over = divmod(collective.nchunks, len(owners) * wide)
     if over or parts < 1 or collective.chunks != (parts * k if name == "allreduce" else parts):
         raise QuotientRefused(
-            f"fold: {collective.nchunks} chunks are not those of {len(owners)} representative ranks"
+            f"quotient: {collective.nchunks} chunks are not those of {len(owners)} representative ranks"
         )
     adds = name in ("reducescatter", "allreduce")
     if (collective.reduces != adds).any():
-        raise QuotientRefused(f"fold: {name} {'adds' if adds else 'copies'} every chunk")
+        raise QuotientRefused(f"quotient: {name} {'adds' if adds else 'copies'} every chunk")
     if (np.abs(collective.fraction * k * parts - 1) > _ROUND_OFF).any():
-        raise QuotientRefused(f"fold: a chunk of {name} is not 1/{k * parts} of the message")
+        raise QuotientRefused(f"quotient: a chunk of {name} is not 1/{k * parts} of the message")
     for word, rows, index in (
         ("precondition", collective.pre, collective.in_index),
         ("postcondition", collective.post, collective.out_index),
     ):
         rank, chunk = rows[:, 0], rows[:, 1]
         if (rows < 0).any() or (rank >= k).any() or (chunk >= collective.nchunks).any():
-            raise QuotientRefused(f"fold: the {word} names ranks or chunks that do not exist")
+            raise QuotientRefused(f"quotient: the {word} names ranks or chunks that do not exist")
         if (np.diff(rank * collective.nchunks + chunk) <= 0).any() or len(index) != len(rows):
-            raise QuotientRefused(f"fold: the {word} is not in order")
+            raise QuotientRefused(f"quotient: the {word} is not in order")
         part, block = chunk % parts, chunk // parts
         owner, goal = owners[block // wide], block % wide
         one = word == {"allgather": "precondition", "reducescatter": "postcondition"}.get(name)
@@ -205,4 +207,6 @@ def _check_collective(collective: Collective, fold: Fold) -> None:
             )
         full = len(rows) == collective.nchunks * (1 if one else k)
         if not full or (rank != at).any() or (index != place).any():
-            raise QuotientRefused(f"fold: the {word} is not that of {name} for the representatives' chunks")
+            raise QuotientRefused(
+                f"quotient: the {word} is not that of {name} for the representatives' chunks"
+            )

@@ -1,14 +1,22 @@
-"""Symmetry of a problem: relabellings of the ranks under which it stays the same problem."""
+"""Relabellings of the ranks: those that keep a problem as it is, and those that bring one group onto another."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from synth.model.collective import ROOTED, Collective, Ints
 from synth.model.problem import Problem
-from topologies.symmetry.automorphism import automorphisms, free_subgroup, link_image
+from synth.model.schedule import Schedule
+from topologies.network import Network, network
+from topologies.subnetwork import links_among
+from topologies.symmetry.automorphism import automorphisms, free_subgroup
+from topologies.symmetry.automorphism import link_image as links_of_automorphism
+from topologies.symmetry.translations import Shifts, digits, image, link_image, shifts
+from topologies.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +71,7 @@ def free_symmetry(problem: Problem) -> Symmetry:
     if len(group) < 2 or any(c is None for c in chunks):
         return trivial(problem)
     table = np.array(chunks, dtype=np.int64)
-    links = np.array([link_image(net, p) for p in group], dtype=np.int64)
+    links = np.array([links_of_automorphism(net, p) for p in group], dtype=np.int64)
     if not (table[1:] != np.arange(collective.nchunks)).all():
         # a chunk that stays while ranks move would be planned once and sent several times over
         table = np.tile(np.arange(collective.nchunks), (len(group), 1))
@@ -99,3 +107,53 @@ def _signatures(collective: Collective, perm: Ints | None = None) -> list[bytes]
     packed = np.packbits(np.concatenate([holds, wants], axis=1), axis=1)
     tails = zip(collective.fraction.tolist(), collective.reduces.tolist(), strict=True)
     return [row.tobytes() + repr(tail).encode() for row, tail in zip(packed, tails, strict=True)]
+
+
+class IsomorphicGroups:
+    """Groups that the network's translations bring onto each other, and their schedules.
+
+    Without this every group of a large torus or of many equal nodes would be searched for by itself.
+    """
+
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
+
+    @cached_property
+    def whole(self) -> Network:
+        """All ranks, in their order."""
+        return network(self.topology, range(self.topology.nranks))
+
+    @cached_property
+    def translations(self) -> Shifts:
+        return shifts(self.whole)
+
+    def find_translation(self, one: Problem, other: Problem) -> tuple[int, ...] | None:
+        """How often to apply each translation to bring one problem onto the other; None where that does not."""
+        if (
+            not self.translations
+            or not one.collective.equals(other.collective, places=False)
+            or one.nranks != other.nranks
+        ):
+            return None
+        ranks, onto = np.array(one.ranks), np.array(other.ranks)
+        first, last = digits(self.translations, ranks[:1]), digits(self.translations, onto[:1])
+        by = tuple(int(b[0] - a[0]) for a, b in zip(first, last, strict=True))
+        moved = image(self.translations, ranks, by)
+        k = len(one.group)
+        same = np.array_equal(moved[:k], onto[:k]) and np.array_equal(np.sort(moved[k:]), np.sort(onto[k:]))
+        return by if same else None
+
+    def translate_schedule(
+        self, one: Problem, schedule: Schedule, other: Problem, by: Sequence[int]
+    ) -> Schedule:
+        """The schedule of `one` as one of `other`; times stay."""
+        whole = self._links(one)[schedule.link]
+        onto = link_image(self.whole, self.translations, whole, by)
+        number = np.full(self.whole.nlinks, -1, dtype=np.int64)
+        there = self._links(other)
+        number[there] = np.arange(len(there))
+        return replace(schedule, link=number[onto])
+
+    def _links(self, problem: Problem) -> Ints:
+        """The whole network's number of each of the problem's links."""
+        return links_among(self.whole, np.array(problem.ranks))[0]

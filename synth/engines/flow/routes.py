@@ -13,7 +13,7 @@ from synth.engines.flow.trees import tree_pass
 from synth.model.allowed import Allowed
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem, strongly_connected
-from synth.phases.transforms import owners as owners_in_reach
+from synth.phases.split import sum_owners
 from topologies.errors import InputError
 
 _SHARPNESS = (8.0, 12.0, 20.0, 30.0, 40.0, 60.0, 80.0)  # of the prices, pass by pass
@@ -198,7 +198,7 @@ def owners(problem: Problem) -> Ints:
     """Where each sum comes together: at those that want it in turn. Shape (chunks,); 0 where nobody does."""
     collective = problem.collective
     if not strongly_connected(problem.network):
-        return owners_in_reach(problem)
+        return sum_owners(problem)
     ptr, ranks = collective.goals
     count = np.diff(ptr)
     block = max(1, -(-collective.nchunks // collective.nranks))

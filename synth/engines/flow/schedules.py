@@ -22,7 +22,7 @@ from synth.model.allowed import Allowed
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
-from synth.phases.transforms import reversible
+from synth.phases.reversal import reversible
 
 # how far apart in time the parts of a message are asked for, in parts of the whole time
 _SPREADS = (0.25, 1.0, 0.0)

@@ -15,13 +15,13 @@ from synth.model.collective import Floats
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.search.frontier import LARGEST, SMALLEST
-from synth.symmetry.quotient import FOLDABLE, fold
+from synth.symmetry.quotient import TRANSLATABLE, quotient_problem
 from topologies.topology import Topology
 
 FLOW = "flow"
 CLOSE = 1.005  # time / bound from which on nothing is gained by going on
 CLOSE_MANY = 1.008  # the same where every try takes seconds
-EXPANDED = 500_000  # sends up to which a folded schedule is written out in full
+EXPANDED = 500_000  # sends up to which a quotient's schedule is expanded
 MOST_SENDS = 400_000  # to which chunks are cut finer
 _MANY = 150_000  # sends from which on fewer orders are tried
 _VERY_MANY = 1_000_000
@@ -75,8 +75,8 @@ class FlowSearch:
         sends = estimated_sends(problem)
         if size is None and sends > EXPANDED:
             self.sizes = self.sizes[:1]  # so large an answer is made once
-        # an all-reduce is cut into a share a rank; a fold's chunks are shares already
-        shares = problem.collective.name == "allreduce" and problem.fold is None and chunks is None
+        # an all-reduce is cut into a share a rank; a quotient's chunks are shares already
+        shares = problem.collective.name == "allreduce" and problem.quotient is None and chunks is None
         self.unit = problem.collective.nranks if shares else 1
         self.sends = sends * self.unit
 
@@ -190,7 +190,7 @@ def close_enough(sends: int) -> float:
 
 
 def estimated_sends(problem: Problem) -> int:
-    """About how many sends a schedule with these chunks has (of a folded problem: of what it holds)."""
+    """About how many sends a schedule with these chunks has (of a quotient problem: of what it holds)."""
     collective, net = problem.collective, problem.network
     pairs = len(collective.post)
     if collective.reducing:
@@ -209,27 +209,26 @@ def mean_hops(nranks: int, nlinks: int) -> float:
     return max(1.0, math.pow(nranks, 2 / degree) * degree / 8)  # of a torus
 
 
-def folded_question(
+def quotient_question(
     topology: Topology, name: str, group: Sequence[int], relays: Sequence[int], chunks: int | None
 ) -> Problem | None:
-    """A named collective folded, where it is so large that it is not written out in full; else None."""
+    """A named collective's quotient, where it is so large that its schedule is not expanded; else None."""
     k = len(group)
-    if relays or name not in FOLDABLE or k * k <= EXPANDED // 4:
+    if relays or name not in TRANSLATABLE or k * k <= EXPANDED // 4:
         return None
-    found = fold(topology, name, 1, None if k == topology.nranks and list(group) == list(range(k)) else group)
+    found = quotient_problem(
+        topology, name, 1, None if k == topology.nranks and list(group) == list(range(k)) else group
+    )
     if found is not None and chunks is not None and chunks % found.collective.chunks:
-        return None  # a fold of an allreduce has whole shares
-    if found is None or found.fold is None or estimated_sends(found) * found.fold.order <= EXPANDED:
+        return None  # the quotient of an allreduce has whole shares
+    if found is None or found.quotient is None or estimated_sends(found) * found.quotient.order <= EXPANDED:
         return None
     return found
 
 
-def folded(problem: Problem) -> Problem | None:
-    """The same question folded by the network's symmetry; None where there is none of use."""
-    if problem.fold is not None or problem.relays or problem.collective.name not in FOLDABLE:
+def quotient_of(problem: Problem) -> Problem | None:
+    """The same question's quotient by the network's symmetry; None where there is none of use."""
+    if problem.quotient is not None or problem.relays or problem.collective.name not in TRANSLATABLE:
         return None
-    whole = tuple(range(problem.topology.nranks))
-    found = fold(
-        problem.topology, problem.collective.name, 1, None if problem.group == whole else problem.group
-    )
-    return found if found is not None and found.fold is not None and found.fold.order >= 4 else None
+    found = quotient_problem(problem.topology, problem.collective.name, 1, problem.group)
+    return found if found is not None and found.quotient is not None and found.quotient.order >= 4 else None

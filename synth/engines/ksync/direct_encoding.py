@@ -15,7 +15,7 @@ from synth.engines.ksync.encoding import StepModel, capacities
 from synth.model.collective import Ints
 from synth.model.problem import Problem, hops
 from synth.model.schedule import Schedule, untimed
-from synth.phases.transforms import needed
+from synth.phases.prune import prune_sums
 from synth.symmetry.relabelling import Symmetry
 
 _Key = tuple[int, ...]
@@ -181,4 +181,4 @@ def read_schedule(problem: Problem, model: StepModel, chosen: Ints, symmetry: Sy
         ]
     )
     table = np.unique(table, axis=0)
-    return needed(problem, untimed(table[:, 1], table[:, 2], table[:, 0], table[:, 3].astype(bool)))
+    return prune_sums(problem, untimed(table[:, 1], table[:, 2], table[:, 0], table[:, 3].astype(bool)))

@@ -17,7 +17,7 @@ import numpy as np
 from synth.model.collective import Bools, Ints
 from synth.model.problem import Problem, hops
 from synth.model.schedule import Schedule, untimed
-from synth.phases.transforms import tidy
+from synth.phases.prune import prune_copies
 from synth.symmetry.relabelling import Symmetry
 from synth.timing.rounds import unit_gbs
 
@@ -183,4 +183,4 @@ def read_schedule(problem: Problem, model: StepModel, chosen: Ints, symmetry: Sy
     step = np.tile(rows[:, 2], symmetry.order)
     order = np.lexsort((link, chunk, step))
     none = np.zeros(len(order), dtype=bool)
-    return tidy(problem, untimed(chunk[order], link[order], step[order], none))
+    return prune_copies(problem, untimed(chunk[order], link[order], step[order], none))

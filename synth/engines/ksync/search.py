@@ -19,8 +19,9 @@ from synth.engines.time_slots.search import in_slots
 from synth.model.collective import Ints
 from synth.model.problem import Problem, hops
 from synth.model.schedule import Schedule
-from synth.phases.phases import Form, forms, mirror_links
-from synth.phases.transforms import join
+from synth.phases.phases import Phase, phases
+from synth.phases.reversal import mirror_links
+from synth.phases.split import join
 from synth.search.frontier import LARGEST, frontier
 from synth.search.result import Found, Options
 from synth.solvers.workers import Workers
@@ -68,15 +69,15 @@ class ExactSearch:
         options = self.options
         if options.engine != "auto" or None in (options.steps, options.rounds, options.chunks):
             return False
-        halves = forms(self.problem)
+        halves = phases(self.problem)
         if len(halves) == 2 or options.chunks is None:
             return False
         problem = self.problem.with_chunks(options.chunks)
-        copying = halves[0].copying(options.chunks)
+        copying = halves[0].apply(options.chunks)
         if route.work(copying) > 0.1:
             return False
         for depth in (1.0, 0.5):
-            schedule = halves[0].back(options.chunks, route.solve(copying, LARGEST, depth))
+            schedule = halves[0].invert(options.chunks, route.solve(copying, LARGEST, depth))
             if schedule.nsteps == options.steps and rounds_of(problem, schedule) <= (options.rounds or 0):
                 self._add(problem, schedule, route.NAME)
                 return True
@@ -84,18 +85,18 @@ class ExactSearch:
 
     def _exact(self) -> None:
         """The Pareto set of every copying half, put together."""
-        halves = forms(self.problem)
+        halves = phases(self.problem)
         options = self.options
         chunks, steps, rounds = options.chunks, options.steps, options.rounds
         if len(halves) == 2:  # the user's numbers are of the whole
-            unit = halves[0].chunks(1)
+            unit = halves[0].asked_chunks(1)
             if any(x is not None and x % d for x, d in ((chunks, unit), (steps, 2), (rounds, 2))):
                 return
             chunks, steps, rounds = (
                 None if x is None else x // d for x, d in ((chunks, unit), (steps, 2), (rounds, 2))
             )
         first = self._stepper(halves[0])
-        whole = halves[0].copying(1)
+        whole = halves[0].apply(1)
         part = "each half" if len(halves) == 2 else ""
         self.claimed[part] = whole
         net = whole.network
@@ -118,10 +119,10 @@ class ExactSearch:
                 continue
             self._compose(halves, claim.best)
 
-    def _stepper(self, form: Form) -> StepSearch:
+    def _stepper(self, form: Phase) -> StepSearch:
         @lru_cache(maxsize=64)
         def copying(chunks: int) -> Problem:
-            return form.copying(chunks)
+            return form.apply(chunks)
 
         known: dict[int, Symmetry] = {}
 
@@ -138,22 +139,22 @@ class ExactSearch:
             seed=self.options.seed,
         )
 
-    def _compose(self, halves: list[Form], verdict: Verdict) -> None:
+    def _compose(self, halves: list[Phase], verdict: Verdict) -> None:
         shape, schedule = verdict.shape, verdict.schedule
         assert schedule is not None
-        problem = self.problem.with_chunks(halves[0].chunks(shape.chunks))
-        parts = [halves[0].back(shape.chunks, schedule)]
+        problem = self.problem.with_chunks(halves[0].asked_chunks(shape.chunks))
+        parts = [halves[0].invert(shape.chunks, schedule)]
         if len(halves) == 2:
             other = self._other_half(halves, shape, schedule)
-            parts.append(halves[1].back(shape.chunks, other))
+            parts.append(halves[1].invert(shape.chunks, other))
         self._add(problem, _joined(parts), verdict.by)
         self._say(f"found ({shape.chunks}, {shape.steps}, {shape.rounds})")
 
-    def _other_half(self, halves: list[Form], shape: Shape, schedule: Schedule) -> Schedule:
+    def _other_half(self, halves: list[Phase], shape: Shape, schedule: Schedule) -> Schedule:
         """The second half's schedule from the first's: the same where both ask the same of like networks."""
         form = halves[1]
         mirror = mirror_links(self.problem.network)
-        one, two = (half.copying(shape.chunks).collective for half in halves)
+        one, two = (half.apply(shape.chunks).collective for half in halves)
         if mirror is not None and np.array_equal(one.pre, two.pre) and np.array_equal(one.post, two.post):
             return replace(schedule, link=mirror[schedule.link])
         stepper = self._stepper(form)
@@ -161,7 +162,7 @@ class ExactSearch:
             verdict = stepper.decide(replace(shape, rounds=shape.rounds + extra), stepper.effort)
             if verdict.schedule is not None:
                 return verdict.schedule
-        return route.solve(form.copying(shape.chunks), LARGEST)
+        return route.solve(form.apply(shape.chunks), LARGEST)
 
     def _combining(self) -> None:
         """All-reduce in fewer steps than a reduce-scatter and an all-gather need."""
@@ -205,7 +206,7 @@ class ExactSearch:
     def _timed(self) -> None:
         """Time slots in place of steps, where no one step suits all links (or this engine is asked for)."""
         net, options = self.problem.network, self.options
-        halves = forms(self.problem)
+        halves = phases(self.problem)
         alike = np.ptp(net.alpha_us) == 0
         if len(halves) == 2 or (options.engine == "auto" and (alike or options.pinned)):
             return

@@ -20,7 +20,7 @@ import numpy as np
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem, least_latency
 from synth.model.schedule import Schedule, untimed
-from synth.phases.transforms import tidy
+from synth.phases.prune import prune_copies
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 
 NAME = "milp"
@@ -245,4 +245,6 @@ def read_schedule(problem: Problem, model: SlotModel, chosen: Ints) -> Schedule:
             break
         waiting = later
     table = np.array(kept, dtype=np.int64).reshape(-1, 3)
-    return tidy(problem, untimed(table[:, 0], table[:, 1], table[:, 2], np.zeros(len(table), dtype=bool)))
+    return prune_copies(
+        problem, untimed(table[:, 0], table[:, 1], table[:, 2], np.zeros(len(table), dtype=bool))
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from synth.engines.greedy import route
 from synth.engines.time_slots import milp
 from synth.model.schedule import Schedule
-from synth.phases.phases import Form
+from synth.phases.phases import Phase
 from synth.solvers.workers import Workers
 from synth.timing.simulate import predict_us
 
@@ -27,13 +27,13 @@ class SlotClaim:
 
 
 def in_slots(
-    workers: Workers, form: Form, chunks: int, size: int, budget_s: float, seed: int
+    workers: Workers, form: Phase, chunks: int, size: int, budget_s: float, seed: int
 ) -> tuple[Schedule, SlotClaim] | None:
     """The best schedule of the asked problem (by way of `form`) that is found, and what is proved of all.
 
     None where the program would be too large, or the solver failed or had no time.
     """
-    copying = form.copying(chunks)
+    copying = form.apply(chunks)
     if (
         copying.network.nlinks * copying.collective.nchunks * _SLOTS > 10 * _MOST_VARIABLES
         or budget_s <= 0.05
@@ -56,5 +56,5 @@ def in_slots(
         found = milp.read_schedule(copying, model, answer.chosen)
         if predict_us(copying, found, size) < ceiling:
             known = found
-    claim = SlotClaim(size, form.chunks(chunks), answer.bound_us, answer.solver)
-    return form.back(chunks, known), claim
+    claim = SlotClaim(size, form.asked_chunks(chunks), answer.bound_us, answer.solver)
+    return form.invert(chunks, known), claim

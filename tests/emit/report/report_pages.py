@@ -16,7 +16,7 @@ from synth.model.problem import Problem
 from synth.model.schedule import untimed
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import load_schedule, write_schedule
-from synth.symmetry.quotient import fold
+from synth.symmetry.quotient import quotient_problem
 from synth.timing.simulate import timed
 from synth.verify.replay import replay
 from tests.random_problems import answered
@@ -119,8 +119,8 @@ def stored(folder: Path, problem: Problem, size_bytes: float = 1 << 20, proof: b
 
 
 def straight(folder: Path, spec: str, size_bytes: float = 1 << 20) -> Path:
-    """All-to-all on a torus or a full mesh as a folded file: every chunk goes dimension by dimension, upwards."""
-    problem = fold(load(spec), "alltoall")
+    """All-to-all on a torus or a full mesh as the file of a quotient: dimension by dimension, upwards."""
+    problem = quotient_problem(load(spec), "alltoall")
     assert problem is not None
     net, k = problem.network, problem.collective.nranks
     order = np.lexsort((net.dst, net.src))
@@ -155,8 +155,8 @@ def _legs(goal: int, dims: list[int]) -> list[tuple[int, int]]:
 
 
 def spread(folder: Path, topology: Topology, size_bytes: float = 1 << 20) -> Path:
-    """A folded allgather: every representative's block along a tree of shortest ways."""
-    problem = fold(topology, "allgather")
+    """The quotient of an allgather: every representative's block along a tree of shortest ways."""
+    problem = quotient_problem(topology, "allgather")
     assert problem is not None
     net = problem.network
     rows: list[tuple[int, int, int]] = []

@@ -162,7 +162,7 @@ def two_kinds() -> Topology:
 
 
 @pytest.mark.parametrize("spec", ["torus:4x4", "full:9", "two kinds"])
-def test_a_folded_schedule_is_told_as_the_whole(tmp_path: Path, spec: str) -> None:
+def test_a_schedule_of_a_quotient_is_told_as_the_whole(tmp_path: Path, spec: str) -> None:
     known = load_schedule(spread(tmp_path, two_kinds()) if spec == "two kinds" else straight(tmp_path, spec))
     assert known.copies == {"torus:4x4": 16, "full:9": 9, "two kinds": 4}[spec]
     view = schedule_view(known, 10**6)

@@ -193,7 +193,7 @@ def test_the_pointer_tells_where_a_chunk_came_from(
 
 
 def test_a_translated_copy_is_the_copy(tab: browser.Tab, pages: dict[str, Path]) -> None:
-    """Seen from another rank every name is shifted as the fold says: the links are there, and the ends are right."""
+    """Seen from another rank every name is translated: the links are there, and the ends are right."""
     page = pages["512 ranks"]
     tab.open(page)
     known = figures(page)

@@ -17,7 +17,7 @@ from synth.baselines.routes import Routes, against
 from synth.baselines.spreading import Copies, first_copies
 from synth.model.problem import Problem, hops, make_problem
 from synth.model.schedule import Schedule
-from synth.symmetry.quotient import fold
+from synth.symmetry.quotient import quotient_problem
 from synth.timing.simulate import time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
@@ -108,9 +108,12 @@ def test_which_there_are_none_of() -> None:
     assert not baseline_named(asked("ring:4", "broadcast"), "recursive doubling")
     with pytest.raises(InputError, match=r"'rings' is not known; did you mean ring\? It is one of: direct, "):
         baseline_named(asked("ring:4", "allgather"), "rings")
-    for problem in (asked("ring:4", "allgather").with_chunks(2), fold(load("ring:4"), "allgather")):
+    for problem in (
+        asked("ring:4", "allgather").with_chunks(2),
+        quotient_problem(load("ring:4"), "allgather"),
+    ):
         assert problem is not None
-        with pytest.raises(InputError, match=r"2 chunks a block|is folded"):
+        with pytest.raises(InputError, match=r"2 chunks a block|is a quotient"):
             baseline(problem)
     with pytest.raises(TooManySends, match="has 20 sends over fixed ways, 19 at most"):
         direct_schedule(asked("line:4", "alltoall"), MIB, most=19)

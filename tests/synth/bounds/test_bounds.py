@@ -20,7 +20,7 @@ from synth.model.collective import named
 from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
-from synth.phases import transforms as passes
+from synth.phases.reversal import reverse
 from synth.timing.simulate import predict_us, time_us, timed
 from synth.verify.replay import replay
 from tests.random_problems import answered, random_problem, random_topology
@@ -139,7 +139,7 @@ def test_not_even_the_best_of_all_small_schedules(seed: int, name: str) -> None:
     size = rng.choice((1.0, 1e4, 1e6))
     assume(problem.network.nlinks <= 9)
     if name == "reduce":  # backwards it is the broadcast on the reversed network, send for send
-        least = fastest(passes.reverse(problem), size, 5)
+        least = fastest(reverse(problem), size, 5)
     else:
         least = fastest(problem, size, 6 if problem.nranks == 3 else 5)
     assume(least is not None)

@@ -1,4 +1,4 @@
-"""Bounds of large and of folded problems: exact where they are known, never over a schedule, refused when raised."""
+"""Bounds of large and of quotient problems: exact where they are known, never over a schedule, refused when raised."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.bounds.witness import KINDS, Witness, check, recompute
 from synth.model.problem import Problem, least_latency, make_problem
 from synth.model.requirements import needs
-from synth.symmetry.quotient import FOLDABLE, fold
+from synth.symmetry.quotient import TRANSLATABLE, quotient_problem
 from synth.timing.simulate import predict_us
 from tests.random_problems import answered, random_problem, random_topology
 from topologies.errors import BadWitness
@@ -77,7 +77,7 @@ def test_the_average_way_bounds_the_all_to_all_of_a_torus() -> None:
     check(problem, witness)
     assert chunk_times(problem, witness.per_byte_us) == pytest.approx(512)
     assert chunk_times(problem, prove(problem, max_flow=False).per_byte_us) == pytest.approx(512)
-    one = fold(load("torus:8x8x8"), "alltoall")
+    one = quotient_problem(load("torus:8x8x8"), "alltoall")
     assert one is not None
     assert chunk_times(one, prove(one).per_byte_us) == pytest.approx(512)
 
@@ -101,20 +101,20 @@ def test_known_bounds(spec: str, name: str, chunks: float) -> None:
 
 
 def test_an_all_reduce_sends_all_but_twice_round() -> None:
-    """2 · (k - 1) sends of everything over all links together, on the whole torus and on its fold."""
+    """2 · (k - 1) sends of everything over all links together, on the whole torus and on its quotient."""
     problem = make_problem(load("torus:6x5x4"), "allreduce")
     expected = 2 * 119 / 720 / 50e3
     assert prove(problem).per_byte_us == pytest.approx(expected)
     (witness,) = uniform(problem)
     assert witness.per_byte_us == pytest.approx(expected)
-    one = fold(load("torus:6x5x4"), "allreduce")
+    one = quotient_problem(load("torus:6x5x4"), "allreduce")
     assert one is not None
     assert prove(one).per_byte_us == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", FOLDABLE)
-def test_a_large_torus_folded(name: str) -> None:
-    problem = fold(load("torus:60x50"), name)
+@pytest.mark.parametrize("name", TRANSLATABLE)
+def test_the_quotient_of_a_large_torus(name: str) -> None:
+    problem = quotient_problem(load("torus:60x50"), name)
     assert problem is not None
     n = 3000
     # chunk-times: 27.5 links on average, or all chunks but the own, over four links a rank
@@ -239,16 +239,16 @@ def test_what_is_not_there_is_refused() -> None:
             check(problem, wrong)
 
 
-# --- folded problems
+# --- quotient problems
 
 
 FOLDED = ("torus:4x3", "torus:2x3x2", "ring:5", "hypercube:3", "full:5", "ndv2:2", "star:4")
 
 
-@pytest.mark.parametrize("name", FOLDABLE)
+@pytest.mark.parametrize("name", TRANSLATABLE)
 @pytest.mark.parametrize("spec", FOLDED)
-def test_folded_bounds_are_bounds_of_the_whole(spec: str, name: str) -> None:
-    problem = fold(load(spec), name)
+def test_bounds_of_a_quotient_are_bounds_of_the_whole(spec: str, name: str) -> None:
+    problem = quotient_problem(load(spec), name)
     assert problem is not None
     bound = prove(problem)
     rng = np.random.default_rng(0)
@@ -264,9 +264,9 @@ def test_folded_bounds_are_bounds_of_the_whole(spec: str, name: str) -> None:
             assert witness.at(size) <= took * ROUND_OFF
 
 
-@pytest.mark.parametrize("name", FOLDABLE)
-def test_a_folded_problem_refuses_what_needs_the_whole(name: str) -> None:
-    problem = fold(load("torus:4x3"), name)
+@pytest.mark.parametrize("name", TRANSLATABLE)
+def test_a_quotient_refuses_what_needs_the_whole(name: str) -> None:
+    problem = quotient_problem(load("torus:4x3"), name)
     assert problem is not None
     net = problem.network
     everything = tuple(range(net.nresources))
@@ -283,7 +283,7 @@ def test_a_folded_problem_refuses_what_needs_the_whole(name: str) -> None:
             with pytest.raises(BadWitness):
                 check(problem, wrong)
     for kind in ("cut", "parts", "direct"):
-        with pytest.raises(BadWitness, match="folded"):
+        with pytest.raises(BadWitness, match="quotient"):
             check(problem, replace(empty, kind=kind, ranks=halves[0], parts=halves))
     for kind in ("arrivals", "departures"):
         check(problem, replace(empty, kind=kind, ranks=tuple(range(12))))

@@ -16,11 +16,13 @@ from synth.bounds.prove import prove
 from synth.engines.greedy import route
 from synth.model.collective import named
 from synth.model.problem import Problem, make_problem
-from synth.phases import transforms as passes
+from synth.phases.prune import prune_copies
+from synth.phases.reversal import reverse, unreverse
+from synth.phases.split import join, split
 from synth.storage.columns import write_columns
 from synth.storage.proof import digest, proof_path, save_proof
 from synth.storage.schedule_file import load_schedule, save_schedule
-from synth.symmetry.quotient import fold
+from synth.symmetry.quotient import quotient_problem
 from synth.verify.algorithm import Algorithm
 from tests.synth.cli.calling import Answer, Call
 from topologies.errors import QuotientRefused
@@ -36,10 +38,10 @@ def made(folder: Path, problem: Problem, proved: bool = True) -> Path:
     if not problem.collective.reducing:
         schedule = route.solve(problem, SIZE)
     else:
-        first, last = passes.split(problem)
-        schedule = passes.join(
-            passes.unreverse(first, route.solve(passes.reverse(first), SIZE)),
-            passes.tidy(last, route.solve(last, SIZE)),
+        first, last = split(problem)
+        schedule = join(
+            unreverse(first, route.solve(reverse(first), SIZE)),
+            prune_copies(last, route.solve(last, SIZE)),
         )
     path = save_schedule(folder / "a.synth", Algorithm(problem, schedule, "route"), SIZE)
     stored = load_schedule(path)
@@ -226,8 +228,8 @@ def test_groups_relays_and_patterns_say_what_they_are(synth: Call, here: Path) -
         assert words in synth("prove", made(here, lookalike)).out.splitlines()[1]
 
 
-def test_folded(synth: Call, here: Path) -> None:
-    problem = fold(load("ring:5"), "alltoall")
+def test_a_quotient(synth: Call, here: Path) -> None:
+    problem = quotient_problem(load("ring:5"), "alltoall")
     assert problem is not None
     path = made(here, problem)
     answer = synth("prove", path)
@@ -240,9 +242,9 @@ def test_folded(synth: Call, here: Path) -> None:
         wrong(synth("prove", edited(path, rows(lambda x, row=row: np.delete(x, row)), True)), "schedule")
 
 
-def test_folded_by_no_symmetry(synth: Call, here: Path) -> None:
-    """A header cannot fold a network by what does not keep it."""
-    problem = fold(load("ring:6"), "allgather")
+def test_a_quotient_by_no_symmetry(synth: Call, here: Path) -> None:
+    """A header cannot state a quotient by what does not keep it."""
+    problem = quotient_problem(load("ring:6"), "allgather")
     assert problem is not None
     line = make_problem(load("line:6"), "allgather").topology
 
@@ -253,15 +255,15 @@ def test_folded_by_no_symmetry(synth: Call, here: Path) -> None:
 
 
 def test_the_fold_is_checked(synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = fold(load("ring:6"), "allgather")
+    problem = quotient_problem(load("ring:6"), "allgather")
     assert problem is not None
     path = made(here, problem)
 
     def refuse(_: Problem) -> None:
-        raise QuotientRefused("fold: is crooked")
+        raise QuotientRefused("quotient: is crooked")
 
-    monkeypatch.setattr("synth.symmetry.quotient_check.check_fold", refuse)
-    assert "fold: is crooked" in wrong(synth("prove", path), "schedule")
+    monkeypatch.setattr("synth.symmetry.quotient_check.check_quotient", refuse)
+    assert "quotient: is crooked" in wrong(synth("prove", path), "schedule")
 
 
 def test_cut_short_or_garbled(synth: Call, right: Path) -> None:
@@ -294,7 +296,7 @@ def test_real_processes(process: Call, right: Path, here: Path) -> None:
 
 
 def test_a_fold_of_many_shares_is_no_large_problem(synth: Call, here: Path) -> None:
-    """An all-reduce over 4096 ranks has as many shares; folded, it holds a row for each and not their product."""
+    """An all-reduce over 4096 ranks has as many shares; its quotient holds a row for each and not their product."""
     assert (
         synth("allreduce", "--topo", "torus:16x16x16", "--size", "1G", "--proof", "--budget", "1s").code == 0
     )

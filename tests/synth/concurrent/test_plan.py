@@ -22,7 +22,7 @@ from synth.model.collective import Collective, alltoall, alltoallv, named
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
 from synth.solvers.workers import Workers
-from synth.symmetry.isomorphic import Alike
+from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.simulate import predict_us, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
@@ -195,31 +195,34 @@ def test_like_groups_are_answered_once_and_moved() -> None:
         [make_problem(t, named("allgather", 3, 1), g, [r for r in range(16) if r not in g]) for g in groups]
         for t in (torus, mesh)
     ]
-    alike = Alike(torus)
-    ways = [alike.way(problems[0][0], other) for other in problems[0]]
+    alike = IsomorphicGroups(torus)
+    ways = [alike.find_translation(problems[0][0], other) for other in problems[0]]
     assert None not in ways
-    assert [Alike(mesh).way(problems[1][0], other) for other in problems[1][1:]] == [None, None]
+    assert [IsomorphicGroups(mesh).find_translation(problems[1][0], other) for other in problems[1][1:]] == [
+        None,
+        None,
+    ]
     with Workers() as workers:
         first = answer_alone(problems[0][0], 1e6, workers, chunks=2, engine="flow", budget_s=0.1)
     known = first
     for other, by in zip(problems[0], ways, strict=True):
         assert by is not None
         finer = other.with_chunks(2)
-        moved = alike.moved(known.problem, known.schedule, finer, by)
+        moved = alike.translate_schedule(known.problem, known.schedule, finer, by)
         replay(finer, moved)
         assert predict_us(finer, moved, 1e6) == pytest.approx(first.time_us)
     # moved by the wrong shift it is not another group's schedule
     finer = problems[0][1].with_chunks(2)
-    wrong = alike.moved(known.problem, known.schedule, finer, ways[2] or ())
+    wrong = alike.translate_schedule(known.problem, known.schedule, finer, ways[2] or ())
     with pytest.raises((ScheduleRefused, IndexError, ValueError)):
         replay(finer, timed(finer, wrong, 1e6))
     # another order of the ranks, another size or other relays are another question
     swapped = make_problem(
         torus, named("allgather", 3, 1), (7, 6, 11), [r for r in range(16) if r not in (6, 7, 11)]
     )
-    assert alike.way(problems[0][0], swapped) is None
+    assert alike.find_translation(problems[0][0], swapped) is None
     fewer = make_problem(torus, named("allgather", 3, 1), groups[1])
-    assert alike.way(problems[0][0], fewer) is None
+    assert alike.find_translation(problems[0][0], fewer) is None
     assert shared_name(finer, 1e6) == shared_name(replace(finer), 1e6) != shared_name(finer, 2e6)
     assert shared_name(finer, 1e6) != shared_name(problems[0][1], 1e6)
 

@@ -26,9 +26,9 @@ SENDS = ("chunk", "link", "step", "reduces", "start_us", "end_us")
 def same(stored: Stored, problem: Problem, schedule: Schedule) -> None:
     again = stored.problem
     assert (again.group, again.relays) == (problem.group, problem.relays)
-    assert (again.fold is None) == (problem.fold is None)
-    if problem.fold is not None and again.fold is not None:
-        assert again.fold.shifts == problem.fold.shifts
+    assert (again.quotient is None) == (problem.quotient is None)
+    if problem.quotient is not None and again.quotient is not None:
+        assert again.quotient.translations == problem.quotient.translations
     for one, other, plain, arrays in (
         (again.topology, problem.topology, TOPOLOGY, LINKS),
         (again.network, problem.network, ("ranks", "resource_names"), NETWORK),

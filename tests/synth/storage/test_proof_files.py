@@ -19,7 +19,7 @@ from synth.model.problem import Problem, make_problem
 from synth.storage import proof as proofs
 from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path, save_proof
 from synth.storage.schedule_file import Stored, load_schedule
-from synth.symmetry.quotient import fold
+from synth.symmetry.quotient import quotient_problem
 from tests.synth.storage.json_places import at, changed, numbers
 from tests.synth.storage.stored_files import written
 from topologies.errors import InputError, ProofRefused
@@ -87,8 +87,8 @@ def test_any_number_of_chunks(tmp_path: Path) -> None:
     checked(path, found, load_proof(proof_path(path)))
 
 
-def test_a_folded_problem_or_the_whole(tmp_path: Path) -> None:
-    problem = fold(load("ring:5"), "alltoall")
+def test_a_quotient_or_the_whole(tmp_path: Path) -> None:
+    problem = quotient_problem(load("ring:5"), "alltoall")
     assert problem is not None
     path = written(tmp_path, problem, SIZE)
     found = load_schedule(path)
@@ -99,11 +99,11 @@ def test_a_folded_problem_or_the_whole(tmp_path: Path) -> None:
         check_proof(found.problem, whole, SIZE)
     every = lengths(problem, tuple((r, 1.0) for r in range(problem.network.nresources)))
     save_proof(path, problem, [every], SIZE, found.claimed_us)
-    folded = load_proof(proof_path(path))
-    assert check_proof(problem, folded, SIZE)[0] == every.at(SIZE)
-    assert folded.names[0] == dict(enumerate(problem.network.resource_names))
+    of_quotient = load_proof(proof_path(path))
+    assert check_proof(problem, of_quotient, SIZE)[0] == every.at(SIZE)
+    assert of_quotient.names[0] == dict(enumerate(problem.network.resource_names))
     with pytest.raises(ProofRefused, match="fold"):
-        check_proof(found.asked, folded, SIZE)
+        check_proof(found.asked, of_quotient, SIZE)
 
 
 def test_new_fields_of_a_witness_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
 from synth.storage.columns import write_columns
 from synth.storage.schedule_file import load_schedule, save_schedule, write_schedule
-from synth.symmetry.quotient import fold
+from synth.symmetry.quotient import quotient_problem
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from tests.random_problems import random_problem
@@ -69,15 +69,15 @@ def test_all_others_are_kept_in_full(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["alltoall", "allgather"])
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_folded_problems_are_kept_folded(tmp_path: Path, name: str, chunks: int) -> None:
-    problem = fold(load("torus:3x4"), name, chunks)
+def test_quotients_are_kept_as_such(tmp_path: Path, name: str, chunks: int) -> None:
+    problem = quotient_problem(load("torus:3x4"), name, chunks)
     assert problem is not None
     stored = load_schedule(written(tmp_path, problem))
     assert (stored.as_named, stored.copies) == (True, 12)
     asked, (whole, sends) = stored.asked, stored.expanded()
     replay(whole, sends)
     assert len(sends) == 12 * len(stored.schedule)
-    assert (whole.fold, asked.fold, asked.collective.chunks, whole.collective.chunks) == (
+    assert (whole.quotient, asked.quotient, asked.collective.chunks, whole.collective.chunks) == (
         None,
         None,
         1,
@@ -86,8 +86,8 @@ def test_folded_problems_are_kept_folded(tmp_path: Path, name: str, chunks: int)
     assert asked.network.resource_names == make_problem(load("torus:3x4"), name).network.resource_names
 
 
-def test_folded_sums_are_kept_folded(tmp_path: Path) -> None:
-    problem = fold(load("ring:4"), "allreduce", 2)
+def test_quotients_of_sums_are_kept_as_such(tmp_path: Path) -> None:
+    problem = quotient_problem(load("ring:4"), "allreduce", 2)
     assert problem is not None
     stored = load_schedule(written(tmp_path, problem))
     assert (stored.as_named, stored.asked.collective.nchunks) == (True, 1)
@@ -97,11 +97,13 @@ def test_folded_sums_are_kept_folded(tmp_path: Path) -> None:
 def test_what_a_file_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, make_problem(load("ring:4"), "allgather"))
     plain = load_schedule(path)
-    folded = fold(load("ring:4"), "allgather")
-    assert folded is not None
-    moved = replace(folded, collective=replace(folded.collective, out_index=folded.collective.out_index + 1))
+    quotient = quotient_problem(load("ring:4"), "allgather")
+    assert quotient is not None
+    moved = replace(
+        quotient, collective=replace(quotient.collective, out_index=quotient.collective.out_index + 1)
+    )
     unsayable = replace(plain.problem, topology=replace(plain.problem.topology, name="a\tb"))
-    for problem, words in ((moved, "folded otherwise than by its name"), (unsayable, "name")):
+    for problem, words in ((moved, "is not the quotient of what its name means"), (unsayable, "name")):
         with pytest.raises(InputError, match=words):
             write_schedule(tmp_path / "b.synth", problem, plain.schedule.take(np.arange(3)), "route")
     monkeypatch.setattr("synth.storage.problem.to_toml", lambda _: to_toml(load("ring:4,bw=51")))

@@ -1,9 +1,9 @@
-"""A schedule of the folded problem, translated, is a schedule of the whole; a fold that is not one is refused."""
+"""A schedule of the quotient problem, translated, is a schedule of the whole; what is no quotient is refused."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,26 +11,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from synth.model.collective import Collective
-from synth.model.problem import Fold, Problem, make_problem
+from synth.model.collective import Collective, Ints
+from synth.model.problem import Problem, Quotient, make_problem
 from synth.model.schedule import Schedule, untimed
-from synth.symmetry.quotient import (
-    FOLDABLE,
-    chunk_image,
-    expand,
-    expanded_rows,
-    fold,
-    refold,
-    translates,
-    whole,
-)
-from synth.symmetry.quotient_check import check_fold
+from synth.symmetry.quotient import TRANSLATABLE, expand, quotient_by, quotient_problem, whole_problem
+from synth.symmetry.quotient_check import check_quotient
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import replay
 from tests.random_problems import answered
 from topologies.errors import InputError, QuotientRefused, ScheduleRefused
 from topologies.load import load
 from topologies.network import Network, network
+from topologies.symmetry.translations import image, link_image, representatives
 from topologies.topology import Limit, Topology
 
 SPECS = (
@@ -40,8 +32,8 @@ SPECS = (
 KINDS = {"hypercube:3", "torus:3x3", "torus:2x4", "mesh:4x2"}  # on these all chunk numbers
 
 
-def folded(spec: str | Topology, name: str, chunks: int = 1, group: list[int] | None = None) -> Problem:
-    problem = fold(load(spec) if isinstance(spec, str) else spec, name, chunks, group)
+def quotient(spec: str | Topology, name: str, chunks: int = 1, group: list[int] | None = None) -> Problem:
+    problem = quotient_problem(load(spec) if isinstance(spec, str) else spec, name, chunks, group)
     assert problem is not None
     return problem
 
@@ -52,20 +44,45 @@ def answer(problem: Problem, size_bytes: float = 1e6) -> Schedule:
     return schedule
 
 
+def products(known: Quotient) -> Iterator[tuple[int, ...]]:
+    """How often each translation is applied, of every product of them, the identity first."""
+    extents = [extent for _, extent in known.translations]
+    for number in np.ndindex(*extents[::-1]):
+        yield tuple(number[::-1])
+
+
+def chunk_image(problem: Problem, chunk: Ints, by: Sequence[int]) -> Ints:
+    """Where translations bring chunks of a quotient problem: chunks of the whole problem."""
+    assert problem.quotient is not None
+    name, k, chunks = problem.collective.name, problem.collective.nranks, problem.collective.chunks
+    chunks //= k if name == "allreduce" else 1
+    shifts, (block, part) = problem.quotient.translations, divmod(chunk, chunks)
+    owner, dest = divmod(block, k) if name == "alltoall" else (block, 0 * block)
+    owner = image(shifts, representatives(shifts, k)[owner], by)
+    return (owner * k + image(shifts, dest, by) if name == "alltoall" else owner) * chunks + part
+
+
+def translated(problem: Problem, schedule: Schedule, by: Sequence[int]) -> Schedule:
+    """One translate of a quotient problem's schedule, in chunks and links of the whole problem."""
+    assert problem.quotient is not None
+    link = link_image(problem.quotient.whole, problem.quotient.translations, schedule.link, by)
+    return replace(schedule, chunk=chunk_image(problem, schedule.chunk, by), link=link)
+
+
 def expands(problem: Problem, schedule: Schedule) -> None:
     """The expansion is right, takes as long, and holds every translate of every send once."""
     full, sends = expand(problem, schedule)
-    assert problem.fold is not None
+    assert problem.quotient is not None
     replay(full, sends)
-    assert full.fold is None
+    assert full.quotient is None
     assert time_us(full, sends) == time_us(problem, schedule)
-    assert len(sends) == len(schedule) * problem.fold.order
+    assert len(sends) == len(schedule) * problem.quotient.order
     key = np.column_stack([sends.start_us, sends.step])
     assert (np.lexsort((key[:, 1], key[:, 0])) == np.arange(len(sends))).all()
     rows = sorted(zip(sends.chunk.tolist(), sends.link.tolist(), sends.start_us.tolist(), strict=True))
     one_by_one = []
-    for by in translates(problem.fold):
-        part = expanded_rows(problem, schedule, by)
+    for by in products(problem.quotient):
+        part = translated(problem, schedule, by)
         one_by_one += list(zip(part.chunk.tolist(), part.link.tolist(), part.start_us.tolist(), strict=True))
     assert sorted(one_by_one) == rows
     again = expand(problem, schedule)[1]
@@ -74,12 +91,12 @@ def expands(problem: Problem, schedule: Schedule) -> None:
     )
 
 
-@pytest.mark.parametrize("name", FOLDABLE)
+@pytest.mark.parametrize("name", TRANSLATABLE)
 @pytest.mark.parametrize("spec", SPECS)
 def test_schedules_expand(spec: str, name: str) -> None:
     for chunks in (1, 2, 3) if spec in KINDS else (1,):
-        problem = folded(spec, name, chunks)
-        check_fold(problem)
+        problem = quotient(spec, name, chunks)
+        check_quotient(problem)
         if spec in ("dgx-a100:2", "mi250") and name in ("alltoall", "allreduce"):
             continue  # the others of these have seen to them
         expands(problem, answer(problem))
@@ -90,14 +107,14 @@ def test_random_symmetric_networks() -> None:
     seen, verdicts = set(), []
     for seed in range(60):
         rng = random.Random(seed)
-        problem = fold(circulant(rng), rng.choice(FOLDABLE), rng.choice((1, 2)))
+        problem = quotient_problem(circulant(rng), rng.choice(TRANSLATABLE), rng.choice((1, 2)))
         if problem is None:
             continue
-        assert problem.fold is not None
-        check_fold(problem)
+        assert problem.quotient is not None
+        check_quotient(problem)
         schedule = answer(problem, rng.choice((1.0, 1e4, 1e8)))
         expands(problem, schedule)
-        seen.add(problem.fold.shifts)
+        seen.add(problem.quotient.translations)
         for _ in range(4):  # right or wrong, both say the same
             moved = shaken(schedule, rng)
             refused = is_refused(problem, moved)
@@ -146,20 +163,20 @@ def circulant(rng: random.Random) -> Topology:
     return Topology("random", n, (), src, dst, alpha, gbs, tuple(limits), nodes=np.zeros(n, dtype=np.int64))
 
 
-@pytest.mark.parametrize("name", FOLDABLE)
+@pytest.mark.parametrize("name", TRANSLATABLE)
 @pytest.mark.parametrize(
     ("spec", "chunks"), [("torus:2x4", 1), ("mesh:4x2", 2), ("ndv2:2", 3), ("ring:5", 2)]
 )
 def test_base_chunks_are_those_of_the_named_collective(spec: str, name: str, chunks: int) -> None:
-    problem = folded(spec, name, chunks)
-    assert problem.fold is not None
-    base, full = problem.collective, whole(problem).collective
+    problem = quotient(spec, name, chunks)
+    assert problem.quotient is not None
+    base, full = problem.collective, whole_problem(problem).collective
     k = full.nranks
     asked = make_problem(load(spec), name, chunks=chunks * k if name == "allreduce" else chunks)
     assert np.array_equal(asked.collective.post, full.post)
     assert (base.name, base.chunks, base.nranks, base.root) == (full.name, full.chunks, k, full.root)
     chunk = np.arange(base.nchunks)
-    images = [chunk_image(problem, chunk, by).tolist() for by in translates(problem.fold)]
+    images = [chunk_image(problem, chunk, by).tolist() for by in products(problem.quotient)]
     assert sorted(c for one in images for c in one) == list(
         range(full.nchunks)
     )  # every chunk is one translate of one
@@ -179,7 +196,7 @@ def test_base_chunks_are_those_of_the_named_collective(spec: str, name: str, chu
 
 def test_a_ring_by_hand() -> None:
     """One chunk goes round; its translates are the ring algorithm, every link busy all the time."""
-    problem = folded("ring:6", "allgather")
+    problem = quotient("ring:6", "allgather")
     ways = {
         (u, v): i
         for i, (u, v) in enumerate(
@@ -195,9 +212,9 @@ def test_a_ring_by_hand() -> None:
     assert (np.bincount(sends.link, minlength=12)[links] == 5).all()
 
 
-def test_copies_that_would_meet_are_refused_in_the_fold() -> None:
+def test_copies_that_would_meet_are_refused_in_the_quotient() -> None:
     """Both ways round at once are fine, twice one way is not: the other send's copy is on the same link."""
-    problem = folded("ring:6", "alltoall")
+    problem = quotient("ring:6", "alltoall")
     net = problem.network
     ways = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
     # chunk 1 goes 0→1; chunk 2 goes 1→2 at the same time, as its translate does 0→1
@@ -213,43 +230,42 @@ def test_copies_that_would_meet_are_refused_in_the_fold() -> None:
 
 def test_at_scale() -> None:
     """Nothing as large as the whole is built."""
-    problem = folded("torus:16x16x16", "alltoall")
-    assert problem.fold is not None
-    assert (problem.collective.nchunks, problem.fold.order) == (4096, 4096)
+    problem = quotient("torus:16x16x16", "alltoall")
+    assert problem.quotient is not None
+    assert (problem.collective.nchunks, problem.quotient.order) == (4096, 4096)
     assert problem.network.nresources == 6
-    check_fold(problem)
-    problem = folded("ring:20000", "allgather")
+    check_quotient(problem)
+    problem = quotient("ring:20000", "allgather")
     assert problem.collective.nchunks == 1
     assert len(problem.collective.post) == 20_000
     links = np.arange(5)
     rows = untimed(np.zeros(5), links, links, np.zeros(5, dtype=bool))
-    assert len(expanded_rows(problem, rows, (17,))) == 5
+    assert len(translated(problem, rows, (17,))) == 5
 
 
-def test_what_cannot_be_folded() -> None:
-    assert fold(load("mesh:3x4"), "allgather") is None  # no shift
-    assert fold(load("ring:4"), "broadcast") is None  # the root stays
-    assert fold(load("ring:4"), "allgather", group=[0, 1], relays=[2]) is None
+def test_what_has_no_quotient() -> None:
+    assert quotient_problem(load("mesh:3x4"), "allgather") is None  # no translation
+    assert quotient_problem(load("ring:4"), "broadcast") is None  # the root stays
+    assert quotient_problem(load("ring:4"), "allgather", group=[0, 1], relays=[2]) is None
     two = load("ring:8")
     apart = (two.link_src // 4 == two.link_dst // 4) & (two.link_src >= 0)
     columns = {c: getattr(two, c)[apart] for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs")}
-    assert fold(replace(two, **columns), "allgather") is None  # two lines: equal, but apart
+    assert quotient_problem(replace(two, **columns), "allgather") is None  # two lines: equal, but apart
     for wrong in (
         {"group": [0, 9]}, {"group": [0, 0]}, {"group": [1]}, {"chunks": 0}, {"name": "allgathr"},
     ):  # fmt: skip
         with pytest.raises(InputError):
-            fold(load("ring:8"), **{"name": "allgather", **wrong})
-    for function in (whole, lambda p: chunk_image(p, np.zeros(1, dtype=np.int64), ())):
-        with pytest.raises(ValueError, match="not folded"):
-            function(make_problem(load("ring:4"), "allgather"))
-    with pytest.raises(QuotientRefused, match="not folded"):
-        check_fold(make_problem(load("ring:4"), "allgather"))
+            quotient_problem(load("ring:8"), **{"name": "allgather", **wrong})
+    with pytest.raises(InputError, match="no quotient"):
+        whole_problem(make_problem(load("ring:4"), "allgather"))
+    with pytest.raises(QuotientRefused, match="is none"):
+        check_quotient(make_problem(load("ring:4"), "allgather"))
 
 
-def test_a_group_is_folded_in_its_own_order() -> None:
-    problem = folded("torus:4x4", "allgather", group=[1, 5, 9, 13])
-    assert problem.fold is not None
-    assert problem.fold.shifts == ((1, 4),)
+def test_a_group_in_its_own_order() -> None:
+    problem = quotient("torus:4x4", "allgather", group=[1, 5, 9, 13])
+    assert problem.quotient is not None
+    assert problem.quotient.translations == ((1, 4),)
     expands(problem, answer(problem))
 
 
@@ -269,37 +285,41 @@ def without(topology: Topology, link: int) -> Topology:
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
-def test_a_stale_fold_is_refused(seed: int) -> None:
+def test_a_stale_quotient_is_refused(seed: int) -> None:
     rng = random.Random(seed)
     topology = load(rng.choice(("ring:6", "torus:3x4", "hypercube:3", "full:4", "mesh:4x2", "ndv2:2")))
-    problem = folded(topology, rng.choice(FOLDABLE))
-    assert problem.fold is not None
+    problem = quotient(topology, rng.choice(TRANSLATABLE))
+    assert problem.quotient is not None
     change = rng.choice((slower, without))
     now = change(topology, rng.randrange(topology.nlinks)) if not topology.limits else slower(topology, 0)
     real = network(now, problem.group)
     with pytest.raises(QuotientRefused, match="its network is not that of"):
-        check_fold(replace(problem, topology=now))
-    # also where somebody wrote the network of today beside the shifts of yesterday
-    assume(real.nlinks == problem.fold.whole.nlinks)
+        check_quotient(replace(problem, topology=now))
+    # also where somebody wrote the network of today beside the translations of yesterday
+    assume(real.nlinks == problem.quotient.whole.nlinks)
     stale = replace(problem.network, bandwidth_gbs=real.bandwidth_gbs)
     with pytest.raises(QuotientRefused, match=r"no symmetry|does not keep"):
-        check_fold(replace(problem, topology=now, network=stale, fold=Fold(problem.fold.shifts, real)))
+        check_quotient(
+            replace(
+                problem, topology=now, network=stale, quotient=Quotient(problem.quotient.translations, real)
+            )
+        )
     with pytest.raises(QuotientRefused):
-        refold(now, problem.collective.name, 1, problem.group, problem.fold.shifts)
-    fewer = fold(now, problem.collective.name)
-    assert fewer is None or (fewer.fold is not None and fewer.fold.order < problem.fold.order)
+        quotient_by(now, problem.collective.name, 1, problem.group, problem.quotient.translations)
+    fewer = quotient_problem(now, problem.collective.name)
+    assert fewer is None or (fewer.quotient is not None and fewer.quotient.order < problem.quotient.order)
 
 
-def test_other_links_in_the_folded_network_are_refused() -> None:
-    problem = folded("torus:3x4", "allgather")
+def test_other_links_in_the_quotiented_network_are_refused() -> None:
+    problem = quotient("torus:3x4", "allgather")
     alpha = problem.network.alpha_us + 0.1
     with pytest.raises(QuotientRefused, match="other links"):
-        check_fold(replace(problem, network=replace(problem.network, alpha_us=alpha)))
+        check_quotient(replace(problem, network=replace(problem.network, alpha_us=alpha)))
     with pytest.raises(QuotientRefused, match="no relays"):
-        check_fold(replace(problem, relays=(3,)))
+        check_quotient(replace(problem, relays=(3,)))
 
 
-def test_a_limit_that_the_shift_does_not_keep_is_refused() -> None:
+def test_a_limit_that_the_translation_does_not_keep_is_refused() -> None:
     """The links are all alike, but of two that share one cable the images have a better one."""
     t = load("ring:6")
     ahead = (t.link_dst - t.link_src) % 6 == 1
@@ -308,9 +328,9 @@ def test_a_limit_that_the_shift_does_not_keep_is_refused() -> None:
         for r, gbs in ((0, 75.0), (3, 80.0))
     ]
     t = replace(t, limits=tuple(cables))
-    assert fold(t, "allgather") is None
+    assert quotient_problem(t, "allgather") is None
     with pytest.raises(QuotientRefused, match="does not keep the resources"):
-        refold(t, "allgather", 1, range(6), ((3, 2),))
+        quotient_by(t, "allgather", 1, range(6), ((3, 2),))
 
 
 def with_uses(net: Network, change: Callable[[list[list[int]]], None]) -> Network:
@@ -340,30 +360,30 @@ def one_uses_another_too(lists: list[list[int]]) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (swap_two, "some links and not by all|not in the folded network"),
-        (drop_last, "not in the folded network"),
+        (swap_two, "some links and not by all|not in the quotient"),
+        (drop_last, "not in the quotient"),
         (one_uses_another_too, "some links and not by all"),
     ],
 )
-def test_resources_folded_wrongly_are_refused(
+def test_resources_in_wrong_orbits_are_refused(
     spec: str, change: Callable[[list[list[int]]], None], words: str
 ) -> None:
-    problem = folded(spec, "allgather")
+    problem = quotient(spec, "allgather")
     net = problem.network
     if spec == "dgx-a100:2" and change is swap_two:
         change = one_uses_another_too
     with pytest.raises(QuotientRefused, match=words):
-        check_fold(replace(problem, network=with_uses(net, change)))
+        check_quotient(replace(problem, network=with_uses(net, change)))
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_a_wrong_capacity_is_refused(factor: float) -> None:
-    problem = folded("dgx-a100:2", "allgather")
+    problem = quotient("dgx-a100:2", "allgather")
     for at in range(problem.network.nresources):
         capacity = problem.network.capacity_gbs.copy()
         capacity[at] *= factor
-        with pytest.raises(QuotientRefused, match="not in the folded network"):
-            check_fold(replace(problem, network=replace(problem.network, capacity_gbs=capacity)))
+        with pytest.raises(QuotientRefused, match="not in the quotient"):
+            check_quotient(replace(problem, network=replace(problem.network, capacity_gbs=capacity)))
     net = problem.network
     more = replace(
         net,
@@ -373,12 +393,12 @@ def test_a_wrong_capacity_is_refused(factor: float) -> None:
         resource_names=(*net.resource_names, "invented"),
     )
     with pytest.raises(QuotientRefused, match="invented"):
-        check_fold(replace(problem, network=more))
+        check_quotient(replace(problem, network=more))
 
 
-def test_wrong_shifts_are_refused() -> None:
-    problem = folded("torus:4x4", "alltoall")
-    assert problem.fold is not None
+def test_wrong_translations_are_refused() -> None:
+    problem = quotient("torus:4x4", "alltoall")
+    assert problem.quotient is not None
     for found, words in (
         (((1, 16),), "no symmetry"),
         (((1, 3),), "no digit"),
@@ -388,19 +408,19 @@ def test_wrong_shifts_are_refused() -> None:
         (((-1, 4),), "no digit"),
         (((1, 1), (1, 4)), "no digit"),
         (((1, 4), (4, 8)), "no digit"),
-        (((1, 4),), "not in the folded network|some links"),
-        ((), "not in the folded|some links|representative"),
+        (((1, 4),), "not in the quotient|some links"),
+        ((), "not in the quotient|some links|representative"),
     ):
         with pytest.raises(QuotientRefused, match=words):
-            check_fold(replace(problem, fold=Fold(found, problem.fold.whole)))
+            check_quotient(replace(problem, quotient=Quotient(found, problem.quotient.whole)))
         if found != ((1, 4),):
             with pytest.raises(QuotientRefused):
-                refold(problem.topology, "alltoall", 1, problem.group, found)
-    again = refold(problem.topology, "alltoall", 1, problem.group, ((1, 4),))
-    assert again.collective.nchunks == 4 * 16  # fewer shifts than there are still fold
+                quotient_by(problem.topology, "alltoall", 1, problem.group, found)
+    again = quotient_by(problem.topology, "alltoall", 1, problem.group, ((1, 4),))
+    assert again.collective.nchunks == 4 * 16  # fewer translations than there are will do
     expands(again, answer(again))
-    with pytest.raises(QuotientRefused, match="not folded"):
-        refold(problem.topology, "broadcast", 1, problem.group, ((1, 4),))
+    with pytest.raises(QuotientRefused, match="it must be"):
+        quotient_by(problem.topology, "broadcast", 1, problem.group, ((1, 4),))
 
 
 def test_a_crowded_resource_is_refused() -> None:
@@ -409,14 +429,14 @@ def test_a_crowded_resource_is_refused() -> None:
     leaves = t.link_src // 2 != t.link_dst // 2
     limits = [Limit(f"nic{i}", np.flatnonzero(leaves & (t.link_src // 2 == i)), 50.0) for i in range(2)]
     t = replace(t, limits=tuple(limits))
-    problem = folded(t, "allgather")
-    assert problem.fold is not None
-    assert problem.fold.order == 2
+    problem = quotient(t, "allgather")
+    assert problem.quotient is not None
+    assert problem.quotient.order == 2
     expands(problem, answer(problem))
     with pytest.raises(QuotientRefused, match="crowd"):
-        refold(t, "allgather", 1, range(4), ((1, 2), (2, 2)))
+        quotient_by(t, "allgather", 1, range(4), ((1, 2), (2, 2)))
     with pytest.raises(QuotientRefused, match="crowd"):
-        check_fold(replace(problem, fold=Fold(((1, 2), (2, 2)), problem.fold.whole)))
+        check_quotient(replace(problem, quotient=Quotient(((1, 2), (2, 2)), problem.quotient.whole)))
 
 
 def break_row(c: Collective, which: str, row: int, column: int) -> Collective:
@@ -425,10 +445,10 @@ def break_row(c: Collective, which: str, row: int, column: int) -> Collective:
     return replace(c, **{which: table})
 
 
-@pytest.mark.parametrize("name", FOLDABLE)
-def test_a_collective_that_the_shifts_do_not_move_is_refused(name: str) -> None:
-    problem = folded("mesh:4x2", name, 2)
-    check_fold(problem)
+@pytest.mark.parametrize("name", TRANSLATABLE)
+def test_a_collective_that_the_translations_do_not_move_is_refused(name: str) -> None:
+    problem = quotient("mesh:4x2", name, 2)
+    check_quotient(problem)
     c = problem.collective
     rng = random.Random(name)
     wrong: list[Collective] = [
@@ -452,4 +472,4 @@ def test_a_collective_that_the_shifts_do_not_move_is_refused(name: str) -> None:
             wrong.append(break_row(c, which, rng.randrange(len(rows)), rng.randrange(2)))
     for collective in wrong:
         with pytest.raises(QuotientRefused):
-            check_fold(replace(problem, collective=collective))
+            check_quotient(replace(problem, collective=collective))

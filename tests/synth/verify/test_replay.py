@@ -14,7 +14,9 @@ from synth.baselines import baseline
 from synth.model.collective import Collective
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
-from synth.phases import transforms as passes
+from synth.phases.prune import prune_copies, prune_sums
+from synth.phases.reversal import reverse, unreverse
+from synth.phases.split import join, split
 from synth.timing.simulate import predict_us, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
@@ -74,28 +76,28 @@ def test_baselines_are_right(seed: int) -> None:
 def test_reversal(seed: int, name: str) -> None:
     """Backwards and forwards again: as many sends over the same links, the same loads."""
     problem = random_problem(random.Random(seed), name=name)
-    mirrored = passes.reverse(problem)
+    mirrored = reverse(problem)
     assert mirrored.collective.pre.tolist() == problem.collective.post.tolist()
     assert mirrored.network.src.tolist() == problem.network.dst.tolist()
-    forward = passes.tidy(mirrored, answered(mirrored, 1e6))
-    back = passes.unreverse(problem, forward)
+    forward = prune_copies(mirrored, answered(mirrored, 1e6))
+    back = unreverse(problem, forward)
     replay(mirrored, timed(mirrored, forward, 1e6))
     replay(problem, timed(problem, back, 1e6))
     rows = [sorted(zip(s.chunk.tolist(), s.link.tolist(), strict=True)) for s in (forward, back)]
     assert rows[0] == rows[1]
     assert back.reduces.all()
-    assert len(passes.needed(problem, back)) == len(back)
+    assert len(prune_sums(problem, back)) == len(back)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_halves_of_an_allreduce(seed: int) -> None:
     problem = random_problem(random.Random(seed), name="allreduce")
-    gathering, spreading = passes.split(problem)
+    gathering, spreading = split(problem)
     assert gathering.collective.post.tolist() == spreading.collective.pre.tolist()
-    first = passes.unreverse(gathering, answered(passes.reverse(gathering), 1e6))
+    first = unreverse(gathering, answered(reverse(gathering), 1e6))
     second = answered(spreading, 1e6)
-    whole = timed(problem, passes.join(first, second), 1e6)
+    whole = timed(problem, join(first, second), 1e6)
     replay(problem, whole)
     apart = sum(time_us(p, timed(p, s, 1e6)) for p, s in ((gathering, first), (spreading, second)))
     assert time_us(problem, whole) <= apart * (1 + 1e-9)
@@ -110,7 +112,7 @@ def tidy_answer(seed: int, *, reduces: bool) -> tuple[Problem, Schedule, random.
     )  # fmt: skip
     problem = random_problem(rng, name=rng.choice(names))
     schedule = answered(problem, 1e6)
-    schedule = passes.needed(problem, schedule) if reduces else passes.tidy(problem, schedule)
+    schedule = prune_sums(problem, schedule) if reduces else prune_copies(problem, schedule)
     schedule = timed(problem, schedule, 1e6)
     replay(problem, schedule)
     assume(len(schedule))

@@ -34,7 +34,7 @@ from synth.search.result import Options
 from synth.solvers.workers import Workers
 from synth.storage.proof import digest, proof_path, save_proof
 from synth.storage.schedule_file import load_schedule, write_schedule
-from synth.symmetry.quotient import FOLDABLE, expand, fold
+from synth.symmetry.quotient import TRANSLATABLE, expand, quotient_problem
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import SLACK, replay
 from tests import ROOT
@@ -56,7 +56,7 @@ def folder() -> Path:
 def random_question(rng: random.Random) -> Problem:
     """Folded or not."""
     if rng.random() < 0.2:
-        found = fold(random_symmetric(rng), rng.choice(FOLDABLE), rng.randint(1, 3))
+        found = quotient_problem(random_symmetric(rng), rng.choice(TRANSLATABLE), rng.randint(1, 3))
         if found is not None:
             return found
     return random_large(rng, folder())
@@ -104,7 +104,7 @@ def test_answers_are_right_and_take_as_long_as_they_say(seed: int) -> None:
     assert took == pytest.approx(got.took_us, rel=1e-9)
     assert took <= got.took_us * (1 + 1e-9)
     assert got.load_us == pytest.approx(loads(problem, schedule), rel=1e-6, abs=1e-9 * took)
-    if problem.fold is not None:
+    if problem.quotient is not None:
         full, sends = expand(problem, schedule)
         replay(full, sends)
         assert time_us(full, sends) == took
@@ -191,7 +191,7 @@ def stored(where: Path, problem: Problem, size: float) -> Path:
     got = flow.best_of(problem, size, passes=3)
     schedule = timed(problem, got.schedule, size)
     path = write_schedule(where / "a.synth", problem, schedule, "flow")
-    asked = load_schedule(path).asked if problem.fold is None else problem
+    asked = load_schedule(path).asked if problem.quotient is None else problem
     hint = from_loads(asked, got.load_us)
     save_proof(path, asked, [*prove(asked).witnesses, hint], size, time_us(problem, schedule))
     return path
@@ -216,7 +216,7 @@ def skewed() -> Problem:
 
 
 def in_a_fold() -> Problem:
-    found = fold(load("torus:3x4"), "allreduce")
+    found = quotient_problem(load("torus:3x4"), "allreduce")
     assert found is not None
     return found
 

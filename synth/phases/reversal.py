@@ -1,0 +1,74 @@
+"""A reduction as a copy read backwards, and back (SCCL, section 3.4).
+
+The tree that carries a chunk from one rank to many, with every link and every step reversed, brings the contributions
+of the many together at the one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from synth.model.collective import Collective, Ints
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule, untimed
+from synth.phases.prune import prune_copies
+from topologies.network import Network
+
+
+def reversible(collective: Collective) -> bool:
+    """Whether every chunk reduces and is wanted by one rank only."""
+    wanted = np.bincount(collective.post[:, 1], minlength=collective.nchunks)
+    return bool(collective.reduces.all() and (wanted == 1).all())
+
+
+def reverse(problem: Problem) -> Problem:
+    """The copying problem whose answer, read backwards, solves a problem in which every chunk is wanted once."""
+    old, net = problem.collective, problem.network
+    mirrored = replace(
+        old,
+        name=f"{old.name} reversed",
+        reduces=np.zeros(old.nchunks, dtype=bool),
+        pre=old.post,
+        post=old.pre,
+        in_index=old.out_index,
+        out_index=old.in_index,
+    )
+    return replace(problem, collective=mirrored, network=replace(net, src=net.dst, dst=net.src))
+
+
+def unreverse(original: Problem, schedule: Schedule) -> Schedule:
+    """The schedule of `original` from one of `reverse(original)`; plain values stay copies."""
+    schedule = prune_copies(reverse(original), schedule)
+    last = schedule.nsteps - 1
+    rows = np.arange(len(schedule))[::-1]
+    chunk = schedule.chunk[rows]
+    return untimed(chunk, schedule.link[rows], last - schedule.step[rows], original.collective.reduces[chunk])
+
+
+def mirror_links(net: Network) -> Ints | None:
+    """For every link of the reversed network the link of `net` that runs the same way; None if they differ."""
+    back: dict[tuple[int, int], list[int]] = {}
+    for link, pair in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True)):
+        back.setdefault(pair, []).append(link)
+    mirror = np.empty(net.nlinks, dtype=np.int64)
+    for (u, v), links in back.items():
+        others = back.get((v, u), [])
+        if len(others) != len(links):
+            return None
+        mirror[links] = others
+    if not (
+        np.array_equal(net.alpha_us[mirror], net.alpha_us)
+        and np.array_equal(net.bandwidth_gbs[mirror], net.bandwidth_gbs)
+    ):
+        return None
+    link_of = net.link_of_use
+    users: list[list[int]] = [[] for _ in range(net.nresources)]
+    for link, resource in zip(link_of.tolist(), net.uses_idx.tolist(), strict=True):
+        users[resource].append(link)
+    have = {(tuple(u), c) for u, c in zip(users, net.capacity_gbs.tolist(), strict=True)}
+    for links, capacity in zip(users, net.capacity_gbs.tolist(), strict=True):
+        if (tuple(sorted(mirror[links].tolist())), capacity) not in have:
+            return None
+    return mirror
