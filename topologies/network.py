@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import pointers, ranges, row_of_entry
 from topologies.errors import InputError
 from topologies.routing import forwarding_tables, walk
 from topologies.topology import Topology
@@ -68,7 +69,7 @@ class Network:
     @property
     def link_of_use(self) -> Ints:
         """The link that each entry of `uses_idx` belongs to."""
-        return np.repeat(np.arange(self.nlinks), np.diff(self.uses_ptr))
+        return row_of_entry(self.uses_ptr)
 
 
 def network(topology: Topology, ranks: Sequence[int]) -> Network:
@@ -153,8 +154,6 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
     order = np.lexsort((resource, link))
     link, resource = link[order], resource[order]
     kept, index = np.unique(resource, return_inverse=True)
-    ptr = np.zeros(len(src) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(link, minlength=len(src)), out=ptr[1:])
     capacity = np.concatenate([topology.bandwidth_gbs, [x.bandwidth_gbs for x in topology.limits]])[kept]
     names = [str(r) for r in range(topology.nranks)] + list(topology.switches)
     physical = kept[kept < topology.nlinks]
@@ -172,7 +171,7 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         dst=dst,
         alpha_us=alpha,
         bandwidth_gbs=rates,
-        uses_ptr=ptr,
+        uses_ptr=pointers(np.bincount(link, minlength=len(src))),
         uses_idx=index.reshape(-1).astype(np.int64),
         capacity_gbs=capacity,
         resource_names=tuple(words),
@@ -188,7 +187,5 @@ def _limits_crossed(topology: Topology, link: Ints, physical: Ints) -> tuple[Int
     member, owner = member[by_link], owner[by_link]
     low = np.searchsorted(member, physical, side="left")
     many = np.searchsorted(member, physical, side="right") - low
-    row = np.repeat(np.arange(len(physical)), many)
-    offset = np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
-    pair = np.unique(link[row] * count + owner[low[row] + offset])
+    pair = np.unique(np.repeat(link, many) * count + owner[ranges(low, many)])
     return pair // count, pair % count

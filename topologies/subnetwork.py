@@ -5,16 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import pointers, ranges, row_entries
 from topologies.network import Network
 
-__all__ = ["links_among", "ranges", "subnetwork"]
+__all__ = ["links_among", "subnetwork"]
 
 Ints = NDArray[np.int64]
-
-
-def ranges(start: Ints, count: Ints) -> Ints:
-    """start[0], start[0]+1, … (count[0] of them), then those of the next; int64 (sum of count,)."""
-    return np.repeat(start - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
 
 
 def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
@@ -38,12 +34,10 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
     """
     links, src, dst = links_among(net, chosen)
     count = net.uses_ptr[links + 1] - net.uses_ptr[links]
-    used = net.uses_idx[ranges(net.uses_ptr[links], count)]
+    used = net.uses_idx[row_entries(net.uses_ptr, links)]
     there = np.zeros(net.nresources, dtype=bool)
     there[used] = True
     kept = np.flatnonzero(there)
-    ptr = np.zeros(len(links) + 1, dtype=np.int64)
-    np.cumsum(count, out=ptr[1:])
     part = Network(
         nranks=len(chosen),
         ranks=net.ranks[chosen],
@@ -51,7 +45,7 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
         dst=dst,
         alpha_us=net.alpha_us[links],
         bandwidth_gbs=net.bandwidth_gbs[links],
-        uses_ptr=ptr,
+        uses_ptr=pointers(count),
         uses_idx=(np.cumsum(there) - 1)[used],
         capacity_gbs=net.capacity_gbs[kept],
         resource_names=tuple(net.resource_names[i] for i in kept.tolist()),

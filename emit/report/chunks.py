@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.arrays import pointers
 
 __all__ = ["Lineage", "chosen_chunks", "chunk_words", "lineage"]
 
@@ -78,8 +79,7 @@ def lineage(problem: Problem, schedule: Schedule) -> Lineage:
                 held[cell] = ([*known, row], mine)
             elif adds[chunk[row]] or (not mine and (not known or came[row] < came[known[0]])):
                 held[cell] = ([row], False)
-    ptr = np.zeros(len(chunk) + 1, dtype=np.int64)
-    np.cumsum([len(p) for p in parents], out=ptr[1:])
+    ptr = pointers(np.array([len(p) for p in parents], dtype=np.int64))
     flat = np.array([p for known in parents for p in known], dtype=np.int64)
     return Lineage(ptr, flat, own, hop)
 

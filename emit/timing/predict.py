@@ -26,6 +26,7 @@ from emit.program import FIFO_DEPTH, Program
 from emit.timing.loop import execute
 from synth.model.collective import Floats, Ints
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
+from topologies.arrays import pointers, positions
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -132,8 +133,7 @@ class Predictor:
                 f"program moves {times.sum()} chunks: would be at most {MAX_MOVES} to be timed one by one"
             )
         self._chunks = c.count // times  # of one transmission
-        self._moves = np.zeros(len(times) + 1, dtype=np.int64)
-        np.cumsum(times, out=self._moves[1:])
+        self._moves = pointers(times)
         self._ends = np.array(c.connections, dtype=np.int64).reshape(-1, 3)
         self._link = _links(self.network, self._ends, topology)
         link_of_step = self._link[c.sends] if len(self._link) else np.zeros(len(c.sends), dtype=np.int64)
@@ -170,7 +170,7 @@ class Predictor:
         c, ends = self.columns, self._ends
         step, into = _paired(c)
         times = np.diff(self._moves)[step]
-        nth = np.arange(int(times.sum())) - np.repeat(np.cumsum(times) - times, times)
+        nth = positions(times)
         step, into = np.repeat(step, times), np.repeat(into, times)
         order = np.lexsort((nth, step, start[self._moves[step] + nth]))
         step, into, nth = step[order], into[order], nth[order]
@@ -286,9 +286,7 @@ def _links(net: Network, ends: Ints, topology: Topology) -> Ints:
 
 def _places(net: Network) -> tuple[Any, ...]:
     """α and rate of links, what each takes part in (its resources and itself), and the capacity of that."""
-    count = np.diff(net.uses_ptr) + 1
-    ptr = np.zeros(net.nlinks + 1, dtype=np.int64)
-    np.cumsum(count, out=ptr[1:])
+    ptr = pointers(np.diff(net.uses_ptr) + 1)
     uses = np.empty(int(ptr[-1]), dtype=np.int64)
     own = ptr[1:] - 1
     uses[own] = net.nresources + np.arange(net.nlinks)

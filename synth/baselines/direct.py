@@ -13,6 +13,7 @@ from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from synth.phases.split import join
+from topologies.arrays import positions, ranges, row_of_entry
 from topologies.errors import NoRoute, TooManySends
 
 
@@ -73,7 +74,7 @@ def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
     """(chunk, source, goal) for every goal that does not hold its chunk, by chunk, then goal; plain values only."""
     collective, n = problem.collective, problem.nranks
     ptr, goal = collective.goals
-    chunk = np.repeat(np.arange(collective.nchunks), np.diff(ptr))
+    chunk = row_of_entry(ptr)
     held_ptr, holder = collective.holders
     held = np.sort(collective.pre[:, 1] * n + collective.pre[:, 0])
     cell = chunk * n + goal
@@ -84,7 +85,7 @@ def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
         return chunk, holder[held_ptr[chunk]], goal
     begin = np.cumsum(many) - many
     pair = np.repeat(np.arange(len(chunk)), many)
-    place = held_ptr[chunk][pair] + np.arange(len(pair)) - begin[pair]
+    place = ranges(held_ptr[chunk], many)
     hops = Routes(problem.network, goal).hops(holder[place], goal[pair])
     far = np.where(hops < 0, n, hops)
     # pairs stay together; the nearest holder comes first, of equals the smallest rank
@@ -110,8 +111,7 @@ def messages(
     for (message, way, hop), count in zip(legs, lengths, strict=True):
         link[passed[message] + hop] = way
         passed += count
-    message = np.repeat(np.arange(len(chunk)), length)
-    step = np.arange(len(link)) - first[message]
+    message, step = np.repeat(np.arange(len(chunk)), length), positions(length)
     before = np.flatnonzero(step + 1 < length[message])
     carried = chunk[message]
     rows = fifo_order(problem, carried, link, (before, before + 1), chunk_bytes)
@@ -134,7 +134,7 @@ def _trees(
     net = against(problem.network) if spreading else problem.network
     routes = Routes(net, root[root >= 0])
     ptr, rank = collective.goals if spreading else collective.holders
-    owned = np.repeat(np.arange(collective.nchunks), np.diff(ptr))
+    owned = row_of_entry(ptr)
     wanted = root[owned] >= 0
     owned, rank = owned[wanted], rank[wanted]
     if len(owned) > most:

@@ -12,6 +12,7 @@ from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
+from topologies.arrays import pointers, ranges
 
 _COMPILED_FROM = 20_000  # sends
 
@@ -33,7 +34,7 @@ def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule
     count[plain] = np.minimum(count[plain], 1)
     count[plain & np.isin(leaves, collective.pre[:, 1] * n + collective.pre[:, 0])] = 0
     after = np.repeat(np.arange(len(schedule)), count)
-    before = order[np.arange(len(after)) + np.repeat(first - (np.cumsum(count) - count), count)]
+    before = order[ranges(first, count)]
     by_first = np.argsort(before, kind="stable")
     edges = before[by_first], after[by_first]
     return schedule.take(fifo_order(problem, schedule.chunk, schedule.link, edges, chunk_bytes))
@@ -67,8 +68,7 @@ def fifo_order(
     sends[:-1, 2] = np.bincount(after, minlength=count)
     followers = np.bincount(before, minlength=count)
     np.cumsum(followers, out=sends[1:, 3])
-    arrivals = np.zeros(net.nlinks + 1, dtype=np.int64)
-    np.cumsum(np.bincount(link[followers > 0], minlength=net.nlinks), out=arrivals[1:])
+    arrivals = pointers(np.bincount(link[followers > 0], minlength=net.nlinks))
     users = np.bincount(net.uses_idx, minlength=net.nresources)
     alone = np.maximum.reduceat(users[net.uses_idx], net.uses_ptr[:-1]) == 1
     # the first resource of a link is the one that it leaves its rank by

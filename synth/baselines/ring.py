@@ -10,6 +10,7 @@ from synth.baselines.routes import MOST_SENDS
 from synth.baselines.spreading import GATHERING, Copies, added, copied, gathered
 from synth.model.collective import MAX_ENTRIES
 from synth.model.problem import Problem
+from topologies.arrays import positions
 from topologies.errors import TooManySends
 from topologies.network import Network
 
@@ -77,7 +78,7 @@ def _round(ways: list[Loop]) -> Copies:
         width = len(loop.links)
         length = (np.roll(loop.stops, 1) - loop.stops) % width
         which = np.repeat(np.arange(len(loop.stops)), length)
-        step = np.arange(len(which)) - (np.cumsum(length) - length)[which]
+        step = positions(length)
         link = loop.links[(loop.stops[which] + step) % width]
         columns.append((loop.members[which] * len(ways) + i, link, step))
     chunk, link, step = (np.concatenate(column) for column in zip(*columns, strict=True))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Ints
+from topologies.arrays import positions
 from topologies.errors import NoRoute, TooManySends
 from topologies.network import Network
 
@@ -82,7 +83,7 @@ class Routes:
             hop += 1
             moving = moving[hops[moving] > hop]
         message = np.repeat(np.arange(len(at)), hops)
-        return message, link, np.arange(total) - begin[message]
+        return message, link, positions(hops)
 
 
 def against(net: Network) -> Network:

@@ -15,6 +15,7 @@ from synth.bounds.distances import Distances
 from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import needs, summed
+from topologies.arrays import ranges
 from topologies.network import Network
 
 _PAIRS = 1 << 16  # from here on, the pairs of holders and goals of one chunk are not listed
@@ -118,8 +119,7 @@ def pairs(collective: Collective) -> Pairs:
     if len(counts) and counts.max() == 1:
         holder, goals = hold[hold_ptr[chunk]], goal[rows]
     else:
-        within = np.arange(int(counts.sum())) - np.repeat(start, counts)
-        holder, goals = hold[np.repeat(hold_ptr[chunk], counts) + within], np.repeat(goal[rows], counts)
+        holder, goals = hold[ranges(hold_ptr[chunk], counts)], np.repeat(goal[rows], counts)
     return Pairs(chunk, start, holder, goals, np.flatnonzero(many))
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.requirements import summed
+from topologies.arrays import pointers, row_entries
 from topologies.network import Network
 
 _MOST_PICKS = 4000  # then every link that is left takes its own cheapest
@@ -28,17 +29,10 @@ def cover(net: Network, ways: Ints) -> Ints:
     return np.flatnonzero(picked)
 
 
-def _spans(ptr: Ints, rows: Ints) -> Ints:
-    """Where the entries of some rows stand in a CSR table, row after row."""
-    counts = ptr[rows + 1] - ptr[rows]
-    return np.repeat(ptr[rows] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
-
-
 @lru_cache(maxsize=2)
 def _users(net: Network) -> tuple[Ints, Ints]:
     """(ptr, links): resource r is used by links[ptr[r]:ptr[r+1]]."""
-    ptr = np.zeros(net.nresources + 1, dtype=np.int64)
-    np.cumsum(np.bincount(net.uses_idx, minlength=net.nresources), out=ptr[1:])
+    ptr = pointers(np.bincount(net.uses_idx, minlength=net.nresources))
     short = net.uses_idx.astype(np.uint16) if net.nresources < 1 << 16 else net.uses_idx  # sorted by counting
     return ptr, net.link_of_use[np.argsort(short, kind="stable")]
 
@@ -51,7 +45,7 @@ def _pick(picked: Bools, net: Network, ways: Ints) -> None:
     for r in np.flatnonzero(picked).tolist():
         uncovered[links[ptr[r] : ptr[r + 1]]] = False
     left = np.flatnonzero(uncovered)
-    users = np.bincount(net.uses_idx[_spans(net.uses_ptr, left)], minlength=net.nresources)
+    users = np.bincount(net.uses_idx[row_entries(net.uses_ptr, left)], minlength=net.nresources)
     for _ in range(_MOST_PICKS):
         some = np.flatnonzero(users)
         if not len(some):
@@ -61,7 +55,7 @@ def _pick(picked: Bools, net: Network, ways: Ints) -> None:
         gone = links[ptr[pick] : ptr[pick + 1]]
         gone = gone[uncovered[gone]]
         uncovered[gone] = False
-        users -= np.bincount(net.uses_idx[_spans(net.uses_ptr, gone)], minlength=net.nresources)
+        users -= np.bincount(net.uses_idx[row_entries(net.uses_ptr, gone)], minlength=net.nresources)
     left = np.flatnonzero(uncovered)
     picked[single_uses(net)[0][left]] = True
 

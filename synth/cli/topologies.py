@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from topologies.arrays import reached
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -115,19 +117,9 @@ def _described(topology: Topology) -> dict[str, Any]:
 
 def _connected(topology: Topology) -> bool:
     """Whether every rank reaches every other: rank 0 reaches all, and all reach rank 0."""
-    import numpy as np
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import breadth_first_order
-
-    size = topology.nvertices
-    ways = coo_array(
-        (np.ones(topology.nlinks, dtype=np.int8), (topology.link_src, topology.link_dst)), shape=(size, size)
-    ).tocsr()
-    for graph in (ways, ways.T.tocsr()):
-        met = breadth_first_order(graph, 0, return_predecessors=False)
-        if int((met < topology.nranks).sum()) < topology.nranks:
-            return False
-    return True
+    n, count = topology.nranks, topology.nvertices
+    ends = (topology.link_src, topology.link_dst)
+    return all(reached(count, *way, 0)[:n].all() for way in (ends, ends[::-1]))
 
 
 def _span(values: NDArray[Any]) -> str:

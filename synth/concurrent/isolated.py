@@ -25,8 +25,9 @@ from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
+from topologies.arrays import row_entries
 from topologies.errors import InputError
-from topologies.subnetwork import links_among, ranges
+from topologies.subnetwork import links_among
 
 __all__ = [
     "Alone",
@@ -244,7 +245,7 @@ def busy_us(problem: Problem, schedule: Schedule) -> Floats:
     """How long a timed schedule keeps each resource busy, shape (nresources,)."""
     net = problem.network
     count = np.diff(net.uses_ptr)[schedule.link]
-    used = net.uses_idx[ranges(net.uses_ptr[schedule.link], count)]
+    used = net.uses_idx[row_entries(net.uses_ptr, schedule.link)]
     work = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk] * US_PER_BYTE_AT_1_GBS
     return np.bincount(used, np.repeat(work, count), net.nresources) / net.capacity_gbs
 

@@ -22,6 +22,7 @@ from synth.model.collective import MAX_ENTRIES, Bools, Collective, Floats, Ints,
 from synth.model.problem import Problem, check_ranks, make_problem
 from synth.model.process_groups import parse_groups
 from synth.model.schedule import Schedule, untimed
+from topologies.arrays import reached
 from topologies.errors import InputError, ScheduleRefused
 from topologies.subnetwork import links_among, subnetwork
 from topologies.text.vertex_sets import format_set
@@ -237,13 +238,7 @@ def _check_joined(asked: Together) -> None:
     joined = np.ones(len(sizes), dtype=bool)
     # all groups side by side: what each one's first rank reaches, and what reaches that
     for tail, head in ((src, dst), (dst, src)):
-        found = np.zeros(int(sizes.sum()), dtype=bool)
-        found[offset] = True
-        count = 0
-        while int(found.sum()) > count:
-            count = int(found.sum())
-            found[head[found[tail]]] = True
-        joined &= np.logical_and.reduceat(found, offset)
+        joined &= np.logical_and.reduceat(reached(int(sizes.sum()), tail, head, offset), offset)
     for group in np.flatnonzero(~joined).tolist():
         member = asked.members[group]
         try:

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import grouped
 from topologies.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -87,9 +88,7 @@ class Collective:
         return table
 
     def _by_chunk(self, rows: Ints) -> tuple[Ints, Ints]:
-        order = np.argsort(rows[:, 1], kind="stable")  # rows are sorted by rank
-        ptr = np.zeros(self.nchunks + 1, dtype=np.int64)
-        np.cumsum(np.bincount(rows[:, 1], minlength=self.nchunks), out=ptr[1:])
+        ptr, order = grouped(rows[:, 1], self.nchunks)  # rows are sorted by rank
         return ptr, np.ascontiguousarray(rows[order, 0])
 
     @property

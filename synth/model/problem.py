@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import ROOTED, Collective, Floats, Ints, named, subdivided
+from topologies.arrays import strongly_connected
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
 
 _MANY = 4096  # ranks: a table of all pairs is held for fewer only
-_BREADTH_FIRST = 1000  # ranks; with more, SciPy is worth its import
 _FEW = 512  # ranks of a topology: among fewer those are named that would have to relay
 
 
@@ -218,30 +218,9 @@ def _missing(collective: Collective, distance: Ints, nranks: int) -> tuple[int, 
     return None
 
 
-def strongly_connected(net: Network) -> bool:
-    """Whether every rank reaches every other."""
-    if net.nranks > _BREADTH_FIRST:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import connected_components
-
-        graph = csr_array(
-            (np.ones(net.nlinks, dtype=bool), (net.src, net.dst)), shape=(net.nranks, net.nranks)
-        )
-        return int(connected_components(graph, connection="strong")[0]) == 1
-    for src, dst in ((net.src, net.dst), (net.dst, net.src)):
-        found = np.arange(net.nranks) == 0
-        before, reached = 0, 1
-        while before < reached:
-            found[dst[found[src]]] = True
-            before, reached = reached, int(found.sum())
-        if reached < net.nranks:
-            return False
-    return True
-
-
 def _check_connected(problem: Problem) -> None:
     net, topology = problem.network, problem.topology
-    if strongly_connected(net):
+    if strongly_connected(net.nranks, net.src, net.dst):
         return
     if net.nranks > _MANY:  # which pairs cannot would take a table of all
         raise InputError(

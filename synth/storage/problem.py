@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from synth.model.collective import MAX_ENTRIES, NAMED, Collective, Floats, Ints, named
 from synth.model.problem import Problem, check_ranks, make_problem
 from synth.storage.columns import ColumnFile
+from topologies.arrays import components
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 from topologies.topology import MAX_RANKS, Topology, from_toml, to_toml
@@ -161,9 +162,6 @@ def _check_weight(
 
 def _network_bytes(topology: Topology, members: tuple[int, ...]) -> int:
     """What the links among the members take, ways through switches and these switches' tables included."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     n, switches = topology.nranks, len(topology.switches)
     src, dst = topology.link_src, topology.link_dst
     mine = np.zeros(topology.nvertices, dtype=bool)
@@ -171,9 +169,8 @@ def _network_bytes(topology: Topology, members: tuple[int, ...]) -> int:
     ways = int(np.count_nonzero(mine[src] & mine[dst]))
     between = (src >= n) & (dst >= n)
     if switches:
-        pairs = (src[between] - n, dst[between] - n)
-        joined = coo_array((np.ones(len(pairs[0]), dtype=bool), pairs), shape=(switches, switches))
-        count, part = connected_components(joined, directed=False)
+        part = components(switches, src[between] - n, dst[between] - n)
+        count = int(part.max()) + 1
         into, out = mine[src] & (dst >= n), (src >= n) & mine[dst]
         ports = np.bincount(part[dst[into] - n], minlength=count)
         reached = np.unique(part[src[out] - n] * n + dst[out])

@@ -16,9 +16,10 @@ from dataclasses import replace
 import numpy as np
 
 from synth.model.collective import MAX_ENTRIES, Collective, Ints, named, parse_name
-from synth.model.problem import Problem, Quotient, check_ranks, strongly_connected
+from synth.model.problem import Problem, Quotient, check_ranks
 from synth.model.schedule import Schedule
 from synth.symmetry.quotient_check import check_quotient, check_translations
+from topologies.arrays import pointers, row_entries, strongly_connected
 from topologies.errors import InputError, QuotientRefused
 from topologies.network import Network, network
 from topologies.symmetry.translations import (
@@ -71,7 +72,11 @@ def quotient_problem(
         return None
     net = network(topology, members)
     found = shifts(net)
-    if not found or _entries(len(members), chunks, found) > MAX_ENTRIES or not strongly_connected(net):
+    if (
+        not found
+        or _entries(len(members), chunks, found) > MAX_ENTRIES
+        or not strongly_connected(net.nranks, net.src, net.dst)
+    ):
         return None
     return _problem(topology, name, chunks, members, net, found)
 
@@ -176,16 +181,13 @@ def _quotient_network(net: Network, found: Shifts) -> Network:
     """
     classes = orbits(net, found)
     cls, resource = classes.uses[:, 0], classes.uses[:, 1]  # sorted by class, then resource
-    ptr = np.zeros(net.nlinks + 1, dtype=np.int64)
     starts = np.searchsorted(cls, np.arange(len(classes.link_first) + 1))
-    many = np.diff(starts)[classes.link_class]
-    np.cumsum(many, out=ptr[1:])
-    row = np.repeat(starts[classes.link_class] - ptr[:-1], many) + np.arange(ptr[-1])
+    used = row_entries(starts, classes.link_class)
     names = [net.resource_names[i] for i in classes.resource_first.tolist()]
     return replace(
         net,
-        uses_ptr=ptr,
-        uses_idx=resource[row],
+        uses_ptr=pointers(np.diff(starts)[classes.link_class]),
+        uses_idx=resource[used],
         capacity_gbs=net.capacity_gbs[classes.resource_first] / classes.times,
         resource_names=tuple(f"{name} and its translates" for name in names),
     )

@@ -104,7 +104,7 @@ def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[
 
 def _users(net: Network, number: Ints) -> Iterator[tuple[bytes, float]]:
     """Of every resource the set of its links, by their numbers, and its capacity."""
-    mine = number[np.repeat(np.arange(net.nlinks), np.diff(net.uses_ptr))]
+    mine = number[net.link_of_use]
     order = np.lexsort((mine, net.uses_idx))
     yield from _pieces(mine[order], net.uses_idx[order], net.capacity_gbs)
 
@@ -134,7 +134,7 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
     nclasses = int(link_class.max()) + 1
     rate = np.zeros(nclasses)
     rate[link_class] = net.bandwidth_gbs
-    user = np.repeat(np.arange(net.nlinks), np.diff(net.uses_ptr))
+    user = net.link_of_use
     cell, count = np.unique(net.uses_idx * nclasses + link_class[user], return_counts=True)
     owner, members = cell // nclasses, cell % nclasses
     # a resource that m links of a class use carries m copies of a send at once
@@ -146,7 +146,7 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
         raise QuotientRefused(f"quotient: the translates of one send crowd {name}")
     needed = set(_pieces(members, owner, net.capacity_gbs / most))
 
-    user = np.repeat(np.arange(quotient.nlinks), np.diff(quotient.uses_ptr))
+    user = quotient.link_of_use
     cell, count = np.unique(quotient.uses_idx * nclasses + link_class[user], return_counts=True)
     owner, members = cell // nclasses, cell % nclasses
     partly = count != (quotient.nlinks // nclasses)

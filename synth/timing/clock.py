@@ -19,6 +19,7 @@ from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import kernel
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.arrays import pointers
 from topologies.network import Network
 
 Rows = NDArray[np.int32]
@@ -115,19 +116,13 @@ def _plan(net: Network) -> _Plan:
         _column(net.dst, np.int64),
         _column(net.alpha_us, np.float64),
         _column(net.bandwidth_gbs, np.float64),
-        _pointers(np.bincount(link_of[~kept], minlength=net.nlinks)),
+        pointers(np.bincount(link_of[~kept], minlength=net.nlinks)),
         uses[~kept],
-        _pointers(np.bincount(link_of[kept], minlength=net.nlinks)),
+        pointers(np.bincount(link_of[kept], minlength=net.nlinks)),
         uses[kept],
-        _pointers(2 * np.bincount(uses[kept], minlength=net.nresources)),
+        pointers(2 * np.bincount(uses[kept], minlength=net.nresources)),
         _column(net.capacity_gbs, np.float64),
     )
-
-
-def _pointers(counts: Ints) -> Ints:
-    ptr = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=ptr[1:])
-    return ptr
 
 
 @kernel

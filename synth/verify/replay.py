@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.arrays import row_entries
 from topologies.errors import ScheduleRefused
 
 SLACK = 1e-9  # of the whole time: what floating point may lose in sums of times
@@ -228,12 +229,11 @@ def _check_links(problem: Problem, schedule: Schedule, tolerance: float) -> None
 
 def _check_resources(problem: Problem, schedule: Schedule, tolerance: float) -> None:
     net = problem.network
-    counts = (net.uses_ptr[1:] - net.uses_ptr[:-1])[schedule.link]
+    counts = np.diff(net.uses_ptr)[schedule.link]
     if not counts.sum():
         return
     row = np.repeat(np.arange(len(schedule)), counts)
-    within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    resource = net.uses_idx[net.uses_ptr[schedule.link[row]] + within]
+    resource = net.uses_idx[row_entries(net.uses_ptr, schedule.link)]
     # a send that ends within the tolerance of another's start has made room for it
     busy = np.maximum(schedule.end_us - tolerance, schedule.start_us)[row]
     rate = net.bandwidth_gbs[schedule.link[row]]

@@ -16,6 +16,7 @@ from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import kernel
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.arrays import pointers
 
 Sends = NDArray[np.void]
 Kind = TypeVar("Kind", bound=np.generic)
@@ -109,8 +110,8 @@ def side_by_side(columns: Columns, tolerance: float) -> tuple[int, int, int, flo
     together = np.bincount(uses, weights=net.bandwidth_gbs[link_of], minlength=net.nresources)
     # all links of a resource together may be no more than it carries: then it is never over capacity
     tight = (together > net.capacity_gbs * (1 + 5e-7))[uses]
-    ptr = _pointers(np.bincount(link_of[tight], minlength=net.nlinks))
-    room = _pointers(2 * np.bincount(uses[tight], minlength=net.nresources))
+    ptr = pointers(np.bincount(link_of[tight], minlength=net.nlinks))
+    room = pointers(2 * np.bincount(uses[tight], minlength=net.nresources))
     most = net.capacity_gbs * (1 + 1e-6)
     order = np.zeros(0, dtype=np.int64)
     while True:
@@ -120,12 +121,6 @@ def side_by_side(columns: Columns, tolerance: float) -> tuple[int, int, int, flo
         if code != _UNSORTED:
             return int(code), int(first), int(second), float(level)
         order = np.argsort(c.start, kind="stable")
-
-
-def _pointers(counts: Ints) -> Ints:
-    ptr = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=ptr[1:])
-    return ptr
 
 
 @kernel

@@ -8,6 +8,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.free_subgroup import free_subgroup
@@ -168,9 +169,7 @@ def _confirmed(structure: Structure, a: Ints, b: Ints) -> Ints | None:
 
 
 def _set_hashes(structure: Structure, weight: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    running = np.zeros(len(structure.by_resource) + 1, dtype=np.uint64)
-    np.cumsum(weight[structure.by_resource], out=running[1:])
-    return running[structure.resource_ptr[1:]] - running[structure.resource_ptr[:-1]]
+    return segment_sums(weight[structure.by_resource], structure.resource_ptr)
 
 
 def _natural(search: _Search, fixed: Sequence[Sequence[int]], generators: list[Ints], limit: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import segment_sums
 from topologies.network import Network
 
 __all__ = ["Colours", "Structure", "mark"]
@@ -32,13 +33,6 @@ def mark(colours: Hashes, index: int) -> Hashes:
     marked = colours.copy()
     marked[index : index + 1] = _mix(marked[index : index + 1] ^ _USE)
     return marked
-
-
-def _sums(values: Hashes, ptr: Ints) -> Hashes:
-    """Sum (modulo 2⁶⁴) of each segment ptr[i]:ptr[i+1], empty ones 0."""
-    running = np.zeros(len(values) + 1, dtype=np.uint64)
-    np.cumsum(values, out=running[1:])
-    return running[ptr[1:]] - running[ptr[:-1]]
 
 
 def _number(*columns: NDArray[np.float64]) -> Hashes:
@@ -71,7 +65,7 @@ class Structure:
         self.net = net
         self.links = _number(net.alpha_us, net.bandwidth_gbs)
         self.resources = _number(net.capacity_gbs)
-        self.user = np.repeat(np.arange(net.nlinks, dtype=np.int64), np.diff(net.uses_ptr))
+        self.user = net.link_of_use
         self.by_resource = self.user[np.argsort(net.uses_idx, kind="stable")]
         self.resource_ptr = np.searchsorted(np.sort(net.uses_idx), np.arange(net.nresources + 1))
         self.out_ptr = np.searchsorted(net.src, np.arange(n + 1))
@@ -103,11 +97,11 @@ class Structure:
 
     def _round(self, c: Colours) -> Colours:
         net = self.net
-        used = _sums(_mix(c.resources)[net.uses_idx], net.uses_ptr)
+        used = segment_sums(_mix(c.resources)[net.uses_idx], net.uses_ptr)
         ends = _mix(c.ranks ^ _OUT)[net.src] + _mix(c.ranks ^ _IN)[net.dst]
         links = _mix(c.links + _mix(ends) + used * _USE)
-        heard = _sums(_mix(links)[self.by_resource], self.resource_ptr)
+        heard = segment_sums(_mix(links)[self.by_resource], self.resource_ptr)
         resources = _mix(c.resources + heard)
-        out = _sums(_mix(links ^ _OUT), self.out_ptr)
-        into = _sums(_mix(links ^ _IN)[self.by_dst], self.in_ptr)
+        out = segment_sums(_mix(links ^ _OUT), self.out_ptr)
+        into = segment_sums(_mix(links ^ _IN)[self.by_dst], self.in_ptr)
         return Colours(_mix(c.ranks + out + into), links, resources, c.rounds + 1)

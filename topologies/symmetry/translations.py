@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import grouped, positions, segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
 
@@ -184,14 +185,12 @@ class _Ways:
         self.keys = key[order][self.first]
         self.count = np.diff(np.append(self.first, net.nlinks))
         self.place = np.empty(net.nlinks, dtype=np.int64)
-        self.place[order] = np.arange(net.nlinks) - np.repeat(self.first, self.count)
+        self.place[order] = positions(self.count)
         self.user = net.link_of_use
         # links and classes get fixed random numbers; equal sets have equal sums, and are then compared in full
         self.salt = np.random.default_rng(0).integers(1 << 63, size=net.nlinks, dtype=np.uint64)
-        self.by_resource = np.argsort(net.uses_idx, kind="stable")
-        self.resource_ptr = np.zeros(net.nresources + 1, dtype=np.int64)
-        np.cumsum(np.bincount(net.uses_idx, minlength=net.nresources), out=self.resource_ptr[1:])
-        self.sums = _sums(self.salt[self.user[self.by_resource]], self.resource_ptr)
+        self.resource_ptr, self.by_resource = grouped(net.uses_idx, net.nresources)
+        self.sums = segment_sums(self.salt[self.user[self.by_resource]], self.resource_ptr)
 
     def at(self, src: Ints, dst: Ints, place: Ints) -> Ints:
         """The links at these places among those of their pairs, -1 where there is none."""
@@ -206,13 +205,6 @@ def _ways(net: Network) -> _Ways:
     return _Ways(net)
 
 
-def _sums(values: Hashes, ptr: Ints) -> Hashes:
-    """Sum (modulo 2⁶⁴) of each segment ptr[i]:ptr[i+1], empty ones 0."""
-    running = np.zeros(len(values) + 1, dtype=np.uint64)
-    np.cumsum(values, out=running[1:])
-    return running[ptr[1:]] - running[ptr[:-1]]
-
-
 class _Candidates:
     """Single shifts: those that a look at a few ranks does not refuse, and the full check of one."""
 
@@ -222,7 +214,7 @@ class _Candidates:
         self.dst = net.dst[ways.order]
         self.ptr = np.searchsorted(net.src[ways.order], np.arange(n + 1))
         self.salt = np.random.default_rng(1).integers(1 << 63, size=n, dtype=np.uint64)
-        self.sums = _sums(self.salt[self.dst], self.ptr)
+        self.sums = segment_sums(self.salt[self.dst], self.ptr)
         divisors = [d for d in range(1, n + 1) if n % d == 0]
         pairs = [(s, t // s) for s in divisors for t in divisors if t > s and t % s == 0]
         self.open = [edge for edge in pairs if self._looks(edge)]
@@ -259,7 +251,7 @@ class _Candidates:
         if any((figure[links] != figure).any() for figure in (net.alpha_us, net.bandwidth_gbs)):
             return False
         # Pair the resources by the sums of their links' numbers, then compare the sets themselves.
-        moved = _sums(ways.salt[links[ways.user[ways.by_resource]]], ways.resource_ptr)
+        moved = segment_sums(ways.salt[links[ways.user[ways.by_resource]]], ways.resource_ptr)
         a, b = np.lexsort((net.capacity_gbs, moved)), np.lexsort((net.capacity_gbs, ways.sums))
         if (moved[a] != ways.sums[b]).any() or (net.capacity_gbs[a] != net.capacity_gbs[b]).any():
             return False
@@ -291,7 +283,7 @@ def _orbits(ways: _Ways, shifts: Shifts) -> Orbits | None:
     if (count * net.bandwidth_gbs[link_first[used_by]] > room).any():
         return None
 
-    sums = _sums(ways.salt[used_by], ptr)
+    sums = segment_sums(ways.salt[used_by], ptr)
     order = np.lexsort((sums, times, net.capacity_gbs))
     new = np.ones(len(order), dtype=bool)
     new[1:] = np.diff(sums[order]) != 0

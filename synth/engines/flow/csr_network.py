@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
+from topologies.arrays import grouped, pointers, row_entries, row_of_entry
 from topologies.network import Network
 
 
@@ -42,26 +43,17 @@ class Wires(NamedTuple):
     alone: Bools
 
 
-def grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
-    """CSR (ptr, rows): the rows of every key 0..count-1, ascending."""
-    ptr = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(np.bincount(keys, minlength=count), out=ptr[1:])
-    return ptr, np.argsort(keys, kind="stable").astype(np.int64)
-
-
 def wires(net: Network) -> Wires:
     """Arrays of a network, each writable and contiguous so that a kernel is compiled for one kind only."""
     lane, first = _lanes(net)
     nlanes = len(first)
-    counts = np.diff(net.uses_ptr)[first]
-    uses_ptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    owner = np.repeat(np.arange(nlanes), counts)
-    within = np.arange(len(owner)) - uses_ptr[owner]
-    uses_idx = net.uses_idx[net.uses_ptr[first][owner] + within].astype(np.int64)
+    uses_ptr = pointers(np.diff(net.uses_ptr)[first])
+    owner = row_of_entry(uses_ptr)
+    uses_idx = net.uses_idx[row_entries(net.uses_ptr, first)].astype(np.int64)
     ptr, rows = grouped(uses_idx, net.nresources)
     several = np.diff(ptr) > 1
     keep = np.repeat(several, np.diff(ptr))
-    users_ptr = np.concatenate([[0], np.cumsum(np.where(several, np.diff(ptr), 0))]).astype(np.int64)
+    users_ptr = pointers(np.where(several, np.diff(ptr), 0))
     out_ptr, out_link = grouped(net.src, net.nranks)
     in_ptr, in_link = grouped(net.dst, net.nranks)
     return Wires(

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.engines.flow.congestion_prices import pop_key, push_key
-from synth.engines.flow.csr_network import Wires, grouped
+from synth.engines.flow.csr_network import Wires
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import kernel
+from topologies.arrays import grouped
 
 Column = TypeVar("Column", Ints, Floats)
 Narrow = NDArray[np.int32]

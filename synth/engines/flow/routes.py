@@ -12,8 +12,9 @@ from synth.engines.flow.paths import narrow_pass
 from synth.engines.flow.trees import tree_pass
 from synth.model.allowed import Allowed
 from synth.model.collective import Bools, Floats, Ints
-from synth.model.problem import Problem, strongly_connected
+from synth.model.problem import Problem
 from synth.phases.split import sum_owners
+from topologies.arrays import pointers, ranges, strongly_connected
 from topologies.errors import InputError
 
 _SHARPNESS = (8.0, 12.0, 20.0, 30.0, 40.0, 60.0, 80.0)  # of the prices, pass by pass
@@ -100,7 +101,7 @@ class Router:
         if self.narrow:
             roots, self.row = np.unique(source, return_inverse=True)
             self.hops = hop_table(self.net, roots)
-            self.path_ptr = running(self.hops[self.row, goal])
+            self.path_ptr = pointers(self.hops[self.row, goal])
 
     def improve(self) -> Plan:
         """One more pass: every chunk is taken out and routed again.
@@ -166,38 +167,32 @@ def reversed_wires(net: Wires) -> Wires:
     )
 
 
-def running(counts: Ints) -> Ints:
-    """Where each of `counts` entries begins, and the end."""
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
 def only(table: tuple[Ints, Ints], which: Bools) -> tuple[Ints, Ints]:
     """The rows of the chunks given."""
     count = np.diff(table[0])
-    return running(np.where(which, count, 0)), table[1][np.repeat(which, count)]
+    return pointers(np.where(which, count, 0)), table[1][np.repeat(which, count)]
 
 
 def one_each(chunks: Ints, ranks: Ints, nchunks: int) -> tuple[Ints, Ints]:
     """One rank for each of the chunks given (ascending), as a CSR over all."""
     count = np.zeros(nchunks, dtype=np.int64)
     count[chunks] = 1
-    return running(count), ranks.astype(np.int64)
+    return pointers(count), ranks.astype(np.int64)
 
 
 def merged(one: tuple[Ints, Ints], two: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     """Two tables of which each chunk has rows in one only."""
-    ptr = running(np.diff(one[0]) + np.diff(two[0]))
+    ptr = pointers(np.diff(one[0]) + np.diff(two[0]))
     ranks = np.empty(ptr[-1], dtype=np.int64)
     for begin, column in (one, two):
-        chunk = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
-        ranks[ptr[chunk] + np.arange(len(chunk)) - begin[chunk]] = column
+        ranks[ranges(ptr[:-1], np.diff(begin))] = column
     return ptr, ranks
 
 
 def owners(problem: Problem) -> Ints:
     """Where each sum comes together: at those that want it in turn. Shape (chunks,); 0 where nobody does."""
     collective = problem.collective
-    if not strongly_connected(problem.network):
+    if not strongly_connected(problem.nranks, problem.network.src, problem.network.dst):
         return sum_owners(problem)
     ptr, ranks = collective.goals
     count = np.diff(ptr)

@@ -15,7 +15,7 @@ import numpy as np
 
 from synth.engines.flow.csr_network import wires
 from synth.engines.flow.list_scheduling import listed, urgencies
-from synth.engines.flow.routes import Plan, Router, reversed_wires, running
+from synth.engines.flow.routes import Plan, Router, reversed_wires
 from synth.engines.flow.time_expanded_matching import grow
 from synth.engines.flow.trees import row_parents
 from synth.model.allowed import Allowed
@@ -23,6 +23,7 @@ from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from synth.phases.reversal import reversible
+from topologies.arrays import pointers, positions, ranges, row_of_entry
 
 # how far apart in time the parts of a message are asked for, in parts of the whole time
 _SPREADS = (0.25, 1.0, 0.0)
@@ -54,7 +55,7 @@ class Sends:
         length = length[order]
         self.gathers = 0
         self.chunk = np.repeat(order, length)
-        self.step = _within(length)
+        self.step = positions(length)
         self.link = self.plan.spread[ptr[self.chunk] + self.step]
         inner = np.ones(len(self.link), dtype=bool)
         inner[np.cumsum(length)[length > 0] - 1] = False
@@ -67,9 +68,7 @@ class Sends:
         # gathering is a tree read backwards: what is nearest to the owner goes last
         up, up_depth = row_parents(router.back, plan.gather_ptr, plan.gather)
         down, down_depth = row_parents(net, plan.spread_ptr, plan.spread)
-        chunks = np.arange(collective.nchunks)
-        gather_chunk = np.repeat(chunks, np.diff(plan.gather_ptr))
-        spread_chunk = np.repeat(chunks, np.diff(plan.spread_ptr))
+        gather_chunk, spread_chunk = row_of_entry(plan.gather_ptr), row_of_entry(plan.spread_ptr)
         self.gathers = len(gather_chunk)
         deepest = np.zeros(collective.nchunks, dtype=np.int64)
         np.maximum.at(deepest, gather_chunk, up_depth + 1)
@@ -84,9 +83,8 @@ class Sends:
             leaving = np.flatnonzero((down < 0) & collective.reduces[spread_chunk])
             ptr = np.searchsorted(gather_chunk[root], np.arange(collective.nchunks + 1))
             many = np.diff(ptr)[spread_chunk[leaving]]
-            waits = np.repeat(leaving, many)
-            before.append(root[ptr[spread_chunk[waits]] + _within(many)])
-            after.append(waits + self.gathers)
+            before.append(root[ranges(ptr[spread_chunk[leaving]], many)])
+            after.append(np.repeat(leaving, many) + self.gathers)
         child = np.flatnonzero(down >= 0)
         self.before = np.concatenate([*before, down[child] + self.gathers])
         self.after = np.concatenate([*after, child + self.gathers])
@@ -168,7 +166,7 @@ def grown(problem: Problem, size_bytes: float) -> Answer | None:
     if len(chunk) < total:
         return None
     order = np.argsort(chunk, kind="stable")
-    ptr = running(np.bincount(chunk, minlength=collective.nchunks))
+    ptr = pointers(np.bincount(chunk, minlength=collective.nchunks))
     _, depth = row_parents(over, ptr, link[order])
     step = np.empty(len(chunk), dtype=np.int64)
     step[order] = depth
@@ -178,15 +176,10 @@ def grown(problem: Problem, size_bytes: float) -> Answer | None:
         rows = np.argsort(-end, kind="stable")
         chunk, link, step = chunk[rows], link[rows], step.max(initial=0) - step[rows]
     uses = np.diff(problem.network.uses_ptr)[link]
-    used = problem.network.uses_idx[np.repeat(problem.network.uses_ptr[link], uses) + _within(uses)]
+    used = problem.network.uses_idx[ranges(problem.network.uses_ptr[link], uses)]
     load = np.bincount(used, np.repeat(work[chunk], uses), len(net.capacity_gbs)) / net.capacity_gbs
     schedule = untimed(chunk, link, step, np.full(len(chunk), back))
     return Answer(float(end.max(initial=0.0)), schedule, load)
-
-
-def _within(counts: Ints) -> Ints:
-    """0, 1, … for each of `counts` groups."""
-    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 @dataclass(frozen=True, eq=False)

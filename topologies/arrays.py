@@ -1,0 +1,110 @@
+"""Tables of rows of different length (CSR), and which vertices of a graph reach which, both over NumPy columns.
+
+A CSR table is (ptr, idx): row i holds idx[ptr[i]:ptr[i+1]]. A graph is two columns, the source and the destination of
+each edge.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "components",
+    "grouped",
+    "pointers",
+    "positions",
+    "ranges",
+    "reached",
+    "row_entries",
+    "row_of_entry",
+    "segment_sums",
+    "strongly_connected",
+]
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+
+# Edges looked at that take as long as the import of SciPy (some 60 ms); a pass costs at least as much as _PASS of them.
+_MOST_EDGES, _PASS = 10_000_000, 2_000
+
+
+def pointers(counts: Ints) -> Ints:
+    """Where each of the rows of these lengths begins, and the end of the last: int64 (rows + 1,)."""
+    ptr = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=ptr[1:])
+    return ptr
+
+
+def positions(counts: Ints) -> Ints:
+    """0, 1, …, counts[i] - 1 for every row i, row after row: int64 (sum of counts,)."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def ranges(start: Ints, count: Ints) -> Ints:
+    """start[0], start[0] + 1, … (count[0] of them), then those of the next; int64 (sum of count,)."""
+    return np.repeat(start - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
+
+
+def row_of_entry(ptr: Ints) -> Ints:
+    """The row that each entry of a CSR table belongs to: int64 (entries,)."""
+    return np.repeat(np.arange(len(ptr) - 1), np.diff(ptr))
+
+
+def row_entries(ptr: Ints, rows: Ints) -> Ints:
+    """Where the entries of some rows stand in a CSR table, row after row: int64."""
+    return ranges(ptr[rows], ptr[rows + 1] - ptr[rows])
+
+
+def grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
+    """CSR (ptr, idx) of the places where each key 0..count-1 stands, ascending. O(n log n)."""
+    return pointers(np.bincount(keys, minlength=count)), np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def segment_sums(values: Hashes, ptr: Ints) -> Hashes:
+    """Sum (modulo 2⁶⁴) of each segment ptr[i]:ptr[i+1] of uint64 values, 0 for an empty one."""
+    running = np.zeros(len(values) + 1, dtype=np.uint64)
+    np.cumsum(values, out=running[1:])
+    return running[ptr[1:]] - running[ptr[:-1]]
+
+
+def reached(count: int, src: Ints, dst: Ints, starts: Ints | int) -> Bools:
+    """Which of the vertices 0..count-1 the edges lead to from any of `starts`, these included: bool (count,)."""
+    found = np.zeros(count, dtype=bool)
+    found[starts] = True
+    known = 0
+    for _ in range(_MOST_EDGES // (_PASS + len(src))):
+        now = int(found.sum())
+        if now in (known, count):
+            return found
+        known = now
+        found[dst[found[src]]] = True
+    # one more vertex, with an edge to each that is known
+    ends = np.flatnonzero(found)
+    graph, csgraph = _sparse(count + 1, np.append(src, np.full(len(ends), count)), np.append(dst, ends))
+    order = csgraph.breadth_first_order(graph, count, return_predecessors=False)
+    found[order[order < count]] = True
+    return found
+
+
+def strongly_connected(count: int, src: Ints, dst: Ints) -> bool:
+    """Whether each of the vertices 0..count-1 reaches every other."""
+    return bool(reached(count, src, dst, 0).all() and reached(count, dst, src, 0).all())
+
+
+def components(count: int, src: Ints, dst: Ints) -> Ints:
+    """Number of the part that each vertex is in, edges taken both ways: int64 (count,), 0.. in order of vertices."""
+    graph, csgraph = _sparse(count, src, dst)
+    labels: Ints = csgraph.connected_components(graph, directed=False)[1].astype(np.int64)
+    return labels
+
+
+def _sparse(count: int, src: Ints, dst: Ints) -> tuple[Any, Any]:
+    """The graph as SciPy takes it, and `scipy.sparse.csgraph`."""
+    # starts slowly, and most commands do without
+    from scipy.sparse import csgraph, csr_array
+
+    return csr_array((np.ones(len(src), dtype=np.int8), (src, dst)), shape=(count, count)), csgraph
