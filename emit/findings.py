@@ -1,4 +1,4 @@
-"""What a check can find, and how many of each kind it tells."""
+"""What a check can find, and how many of each kind it reports."""
 
 from __future__ import annotations
 
@@ -6,26 +6,16 @@ from dataclasses import dataclass, field
 
 from topologies.errors import InputError
 
-KINDS = (
-    "inconsistent",  # numbers that contradict each other
-    "limit",  # more than the target's reader or kernel takes
-    "overrun",
-    "duplicate connection",
-    "unpaired",
-    "unequal counts",
-    "dangling dependency",
-    "deadlock",
-    "race",
-    "read before write",
-    "wrong result",
-)
-TOLD = 20  # of one kind; the others are only counted
+MAX_OF_A_KIND = 20  # findings that are reported; the others are only counted
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault: its kind (of KINDS), a line in words, and where (None: not at one place).
+    """One fault: its kind, a line in words, and where (None: not at one place).
 
+    Kinds: "inconsistent" (numbers that contradict each other), "limit" (more than the target's reader or kernel
+    takes), "overrun", "duplicate connection", "dangling id", "dangling dependency", "unpaired", "unequal counts",
+    "deadlock", "race", "read before write", "wrong result".
     `cell` is (buffer, index); `cycle` the steps (rank, tb, step) of a deadlock, each waiting for the next.
     """
 
@@ -40,14 +30,14 @@ class Finding:
 
 @dataclass(slots=True)
 class Findings:
-    """Findings in the order they were made, TOLD of a kind."""
+    """Findings in the order they were made, MAX_OF_A_KIND of a kind; `counts` has them all."""
 
-    told: list[Finding] = field(default_factory=list)
+    reported: list[Finding] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
     def full(self, kind: str) -> bool:
         """Whether another finding of this kind would only be counted."""
-        return self.counts.get(kind, 0) >= TOLD
+        return self.counts.get(kind, 0) >= MAX_OF_A_KIND
 
     def add(
         self,
@@ -61,16 +51,32 @@ class Findings:
     ) -> None:
         """Record one; the place is put before `message`, but not before a cycle, which names its own."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
-        if self.counts[kind] > TOLD:
+        if self.counts[kind] > MAX_OF_A_KIND:
             return
         places = () if cycle else (("rank", rank), ("tb", tb), ("step", step))
         words = [f"{w} {x}" for w, x in places if x is not None]
         place = " ".join(words) + (": " if words and tb is not None else " " if words else "")
-        self.told.append(Finding(kind, place + message, rank, tb, step, cell, cycle))
+        self.reported.append(Finding(kind, place + message, rank, tb, step, cell, cycle))
 
-    def untold(self) -> list[str]:
+    def add_race(
+        self,
+        access: str,
+        other: str,
+        where: str,
+        remedy: str,
+        place: tuple[int, int, int],
+        cell: tuple[str, int],
+    ) -> None:
+        """Record two accesses of a cell, the one at `place`, that nothing orders."""
+        self.add("race", f"{access} and {other} use {where} in no fixed order; {remedy}", *place, cell=cell)
+
+    def counted(self) -> list[str]:
         """A line for each kind of which some were only counted."""
-        return [f"{n - TOLD} more of kind {kind!r}" for kind, n in self.counts.items() if n > TOLD]
+        return [
+            f"{n - MAX_OF_A_KIND} more of kind {kind!r}"
+            for kind, n in self.counts.items()
+            if n > MAX_OF_A_KIND
+        ]
 
 
 @dataclass(frozen=True, slots=True)

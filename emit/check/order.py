@@ -1,27 +1,25 @@
-"""An execution order of a program's transmissions, or the cycle of waits that stops it.
-
-Every threadblock is sequential, every connection has one sender and one receiver, and whether a step may
-proceed can only change from no to yes. So all interleavings reach the same end: either every one completes or
-every one stops in the same state. One greedy run decides for all of them.
-"""
+"""A program's transmissions in an order of execution, or the cycle of waits that stops it."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from emit.check.capacity import CAPACITY
+from emit.check.executor import execute, report_deadlock
 from emit.columns import Columns
 from emit.findings import Findings
 from emit.program import OPS
 from topologies.errors import InputError
 
-MAX_MOVES = 1 << 20  # chunks moved by all steps: keeps a check of hostile input under 1 GiB
-SHOWN = 8  # steps of a cycle that the message spells out
-
 
 @dataclass(slots=True)
 class Run:
-    """`order`: the step of each transmission in turn. `at`: where each block stopped (its end if nowhere)."""
+    """What an execution did.
+
+    order: the step of each transmission in turn. at: where each block stopped (its end if nowhere). sent, received:
+    transmissions of each connection.
+    """
 
     order: list[int]
     at: list[int]
@@ -31,17 +29,19 @@ class Run:
 
 
 def run(c: Columns, depth: int | None, split: bool = True) -> Run:
-    """Execute greedily with `depth` slots a connection (None: no limit).
+    """Execute greedily with `depth` slots a connection (None: no limit), in O(chunks moved).
 
-    `split`: a step of count chunks is as many transmissions, as for large messages; else one.
-    Raises InputError where the steps move more than MAX_MOVES chunks in all.
+    Args:
+        split: a step of count chunks is as many transmissions, as for large messages; else one.
+
+    Raises:
+        InputError: the steps move more than CAPACITY.moves chunks in all.
     """
     moves = int(c.count.sum()) + len(c.count)
-    if moves > MAX_MOVES:
-        raise InputError(f"program moves {moves} chunks: would be at most {MAX_MOVES} to be checked")
+    if moves > CAPACITY.moves:
+        raise InputError(f"program moves {moves} chunks: would be at most {CAPACITY.moves} to be checked")
     times = c.transmissions().tolist() if split else [1] * len(c.count)
     dep, sends, receives, start = c.dep.tolist(), c.sends.tolist(), c.receives.tolist(), c.start.tolist()
-    nblocks = len(start) - 1
     at = start[:-1]
     left = [times[s] if s < len(times) else 0 for s in at]
     done = bytearray(len(dep))
@@ -52,9 +52,9 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
     waits_data = [-1] * len(c.connections)
     waits_slot = [-1] * len(c.connections)
     order: list[int] = []
-    ready = deque(range(nblocks))
-    while ready:
-        block = ready.popleft()
+
+    def advance(block: int) -> Iterable[int]:
+        freed: list[int] = []
         end = start[block + 1]
         step = at[block]
         while step < end:
@@ -71,12 +71,12 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
             if into >= 0:
                 received[into] += 1
                 if waits_slot[into] >= 0:
-                    ready.append(waits_slot[into])
+                    freed.append(waits_slot[into])
                     waits_slot[into] = -1
             if out >= 0:
                 sent[out] += 1
                 if waits_data[out] >= 0:
-                    ready.append(waits_data[out])
+                    freed.append(waits_data[out])
                     waits_data[out] = -1
             order.append(step)
             left[block] -= 1
@@ -84,42 +84,28 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
                 continue
             done[step] = 1
             if step in waits_dep:
-                ready.extend(waits_dep.pop(step))
+                freed += waits_dep.pop(step)
             step += 1
             at[block] = step
             if step < end:
                 left[block] = times[step]
+        return freed
+
+    execute(len(at), advance)
     complete = all(a == e for a, e in zip(at, start[1:], strict=True))
     return Run(order, at, sent, received, complete)
 
 
-def report_deadlock(c: Columns, stopped: Run, depth: int | None, found: Findings) -> None:
-    """Add the cycle of waits in which `stopped` (not complete) ended."""
-    first = next(b for b, a in enumerate(stopped.at) if a < int(c.start[b + 1]))
-    seen: dict[int, int] = {}
-    path: list[int] = []
-    reasons: list[str] = []
-    block = first
-    while block not in seen:
-        seen[block] = len(path)
-        path.append(block)
-        block, reason = _waits_for(c, stopped, block)
-        reasons.append(reason)
-    cycle = path[seen[block] :]
-    why = reasons[seen[block] :]
-    # The same deadlock must read the same from wherever it was entered.
-    turn = cycle.index(min(cycle))
-    cycle, why = cycle[turn:] + cycle[:turn], why[turn:] + why[:turn]
-    places = tuple(c.place(stopped.at[b]) for b in cycle)
-    words = [
-        f"rank {r} tb {t} step {s} ({OPS[c.op[stopped.at[b]]]}) waits for {w}"
-        for (r, t, s), b, w in zip(places[:SHOWN], cycle, why, strict=False)
-    ]
-    if len(places) > SHOWN:
-        words.append(f"{len(places) - SHOWN} more")
+def report_stopped(c: Columns, stopped: Run, depth: int | None, found: Findings) -> None:
+    """Add the cycle of waits in which `stopped` (not complete) ended with `depth` slots a connection."""
     slots = "at any FIFO depth" if depth is None else f"at {depth} FIFO slot{'s' if depth > 1 else ''}"
-    found.add(
-        "deadlock", f"deadlock {slots}: " + "; ".join(words) + "; and so round", *places[0], cycle=places
+    report_deadlock(
+        next(b for b, a in enumerate(stopped.at) if a < int(c.start[b + 1])),
+        lambda block: _waits_for(c, stopped, block),
+        lambda block: c.place(stopped.at[block]),
+        lambda block: OPS[c.op[stopped.at[block]]],
+        found,
+        slots,
     )
 
 

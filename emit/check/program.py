@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from emit.check.cells import cells_of
-from emit.check.order import report_deadlock, run
+from emit.check.order import report_stopped, run
 from emit.check.races import find_races
 from emit.check.replay import replay
 from emit.columns import Columns, columns_of
@@ -65,7 +65,7 @@ def check(
     columns = columns_of(program, structure)
     splits = True
     judged = False
-    if not structure.told:
+    if not structure.reported:
         order, splits = _ordered(columns, depth, split, structure)
         if order is not None:
             for prefix, wanted, aliased in goals:
@@ -76,8 +76,8 @@ def check(
                     judged = True
     if not judged and all(g is None for _, g, _ in goals):
         notes.append(f"no goal known for collective {program.collective!r}: the result was not judged")
-    findings = (*structure.told, *found.told)
-    notes += [*structure.untold(), *found.untold()]
+    findings = (*structure.reported, *found.reported)
+    notes += [*structure.counted(), *found.counted()]
     return Report(findings, tuple(notes), judged, depth, splits)
 
 
@@ -92,11 +92,11 @@ def _ordered(c: Columns, depth: int, split: bool, found: Findings) -> tuple[list
         return worst.order, True
     free = run(c, None)
     if not free.complete:
-        report_deadlock(c, free, None, found)
+        report_stopped(c, free, None, found)
         return None, False
     stopped = worst if split else run(c, depth, split=False)
     if not stopped.complete:
-        report_deadlock(c, stopped, depth, found)
+        report_stopped(c, stopped, depth, found)
     return free.order, False
 
 

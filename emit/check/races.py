@@ -1,31 +1,40 @@
 """Accesses of one cell by two threadblocks of a rank that nothing orders.
 
-Happens-before is program order, dependencies, and sent before received; not the FIFO's slots, whose number
-is the executor's affair. Vector clocks: entry b of a transmission's clock counts the transmissions of block b
-that are known to have completed before it.
+Happens-before is program order, dependencies, and sent before received; not the FIFO's slots, whose number is the
+executor's affair. An event of a block is a transmission of one of its steps.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emit.check.capacity import CAPACITY
 from emit.check.cells import Cells
+from emit.check.clocks import Row, VectorClocks
 from emit.columns import Columns
-from emit.findings import TOLD, Findings
+from emit.findings import MAX_OF_A_KIND, Findings
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST
 from topologies.errors import InputError
 
-CLOCK_ENTRIES = 1 << 25  # int32 entries held at a time
-MAX_VISITS = 1 << 26  # steps looked at in all passes: a minute or so
 
-# (transmission, its step, chunk in it, 1 if its destination is meant;
-#  block that must come before, its count of transmissions then, its step)
-Query = tuple[int, int, int, int, int, int, int]
-Clock = NDArray[np.int32]
+class Query(NamedTuple):
+    """Whether an access surely follows another one of the same cell.
+
+    node, step, chunk: transmission in the order, its step, and the chunk in that; is_dst: 1 if its destination is
+    meant. block, passed, other: the block of the earlier access, its transmissions by then, and the step.
+    """
+
+    node: int
+    step: int
+    chunk: int
+    is_dst: int
+    block: int
+    passed: int
+    other: int
 
 
 def find_races(c: Columns, order: list[int], cells: Cells, found: Findings, prefix: str = "") -> None:
@@ -37,32 +46,32 @@ def find_races(c: Columns, order: list[int], cells: Cells, found: Findings, pref
     queries = _queries(c, order, cells)
     if not queries:
         return
-    clocks = _Clocks(c)
+    clocks = _HappensBefore(c)
     # Waits of a rank's own threadblocks decide nearly all; only the rest is followed through the messages.
     queries = clocks.not_within_ranks(order, queries)
-    columns = sorted({query[4] for query in queries})
+    columns = sorted({query.block for query in queries})
     rows = len(c.start) + len(clocks.dependants) + _most_in_flight(c, order)
-    width = max(1, CLOCK_ENTRIES // rows)
+    width = max(1, CAPACITY.clock_entries // rows)
     passes = -(-len(columns) // width)
-    if passes * len(order) > MAX_VISITS:
+    if passes * len(order) > CAPACITY.clock_visits:
         raise InputError(
             f"program of {len(c.rank)} threadblocks that share their cells: would be fewer to be checked for races"
         )
     asked: list[list[Query]] = [[] for _ in range(passes)]
     place = {block: x for x, block in enumerate(columns)}
     for query in queries:
-        asked[place[query[4]] // width].append(query)
+        asked[place[query.block] // width].append(query)
     bad: list[Query] = []
     for part in asked:
         bad += clocks.unordered(order, part)
-        if len({(query[1], query[6]) for query in bad}) > TOLD:
+        if len({(query.step, query.other) for query in bad}) > MAX_OF_A_KIND:
             break  # the others would only be counted
-    told: set[tuple[int, int]] = set()
+    reported: set[tuple[int, int]] = set()
     for query in sorted(bad):
-        pair = (query[1], query[6])
-        if pair not in told:
-            told.add(pair)
-            _tell(c, query, found, prefix)
+        pair = (query.step, query.other)
+        if pair not in reported:
+            reported.add(pair)
+            _report(c, query, found, prefix)
 
 
 def _overlaps(c: Columns, cells: Cells, found: Findings, prefix: str) -> None:
@@ -115,16 +124,16 @@ def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:
             for cell, is_dst in touched:
                 last = written.get(cell)
                 if last is not None and last[0] != b:
-                    queries.append((node, step, chunk, is_dst, *last))
+                    queries.append(Query(node, step, chunk, is_dst, *last))
                 read.setdefault(cell, {})[b] = (now, step)
             if writes[step]:
                 cell = cells.dst[step] + chunk
                 last = written.get(cell)
                 if last is not None and last[0] != b:
-                    queries.append((node, step, chunk, 1, *last))
+                    queries.append(Query(node, step, chunk, 1, *last))
                 for reader, (when, other) in read.pop(cell, {}).items():
                     if reader != b:
-                        queries.append((node, step, chunk, 1, reader, when, other))
+                        queries.append(Query(node, step, chunk, 1, reader, when, other))
                 written[cell] = (b, now, step)
     return queries
 
@@ -134,7 +143,7 @@ def _most_in_flight(c: Columns, order: list[int]) -> int:
     return int(np.cumsum(sends.astype(np.int64) - receives).max(initial=0)) + 1
 
 
-class _Clocks:
+class _HappensBefore:
     """Runs over a program's transmissions that find which queries nothing answers with yes."""
 
     def __init__(self, c: Columns) -> None:
@@ -148,7 +157,7 @@ class _Clocks:
         """The queries that no waits between threadblocks of one rank answer with yes."""
         asked: dict[int, list[Query]] = {}
         for query in queries:
-            asked.setdefault(self.rank[query[4]], []).append(query)
+            asked.setdefault(self.rank[query.block], []).append(query)
         nodes: dict[int, list[tuple[int, int]]] = {rank: [] for rank in asked}
         for node, step in enumerate(order):
             rank = self.rank[self.block[step]]
@@ -157,7 +166,7 @@ class _Clocks:
         left: list[Query] = []
         for rank, mine in asked.items():
             rows = len({self.block[step] for _, step in nodes[rank]} | {step for _, step in nodes[rank]})
-            if rows * len({query[4] for query in mine}) > CLOCK_ENTRIES:
+            if rows * len({query.block for query in mine}) > CAPACITY.clock_entries:
                 left += mine
             else:
                 left += self._run(nodes[rank], mine, messages=False)
@@ -168,31 +177,29 @@ class _Clocks:
         return self._run(enumerate(order), queries, messages=True)
 
     def _run(self, nodes: Iterable[tuple[int, int]], queries: list[Query], *, messages: bool) -> list[Query]:
-        column = {block: x for x, block in enumerate(sorted({query[4] for query in queries}))}
+        column = {block: x for x, block in enumerate(sorted({query.block for query in queries}))}
         asked: dict[int, list[Query]] = {}
         for query in queries:
-            asked.setdefault(query[0], []).append(query)
-        rows: dict[int, Clock] = {}
-        kept: dict[int, Clock] = {}
-        flying: list[deque[Clock]] = [deque() for _ in range(self.nconnections if messages else 0)]
+            asked.setdefault(query.node, []).append(query)
+        clocks = VectorClocks(len(column))
+        kept: dict[int, Row] = {}
+        in_flight: list[deque[Row]] = [deque() for _ in range(self.nconnections if messages else 0)]
         done: dict[int, int] = {}
         bad: list[Query] = []
         for node, step in nodes:
             b = self.block[step]
-            row = rows.get(b)
-            if row is None:
-                row = rows[b] = np.zeros(len(column), dtype=np.int32)
+            row = clocks.row(b)
             passed = done.get(step, 0)
             if not passed and self.dep[step] >= 0:
-                np.maximum(row, kept[self.dep[step]], out=row)
+                clocks.learn(b, kept[self.dep[step]])
             if messages and self.receives[step] >= 0:
-                np.maximum(row, flying[self.receives[step]].popleft(), out=row)
+                clocks.learn(b, in_flight[self.receives[step]].popleft())
             if node in asked:
-                bad += [query for query in asked[node] if row[column[query[4]]] < query[5]]
+                bad += [query for query in asked[node] if row[column[query.block]] < query.passed]
             if b in column:
                 row[column[b]] += 1
             if messages and self.sends[step] >= 0:
-                flying[self.sends[step]].append(row.copy())
+                in_flight[self.sends[step]].append(row.copy())
             if passed + 1 < self.times[step]:
                 done[step] = passed + 1
                 continue
@@ -202,15 +209,16 @@ class _Clocks:
         return bad
 
 
-def _tell(c: Columns, query: Query, found: Findings, prefix: str) -> None:
-    _, step, chunk, is_dst, _, _, other = query
-    code, at = (c.dst[step], c.dst_at[step]) if is_dst else (c.src[step], c.src_at[step])
-    name, index = BUFFERS[int(code)], int(at) + chunk
+def _report(c: Columns, query: Query, found: Findings, prefix: str) -> None:
+    step, other = query.step, query.other
+    code, at = (c.dst[step], c.dst_at[step]) if query.is_dst else (c.src[step], c.src_at[step])
+    name, index = BUFFERS[int(code)], int(at) + query.chunk
     _, tb, position = c.place(other)
-    found.add(
-        "race",
-        f"{prefix}{OPS[c.op[step]]} and the {OPS[c.op[other]]} of tb {tb} step {position} use "
-        f"{name}[{index}] in no fixed order; one would wait for the other",
-        *c.place(step),
-        cell=(name, index),
+    found.add_race(
+        f"{prefix}{OPS[c.op[step]]}",
+        f"the {OPS[c.op[other]]} of tb {tb} step {position}",
+        f"{name}[{index}]",
+        "one would wait for the other",
+        c.place(step),
+        (name, index),
     )

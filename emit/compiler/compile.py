@@ -123,8 +123,8 @@ def compiled(
             continue
         found = Findings()
         check_limits(program, target, found)
-        if found.told:
-            fault = fault or InputError(f"{draft.like.name}: {found.told[0].message}")
+        if found.reported:
+            fault = fault or InputError(f"{draft.like.name}: {found.reported[0].message}")
             continue
         if not _ends(program):
             deadlocked = True
@@ -193,7 +193,7 @@ def _spread(draft: Draft, limits: Limits, layout: Layout, after: list[list[int]]
         return None
     found = Findings()
     check_limits(made, limits.name, found)
-    return None if found.told or not _ends(made) else made
+    return None if found.reported or not _ends(made) else made
 
 
 def _on_lanes(draft: Draft) -> Draft:
@@ -287,7 +287,7 @@ def _ends(program: Program) -> bool:
     """Whether it runs to its end at the protocol's FIFO depth."""
     found = Findings()
     c = columns_of(program, found)
-    return not found.told and run(c, FIFO_DEPTH[program.protocol]).complete
+    return not found.reported and run(c, FIFO_DEPTH[program.protocol]).complete
 
 
 def _named(way: Way) -> str:

@@ -164,8 +164,8 @@ def draft_of(program: Program, goal: Goal | None = None) -> Draft:
     """
     found = Findings()
     c = columns_of(program, found)
-    if found.told:
-        raise InputError(f"program cannot be read: {found.told[0].kind}: {found.told[0].message}")
+    if found.reported:
+        raise InputError(f"program cannot be read: {found.reported[0].kind}: {found.reported[0].message}")
     executed = run(c, None, split=False)
     if not executed.complete:
         raise InputError("program cannot be executed: its waits go round in a circle")

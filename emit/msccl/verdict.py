@@ -106,7 +106,7 @@ def _targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:
     for target in TARGETS:
         found = Findings()
         check_limits(program, target, found)
-        if not found.told:
+        if not found.reported:
             fits.append(target)
-        reasons = reasons or tuple(found.told)
+        reasons = reasons or tuple(found.reported)
     return fits, reasons

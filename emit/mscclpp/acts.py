@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from emit.check.capacity import CAPACITY
 from emit.findings import Findings
 from emit.mscclpp.memory import Memory, buffer_of, width
 from emit.mscclpp.plan import PACKETS, SUMS, Op, Plan
 from emit.mscclpp.structure import executed_parts, packet_parts
 from topologies.errors import InputError
-
-MAX_MOVES = 1 << 20  # cells moved by all acts: keeps a check of hostile input under 1 GiB
 
 
 class Run(NamedTuple):
@@ -30,6 +29,12 @@ class Lane(NamedTuple):
     length: int
     sources: tuple[Run, ...]
     targets: tuple[Run, ...]
+
+    def packets_read(self) -> Iterator[int]:
+        """The cells of its sources that are packets."""
+        for run in self.sources:
+            if run.packet:
+                yield from range(run.cell, run.cell + 2 * self.length)
 
 
 @dataclass(slots=True)
@@ -50,6 +55,16 @@ class Act:
     packets: bool = False
     ports: tuple[int, ...] = ()
 
+    @property
+    def flagged(self) -> bool:
+        """Whether its threads wait for the flags of the packets that they read; a port channel's put does not."""
+        return self.packets and not (self.ports and self.name == "ppkt")
+
+    def packets_read(self) -> Iterator[int]:
+        """The cells of packets that it reads."""
+        for lane in self.lanes:
+            yield from lane.packets_read()
+
 
 @dataclass(slots=True)
 class Acts:
@@ -66,11 +81,14 @@ class Acts:
     across: list[int] = field(default_factory=list)
     semaphores: list[tuple[int, int, int]] = field(default_factory=list)
     barriers: list[tuple[int, int, int]] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
 
     def place(self, block: int, op: int) -> tuple[int, int, int]:
         """(rank, tb, operation) for a message."""
         return self.rank[block], self.tb[block], op
+
+    def name(self, block: int, op: int) -> str:
+        """The operation's name."""
+        return next(act.name for act in self.acts[block] if act.op == op)
 
 
 def acts_of(plan: Plan, memory: Memory) -> Acts:
@@ -94,7 +112,6 @@ def acts_of(plan: Plan, memory: Memory) -> Acts:
     barrier_of: dict[tuple[int, int, int], int] = {}
     moves = 0
     for rank, gpu in enumerate(plan.gpus):
-        made.first.append(len(made.acts))
         semaphores = len(made.semaphores)
         made.semaphores += [(rank, number, held) for number, held in enumerate(gpu.semaphores)]
         for tb, block in enumerate(gpu.blocks):
@@ -124,8 +141,8 @@ def acts_of(plan: Plan, memory: Memory) -> Acts:
                     acts.append(Act("data", at, name, (), False, lanes, name in PACKETS, ports))
                     moves += sum(lane.length * (len(lane.sources) + len(lane.targets)) for lane in lanes)
                 moves += 1
-                if moves > MAX_MOVES:
-                    raise InputError(f"plan moves more than {MAX_MOVES} cells: too large to be checked")
+                if moves > CAPACITY.moves:
+                    raise InputError(f"plan moves more than {CAPACITY.moves} cells: too large to be checked")
             made.acts.append(acts)
             made.rank.append(rank)
             made.tb.append(tb)
@@ -139,8 +156,8 @@ def _unrolled(plan: Plan, memory: Memory, ops: list[Op]) -> Iterator[tuple[int, 
             yield at, op, 0, None
             continue
         step = width(plan, op)
-        if op.unit_chunks * memory.units // step * (1 + len(op.ops)) > MAX_MOVES:
-            raise InputError(f"plan moves more than {MAX_MOVES} cells: too large to be checked")
+        if op.unit_chunks * memory.units // step * (1 + len(op.ops)) > CAPACITY.moves:
+            raise InputError(f"plan moves more than {CAPACITY.moves} cells: too large to be checked")
         for low in range(0, op.unit_chunks * memory.units, step):
             for inner in op.ops:
                 yield at, inner, low, step

@@ -6,12 +6,11 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from emit.check.capacity import CAPACITY
 from emit.goal import Goal, buffer_sizes, goal_for
 from emit.mscclpp.plan import Op, Part, Plan
 from emit.program import COLLECTIVES
 from topologies.errors import InputError
-
-MAX_CELLS = 1 << 21  # keeps a check of hostile input under 1 GiB
 
 
 def collective_of(plan: Plan) -> str:
@@ -73,7 +72,7 @@ class Memory:
 def memory_of(plan: Plan, goal: Goal | None) -> Memory:
     """Lay the buffers out, apart where no goal says how in-place ones meet.
 
-    Raises InputError for more than MAX_CELLS cells.
+    Raises InputError for more cells than can be checked.
     """
     units = _units(plan)
     base, first, at = [], [], 0
@@ -88,8 +87,10 @@ def memory_of(plan: Plan, goal: Goal | None) -> Memory:
         s_at = max(i_at + gpu.input_chunks * units, o_at + gpu.output_chunks * units)
         base.append({"i": i_at, "o": o_at, "s": s_at})
         at = s_at + gpu.scratch_chunks * units * (2 if plan.packets else 1)
-        if at > MAX_CELLS:
-            raise InputError(f"plan of more than {MAX_CELLS} cells; would be at most that to be checked")
+        if at > CAPACITY.plan_cells:
+            raise InputError(
+                f"plan of more than {CAPACITY.plan_cells} cells; would be at most that to be checked"
+            )
     first.append(at)
     return Memory(plan, units, base, first)
 
@@ -124,9 +125,9 @@ def _units(plan: Plan) -> int:
     pipelines = _pipelines(plan)
     if pipelines:
         units *= 2 * max(op.unit_bytes for op in pipelines) // _smallest_unit(plan)
-    if units > MAX_CELLS:
+    if units > CAPACITY.plan_cells:
         raise InputError(
-            f"plan whose groups and pipelines cut a chunk into {units}; would be at most {MAX_CELLS}"
+            f"plan whose groups and pipelines cut a chunk into {units}; would be at most {CAPACITY.plan_cells}"
         )
     return units
 

@@ -1,32 +1,43 @@
 """A plan executed as the executor does: what every cell holds, and accesses that nothing orders.
 
-One greedy run decides for all interleavings as long as every channel end and every semaphore has its signals in a
-fixed order: whether an act may proceed then only changes from no to yes.
+Every channel end and every semaphore has its signals in a fixed order, as `emit.check.executor` asks.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
 
-from emit.check.replay import GARBAGE, NOTHING, Values
+from emit.check.clocks import Message, ThreadClocks, VectorClocks
+from emit.check.contents import GARBAGE, NOTHING, Contents
+from emit.check.executor import execute, report_deadlock
 from emit.findings import Findings
 from emit.mscclpp.acts import Act, Acts, Lane, Run
-from emit.mscclpp.clocks import Clocks, Message, Row
 from emit.mscclpp.memory import Memory
 
-# Of an access: actor, tick, block and operation for a message; then nops before it, how the elements are dealt to
+# Of an access: actor, tick, block and operation for a message; then nops before it, how the elements are spread over
 # threads, and the element (−1 once there are several): equal in all three, one thread does both.
 Access = tuple[int, int, int, int, int, bool, int]
 _MIXED = -1
+Need = tuple[
+    str, int
+]  # "signal" and a channel end, "release" and a semaphore, "packet" and a cell, "barrier"
 
 
 class Replay:
-    """Executes `acts` on cells that hold what `cells` says; findings go to `found`."""
+    """Executes `acts` on cells that hold what `cells` says; findings go to `found`.
+
+    Attributes:
+        at: of each threadblock the act that it has come to.
+        written, read: of each cell its last write, and by actor the reads since.
+        packet, times: of each cell written as a packet what its flag tells, and how often that was.
+        unheard: (rank, other rank) → the threadblock and operation that writes the other's scratch unheard of.
+    """
 
     def __init__(
-        self, made: Acts, memory: Memory, values: Values, cells: dict[int, int], found: Findings
+        self, made: Acts, memory: Memory, contents: Contents, cells: dict[int, int], found: Findings
     ) -> None:
-        self.made, self.memory, self.values, self.cells = made, memory, values, cells
+        self.made, self.memory, self.contents, self.cells = made, memory, contents, cells
         self.found = found
         nblocks = len(made.acts)
         used = sorted({port for acts in made.acts for act in acts for port in act.ports})
@@ -36,11 +47,12 @@ class Replay:
         ports = [end for end in used if made.ends[end][1] == "port"]
         self.port = {end: nblocks + n for n, end in enumerate(ports)}
         plain = not any(a.packets or a.relaxed for acts in made.acts for a in acts)
-        self.clocks = Clocks([*made.rank, *(made.ends[end][0] for end in ports)], one=plain)
+        self.clocks = ThreadClocks([*made.rank, *(made.ends[end][0] for end in ports)], one=plain)
+        self.at = [0] * nblocks
         self.written: dict[int, Access] = {}
         self.read: dict[int, dict[int, Access]] = {}
-        self.packet: dict[int, Message] = {}  # of each packet written, what its flag tells
-        self.times: Counter[int] = Counter()  # packets written to a cell
+        self.packet: dict[int, Message] = {}
+        self.times: Counter[int] = Counter()
         self.signals: list[deque[Message]] = [deque() for _ in made.ends]
         self.released: list[list[Message]] = [[] for _ in made.semaphores]
         self.held = [held for _, _, held in made.semaphores]
@@ -48,59 +60,60 @@ class Replay:
         self.arrived: dict[int, list[int]] = defaultdict(list)
         self.last_use: dict[tuple[str, int], tuple[int, int, int, int, int]] = {}
         self.unheard: dict[tuple[int, int], tuple[int, int]] = {}
-        self.told: set[tuple[int, int, int, int]] = set()
+        self.reported: set[tuple[int, int, int, int]] = set()
         self.single = _single(made)
         self.total = Counter(
             number for acts in made.acts for act in acts if act.kind == "release" for number in act.ids
         )
 
-    def run(self) -> list[tuple[int, int, str]]:
-        """Execute all; (block, act, what it waits for) of each block that stopped before its end."""
-        made = self.made
-        at = [0] * len(made.acts)
-        waiting: dict[tuple[str, int], list[int]] = defaultdict(list)
-        ready = deque(range(len(made.acts)))
-        while ready:
-            block = ready.popleft()
-            acts = made.acts[block]
-            while at[block] < len(acts):
-                act = acts[at[block]]
+    def run(self) -> list[int]:
+        """Execute all; the threadblocks that stopped before their end."""
+        waiting: dict[Need, list[int]] = defaultdict(list)
+
+        def advance(block: int) -> Iterable[int]:
+            freed: list[int] = []
+            acts = self.made.acts[block]
+            while self.at[block] < len(acts):
+                act = acts[self.at[block]]
+                if act.kind == "barrier":
+                    others = self._arrive(block, act.ids[0])
+                    if not others:
+                        break
+                    freed += (other for other in others if other != block)
+                    continue
                 if act.kind == "nop":
                     self.clocks.nop(block)
-                elif act.kind == "barrier":
-                    if not self._barrier(block, act, at, ready):
-                        break
-                    continue
                 else:
-                    need = self.needs(act)
+                    need = self._need(act)
                     if need is not None:
                         waiting[need].append(block)
                         break
                     for key in self._do(block, act):
-                        if key in waiting:
-                            ready.extend(waiting.pop(key))
-                at[block] += 1
-        return [(b, n, self._why(b, n)) for b, n in enumerate(at) if n < len(made.acts[b])]
+                        freed += waiting.pop(key, ())
+                self.at[block] += 1
+            return freed
 
-    def _barrier(self, block: int, act: Act, at: list[int], ready: deque[int]) -> bool:
-        """Arrive; the last one takes all further. Whether `block` may go on (its place is moved already)."""
-        here = self.arrived[act.ids[0]]
+        execute(len(self.at), advance)
+        return [b for b, n in enumerate(self.at) if n < len(self.made.acts[b])]
+
+    def _arrive(self, block: int, barrier: int) -> list[int]:
+        """The threadblocks that meet there, taken further; none while some are missing."""
+        here = self.arrived[barrier]
         here.append(block)
-        if len(here) < self.made.barriers[act.ids[0]][2]:
-            return False
+        if len(here) < self.made.barriers[barrier][2]:
+            return []
         for other in here:
             self.clocks.nop(other)
-        messages = [self.clocks.say(other) for other in here]
+        messages = [self.clocks.message(other) for other in here]
         for other in here:
             for message in messages:
                 self.clocks.hear(other, message)
             self.clocks.nop(other)
-            at[other] += 1
-        ready.extend(other for other in here if other != block)
-        here.clear()
-        return True
+            self.at[other] += 1
+        self.arrived[barrier] = []
+        return here
 
-    def needs(self, act: Act) -> tuple[str, int] | None:
+    def _need(self, act: Act) -> Need | None:
         """What must come before the act can be done, None if nothing."""
         if act.kind == "wait":
             for end, n in Counter(act.ids).items():
@@ -110,27 +123,25 @@ class Replay:
             for number, n in Counter(act.ids).items():
                 if self.held[number] < n:
                     return ("release", number)
-        elif act.packets and not (act.ports and act.name == "ppkt"):
-            for lane in act.lanes:
-                for run in lane.sources:
-                    if run.packet:
-                        for cell in range(run.cell, run.cell + 2 * lane.length):
-                            if cell not in self.packet:
-                                return ("packet", cell)
+        elif act.flagged:
+            for cell in act.packets_read():
+                if cell not in self.packet:
+                    return ("packet", cell)
         return None
 
-    def _do(self, block: int, act: Act) -> list[tuple[str, int]]:
-        """Do it; what came about by it, as `needs` names it."""
+    def _do(self, block: int, act: Act) -> list[Need]:
+        """Do it; what came about by it, as `_need` names it."""
+        clocks = self.clocks
         if act.kind == "wait":
             for thread, end in enumerate(act.ids):
-                self.clocks.hear(block, self.signals[end].popleft())
+                clocks.hear(block, self.signals[end].popleft())
                 self._in_order("wait", end, block, act, thread)
             return []
         if act.kind == "signal":
             return [self._signal(block, end, act, thread) for thread, end in enumerate(act.ids)]
         if act.kind == "release":
             for number in act.ids:
-                self.released[number].append(self.clocks.say(block))
+                self.released[number].append(clocks.message(block))
                 self.held[number] += 1
             return [("release", number) for number in act.ids]
         if act.kind == "acquire":
@@ -140,15 +151,15 @@ class Replay:
             return []
         return self._data(block, act)
 
-    def _signal(self, block: int, end: int, act: Act, thread: int = 0) -> tuple[str, int]:
+    def _signal(self, block: int, end: int, act: Act, thread: int = 0) -> Need:
         actor = block
         if end in self.port:
             actor = self.port[end]
-            self.clocks.hear(actor, self.clocks.say(block))
+            self.clocks.hear(actor, self.clocks.message(block))
             self.clocks.nop(actor)
         # a port channel's own side counts its signals
         self._in_order("signal", end, block, act, 0 if actor != block else thread)
-        message = self.clocks.say(actor, act.relaxed)
+        message = self.clocks.message(actor, act.relaxed)
         there = self.made.across[end]
         if there >= 0:
             self.signals[there].append(message)
@@ -171,7 +182,7 @@ class Replay:
         nops = self.clocks.nops[block]
         if last is not None:
             other, tick, op, before, user = last
-            together = other != block and self.clocks.seen[block][other] < tick + 2
+            together = other != block and self.clocks.seen.row(block)[other] < tick + 2
             if together or (other == block and before == nops and user != thread):
                 _, channel_type, number = self.made.ends[end]
                 who = f"tb {self.made.tb[other]} step {op}" if together else f"another thread in step {op}"
@@ -183,8 +194,8 @@ class Replay:
                 )
         self.last_use[kind, end] = (block, self.clocks.tick[block], act.op, nops, thread)
 
-    def _data(self, block: int, act: Act) -> list[tuple[str, int]]:
-        news: list[tuple[str, int]] = []
+    def _data(self, block: int, act: Act) -> list[Need]:
+        news: list[Need] = []
         if act.name == "rppkt" and act.ports:  # all threads read, and meet, before one of them sends
             self._hear_packets(block, act.lanes[0])
             self.clocks.nop(block)
@@ -195,7 +206,7 @@ class Replay:
             for k, target in enumerate(lane.targets):
                 end = act.ports[n + k]
                 actor = self.port[end]
-                self.clocks.hear(actor, self.clocks.say(block))
+                self.clocks.hear(actor, self.clocks.message(block))
                 self.clocks.nop(actor)
                 news += self._lane(actor, block, act, Lane(lane.length, lane.sources, (target,)))
                 if act.name in ("pws", "pwsf"):
@@ -204,15 +215,13 @@ class Replay:
 
     def _hear_packets(self, actor: int, lane: Lane) -> None:
         heard: set[int] = set()
-        for run in lane.sources:
-            if run.packet:
-                for cell in range(run.cell, run.cell + 2 * lane.length):
-                    message = self.packet.get(cell)
-                    if message is not None and id(message) not in heard:
-                        heard.add(id(message))
-                        self.clocks.hear_packet(actor, message)
+        for cell in lane.packets_read():
+            message = self.packet.get(cell)
+            if message is not None and id(message) not in heard:
+                heard.add(id(message))
+                self.clocks.hear_packet(actor, message)
 
-    def _lane(self, actor: int, block: int, act: Act, lane: Lane) -> list[tuple[str, int]]:
+    def _lane(self, actor: int, block: int, act: Act, lane: Lane) -> list[Need]:
         """Move one lane's elements, by `actor` for an operation of `block`."""
         clocks = self.clocks
         if act.packets and actor == block:
@@ -223,16 +232,15 @@ class Replay:
                     self.unheard.setdefault((clocks.rank[actor], run.rank), (block, act.op))
                 else:
                     self._too_early(block, act, run)
-        message = clocks.say_packet(actor) if any(run.packet for run in lane.targets) else None
-        flagged = act.packets and not (act.ports and act.name == "ppkt")
-        news: list[tuple[str, int]] = []
-        cells, add = self.cells, self.values.add
+        message = clocks.packet(actor) if any(run.packet for run in lane.targets) else None
+        news: list[Need] = []
+        cells, add = self.cells, self.contents.add
         for j in range(lane.length):
             who = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
             total = NOTHING
             for n, run in enumerate(lane.sources):
                 for cell in (run.cell + 2 * j, run.cell + 2 * j + 1) if run.packet else (run.cell + j,):
-                    self._reads(cell, who, run.packet and flagged, act)
+                    self._reads(cell, who, run.packet and act.flagged, act)
                     value = cells.get(cell, NOTHING)
                 if value == NOTHING:
                     value = self._uninitialised(cell, run.packet, block, act)
@@ -273,43 +281,41 @@ class Replay:
         self.written[cell] = who
 
     def _ordered(
-        self, last: Access, who: Access, rows: list[Row], cell: int, act: Act, packet: bool = False
+        self, last: Access, who: Access, clocks: VectorClocks, cell: int, act: Act, packet: bool = False
     ) -> None:
         """`who` must follow `last`, by clocks or because one thread does both."""
         if last[0] == who[0]:
             if last[4] < who[4] or (last[5:] == who[5:] and last[6] != _MIXED):
                 return
-        elif rows[who[0]][last[0]] >= last[1] + 2:
+        elif clocks.row(who[0])[last[0]] >= last[1] + 2:
             return
         pair = (who[2], who[3], last[2], last[3])
-        if pair in self.told:
+        if pair in self.reported:
             return
-        self.told.add(pair)
+        self.reported.add(pair)
         name, index = self.memory.name(cell, packet)
         owner = self.memory.rank(cell)
         rank, tb, op = self.made.place(last[2], last[3])
         here = self.made.place(who[2], who[3])
-        other = self._named(last[2], last[3])
+        other = self.made.name(last[2], last[3])
         where = f"tb {tb} step {op}" if rank == here[0] else f"rank {rank} tb {tb} step {op}"
         right = "a nop would stand between" if here[:2] == (rank, tb) else "one would wait for the other"
         if last[0] >= len(self.made.acts):
             right = "a port channel moves data on its own time; the other end would answer first"
-        self.found.add(
-            "race",
-            f"{act.name} and the {other} of {where} use {name}[{index}]"
-            f"{'' if owner == here[0] else f' of rank {owner}'} in no fixed order; {right}",
-            *here,
-            cell=(name, index),
+        self.found.add_race(
+            act.name,
+            f"the {other} of {where}",
+            f"{name}[{index}]{'' if owner == here[0] else f' of rank {owner}'}",
+            right,
+            here,
+            (name, index),
         )
-
-    def _named(self, block: int, op: int) -> str:
-        return next(act.name for act in self.made.acts[block] if act.op == op)
 
     def _too_early(self, block: int, act: Act, run: Run) -> None:
         pair = (block, act.op, -1, run.rank)
-        if pair in self.told:
+        if pair in self.reported:
             return
-        self.told.add(pair)
+        self.reported.add(pair)
         name, index = self.memory.name(run.cell, run.packet)
         self.found.add(
             "race",
@@ -320,7 +326,7 @@ class Replay:
         )
 
     def _uninitialised(self, cell: int, packet: bool, block: int, act: Act) -> int:
-        """Told here; what comes of it is garbage, so that nobody who gets it is told of too."""
+        """Reported here only, not where the garbage that comes of it is passed on."""
         if self.found.full("read before write"):
             self.found.add("read before write", "")
             return GARBAGE
@@ -335,14 +341,55 @@ class Replay:
         )
         return GARBAGE
 
-    def _why(self, block: int, at: int) -> str:
-        """What a stopped block waits for."""
-        act = self.made.acts[block][at]
-        if act.kind == "barrier":
-            return f"the others at barrier {self.made.barriers[act.ids[0]][1]}"
-        need = self.needs(act)
-        assert need is not None  # it stopped there
+    def report_stopped(self, stopped: list[int]) -> None:
+        """Add the cycle of waits in which the run ended, or the wait for what nothing gives."""
+
+        def act(block: int) -> Act:
+            return self.made.acts[block][self.at[block]]
+
+        def waits_for(block: int) -> tuple[int | None, str]:
+            barrier = act(block).kind == "barrier"
+            need = ("barrier", act(block).ids[0]) if barrier else self._need(act(block))
+            assert need is not None  # it stopped there
+            here = self.arrived[need[1]] if barrier else []
+            able = (
+                other
+                for other in stopped
+                if other not in here
+                and any(self._provides(a, need) for a in self.made.acts[other][self.at[other] :])
+            )
+            return next(able, None), self._describe(need)
+
+        report_deadlock(
+            stopped[0],
+            waits_for,
+            lambda block: self.made.place(block, act(block).op),
+            lambda block: act(block).name,
+            self.found,
+        )
+
+    def _provides(self, act: Act, need: Need) -> bool:
+        """Whether the act, once done, would help who needs that."""
         kind, number = need
+        if kind == "signal":
+            other = self.made.across[number]
+            return (
+                other in act.ids
+                if act.kind == "signal"
+                else act.name in ("pws", "pwsf") and other in act.ports
+            )
+        if kind in ("release", "barrier"):
+            return act.kind == kind and number in act.ids
+        return any(
+            run.packet and run.cell <= number < run.cell + 2 * lane.length
+            for lane in act.lanes
+            for run in lane.targets
+        )
+
+    def _describe(self, need: Need) -> str:
+        kind, number = need
+        if kind == "barrier":
+            return f"the others at barrier {self.made.barriers[number][1]}"
         if kind == "signal":
             rank, channel_type, n = self.made.ends[number]
             peer = self.memory.plan.gpus[rank].peers[channel_type][n]
@@ -361,8 +408,5 @@ def _single(made: Acts) -> set[int]:
             if act.kind in ("acquire", "release"):
                 for number in act.ids:
                     users[act.kind, number].add(block)
-    return {
-        n
-        for n in range(len(made.semaphores))
-        if len(users["acquire", n]) <= 1 and len(users["release", n]) <= 1
-    }
+    numbers = range(len(made.semaphores))
+    return {n for n in numbers if len(users["acquire", n]) <= 1 and len(users["release", n]) <= 1}

@@ -54,7 +54,7 @@ def program_view(
     """
     found = Findings()
     c = columns_of(program, found)
-    if any(f.kind != "race" for f in found.told):
+    if any(f.kind != "race" for f in found.reported):
         return {
             "kind": "program",
             "unit": "steps",

@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from emit.check.order import MAX_MOVES, report_deadlock, run
+from emit.check.capacity import CAPACITY
+from emit.check.order import report_stopped, run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Program
@@ -115,7 +116,7 @@ class Predictor:
             raise InputError(f"fifo_depth {fifo_depth}: would be 1 or more")
         found = Findings()
         self.columns: Columns = columns_of(program, found)
-        for finding in found.told:
+        for finding in found.reported:
             if finding.kind not in _HARMLESS:
                 raise InputError(f"cannot be timed: {finding.kind}: {finding.message}")
         c = self.columns
@@ -128,9 +129,9 @@ class Predictor:
             )
         self.split = split
         times = c.transmissions() if split else np.ones(len(c.count), dtype=np.int64)
-        if int(times.sum()) > MAX_MOVES:
+        if int(times.sum()) > CAPACITY.moves:
             raise InputError(
-                f"program moves {times.sum()} chunks: would be at most {MAX_MOVES} to be timed one by one"
+                f"program moves {times.sum()} chunks: would be at most {CAPACITY.moves} to be timed one by one"
             )
         self._chunks = c.count // times  # of one transmission
         self._moves = pointers(times)
@@ -232,8 +233,8 @@ class Predictor:
     def _report_deadlock(self) -> None:
         found = Findings()
         stopped = run(self.columns, self.fifo_depth, self.split)
-        report_deadlock(self.columns, stopped, self.fifo_depth, found)
-        raise InputError(f"cannot be timed: {found.told[0].message}")
+        report_stopped(self.columns, stopped, self.fifo_depth, found)
+        raise InputError(f"cannot be timed: {found.reported[0].message}")
 
 
 _executed = 0

@@ -36,4 +36,4 @@ def messages_carry_order(program: Program, columns: Columns, goal: Goal | None) 
                 find_races(alone, order, cells, found)
     except InputError:
         return True
-    return bool(found.told) or not free.complete
+    return bool(found.reported) or not free.complete

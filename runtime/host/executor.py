@@ -59,7 +59,7 @@ class HostExecutor:
         found = Findings()
         self.program, self.goal = program, goal
         self.columns = c = columns_of(program, found)
-        for finding in found.told:
+        for finding in found.reported:
             if finding.kind not in _HARMLESS:
                 raise InputError(f"cannot be run: {finding.kind}: {finding.message}")
         self.threads = threads or os.cpu_count() or 1

@@ -75,7 +75,7 @@ def part_of(program: Program, rank: int) -> Part:
     """
     found = Findings()
     c = columns_of(program, found)
-    for finding in found.told:
+    for finding in found.reported:
         if finding.kind not in _HARMLESS:
             raise InputError(f"{program.name}: cannot be run: {finding.kind}: {finding.message}")
     order, partner, before = _order(program, c)

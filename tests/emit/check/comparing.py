@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from emit.check.program import check
-from emit.findings import TOLD
+from emit.findings import MAX_OF_A_KIND
 from emit.goal import Goal
 from emit.program import Program
 from tests.oracles.held_runs import execute, goals_of, memory_cell, overlaps, races, wrong_cells
@@ -48,6 +48,6 @@ def differences(program: Program, goal: Goal | None, depth: int, split: bool = T
             mine = {(f.rank, *f.cell) for f in said[kind] if f.cell is not None}
         else:
             mine = {((f.rank, f.tb, f.step), *f.cell) for f in said[kind] if f.cell is not None}
-        if not mine <= right or (len(mine) < len(right) and len(said[kind]) < TOLD):
+        if not mine <= right or (len(mine) < len(right) and len(said[kind]) < MAX_OF_A_KIND):
             told.append(f"{kind}: runs {sorted(right)[:3]}, check {sorted(mine, key=str)[:3]}")
     return told

@@ -1,0 +1,136 @@
+"""Vector clocks: what each actor knows to be over.
+
+Entry b of an actor's row counts the events of actor b that are over for certain whenever the actor goes on from here.
+Two accesses are ordered if the later one's actor knows of the earlier one when it takes place; what is not ordered so
+happens in the other order in some interleaving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emit.check.capacity import CAPACITY
+from topologies.errors import InputError
+
+Row = NDArray[np.int32]
+
+
+class VectorClocks:
+    """A row of `width` entries for each actor, zeros until it learns something."""
+
+    __slots__ = ("rows", "width")
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.rows: dict[int, Row] = {}
+
+    def row(self, actor: int) -> Row:
+        """The actor's row itself, not a copy."""
+        row = self.rows.get(actor)
+        if row is None:
+            row = self.rows[actor] = np.zeros(self.width, dtype=np.int32)
+        return row
+
+    def learn(self, actor: int, known: Row) -> None:
+        """The actor hears from somebody who knew `known`."""
+        row = self.row(actor)
+        np.maximum(row, known, out=row)
+
+
+class Message(NamedTuple):
+    """What a signal, a release or a packet tells: rows of `seen` and `shown`."""
+
+    seen: Row
+    shown: Row | None
+
+
+class ThreadClocks:
+    """Clocks of actors of many threads: threadblocks of an execution plan, and what moves on its port channels.
+
+    An actor's threads are in step only at a `nop`. So its life is cut into ticks, by its nops and by the packets that
+    it writes: what it knows of another actor is the number of ticks that are over, plus one once that actor's rank has
+    started. `seen` is knowledge of execution, `shown` of memory: a relaxed signal and a packet's flag order the first
+    and not the second.
+
+    Attributes:
+        rank: of each actor. tick: the one each is in. nops: how many each has behind it.
+        seen, shown: one and the same where `one` says that they never differ in this plan.
+    """
+
+    def __init__(self, rank: list[int], one: bool) -> None:
+        size = len(rank)
+        self._per_message = size * (1 if one else 2)
+        if size * self._per_message > 2 * CAPACITY.clock_entries:
+            raise InputError(f"plan of {size} threadblocks and port channels: too large to be checked")
+        self.rank = rank
+        self.one = one
+        self.entries = 0
+        self.tick = [0] * size
+        self.nops = [0] * size
+        self.seen, self.shown = VectorClocks(size), VectorClocks(size)
+        ranks = np.array(rank, dtype=np.int64)
+        self.seen.rows = dict(enumerate((ranks[:, None] == ranks[None, :]).astype(np.int32)))
+        self.shown.rows = {actor: row.copy() for actor, row in self.seen.rows.items()}
+        if one:
+            self.shown = self.seen
+        self.heard: list[list[Message]] = [[] for _ in rank]
+        self.first = {r: actor for actor, r in reversed(list(enumerate(rank)))}
+
+    def nop(self, actor: int) -> None:
+        """All threads have caught up: what one of them heard, all know."""
+        for message in self.heard[actor]:
+            self.seen.learn(actor, message.seen)
+            if message.shown is not None and not self.one:
+                self.shown.learn(actor, message.shown)
+        self.heard[actor].clear()
+        self.nops[actor] += 1
+        self.tick[actor] += 1
+        self.seen.row(actor)[actor] = self.shown.row(actor)[actor] = self.tick[actor] + 1
+
+    def message(self, actor: int, relaxed: bool = False) -> Message:
+        """What a signal of one of its threads tells: what was over at the last nop."""
+        self._count()
+        whole = not (relaxed or self.one)
+        return Message(self.seen.row(actor).copy(), self.shown.row(actor).copy() if whole else None)
+
+    def packet(self, actor: int) -> Message:
+        """What the thread that reads a packet learns: its writer has come that far, this operation included."""
+        self._count()
+        row = self.seen.row(actor).copy()
+        row[actor] = self.tick[actor] + 2
+        return Message(row, None)
+
+    def _count(self) -> None:
+        self.entries += self._per_message
+        if self.entries > 8 * CAPACITY.clock_entries:
+            raise InputError("plan with too many signals between too many threadblocks to be checked")
+
+    def hear(self, actor: int, message: Message) -> None:
+        """One of its threads knows; the others from the next nop on."""
+        self.heard[actor].append(message)
+
+    def sent_packet(self, actor: int) -> None:
+        """What the actor does from now on, the packet says nothing of."""
+        self.tick[actor] += 1
+
+    def hear_packet(self, actor: int, message: Message) -> None:
+        """Each thread reads the packets of the elements that it goes on with, so it need not wait for the others."""
+        self.seen.learn(actor, message.seen)
+
+    def started(self, actor: int, rank: int) -> bool:
+        """Whether it knows that the rank's kernel has started: its input is there, its buffers are free."""
+        first = self.first.get(rank)
+        return self.rank[actor] == rank or (first is not None and bool(self.seen.row(actor)[first]))
+
+    def ended(self, actors: Iterable[int]) -> Row:
+        """What is known to be over when all these actors (one at least) have ended."""
+        known = []
+        for actor in actors:
+            self.nop(actor)
+            known.append(self.seen.row(actor))
+        row: Row = np.maximum.reduce(known)
+        return row
