@@ -175,7 +175,8 @@ def main(files: Sequence[str]) -> None:
             grid(("made by", "collectives", "protocols", "right programs", "accused"), clean),
             "## The other way round: programs changed at random",
             f"One to three random changes; the check and the runs must agree on deadlock, on races and their cells, "
-            f"and without races on each wrong cell and each read of what nothing wrote (the first {MAX_OF_A_KIND} of a kind). "
+            f"and without races on each wrong cell and each read of what nothing wrote (the first {MAX_OF_A_KIND} of a "
+            f"kind). "
             f"*Not run*: the numbers contradict each other, which the check finds without running.",
             grid(("FIFO slots", "not run", "wrong", "right", "check and runs differ"), checked),
             "## Time",
