@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from topologies.arrays import reached
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -117,6 +116,8 @@ def _described(topology: Topology) -> dict[str, Any]:
 
 def _connected(topology: Topology) -> bool:
     """Whether every rank reaches every other: rank 0 reaches all, and all reach rank 0."""
+    from topologies.arrays import reached
+
     n, count = topology.nranks, topology.nvertices
     ends = (topology.link_src, topology.link_dst)
     return all(reached(count, *way, 0)[:n].all() for way in (ends, ends[::-1]))
