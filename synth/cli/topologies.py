@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
