@@ -17,14 +17,13 @@ import numpy as np
 from synth.bounds.cuts import candidates, gatherings, node_sets
 from synth.bounds.dual_prices import from_loads, uniform
 from synth.bounds.metric import between, groups, pairs
-from synth.bounds.relaxation import LARGEST_PROGRAM, prices, steady, variables
+from synth.bounds.relaxation import LARGEST_PROGRAM, dual_prices, steady, variables
 from synth.bounds.resource_cover import cover
 from synth.bounds.traffic import Traffic
 from synth.bounds.witness import Witness, latencies, recompute
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import counted, needs, summed
-from synth.solvers.linear import LinearAnswer
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import free_symmetry
 from topologies.network import Network
@@ -416,12 +415,11 @@ def lengths_witness(problem: Problem, workers: Workers, budget_s: float) -> Witn
     relaxation = steady(problem, symmetry)
     if relaxation is None:
         return None
-    answer: LinearAnswer | None = workers.answer(
-        time.monotonic() + budget_s, "linear", "solve", relaxation.program, budget_s
-    )
-    if answer is None or not answer.solved:
+    result = workers.answer(time.monotonic() + budget_s, "linear", relaxation.program, budget_s)
+    if result is None or result.solution is None:
         return None
-    pairs_of = tuple(sorted(prices(problem, relaxation, answer, symmetry)[0].items()))
+    row_prices = result.solution.dual_prices
+    pairs_of = tuple(sorted(dual_prices(problem, relaxation, row_prices, symmetry)[0].items()))
     text = f"link lengths, {len(pairs_of)} loaded resources"
     claim = Witness("lengths", (), (), (), 0.0, 0.0, _NEVER, text, pairs_of)
     base, per_byte, _ = recompute(problem, claim)

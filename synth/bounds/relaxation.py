@@ -1,7 +1,7 @@
-"""Linear relaxations of a copying problem: fractions of chunks flow, nothing else changes.
+"""The linear relaxation of a copying problem: fractions of chunks flow, and only the busiest resource counts.
 
-Their optimum is a bound for every number of chunks at once, and their prices are its witness: `rounds` when the
-links go in lock step for a given number of steps, `load` when only the time of the busiest resource counts.
+Its optimum is a bound for every number of chunks at once, and its dual prices are the witness. Units: the smallest
+chunk, and the round in which that goes over the slowest link.
 """
 
 from __future__ import annotations
@@ -10,13 +10,43 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synth.engines.ksync.encoding import Capacity, capacities
 from synth.model.collective import Floats, Ints
-from synth.model.problem import Problem, hops
-from synth.solvers.linear import LinearAnswer, LinearProgram
+from synth.model.problem import Problem
+from synth.solvers.linear_program import LinearProgram
 from synth.symmetry.relabelling import Symmetry
+from synth.timing.rounds import unit_gbs
 
 LARGEST_PROGRAM = 400_000  # variables that are worth solving for
+
+
+@dataclass(frozen=True, eq=False)
+class Capacity:
+    """Links that together carry `chunks` of the smallest chunks a round.
+
+    resource: the network's resource, or its number of resources + a link whose own bandwidth is meant.
+    """
+
+    links: Ints
+    chunks: float
+    resource: int
+
+
+def capacities(problem: Problem) -> list[Capacity]:
+    """What limits the links; of resources with the same links only the smallest."""
+    net, unit = problem.network, unit_gbs(problem)
+    rows: dict[bytes, Capacity] = {}
+    order = np.argsort(net.uses_idx, kind="stable")
+    cuts = np.searchsorted(net.uses_idx[order], np.arange(net.nresources + 1))
+    users = net.link_of_use[order]
+    limits = [
+        (np.sort(users[cuts[r] : cuts[r + 1]]), float(net.capacity_gbs[r])) for r in range(net.nresources)
+    ]
+    limits += [(np.array([link]), float(net.bandwidth_gbs[link])) for link in range(net.nlinks)]
+    for resource, (links, gbs) in enumerate(limits):
+        key = links.tobytes()
+        if len(links) and (key not in rows or rows[key].chunks > gbs / unit):
+            rows[key] = Capacity(links, gbs / unit, resource)
+    return list(rows.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +98,12 @@ def demands(problem: Problem, chosen: Ints) -> list[Demand]:
 
 
 def variables(problem: Problem, nsteps: int, symmetry: Symmetry) -> int:
-    """About how many variables `lockstep` would have."""
+    """About how many variables a relaxation over so many steps has."""
     count = len(demands(problem, symmetry.orbits))
     return count * (problem.network.nlinks + problem.nranks) * nsteps
 
 
-class _Rows:
+class Rows:
     """Triplets of a growing constraint matrix; every row reads Σ value·x ≥ least."""
 
     def __init__(self) -> None:
@@ -92,85 +122,8 @@ class _Rows:
         return first
 
 
-def lockstep(problem: Problem, nsteps: int, symmetry: Symmetry) -> Relaxation | None:
-    """Least rounds a chunk in `nsteps` steps; None when some chunk has further to go than that.
-
-    By convexity a solution may be averaged over the symmetry, so only one commodity of every orbit has variables.
-    """
-    net = problem.network
-    n, nlinks = net.nranks, net.nlinks
-    distance = hops(n, net.src, net.dst)
-    rows = _Rows()
-    lows: list[Floats] = []
-    highs: list[Floats] = []
-    columns = nsteps  # the rounds of every step come first
-    lows.append(np.zeros(nsteps))
-    use: dict[tuple[int, int], list[int]] = {}
-    everything = demands(problem, symmetry.orbits)
-    total = sum(float(d.amount.sum()) * len(d.wanted) for d in everything) * symmetry.order * n + nsteps
-    highs.append(np.full(nsteps, total))
-    for demand in everything:
-        if distance[demand.holders][:, demand.wanted].min(axis=0).max() > nsteps:
-            return None
-        x = columns + np.arange(nlinks * nsteps).reshape(nlinks, nsteps)
-        stock = columns + nlinks * nsteps + np.arange(n * (nsteps + 1)).reshape(n, nsteps + 1)
-        columns += nlinks * nsteps + n * (nsteps + 1)
-        amount = float(demand.amount.sum())
-        most = np.full((n, nsteps + 1), amount)
-        least = np.zeros((n, nsteps + 1))
-        most[:, 0] = 0.0
-        least[demand.wanted, -1] = demand.amount if demand.spread else demand.amount[demand.wanted]
-        least[demand.holders] = most[demand.holders] = amount
-        lows += [np.zeros(nlinks * nsteps), least.ravel()]
-        highs += [np.full(nlinks * nsteps, amount), most.ravel()]
-        _supply_rows(rows, problem, demand, nsteps, x, stock)
-        for link in range(nlinks):
-            for image in symmetry.links[:, link].tolist():
-                for step in range(nsteps):
-                    use.setdefault((image, step), []).append(int(x[link, step]))
-    priced = _capacity_rows(rows, problem, nsteps, use)
-    row, column, value = (np.concatenate(part) for part in zip(*rows.parts, strict=True))
-    cost = np.zeros(columns)
-    cost[:nsteps] = 1.0
-    program = LinearProgram(
-        cost, np.concatenate(lows), np.concatenate(highs), np.concatenate(rows.least), row, column, value
-    )
-    return Relaxation(program, priced)
-
-
-def _supply_rows(rows: _Rows, problem: Problem, demand: Demand, nsteps: int, x: Ints, stock: Ints) -> None:
-    """What is sent was there when the step began; what is there came in."""
-    net = problem.network
-    n, nlinks = net.nranks, net.nlinks
-    step = np.tile(np.arange(nsteps), nlinks)
-    link = np.repeat(np.arange(nlinks), nsteps)
-    each = np.arange(nlinks * nsteps)
-    cell = np.arange(n * nsteps)
-    rank, at = np.divmod(cell, nsteps)
-    into = net.dst[link] * nsteps + step
-    out_of = net.src[link] * nsteps + step
-    if demand.spread:
-        rows.add(np.zeros(len(each)), (each, stock[net.src[link], step], 1.0), (each, x[link, step], -1.0))
-        rows.add(
-            np.zeros(len(cell)),
-            (cell, stock[rank, at], 1.0),
-            (cell, stock[rank, at + 1], -1.0),
-            (into, x[link, step], 1.0),
-        )
-        return
-    free = np.isin(net.src[link], demand.holders)
-    rows.add(np.zeros(len(cell)), (cell, stock[rank, at], 1.0), (out_of[~free], x[link, step][~free], -1.0))
-    rows.add(
-        np.zeros(len(cell)),
-        (cell, stock[rank, at], 1.0),
-        (cell, stock[rank, at + 1], -1.0),
-        (into, x[link, step], 1.0),
-        (out_of[~free], x[link, step][~free], -1.0),
-    )
-
-
-def _capacity_rows(
-    rows: _Rows, problem: Problem, nsteps: int, use: dict[tuple[int, int], list[int]]
+def capacity_rows(
+    rows: Rows, problem: Problem, nsteps: int, use: dict[tuple[int, int], list[int]]
 ) -> list[tuple[Capacity, int, int]]:
     """Σ x over the links of a row ≤ its chunks a round × the rounds of the step (column `step`)."""
     seen: set[tuple[int, ...]] = set()
@@ -186,7 +139,7 @@ def _capacity_rows(
             one = np.zeros(1, dtype=np.int64)
             first = rows.add(
                 np.zeros(1),
-                (one, np.array([step]), capacity.exact),
+                (one, np.array([step]), capacity.chunks),
                 (zero, np.array(users), -1.0),
             )
             priced.append((capacity, step, first))
@@ -200,7 +153,7 @@ def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
     everything = demands(problem, symmetry.orbits)
     if any(d.spread for d in everything):
         return None
-    rows = _Rows()
+    rows = Rows()
     lows, highs = [np.zeros(1)], [np.array([np.inf])]
     columns = 1
     use: dict[tuple[int, int], list[int]] = {}
@@ -221,7 +174,7 @@ def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
         for link in range(nlinks):
             for image in symmetry.links[:, link].tolist():
                 use.setdefault((image, 0), []).append(int(x[link]))
-    priced = _capacity_rows(rows, problem, 1, use)
+    priced = capacity_rows(rows, problem, 1, use)
     total = sum(float(d.amount.sum()) for d in everything) * symmetry.order * n
     highs[0][0] = total
     row, column, value = (np.concatenate(part) for part in zip(*rows.parts, strict=True))
@@ -233,10 +186,10 @@ def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
     return Relaxation(program, priced)
 
 
-def prices(
-    problem: Problem, relaxation: Relaxation, answer: LinearAnswer, symmetry: Symmetry
+def dual_prices(
+    problem: Problem, relaxation: Relaxation, row_prices: Floats, symmetry: Symmetry
 ) -> list[dict[int, float]]:
-    """Per step: the price of every resource (see `Capacity.resource`), the same for all images of a row.
+    """Per step: the dual price of every resource (see `Capacity.resource`), the same for all images of a row.
 
     A step's prices, each times the chunks a round that its resource carries, sum to at most 1.
     """
@@ -244,7 +197,7 @@ def prices(
     where = {c.links.tobytes(): c for c in capacities(problem)}
     found: list[dict[int, float]] = [{} for _ in range(nsteps)]
     for capacity, step, row in relaxation.rows:
-        price = float(answer.price[row])
+        price = float(row_prices[row])
         if price <= 1e-12:
             continue
         images = {np.sort(image[capacity.links]).tobytes() for image in symmetry.links}
@@ -252,13 +205,3 @@ def prices(
             resource = where[key].resource
             found[step][resource] = found[step].get(resource, 0.0) + price / len(images)
     return found
-
-
-def safe_value(relaxation: Relaxation, answer: LinearAnswer) -> float:
-    """A true lower bound from any prices ≥ 0, whatever the solver's rounding did (weak duality over the box)."""
-    program = relaxation.program
-    price = np.maximum(answer.price, 0.0)
-    reduced = program.cost - np.bincount(
-        program.column, weights=program.value * price[program.row], minlength=len(program.cost)
-    )
-    return float(price @ program.least + np.minimum(reduced * program.low, reduced * program.high).sum())

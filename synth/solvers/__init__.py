@@ -1,1 +1,31 @@
-"""CP-SAT, Z3 and HiGHS behind one answer, in child processes that can be killed."""
+"""CP-SAT, Z3, HiGHS and CBC behind one Result, in child processes that can be killed.
+
+Each module of a solver loads its library when it is imported and has one function, `solve(question, budget_s, …)
+-> Result`. Only a child process (`synth.solvers.worker`) imports it: HiGHS and OR-tools cannot share a process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+
+@dataclass(frozen=True)
+class Solver:
+    """The module that holds `solve`, and the library that it needs."""
+
+    module: str
+    library: str
+
+
+SOLVERS = {
+    "cpsat": Solver("synth.solvers.cpsat", "ortools"),  # BooleanModel
+    "smt": Solver("synth.solvers.smt", "z3"),  # BooleanModel
+    "linear": Solver("synth.solvers.linear", "highspy"),  # LinearProgram
+    "milp": Solver("synth.solvers.milp", "pulp"),  # LinearProgram with binary variables
+}
+
+
+def is_available(name: str) -> bool:
+    """Whether the library of a solver is installed; it is not loaded."""
+    return find_spec(SOLVERS[name].library) is not None

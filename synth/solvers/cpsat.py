@@ -1,4 +1,4 @@
-"""StepModel → CP-SAT (OR-tools)."""
+"""BooleanModel → CP-SAT (OR-tools)."""
 
 from __future__ import annotations
 
@@ -6,36 +6,28 @@ import math
 import time
 
 import numpy as np
+from ortools.sat.python import cp_model
 
-from synth.engines.ksync.encoding import StepModel
-from synth.solvers.answer import Answer
+from synth.solvers.boolean_model import BooleanModel
+from synth.solvers.result import Report, Result, Solution
 
 NAME = "cp-sat"
 _FIRST_TRY = 0.05  # of CP-SAT's deterministic seconds
 _LONGER = 1.5
+_MOST_TRIES = 64
 
 
-def warm() -> None:
-    """Load the solver ahead of the first question."""
-    from ortools.sat.python import cp_model  # noqa: F401
-
-
-def solve(model: StepModel, budget_s: float, seed: int, effort: float = math.inf) -> Answer:
+def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.inf) -> Result:
     """Decide the model.
 
     `effort` bounds the work in CP-SAT's deterministic seconds (about three by the clock each): while the budget, in
     seconds by the clock, does not end first, the same model, seed and effort get the same answer.
     """
-    from ortools.sat.python import cp_model
-
     begun = time.monotonic()
-    if model.impossible:
-        return Answer("unsat", None, "distance", 0.0)
+    if model.most_rounds < 1:
+        return Result("infeasible", None, "fewer rounds than steps", Report(0.0))
     cp = cp_model.CpModel()
-    most = model.nrounds - model.nsteps + 1
-    if most < 1:
-        return Answer("unsat", None, "fewer rounds than steps", 0.0)
-    rounds = [cp.new_int_var(1, most, "") for _ in range(model.nsteps)]
+    rounds = [cp.new_int_var(1, model.most_rounds, "") for _ in range(model.nsteps)]
     cp.add(sum(rounds) == model.nrounds)
     x = [cp.new_bool_var("") for _ in range(model.nvars)]
     for vs in model.exactly_one:
@@ -52,7 +44,7 @@ def solve(model: StepModel, budget_s: float, seed: int, effort: float = math.inf
         cp.add(load <= capacity * rounds[step])
     status = cp_model.UNKNOWN
     spent = 0.0
-    for attempt in range(64):
+    for attempt in range(_MOST_TRIES):
         left = budget_s - (time.monotonic() - begun)
         if status != cp_model.UNKNOWN or (attempt and (left <= 0 or spent >= effort)):
             break
@@ -67,8 +59,8 @@ def solve(model: StepModel, budget_s: float, seed: int, effort: float = math.inf
         solver.parameters.num_workers = 8
         solver.parameters.interleave_search = True
         status = solver.solve(cp)
-    seconds = time.monotonic() - begun
+    report = Report(time.monotonic() - begun)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        chosen = [v for v in range(len(model.sends)) if solver.boolean_value(x[v])]
-        return Answer("sat", np.array(chosen, dtype=np.int64), NAME, seconds)
-    return Answer("unsat" if status == cp_model.INFEASIBLE else "unknown", None, NAME, seconds)
+        values = np.array([solver.boolean_value(x[v]) for v in range(model.nasked)], dtype=bool)
+        return Result("feasible", Solution(values), NAME, report)
+    return Result("infeasible" if status == cp_model.INFEASIBLE else "unknown", None, NAME, report)

@@ -1,53 +1,28 @@
-"""Linear programs with HiGHS, in a child process."""
+"""LinearProgram without binary variables → HiGHS."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
 
+import highspy
 import numpy as np
 
-from synth.model.collective import Floats, Ints
+from synth.solvers.linear_program import LinearProgram
+from synth.solvers.result import Report, Result, Solution
+
+NAME = "HiGHS"
 
 
-@dataclass(frozen=True)
-class LinearProgram:
-    """Minimise cost·x subject to rows·x ≥ least, low ≤ x ≤ high; rows as triplets (row, column, value)."""
-
-    cost: Floats
-    low: Floats
-    high: Floats
-    least: Floats
-    row: Ints
-    column: Ints
-    value: Floats
-
-
-@dataclass(frozen=True)
-class LinearAnswer:
-    """Optimum, point and row prices (duals, ≥ 0); `solved` is False when the budget ended first."""
-
-    solved: bool
-    infeasible: bool
-    value: float
-    x: Floats
-    price: Floats
-
-
-def warm() -> None:
-    """Load the solver ahead of the first question."""
-    import highspy  # noqa: F401
-
-
-def solve(program: LinearProgram, budget_s: float) -> LinearAnswer:
-    """Solve with the simplex method, which ends in a vertex and exact-looking prices."""
-    import highspy
-
+def solve(program: LinearProgram, budget_s: float) -> Result:
+    """Solve with the simplex method, which ends in a vertex and exact-looking dual prices."""
+    begun = time.monotonic()
     order = np.lexsort((program.row, program.column))
     starts = np.searchsorted(program.column[order], np.arange(len(program.cost) + 1))
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(program.cost), len(program.least)
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = program.cost, program.low, program.high
-    lp.row_lower_, lp.row_upper_ = program.least, np.full(len(program.least), highspy.kHighsInf)
+    no_limit = np.full(len(program.least), highspy.kHighsInf)
+    lp.row_lower_, lp.row_upper_ = program.least, no_limit if program.most is None else program.most
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     lp.a_matrix_.start_ = starts.astype(np.int32)
     lp.a_matrix_.index_ = program.row[order].astype(np.int32)
@@ -59,14 +34,11 @@ def solve(program: LinearProgram, budget_s: float) -> LinearAnswer:
     highs.passModel(lp)
     highs.run()
     status = highs.getModelStatus()
+    seconds = time.monotonic() - begun
     if status != highspy.HighsModelStatus.kOptimal:
-        none = np.zeros(0)
-        return LinearAnswer(False, status == highspy.HighsModelStatus.kInfeasible, 0.0, none, none)
+        infeasible = status == highspy.HighsModelStatus.kInfeasible
+        return Result("infeasible" if infeasible else "unknown", None, NAME, Report(seconds))
     solution = highs.getSolution()
-    return LinearAnswer(
-        True,
-        False,
-        highs.getInfo().objective_function_value,
-        np.array(solution.col_value),
-        np.array(solution.row_dual),
-    )
+    value = highs.getInfo().objective_function_value
+    point = Solution(np.array(solution.col_value), value, np.array(solution.row_dual))
+    return Result("optimal", point, NAME, Report(seconds, value))

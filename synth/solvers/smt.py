@@ -1,4 +1,4 @@
-"""StepModel → Z3 (finite-domain solver, pseudo-boolean loads)."""
+"""BooleanModel → Z3 (finite-domain solver, pseudo-boolean loads)."""
 
 from __future__ import annotations
 
@@ -7,29 +7,21 @@ import time
 from itertools import pairwise
 
 import numpy as np
+import z3
 
-from synth.engines.ksync.encoding import StepModel
-from synth.solvers.answer import Answer
+from synth.solvers.boolean_model import BooleanModel
+from synth.solvers.result import Report, Result, Solution
 
 NAME = "z3"
 _UNITS_OF_EFFORT = 3_000_000  # of Z3's resource count
 
 
-def warm() -> None:
-    """Load the solver ahead of the first question."""
-    import z3  # noqa: F401
-
-
-def solve(model: StepModel, budget_s: float, seed: int, effort: float = math.inf) -> Answer:
+def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.inf) -> Result:
     """Decide the model; `effort` as for CP-SAT, so that what it cannot do does not depend on the clock."""
-    import z3
-
     begun = time.monotonic()
-    if model.impossible:
-        return Answer("unsat", None, "distance", 0.0)
-    most = model.nrounds - model.nsteps + 1
+    most = model.most_rounds
     if most < 1:
-        return Answer("unsat", None, "fewer rounds than steps", 0.0)
+        return Result("infeasible", None, "fewer rounds than steps", Report(0.0))
     solver = z3.SolverFor("QF_FD")
     solver.set("timeout", max(1, int(budget_s * 1000)))
     solver.set("random_seed", seed)
@@ -57,9 +49,9 @@ def solve(model: StepModel, budget_s: float, seed: int, effort: float = math.inf
         terms = [(x[v], w) for v, w in zip(vs, weights, strict=True)]
         solver.add(z3.PbLe(terms + unused, capacity * most))
     status = solver.check()
-    seconds = time.monotonic() - begun
+    report = Report(time.monotonic() - begun)
     if status == z3.sat:
-        values = solver.model()
-        chosen = [v for v in range(len(model.sends)) if z3.is_true(values.eval(x[v]))]
-        return Answer("sat", np.array(chosen, dtype=np.int64), NAME, seconds)
-    return Answer("unsat" if status == z3.unsat else "unknown", None, NAME, seconds)
+        assignment = solver.model()
+        values = np.array([z3.is_true(assignment.eval(x[v])) for v in range(model.nasked)], dtype=bool)
+        return Result("feasible", Solution(values), NAME, report)
+    return Result("infeasible" if status == z3.unsat else "unknown", None, NAME, report)

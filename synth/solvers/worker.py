@@ -9,24 +9,21 @@ import threading
 import traceback
 from multiprocessing.connection import Connection
 
+from synth.solvers import SOLVERS
+
 
 def main() -> None:
-    """Serve: messages (function, arguments) come in over the given descriptor, (ok, result) go out."""
+    """Serve one solver: tuples of arguments come in over the given descriptor, (ok, result) go out."""
     with_parent = Connection(int(sys.argv[1]))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    name = sys.argv[2]
-    module = importlib.import_module(
-        "synth.engines.time_slots.milp" if name == "milp" else f"synth.solvers.{name}"
-    )
-    if hasattr(module, "warm"):
-        module.warm()
+    solve = importlib.import_module(SOLVERS[sys.argv[2]].module).solve
     while True:
         try:
-            function, arguments = with_parent.recv()
+            arguments = with_parent.recv()
         except (EOFError, OSError):
             return
         try:
-            reply = (True, getattr(module, function)(*arguments))
+            reply = (True, solve(*arguments))
         except MemoryError:
             reply = (False, "out of memory")
         except Exception:

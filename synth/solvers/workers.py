@@ -15,26 +15,28 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from synth.solvers import SOLVERS, is_available
+from synth.solvers.result import Result
+
 
 @dataclass(eq=False)
 class Ticket:
-    """A question asked of an engine, and the reply once `Workers.first` has handed it out."""
+    """A question asked of a solver, and the reply once `Workers.first` has handed it out."""
 
-    engine: str
-    reply: Any = None
+    solver: str
+    reply: Result | None = None
     failure: str = ""
     done: bool = False
 
 
 class _Child:
-    def __init__(self, engine: str) -> None:
+    def __init__(self, solver: str) -> None:
         ours, theirs = socket.socketpair()
-        self.engine = engine
+        self.solver = solver
         self.pipe = Connection(ours.detach())
-        self.ticket: Ticket | None = None
         environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "synth.solvers.worker", str(theirs.fileno()), engine],
+            [sys.executable, "-m", "synth.solvers.worker", str(theirs.fileno()), solver],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -53,10 +55,10 @@ class _Child:
 
 
 class Workers:
-    """A pool of at most one idle child an engine; use as a context manager."""
+    """A pool of at most one idle child a solver; use as a context manager."""
 
     def __init__(self, warm: Sequence[str] = ()) -> None:
-        self._idle: dict[str, _Child] = {engine: _Child(engine) for engine in warm}
+        self._idle: dict[str, _Child] = {solver: _Child(solver) for solver in warm}
         self._busy: dict[Ticket, _Child] = {}
 
     def __enter__(self) -> Workers:
@@ -67,14 +69,16 @@ class Workers:
             child.kill()
         self._idle, self._busy = {}, {}
 
-    def ask(self, engine: str, function: str, *arguments: Any) -> Ticket:
-        """Start `function(*arguments)` of module `synth.solvers.<engine>` in a child process."""
-        child = self._idle.pop(engine, None) or _Child(engine)
-        ticket = Ticket(engine)
-        child.ticket = ticket
+    def ask(self, solver: str, *arguments: Any) -> Ticket:
+        """Start `solve(*arguments)` of a row of `SOLVERS` in a child process."""
+        ticket = Ticket(solver)
+        if not is_available(solver):
+            self._fail(ticket, f"{SOLVERS[solver].library} is not installed")
+            return ticket
+        child = self._idle.pop(solver, None) or _Child(solver)
         self._busy[ticket] = child
         try:
-            child.pipe.send((function, arguments))
+            child.pipe.send(arguments)
         except OSError as error:
             self._fail(ticket, str(error))
         return ticket
@@ -92,9 +96,9 @@ class Workers:
             for pipe in wait(list(pipes), timeout=left):
                 self._take(pipes[pipe])  # type: ignore[index]
 
-    def answer(self, until: float, engine: str, function: str, *arguments: Any) -> Any | None:
+    def answer(self, until: float, solver: str, *arguments: Any) -> Result | None:
         """Ask, wait, and hand out the reply; None when the time passed or the child failed."""
-        ticket = self.ask(engine, function, *arguments)
+        ticket = self.ask(solver, *arguments)
         done = self.first([ticket], until)
         if done is None or done.failure:
             self.drop(ticket)
@@ -120,10 +124,10 @@ class Workers:
             ticket.reply = reply
         else:
             ticket.failure = reply
-        if child.engine in self._idle:
+        if child.solver in self._idle:
             child.kill()
         else:
-            self._idle[child.engine] = child
+            self._idle[child.solver] = child
 
     def _fail(self, ticket: Ticket, why: str) -> None:
         ticket.done, ticket.failure = True, why

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from synth.engines.ksync.encoding import StepModel, capacities
+from synth.bounds.relaxation import capacities
+from synth.engines.ksync.encoding import StepModel, carried
 from synth.model.collective import Ints
 from synth.model.problem import Problem, hops
 from synth.model.schedule import Schedule, untimed
 from synth.phases.prune import prune_sums
+from synth.solvers.boolean_model import BooleanModel
 from synth.symmetry.relabelling import Symmetry
 
 _Key = tuple[int, ...]
@@ -69,7 +71,8 @@ def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) 
     """Constraints of an all-reduce in `nsteps` steps and `nrounds` rounds."""
     net, collective = problem.network, problem.collective
     k, n, steps = collective.nranks, net.nranks, range(nsteps)
-    model = StepModel(nsteps, nrounds, 0, [], [], [], [], [], np.zeros((0, 3), dtype=np.int64))
+    constraints = BooleanModel(nsteps, nrounds)
+    model = StepModel(constraints)
     distance = hops(n, net.src, net.dst)
     if distance[:k, :k].max() > nsteps:
         model.impossible = "a contribution has further to go than there are steps"
@@ -97,14 +100,14 @@ def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) 
             if first in done:
                 continue
             done.add(first)
-            _cell(model, names, problem, chunk, rank, into[rank], nsteps)
-    model.nvars = len(names.number)
-    _loads(model, names, problem, nsteps)
+            _cell(constraints, names, problem, chunk, rank, into[rank], nsteps)
+    constraints.nvars, constraints.nasked = len(names.number), len(rows)
+    _loads(constraints, names, problem, nsteps)
     return model
 
 
 def _cell(
-    model: StepModel,
+    model: BooleanModel,
     names: _Variables,
     problem: Problem,
     chunk: int,
@@ -149,10 +152,10 @@ def _cell(
             model.at_most_one.append([now, *came])
 
 
-def _loads(model: StepModel, names: _Variables, problem: Problem, nsteps: int) -> None:
+def _loads(model: BooleanModel, names: _Variables, problem: Problem, nsteps: int) -> None:
     seen = set()
     for row in capacities(problem):
-        links, carries = row.links, row.carries
+        links, carries = row.links, carried(row)
         for step in range(nsteps):
             users = sorted(
                 names.send(adds, chunk, link, step)

@@ -14,77 +14,40 @@ from fractions import Fraction
 
 import numpy as np
 
+from synth.bounds.relaxation import Capacity, capacities
 from synth.model.collective import Bools, Ints
 from synth.model.problem import Problem, hops
 from synth.model.schedule import Schedule, untimed
 from synth.phases.prune import prune_copies
+from synth.solvers.boolean_model import BooleanModel
 from synth.symmetry.relabelling import Symmetry
-from synth.timing.rounds import unit_gbs
 
 _LARGEST_TERM = 64  # denominators beyond this would make the solvers' sums overflow or crawl
 
 
 @dataclass
 class StepModel:
-    """Constraints over boolean variables 0..nvars-1 and the rounds r_1..r_S ≥ 1 with sum R.
+    """A shape's constraints, and what its variables mean.
 
     Attributes:
-        exactly_one, at_most_one: lists of variables.
-        implies: (x, ys): x only if one of ys.
-        clauses: lists of (variable, sign).
-        loads: (variables, weights, step, capacity): Σ weight·variable ≤ capacity · r_step.
-        sends: shape (n, 3), rows (chunk, link, step) of variables 0..n-1.
+        constraints: for the solvers; variables 0..n-1 say whether a send is made.
+        sends: shape (n, 3), rows (chunk, link, step).
         adds: shape (n,), for models in which a send may add or copy: which of the two it does.
         impossible: a reason for which no assignment can exist, found while building.
     """
 
-    nsteps: int
-    nrounds: int
-    nvars: int
-    exactly_one: list[list[int]]
-    at_most_one: list[list[int]]
-    implies: list[tuple[int, list[int]]]
-    clauses: list[list[tuple[int, bool]]]
-    loads: list[tuple[list[int], list[int], int, int]]
-    sends: Ints
+    constraints: BooleanModel
+    sends: Ints = field(default_factory=lambda: np.zeros((0, 3), dtype=np.int64))
     adds: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
     impossible: str = ""
 
 
-@dataclass(frozen=True, eq=False)
-class Capacity:
-    """Links that together carry `exact` chunks a round; `carries` is that or a little more, as a short fraction.
+def carried(capacity: Capacity) -> Fraction:
+    """Chunks a round that a capacity carries, or a little more, as a short fraction.
 
-    What is refuted with a little more capacity is refuted with less. `resource` is the network's
-    resource, or its number of resources + a link whose own bandwidth is meant.
+    What is refuted with a little more capacity is refuted with less.
     """
-
-    links: Ints
-    exact: float
-    carries: Fraction
-    resource: int
-
-
-def capacities(problem: Problem) -> list[Capacity]:
-    """What limits the links; of resources with the same links only the smallest.
-
-    A chunk here is the smallest one, and a round moves it over the slowest link.
-    """
-    net, unit = problem.network, unit_gbs(problem)
-    rows: dict[bytes, Capacity] = {}
-    link_of = net.link_of_use
-    order = np.argsort(net.uses_idx, kind="stable")
-    cuts = np.searchsorted(net.uses_idx[order], np.arange(net.nresources + 1))
-    bands = [
-        (np.sort(link_of[order[cuts[r] : cuts[r + 1]]]), float(net.capacity_gbs[r]))
-        for r in range(net.nresources)
-    ]
-    bands += [(np.array([link]), float(net.bandwidth_gbs[link])) for link in range(net.nlinks)]
-    for resource, (links, gbs) in enumerate(bands):
-        key = links.tobytes()
-        if len(links) and (key not in rows or rows[key].exact > gbs / unit):
-            rows[key] = Capacity(links, gbs / unit, _short(gbs / unit, up=True), resource)
-    return list(rows.values())
+    return _short(capacity.chunks, up=True)
 
 
 def chunk_sizes(problem: Problem) -> list[Fraction]:
@@ -108,7 +71,8 @@ def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) 
     distance = hops(net.nranks, net.src, net.dst)
     src, dst = net.src, net.dst
     sends: list[Ints] = []
-    model = StepModel(nsteps, nrounds, 0, [], [], [], [], [], np.zeros((0, 3), dtype=np.int64))
+    model = StepModel(BooleanModel(nsteps, nrounds))
+    constraints = model.constraints
     steps = np.arange(nsteps)
     for chunk in symmetry.orbits.tolist():
         holders, wanted = np.flatnonzero(collective.holds[chunk]), np.flatnonzero(collective.wants[chunk])
@@ -124,10 +88,11 @@ def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) 
         possible &= (here[dst] > 0)[:, None]
         link, step = np.nonzero(possible)
         rows = np.column_stack([np.full(len(link), chunk), link, step])
-        _tree_constraints(model, rows, model.nvars, holders, wanted, src, dst)
-        model.nvars += len(rows)
+        _tree_constraints(model, rows, constraints.nvars, holders, wanted, src, dst)
+        constraints.nvars += len(rows)
         sends.append(rows)
     model.sends = np.concatenate(sends) if sends else model.sends
+    constraints.nasked = constraints.nvars
     _load_constraints(model, problem, symmetry)
     return model
 
@@ -136,19 +101,22 @@ def _tree_constraints(
     model: StepModel, rows: Ints, first: int, holders: Ints, wanted: Ints, src: Ints, dst: Ints
 ) -> None:
     """Each rank gets a chunk at most once, those that want it exactly once, and sends only what it has got."""
+    constraints = model.constraints
     into: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for var, (_, link, step) in enumerate(rows.tolist(), start=first):
         into[int(dst[link])].append((var, step))
     wants = set(wanted.tolist())
     for rank, came in into.items():
-        (model.exactly_one if rank in wants else model.at_most_one).append([var for var, _ in came])
+        (constraints.exactly_one if rank in wants else constraints.at_most_one).append(
+            [var for var, _ in came]
+        )
     for rank in wants - into.keys():
         model.impossible = f"rank {rank} cannot be reached in time"
     have = set(holders.tolist())
     for var, (_, link, step) in enumerate(rows.tolist(), start=first):
         rank = int(src[link])
         if rank not in have:
-            model.implies.append((var, [v for v, s in into[rank] if s < step]))
+            constraints.implies.append((var, [v for v, s in into[rank] if s < step]))
 
 
 def _load_constraints(model: StepModel, problem: Problem, symmetry: Symmetry) -> None:
@@ -160,19 +128,20 @@ def _load_constraints(model: StepModel, problem: Problem, symmetry: Symmetry) ->
     chunk = model.sends[:, 0].tolist()
     seen = set()
     for row in capacities(problem):
-        for step in range(model.nsteps):
+        carries = carried(row)
+        for step in range(model.constraints.nsteps):
             users = sorted(var for link in row.links.tolist() for var in by_link.get((link, step), ()))
             if not users:
                 continue
             names, counts = np.unique(users, return_counts=True)
             each = [sizes[chunk[v]] * n for v, n in zip(names.tolist(), counts.tolist(), strict=True)]
-            scale = math.lcm(row.carries.denominator, *(w.denominator for w in each))
+            scale = math.lcm(carries.denominator, *(w.denominator for w in each))
             weights = [int(w * scale) for w in each]
-            capacity = int(row.carries * scale)
+            capacity = int(carries * scale)
             key = (tuple(names.tolist()), tuple(weights), step, capacity)
             if key not in seen:
                 seen.add(key)
-                model.loads.append((names.tolist(), weights, step, capacity))
+                model.constraints.loads.append((names.tolist(), weights, step, capacity))
 
 
 def read_schedule(problem: Problem, model: StepModel, chosen: Ints, symmetry: Symmetry) -> Schedule:

@@ -14,14 +14,17 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
 
-from synth.bounds.relaxation import LARGEST_PROGRAM, lockstep, prices, safe_value, variables
+import numpy as np
+
+from synth.bounds.relaxation import LARGEST_PROGRAM, dual_prices, variables
 from synth.engines.ksync import direct_encoding as direct
 from synth.engines.ksync import encoding as ksync
+from synth.engines.ksync.relaxation import lockstep, safe_value
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.solvers.answer import Answer
-from synth.solvers.linear import LinearAnswer
+from synth.solvers.boolean_model import BooleanModel
+from synth.solvers.result import Report, Result
 from synth.solvers.workers import Ticket, Workers
 from synth.symmetry.relabelling import Symmetry, trivial
 from synth.timing.rounds import rounds as rounds_of
@@ -109,13 +112,12 @@ class StepSearch:
         relaxation = lockstep(problem, steps, symmetry)
         if relaxation is None:
             return StepBound(steps, float("inf"), ())
-        answer: LinearAnswer | None = self.workers.answer(
-            self.deadline, "linear", "solve", relaxation.program, self.left()
-        )
-        if answer is None or not answer.solved:
+        result = self.workers.answer(self.deadline, "linear", relaxation.program, self.left())
+        if result is None or result.solution is None:
             return None
-        ratio = safe_value(relaxation, answer)
-        return StepBound(steps, ratio, tuple(prices(problem, relaxation, answer, symmetry)))
+        row_prices = result.solution.dual_prices
+        ratio = safe_value(relaxation, row_prices)
+        return StepBound(steps, ratio, tuple(dual_prices(problem, relaxation, row_prices, symmetry)))
 
     def decide(self, shape: Shape, effort: float) -> Verdict:
         """A schedule of this shape, or a proof that there is none, or neither with so much effort (see `cpsat`).
@@ -132,17 +134,17 @@ class StepSearch:
             model = self.build(problem, shape.steps, shape.rounds, symmetry)
             if model.impossible:
                 return Verdict(shape, None, "unsat", model.impossible)
-            answer = self._race(model, effort)
-            if answer.status == "sat" and answer.chosen is not None:
-                schedule = self.read(problem, model, answer.chosen, symmetry)
+            result = self._race(model.constraints, effort)
+            if result.solution is not None:
+                schedule = self.read(problem, model, np.flatnonzero(result.solution.values), symmetry)
                 # more than asked where a bandwidth had to be rounded for the solver
                 rounds = max(shape.rounds, rounds_of(problem, schedule))
-                return Verdict(replace(shape, rounds=rounds), schedule, "sat", answer.solver)
-            if answer.status == "unsat" and symmetry is symmetries[-1]:
+                return Verdict(replace(shape, rounds=rounds), schedule, "sat", result.solver)
+            if result.status == "infeasible" and symmetry is symmetries[-1]:
                 return Verdict(shape, None, "unsat", REFUTED)
         return Verdict(shape, None, "unknown", "")
 
-    def _race(self, model: ksync.StepModel, effort: float) -> Answer:
+    def _race(self, model: BooleanModel, effort: float) -> Result:
         """CP-SAT, and after a moment Z3 beside it; a proof counts from either, a schedule from CP-SAT first.
 
         What comes out must not depend on which process the machine favoured: both have their effort, not a time.
@@ -152,13 +154,13 @@ class StepSearch:
 
         def ask(name: str) -> None:
             left = max(0.05, self.left())
-            tickets.append(self.workers.ask(name, "solve", model, left, self.seed, effort))
+            tickets.append(self.workers.ask(name, model, left, self.seed, effort))
 
         ask(names[0])
         first = self.workers.first(tickets, min(self.deadline, time.monotonic() + _ALONE_S))
-        spare = Answer("unknown", None, "", 0.0)
+        spare = Result("unknown", None, "", Report(0.0))
         try:
-            if len(names) > 1 and (first is None or first.failure or first.reply.status == "unknown"):
+            if len(names) > 1 and (first is None or first.reply is None or first.reply.status == "unknown"):
                 ask(names[1])
             waiting = list(tickets)
             while waiting:
@@ -166,13 +168,12 @@ class StepSearch:
                 if done is None:
                     break
                 waiting.remove(done)
-                if done.failure:
+                if done.reply is None:
                     continue
-                answer: Answer = done.reply
-                if answer.status == "unsat" or (answer.status == "sat" and done is tickets[0]):
-                    return answer
-                if answer.status == "sat":
-                    spare = answer
+                if done.reply.status == "infeasible" or (done.reply.solution and done is tickets[0]):
+                    return done.reply
+                if done.reply.solution is not None:
+                    spare = done.reply
             return spare
         finally:
             for ticket in tickets:

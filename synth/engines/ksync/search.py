@@ -14,7 +14,7 @@ from synth.engines.greedy import route
 from synth.engines.ksync.direct_allreduce import PART, fewest_rounds
 from synth.engines.ksync.pareto import Claim, Pins, Shape, StepSearch, Verdict, pareto
 from synth.engines.ksync.recheck import MOST_GOALS, check_step_bound
-from synth.engines.time_slots import milp
+from synth.engines.time_slots.search import NAME as TIME_SLOTS
 from synth.engines.time_slots.search import in_slots
 from synth.model.collective import Ints
 from synth.model.problem import Problem, hops
@@ -220,7 +220,7 @@ class ExactSearch:
                 answer = in_slots(self.workers, halves[0], chunks, size, self._slot_budget(), options.seed)
                 if answer is not None:
                     schedule, claim = answer
-                    self._add(self.problem.with_chunks(claim.chunks), schedule, milp.NAME)
+                    self._add(self.problem.with_chunks(claim.chunks), schedule, TIME_SLOTS)
                     self.found.slots.append(claim)
 
     def _slot_budget(self) -> float:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from synth.engines.greedy import route
-from synth.engines.time_slots import milp
+from synth.engines.time_slots.encoding import read_schedule, slot_model
 from synth.model.schedule import Schedule
 from synth.phases.phases import Phase
 from synth.solvers.workers import Workers
 from synth.timing.simulate import predict_us
 
+NAME = "milp"
 _SLOTS = 16  # in the time of the best known schedule
 _MOST_VARIABLES = 4000
 
@@ -44,17 +47,18 @@ def in_slots(
         key=lambda s: predict_us(copying, s, size),
     )
     ceiling = predict_us(copying, known, size)
-    model = milp.slot_model(copying, size, ceiling, _SLOTS)
+    model = slot_model(copying, size, ceiling, _SLOTS)
     if len(model.sends) > _MOST_VARIABLES:
         return None
-    answer: milp.SlotAnswer | None = workers.answer(
-        time.monotonic() + budget_s * 1.5 + 2, "milp", "solve", model, budget_s, seed
-    )
-    if answer is None:
+    result = workers.answer(time.monotonic() + budget_s * 1.5 + 2, "milp", model.program, budget_s, seed)
+    if result is None:
         return None
-    if answer.chosen is not None:
-        found = milp.read_schedule(copying, model, answer.chosen)
+    bound_us = ceiling  # where nothing beats the schedule that is known
+    if result.status != "infeasible":
+        bound_us = min(result.report.dual_bound, ceiling)
+    if result.solution is not None:
+        found = read_schedule(copying, model, np.flatnonzero(result.solution.values[:-1] > 0.5))
         if predict_us(copying, found, size) < ceiling:
             known = found
-    claim = SlotClaim(size, form.asked_chunks(chunks), answer.bound_us, answer.solver)
+    claim = SlotClaim(size, form.asked_chunks(chunks), bound_us, result.solver)
     return form.invert(chunks, known), claim

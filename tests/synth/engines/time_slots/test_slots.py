@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 
 from synth.engines.greedy import route
-from synth.engines.time_slots import milp
+from synth.engines.time_slots.encoding import SlotModel, read_schedule, slot_model
 from synth.model.problem import Problem, make_problem
+from synth.solvers.result import Result
 from synth.solvers.workers import Workers
 from synth.timing.simulate import predict_us
 from synth.verify.algorithm import Algorithm
@@ -51,30 +53,26 @@ def test_no_schedule_of_these_chunks_beats_the_dual_bound(
 ) -> None:
     known = [route.solve(problem, size, depth) for depth in (0.0, 0.5, 1.0)]
     ceiling = min(predict_us(problem, s, size) for s in known)
-    model = milp.slot_model(problem, size, ceiling * 1.2, 8)
-    answer = _solved(workers, model)
-    assert answer.chosen is not None
-    best = Algorithm(problem, milp.read_schedule(problem, model, answer.chosen), milp.NAME)
-    assert 0 < answer.bound_us <= min(ceiling, best.time_us(size)) * (1 + 1e-6)
+    model = slot_model(problem, size, ceiling * 1.2, 8)
+    result = _solved(workers, model)
+    assert result.solution is not None
+    schedule = read_schedule(problem, model, np.flatnonzero(result.solution.values[:-1] > 0.5))
+    best = Algorithm(problem, schedule, "milp")
+    assert 0 < result.report.dual_bound <= min(ceiling, best.time_us(size)) * (1 + 1e-6)
 
 
-def _solved(workers: Workers, model: milp.SlotModel) -> milp.SlotAnswer:
-    ticket = workers.ask("milp", "solve", model, 20.0, 0)
-    assert workers.first([ticket], time.monotonic() + 40) is ticket
-    assert not ticket.failure
-    answer: milp.SlotAnswer = ticket.reply
-    return answer
+def _solved(workers: Workers, model: SlotModel, solver: str = "") -> Result:
+    result = workers.answer(time.monotonic() + 40, "milp", model.program, 20.0, 0, solver)
+    assert result is not None
+    return result
 
 
-def test_cbc_serves_where_highs_is_absent(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pulp
-
+def test_cbc_serves_where_highs_is_absent(workers: Workers) -> None:
     problem = make_problem(load("line:3"), "allgather")
     size = 1 << 20
     ceiling = predict_us(problem, route.solve(problem, size), size)
-    model = milp.slot_model(problem, size, ceiling, 8)
-    with_highs = _solved(workers, model)
-    monkeypatch.setattr(pulp.HiGHS, "available", lambda _: False)
-    with_cbc = milp.solve(model, 20.0, 0)
+    model = slot_model(problem, size, ceiling, 8)
+    with_highs, with_cbc = _solved(workers, model), _solved(workers, model, "CBC")
     assert (with_highs.solver, with_cbc.solver) == ("HiGHS", "CBC")
-    assert with_cbc.bound_us == pytest.approx(with_highs.bound_us, rel=1e-4)
+    assert with_cbc.report.dual_bound == pytest.approx(with_highs.report.dual_bound, rel=1e-4)
+    assert abs(with_highs.gap) < 1e-4

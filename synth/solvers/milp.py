@@ -1,0 +1,108 @@
+"""LinearProgram with binary variables → HiGHS, or CBC where HiGHS is not installed, both through PuLP."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pulp
+
+from synth.solvers.linear_program import LinearProgram
+from synth.solvers.result import Report, Result, Solution
+
+HIGHS, CBC = "HiGHS", "CBC"
+_MOST_NODES = 20_000  # of HiGHS's tree: its bound is the same each time, unless the budget ends first
+
+
+def solve(program: LinearProgram, budget_s: float, seed: int, solver: str = "") -> Result:
+    """Minimise; the report's dual bound holds for every solution.
+
+    Args:
+        program: with binary variables or without.
+        budget_s: seconds.
+        seed: the same program and seed get the same answer, unless the budget ends first.
+        solver: HiGHS or CBC; HiGHS where it is installed when "".
+    """
+    begun = time.monotonic()
+    model, variables = _model(program)
+    if (solver or HIGHS) == HIGHS and pulp.HiGHS().available():
+        solver = HIGHS
+        bound, status = _run_highs(model, budget_s, seed)
+    else:
+        solver = CBC
+        bound, status = _run_cbc(model, budget_s, seed)
+    report = Report(time.monotonic() - begun, bound)
+    values = [v.value() for v in variables]
+    if status == "infeasible":
+        return Result("infeasible", None, solver, report)
+    if status == "unknown" or any(value is None for value in values):
+        return Result("unknown", None, solver, report)
+    at = np.array(values, dtype=np.float64)
+    return Result("feasible", Solution(at, float(program.cost @ at)), solver, report)
+
+
+def _model(program: LinearProgram) -> tuple[Any, list[Any]]:
+    """PuLP's model and its variables; PuLP orders them by name, continuous ones before binary ones."""
+    nvars, nrows = len(program.cost), len(program.least)
+    binary = np.zeros(nvars, dtype=bool) if program.binary is None else program.binary
+    most = np.full(nrows, np.inf) if program.most is None else program.most
+    model = pulp.LpProblem("program", pulp.LpMinimize)
+    variables = [
+        model.add_variable(f"x{v}", cat="Binary")
+        if binary[v]
+        else model.add_variable(f"c{v}", float(program.low[v]), float(program.high[v]))
+        for v in range(nvars)
+    ]
+    model += pulp.LpAffineExpression(
+        [(variables[v], float(program.cost[v])) for v in np.flatnonzero(program.cost)]
+    )
+    order = np.argsort(program.row, kind="stable")
+    ends = np.searchsorted(program.row[order], np.arange(nrows + 1))
+    for row, (low, high) in enumerate(zip(program.least.tolist(), most.tolist(), strict=True)):
+        entries = order[ends[row] : ends[row + 1]]
+        terms = zip(program.column[entries].tolist(), program.value[entries].tolist(), strict=True)
+        total = pulp.LpAffineExpression([(variables[v], value) for v, value in terms])
+        if low == high:
+            model += total == low
+            continue
+        if np.isfinite(low):
+            model += total >= low
+        if np.isfinite(high):
+            model += total <= high
+    return model, variables
+
+
+def _run_highs(model: Any, budget_s: float, seed: int) -> tuple[float, str]:
+    """(dual bound, "feasible" | "infeasible" | "unknown")."""
+    model.solve(
+        pulp.HiGHS(msg=False, timeLimit=budget_s, threads=1, random_seed=seed, mip_max_nodes=_MOST_NODES)
+    )
+    info = model.solverModel.getInfo()
+    status = {1: "feasible", -1: "infeasible"}.get(model.status, "unknown")
+    found = bool(np.isfinite(info.primal_solution_status) and info.primal_solution_status == 2)
+    return float(info.mip_dual_bound), "feasible" if found else status
+
+
+def _run_cbc(model: Any, budget_s: float, seed: int) -> tuple[float, str]:
+    """(dual bound, "feasible" | "infeasible" | "unknown"); PuLP leaves the dual bound in CBC's log."""
+    with tempfile.NamedTemporaryFile(suffix=".log") as log:
+        cbc = pulp.COIN_CMD(
+            path=pulp.PULP_CBC_CMD.pulp_cbc_path,
+            msg=False,
+            timeLimit=budget_s,
+            threads=1,
+            logPath=log.name,
+            options=[f"randomSeed {seed}"],
+        )
+        model.solve(cbc)
+        text = Path(log.name).read_text(encoding="utf-8", errors="replace")
+    if model.status == -1:
+        return 0.0, "infeasible"
+    bounds = re.findall(r"Lower bound:\s+([-0-9.e+]+)", text)
+    if model.sol_status == 1 and not bounds:
+        return float(model.objective.value()), "feasible"  # solved to the end
+    return float(bounds[-1]) if bounds else 0.0, "feasible" if model.sol_status > 0 else "unknown"
