@@ -1,49 +1,138 @@
-"""The command line: the one room that sees all others. Bad input is one line on stderr and exit code 2."""
+"""The command line: the one room that sees all others. Bad input is one line on stderr and exit code 2.
+
+A command's module is imported when the command is called, so `synth --help` imports none of them.
+"""
 
 from __future__ import annotations
 
-import json
+import difflib
+import signal
 import sys
-from pathlib import Path
+from importlib import import_module
+from types import FrameType
+from typing import Any, NamedTuple
 
 import click
 
-from synth.cli import bench, compile, convert, interrupt, prove, report, search, simulate, topologies, tune
 from topologies.errors import InputError
 
+_RETRY_S = 0.02  # after which an interrupt that fell into an import is tried again
 
-class _Commands(click.Group):
-    """Takes torch's spellings of collectives too, and suggests near names."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = super().get_command(ctx, cmd_name)
-        if found is not None:
-            return found
-        from synth.model.collective import parse_name
+class Row(NamedTuple):
+    """A command: `module:attribute` of its click.Command, or of what makes one from its name and one-line help."""
 
-        try:
-            return super().get_command(ctx, parse_name(cmd_name))
-        except InputError:
+    where: str
+    summary: str
+
+
+COMMANDS = {
+    "allreduce": Row("search:collective_command", "Every rank gets the sum of all buffers."),
+    "allgather": Row("search:collective_command", "Every rank gets all blocks."),
+    "reducescatter": Row("search:collective_command", "Every rank gets its block of the sum."),
+    "alltoall": Row("search:collective_command", "Every rank sends a block of its own to every other."),
+    "alltoallv": Row(
+        "search:collective_command", "All-to-all with a size of its own for every pair (--sizes)."
+    ),
+    "broadcast": Row("search:collective_command", "The root's buffer goes to all."),
+    "reduce": Row("search:collective_command", "The root gets the sum of all buffers."),
+    "scatter": Row("search:collective_command", "Every rank gets its block from the root."),
+    "gather": Row("search:collective_command", "The root gets every rank's block."),
+    "sendrecv": Row(
+        "search:collective_command", "Every rank sends its buffer to the next, the last to the first."
+    ),
+    "alltonext": Row("search:collective_command", "Every rank but the last sends its buffer to the next."),
+    "pattern": Row("search:pattern", "A pattern of your own: who holds which chunk before and after."),
+    "topo": Row("topologies:topo", "Topologies: list, show, check."),
+    "prove": Row(
+        "prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."
+    ),
+    "simulate": Row(
+        "simulate:simulate", "Predict the time of an MSCCL XML, ours or another's, on a topology."
+    ),
+    "compile": Row("compile:compile_", "Compile an algorithm written by hand into an executor's file."),
+    "lower": Row("compile:lower_", "Lower a stored schedule (.synth) to an executor's file."),
+    "optimize": Row(
+        "compile:optimize",
+        "Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right.",
+    ),
+    "bench": Row(
+        "bench:bench",
+        "Run an MSCCL XML, or a library's file for each size, and measure it as nccl-tests does.",
+    ),
+    "tune": Row(
+        "tune:tune",
+        "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
+    ),
+    "calibrate": Row(
+        "tune:calibrate",
+        "Measure α and bandwidth of every link, and write the topology with these figures.",
+    ),
+    "report": Row(
+        "report:report",
+        "Draw the network, the timeline, the frontier and the proof on one self-contained page.",
+    ),
+    "convert": Row(
+        "convert:convert",
+        "Convert an MSCCL XML, ours or another's, for another executor; it is checked before and after.",
+    ),
+    "verify": Row(
+        "verify:verify",
+        "Replay an MSCCL XML or an execution plan (JSON), ours or another's: right, wrong, deadlock or not readable.",
+    ),
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is called; takes torch's spellings of collectives too, and suggests near names."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - in the order of the table
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        name = cmd_name if cmd_name in COMMANDS else _spelled(cmd_name)
+        if name not in COMMANDS:
             return None
+        if name not in self.commands:
+            module, _, attribute = COMMANDS[name].where.partition(":")
+            found: Any = getattr(import_module(f"{__name__}.{module}"), attribute)
+            self.commands[name] = (
+                found if isinstance(found, click.Command) else found(name, COMMANDS[name].summary)
+            )
+        return self.commands[name]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        rows = [
+            (name, click.Command(name, help=row.summary).get_short_help_str(limit))
+            for name, row in COMMANDS.items()
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        import difflib
-
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
-            near = difflib.get_close_matches(name.lower(), self.list_commands(ctx), n=2, cutoff=0.5)
+            near = difflib.get_close_matches(name.lower(), COMMANDS, n=2, cutoff=0.5)
             hint = f"; did you mean {' or '.join(near)}?" if near else "."
             raise InputError(f"command {name[:60]!r} is not known{hint} See synth --help")
         return super().resolve_command(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - in the order of the file
-        return list(self.commands)
+
+def _spelled(name: str) -> str:
+    """Our name of a collective that torch spells otherwise; the name itself where there is none."""
+    from synth.model.collective import parse_name  # brings NumPy, which no other name needs
+
+    try:
+        return parse_name(name)
+    except InputError:
+        return name
 
 
 @click.group(
-    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(package_name="synth-collectives", prog_name="synth")
 def cli() -> None:
@@ -56,72 +145,21 @@ def cli() -> None:
     """
 
 
-for _command in (
-    *search.commands(),
-    topologies.topo,
-    prove.prove,
-    simulate.simulate,
-    compile.compile_,
-    compile.lower_,
-    compile.optimize,
-    bench.bench,
-    tune.tune,
-    tune.calibrate,
-    report.report,
-    convert.convert,
-):
-    cli.add_command(_command)
-
-
-@cli.command("verify")
-@click.argument("file")
-@click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def _verify(file: str, depth: int | None, as_json: bool) -> None:
-    """Replay an MSCCL XML or an execution plan (JSON), ours or another's: right, wrong, deadlock or not readable.
-
-    Exit code 0 right, 1 wrong or deadlock, 2 not readable.
-
-    \b
-    synth verify out/msccl/FILE.xml
-    """
-    from emit.library.index import goal_beside
-    from emit.msccl.write import verify_file
-
-    if depth is not None and depth < 1:
-        raise InputError(f"--depth {depth}: must be 1 or more")
-    if Path(file).suffix.lower() == ".json":
-        from emit.mscclpp.check import verify_plan
-
-        if depth is not None:
-            raise InputError("--depth: an execution plan has no FIFO; leave it out")
-        verdict = verify_plan(file, goal_beside(Path(file)))
-    else:
-        verdict = verify_file(file, goal_beside(Path(file)), depth)
-    if as_json:
-        findings = [
-            {"kind": f.kind, "message": f.message, "rank": f.rank, "tb": f.tb, "step": f.step}
-            for f in verdict.findings
-        ]
-        click.echo(
-            json.dumps(
-                {"file": file, "status": verdict.status, "lines": list(verdict.lines), "findings": findings},
-                ensure_ascii=False,
-                indent=1,
-            )
-        )
-    elif verdict.status == "not readable":
-        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
-    else:
-        click.echo(f"{file}: {verdict.status}")
-        for line in verdict.lines:
-            click.echo(f"  {line}")
-    raise SystemExit(verdict.exit_code)
+def _interrupt(_signal: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but never inside an import: some library swallows it, or half a module is left."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("importlib."):
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+            return
+        frame = frame.f_back
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    raise KeyboardInterrupt
 
 
 def main() -> None:
     """Entry point of the command `synth`."""
-    interrupt.install()
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGALRM, _interrupt)
     try:
         cli.main(standalone_mode=False)
     except InputError as error:
@@ -134,7 +172,7 @@ def main() -> None:
         click.echo(f"synth: {error.format_message()}".replace("\n", " "), err=True)
         raise SystemExit(2) from None
     except MemoryError as error:
-        click.echo(f"synth: not enough memory: {error or 'would be a smaller size'}", err=True)
+        click.echo(f"synth: not enough memory: {error or 'it must be a smaller size'}", err=True)
         raise SystemExit(2) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo("synth: interrupted before there was an answer", err=True)
@@ -142,7 +180,3 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(1) from None
-
-
-if __name__ == "__main__":
-    main()

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from runtime.bench import Executor, Row, measured, sizes
+from runtime.dtypes import reducer, type_named
+from runtime.gpu.cuda import cupy
+from runtime.gpu.executor import GpuExecutor
+from runtime.gpu.pace import Pace, Paced
+from runtime.host.executor import HostExecutor
+from synth.cli.bench_choice import Chosen, Known, chooser
+from synth.cli.bench_table import HEAD, line, said
+from synth.cli.bench_torch import over_torch
+from synth.cli.options import json_option, print_json
+from synth.model.pattern import parse_size
+from synth.model.problem import parse_ranks
 from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from runtime.bench import Executor, Row
-    from runtime.gpu.pace import Paced
-    from synth.cli.bench_choice import Chosen
-    from topologies.topology import Topology
+from topologies.load import load
+from topologies.topology import Topology
 
 _BEHIND = 1.02  # of the network's own time: from here on it is said
 
@@ -63,7 +70,7 @@ _BEHIND = 1.02  # of the network's own time: from here on it is said
 )
 @click.option("--collective", metavar="NAME", help="Of a library: which collective. Default: the only one.")
 @click.option("--group", metavar="RANKS", help="Of a library: which group. Default: the only one.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def bench(
     path: str,
     backend: str | None,
@@ -90,10 +97,6 @@ def bench(
     \b
     synth bench out/msccl/FILE.xml -b 8 -e 64M -f 4
     """
-    from runtime.bench import sizes
-    from runtime.dtypes import reducer, type_named
-    from synth.cli.bench_choice import chooser
-    from synth.model.pattern import parse_size
 
     low = parse_size(minbytes, "--minbytes")
     high = parse_size(maxbytes, "--maxbytes") if maxbytes else low
@@ -111,8 +114,6 @@ def bench(
         raise InputError(f"{path}: no algorithm serves any of the sizes")
     run = _Run(backend, network, about, slower, as_json)
     if made is None:
-        from synth.cli.bench_torch import over_torch
-
         with over_torch(Path(path), chosen[0][1].program.nranks, datatype, op, iters, warmup_iters) as (
             measure,
             tells,
@@ -146,8 +147,6 @@ class _Run:
 
     def rows_of(self, chosen: Sequence[tuple[int, Chosen]], measure: Callable[[Chosen, int], Row]) -> None:
         """Measure each file at its size."""
-        from synth.cli.bench_choice import Known
-        from synth.cli.bench_table import HEAD, line, said
 
         known: dict[str, Known] = {}
         for size, of in chosen:
@@ -170,7 +169,6 @@ class _Run:
         self, made: Maker, kind: str, op: str, iterations: int, warmup: int
     ) -> Callable[[Chosen, int], Row]:
         """What measures a file at a size with an executor of this process."""
-        from runtime.bench import measured
 
         executors: dict[str, Executor] = {}
 
@@ -190,7 +188,7 @@ class _Run:
         """The last lines."""
         right = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
         if self._json:
-            click.echo(json.dumps({"rows": self._rows, "wrong": self.wrong}, indent=1))
+            print_json({"rows": self._rows, "wrong": self.wrong})
         else:
             on = "" if self._network is None else f", {self._network.name}'s time"
             click.echo(f"# {self._backend}{on}: {right}")
@@ -206,7 +204,6 @@ Maker = Callable[["Chosen", "Topology | None"], "Executor"]
 
 
 def _network(spec: str | None) -> Topology | None:
-    from topologies.load import load
 
     return None if spec is None else load(spec)
 
@@ -227,8 +224,6 @@ def _executors(
     wants_gpu = backend == "gpu" or devices is not None or emulate is not None
     if not wants_gpu and (backend == "host" or not _has_gpu()):
         return "host", _on_host
-    from runtime.gpu.cuda import cupy
-    from synth.model.problem import parse_ranks
 
     module = cupy()
     count = int(module.cuda.runtime.getDeviceCount())
@@ -241,7 +236,6 @@ def _executors(
 
 
 def _has_gpu() -> bool:
-    from runtime.gpu.cuda import cupy
 
     try:
         cupy()
@@ -251,7 +245,6 @@ def _has_gpu() -> bool:
 
 
 def _on_host(chosen: Chosen, _: Topology | None) -> Executor:
-    from runtime.host.executor import HostExecutor
 
     return HostExecutor(chosen.program, chosen.goal)
 
@@ -259,8 +252,6 @@ def _on_host(chosen: Chosen, _: Topology | None) -> Executor:
 def _on_gpu(
     chosen: Chosen, network: Topology | None, devices: Sequence[int] | None, slower: float
 ) -> Executor:
-    from runtime.gpu.executor import GpuExecutor
-    from runtime.gpu.pace import Pace
 
     pace = None
     if network is not None:

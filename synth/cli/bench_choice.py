@@ -7,17 +7,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from emit.goal import Goal
+from emit.library.index import Entry, goal_beside, load_index
+from emit.msccl.write import verify_file
+from emit.program import Program
+from emit.timing.predict import Predictor
+from synth.bounds.prove import Bound, prove
+from synth.model.collective import NAMED, ROOTED, parse_name
+from synth.model.problem import make_problem, parse_ranks
+from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from emit.goal import Goal
-    from emit.library.index import Entry
-    from emit.program import Program
-    from emit.timing.predict import Predictor
-    from synth.bounds.prove import Bound
-    from topologies.topology import Topology
+from topologies.load import load
+from topologies.topology import Topology
 
 
 @dataclass(eq=False)
@@ -37,8 +39,6 @@ class Chosen:
 
     def made_for(self) -> Topology | None:
         """The network that the file was made for: its schedule's, else the known one of this name."""
-        from synth.storage.schedule_file import load_schedule
-        from topologies.load import load
 
         if self.entry is None:
             return None
@@ -60,7 +60,6 @@ class Known:
         self._bound: Bound | None = None
         if topology is None:
             return
-        from emit.timing.predict import Predictor
 
         with suppress(*(() if asked else (InputError,))):
             self._predictor = Predictor(chosen.program, topology, chosen.communicator(topology))
@@ -86,9 +85,6 @@ class Known:
 
 def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
     """Of what the file answers, where its name says what that is."""
-    from synth.bounds.prove import prove
-    from synth.model.collective import NAMED, ROOTED
-    from synth.model.problem import make_problem
 
     program, entry = chosen.program, chosen.entry
     collective, ranks = program.collective, tuple(range(program.nranks))
@@ -111,9 +107,6 @@ def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[
             raise InputError("--collective, --group: choose from a library; this is one file")
         one = Chosen(path.stem, *_read(path), _entry_beside(path))
         return lambda _: one
-    from emit.library.index import load_index
-    from synth.model.collective import parse_name
-    from synth.model.problem import parse_ranks
 
     entries = load_index(path)
     if collective is not None:
@@ -155,7 +148,6 @@ def _question(entry: Entry) -> str:
 
 def _entry_beside(path: Path) -> Entry | None:
     """What an index beside the file, or in the folder above, says of it; a stranger's is no obstacle."""
-    from emit.library.index import load_index
 
     where = Path(os.path.abspath(path))
     for folder in (where.parent, where.parent.parent):
@@ -167,8 +159,6 @@ def _entry_beside(path: Path) -> Entry | None:
 
 
 def _read(path: Path) -> tuple[Program, Goal | None]:
-    from emit.library.index import goal_beside
-    from emit.msccl.write import verify_file
 
     goal = goal_beside(path)
     verdict = verify_file(path, goal)

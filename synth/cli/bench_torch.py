@@ -8,13 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from runtime.bench import Row
+from runtime.torch.local_ranks import of_a_job, started
+from synth.cli.bench_choice import Chosen
 from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from runtime.bench import Row
-    from synth.cli.bench_choice import Chosen
 
 Measure = Callable[["Chosen", int], "Row"]
 
@@ -29,7 +27,6 @@ def over_torch(
 
     Raises InputError without PyTorch, in a job of another size, and for what torch has no call for.
     """
-    from runtime.torch.local_ranks import of_a_job, started
 
     if find_spec("torch") is None:
         raise InputError("the torch back end needs PyTorch: pip install 'synth-collectives[torch]'")

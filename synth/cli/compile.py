@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from emit.compiler.compile import Compiled, Price
-    from emit.goal import Goal
-    from emit.program import Program
-    from topologies.topology import Topology
+from emit.compiler.compile import PASSES, Compiled, Price, compiled, shape
+from emit.compiler.lower import drafted, priced
+from emit.compiler.optimize import optimized
+from emit.compiler.script_file import load_script
+from emit.goal import Goal
+from emit.library.index import goal_beside
+from emit.library.write import protocol_for, target_for
+from emit.msccl.write import NAMES, verify_file, write_msccl
+from emit.mscclpp.write import write_plan
+from emit.program import Program
+from synth.model.problem import parse_ranks
+from synth.storage.columns import replaced
+from synth.storage.schedule_file import load_schedule
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError, ScheduleError, ScheduleRefused
+from topologies.load import load
+from topologies.topology import Topology
 
 _PLANS = "mscclpp"
 _TARGETS = ("auto", "executor-nccl", "rccl", "msccl", _PLANS)
@@ -54,7 +63,6 @@ def _compiling(command: Callable[..., None]) -> Callable[..., None]:
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if not asked:
         return
-    from emit.compiler.compile import PASSES
 
     for name, what in PASSES.items():
         click.echo(f"{name:10} {what}")
@@ -67,8 +75,6 @@ def _placed(topo: str | None, group: str | None, program: Program) -> tuple[Topo
         if group is not None:
             raise InputError("--group: says which ranks of --topo; give that too")
         return None
-    from synth.model.problem import parse_ranks
-    from topologies.load import load
 
     topology = load(topo)
     ranks = parse_ranks(group, "--group", topology.nranks) if group else range(topology.nranks)
@@ -85,7 +91,6 @@ def _priced(where: tuple[Topology, list[int]] | None, program: Program) -> Price
     """What decides between programs: the time on a topology, where one is given."""
     if where is None:
         return None
-    from emit.compiler.lower import priced
 
     return priced(*where, program.min_bytes, program.max_bytes)
 
@@ -95,7 +100,6 @@ def _nodes(where: tuple[Topology, list[int]] | None) -> list[int] | None:
 
 
 def _target(asked: str, collective: str) -> str:
-    from emit.msccl.write import NAMES
 
     if asked == _PLANS:
         return asked
@@ -119,21 +123,16 @@ def _written(
     explain: bool,
     nodes: list[int] | None = None,
 ) -> None:
-    from emit.compiler.compile import shape
-    from synth.storage.columns import replaced
 
     ending = ".json" if target == _PLANS else ".xml"
     path = Path(out) if out else Path(Path(source).with_suffix(ending).name)
     if path.exists() and Path(source).exists() and path.samefile(source):
         raise InputError(f"{path}: would be written over what it is made from; give another -o")
-    if target == _PLANS:
-        from emit.mscclpp.write import write_plan
-
-        text = write_plan(made.program, goal, nodes=nodes)
-    else:
-        from emit.msccl.write import write_msccl
-
-        text = write_msccl(made.program, goal, target)
+    text = (
+        write_plan(made.program, goal, nodes=nodes)
+        if target == _PLANS
+        else write_msccl(made.program, goal, target)
+    )
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as file:
@@ -170,8 +169,6 @@ def compile_(
     \b
     synth compile examples/ring.py -o ring.xml --set ranks=4
     """
-    from emit.compiler.compile import compiled
-    from emit.compiler.script_file import load_script
 
     script = load_script(file, settings)
     draft = script.draft()
@@ -198,12 +195,6 @@ def lower_(
     \b
     synth lower out/schedules/NAME.synth -o NAME.xml --explain
     """
-    from emit.compiler.compile import compiled
-    from emit.compiler.lower import drafted, priced
-    from emit.library.write import protocol_for, target_for
-    from synth.storage.schedule_file import load_schedule
-    from synth.verify.algorithm import Algorithm
-    from topologies.errors import ScheduleError, ScheduleRefused
 
     stored = load_schedule(file)
     problem, schedule = stored.expanded()
@@ -241,9 +232,6 @@ def optimize(
     \b
     synth optimize a.xml -o b.xml --topo dgx-a100
     """
-    from emit.compiler.optimize import optimized
-    from emit.library.index import goal_beside
-    from emit.msccl.write import verify_file
 
     goal = goal_beside(Path(file))
     verdict = verify_file(file, goal)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import re
-import sys
-import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
+from emit.library.index import SCHEDULES
+from emit.library.write import writing
+from synth.cli.answer import check_writable, clear_progress, collective_of, ending, progress_line
+from synth.cli.options import Asked, print_json
+from synth.concurrent.isolated import parts_alone
+from synth.concurrent.notation import parse_members
+from synth.concurrent.plan import Several, plan
+from synth.model.problem import parse_ranks
+from synth.solvers.workers import Workers
+from synth.storage.proof import save_proof
+from synth.storage.schedule_file import save_schedule, write_schedule
+from synth.timing.simulate import time_us, timed
+from synth.verify.replay import replay
 from topologies.errors import InputError
+from topologies.faults.apply import dead_ranks
+from topologies.load import load
 
-if TYPE_CHECKING:
-    from synth.concurrent.plan import Several
-    from synth.model.collective import Collective
-    from synth.search.result import Progress
-
-__all__ = ["refuse_without_groups", "run_several", "saved"]
-
-_ALONE = {  # options of a single group, and what there is instead
+_SINGLE = {  # options of a single group, and what there is instead
     "group": "the groups are all named in --groups",
     "root": "a group's first rank is its root",
     "steps": "the k-synchronous model is for one group",
@@ -30,92 +35,63 @@ _ALONE = {  # options of a single group, and what there is instead
 }
 
 
-def refuse_without_groups(group_sizes: str | None, objective: str | None) -> None:
-    """Raises InputError for options that say nothing without `--groups`."""
-    for option, value in (("--group-sizes", group_sizes), ("--objective", objective)):
-        if value is not None:
-            raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
+def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Callable[[], None]:
+    """Plan several groups together; returns what writes the files and prints the report.
 
-
-def run_several(
-    collective: str | Collective,
-    topo: str,
-    groups: str,
-    *,
-    group_sizes: str | None,
-    objective: str | None,
-    relay: str,
-    without: Sequence[str],
-    degrade: Sequence[str],
-    size: str | None,
-    engine: str,
-    budget_s: float,
-    target: str,
-    out: str,
-    proof: bool,
-    as_json: bool,
-    progress: Progress | None,
-    begun: float,
-    chunks: int | None = None,
-    seed: int = 0,
-    **single: Any,
-) -> None:
-    """Answer the command; `single` holds options that go with one group only, which must not be given.
+    name, file: as those of `synth.cli.answer.answer`.
 
     Raises:
-        InputError: anything that cannot be.
+        InputError: anything that cannot be, and options that go with one group only.
     """
-    for name, why in _ALONE.items():
-        if single.get(name) is not None:
+    check_writable(Path(asked.out))
+    collective = collective_of(name, file)
+    for name, why in _SINGLE.items():
+        if getattr(asked, name) is not None:
             raise InputError(f"--{name}: does not go with --groups; {why}")
-    if target != "auto":
+    if asked.target != "auto":
         raise InputError(
-            f"--target {target}: does not go with --groups; their schedule is one file, NAME.synth, for all"
+            f"--target {asked.target}: does not go with --groups; their schedule is one file, NAME.synth, for all"
         )
-    from synth.concurrent.notation import parse_members
-    from synth.concurrent.plan import plan
-    from synth.model.problem import parse_ranks
-    from topologies.faults.apply import dead_ranks
-    from topologies.load import load
-
-    topology = load(topo)
+    topology = load(asked.topo)
     members = parse_members(
-        groups, collective, topology, dead=dead_ranks(topology, without), size=size, sizes=group_sizes
+        str(asked.groups),
+        collective,
+        topology,
+        dead=dead_ranks(topology, asked.without),
+        size=asked.size,
+        sizes=asked.group_sizes,
     )
     found = plan(
         topology,
         members,
-        relays=relay if relay in ("none", "all") else parse_ranks(relay, "--relay", topology.nranks),
-        without=without,
-        degrade=degrade,
-        objective="makespan" if objective is None else objective,
-        chunks=chunks,
-        engine=engine,
-        budget=budget_s,
-        seed=seed,
-        progress=progress,
+        relays=asked.relay
+        if asked.relay in ("none", "all")
+        else parse_ranks(asked.relay, "--relay", topology.nranks),
+        without=asked.without,
+        degrade=asked.degrade,
+        objective="makespan" if asked.objective is None else asked.objective,
+        chunks=asked.chunks,
+        engine=asked.engine,
+        budget=asked.budget,
+        seed=asked.seed,
+        workers=workers,
+        progress=progress_line(asked.begun),
     )
-    _report(found, out, proof, as_json, begun)
+    return partial(_report, found, asked)
 
 
-def _report(found: Several, out: str, proof: bool, as_json: bool, begun: float) -> None:
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[2K")
-    paths = saved(found, out, proof=proof)
-    if as_json:
-        said = found.statement()
+def _report(found: Several, asked: Asked) -> None:
+    clear_progress()
+    paths = saved(found, asked.out, proof=asked.proof)
+    if asked.as_json:
+        document = found.statement()
         for path in paths:
             key = "proof_file" if path.name.endswith(".proof.json") else "schedule"
-            said.setdefault(key, str(path))
-            said.setdefault("files", []).append(str(path))
-        click.echo(json.dumps(said, ensure_ascii=False, indent=1))
+            document.setdefault(key, str(path))
+            document.setdefault("files", []).append(str(path))
+        print_json(document)
     else:
-        closing = [f"replayed and right → {', '.join(map(str, paths))}"]
-        if found.ended == "interrupted":
-            closing.append("interrupted: the best so far")
-        elif found.ended == "budget":
-            closing.append("the budget ended: the best so far")
-        closing.append(f"{time.monotonic() - begun:.1f} s")
+        closing = [f"replayed and right → {', '.join(map(str, paths))}", *ending(found.ended, asked.begun)]
         click.echo(found.table() + "\n\n" + "   ".join(closing))
     if found.ended == "interrupted":
         raise SystemExit(130)
@@ -130,14 +106,6 @@ def saved(found: Several, folder: str | Path, *, proof: bool = False) -> list[Pa
     Raises:
         InputError: the folder cannot be written.
     """
-    from emit.library.index import SCHEDULES
-    from emit.library.write import writing
-    from synth.concurrent.isolated import parts_alone
-    from synth.storage.proof import save_proof
-    from synth.storage.schedule_file import save_schedule, write_schedule
-    from synth.timing.simulate import time_us, timed
-    from synth.verify.replay import replay
-
     name = f"{SCHEDULES}/{_stem(found)}"
     size = found.size_bytes
     with writing(folder) as library:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from emit.goal import Goal
+from emit.library.index import goal_beside
+from emit.msccl.write import NAMES, verify_file, write_msccl
+from emit.mscclpp.read import read_plan
+from emit.mscclpp.write import write_plan
+from emit.program import Program
+from synth.model.problem import parse_ranks
+from synth.storage.columns import opened, replaced
 from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from emit.goal import Goal
-    from emit.program import Program
+from topologies.load import load
+from topologies.text.fields import shown
 
 _PLAN = "mscclpp"
 
@@ -54,7 +59,6 @@ def convert(
     synth convert a.xml b.json --nodes 0,0,1,1
     synth convert a.xml b.xml --target msccl
     """
-    from synth.storage.columns import opened, replaced
 
     if target == "auto" and Path(out).suffix.lower() == ".json":
         target = _PLAN
@@ -79,8 +83,6 @@ def convert(
 
 def _program(source: str) -> tuple[Program, Goal | None]:
     """What the file holds, if it is right, with the root for which it is."""
-    from emit.library.index import goal_beside
-    from emit.msccl.write import verify_file
 
     goal = goal_beside(Path(source))
     verdict = verify_file(source, goal)
@@ -95,7 +97,6 @@ def _program(source: str) -> tuple[Program, Goal | None]:
 
 def _nodes(nranks: int, topo: str | None, group: str | None, nodes: str | None) -> list[int] | None:
     """The node of each rank, from the option that says it."""
-    from topologies.text.fields import shown
 
     if nodes is not None:
         if topo is not None or group is not None:
@@ -108,8 +109,6 @@ def _nodes(nranks: int, topo: str | None, group: str | None, nodes: str | None) 
         if group is not None:
             raise InputError("--group: says which ranks of --topo; give that too")
         return None
-    from synth.model.problem import parse_ranks
-    from topologies.load import load
 
     topology = load(topo)
     ranks = tuple(parse_ranks(group, "--group", topology.nranks)) if group else tuple(range(topology.nranks))
@@ -122,8 +121,6 @@ def _nodes(nranks: int, topo: str | None, group: str | None, nodes: str | None) 
 def _plan(
     program: Program, goal: Goal | None, nodes: list[int] | None, inplace: bool | None
 ) -> tuple[str, str]:
-    from emit.mscclpp.read import read_plan
-    from emit.mscclpp.write import write_plan
 
     text = write_plan(program, goal, nodes=nodes, inplace=inplace)
     plan = read_plan(text)
@@ -138,7 +135,6 @@ def _plan(
 
 
 def _xml(program: Program, goal: Goal | None, target: str, source: str) -> tuple[str, str]:
-    from emit.msccl.write import NAMES, write_msccl
 
     if target == "auto":
         able = [name for name, names in NAMES.items() if program.collective in names]

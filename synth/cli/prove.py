@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from synth.bounds.witness import Witness
-    from synth.storage.proof import Proof
-    from synth.storage.schedule_file import Stored
+from synth.bounds.witness import Witness
+from synth.cli.options import json_option, print_json
+from synth.model.collective import NAMED
+from synth.present.statement import count, size_words, time_words
+from synth.storage.columns import origin_of
+from synth.storage.proof import (
+    Proof,
+    check_beside,
+    check_proof,
+    digest,
+    load_proof,
+    proof_path,
+    question,
+)
+from synth.storage.schedule_file import Stored, load_schedule
+from synth.symmetry.quotient_check import check_quotient
+from synth.timing.simulate import time_us
+from synth.verify.replay import replay
+from topologies.errors import InputError, ProofRefused, QuotientRefused, ScheduleRefused
 
 EQUAL = 1e-9  # relative: what another order of additions may lose
 
@@ -27,7 +39,7 @@ class Wrong(ValueError):
 @click.command("prove")
 @click.argument("file")
 @click.option("--proof", metavar="FILE", help="Default: NAME.proof.json beside NAME.synth.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def prove(file: str, proof: str | None, as_json: bool) -> None:
     """Check a stored schedule and the proof of its gap again, from the files alone.
 
@@ -49,15 +61,15 @@ def prove(file: str, proof: str | None, as_json: bool) -> None:
             raise
         said |= {"status": "not readable", "why": str(error)}
         lines, code = [], 2
-    click.echo(json.dumps(said, ensure_ascii=False, indent=1) if as_json else "\n".join(lines))
+    if as_json:
+        print_json(said)
+    else:
+        click.echo("\n".join(lines))
     raise SystemExit(code)
 
 
 def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
     """Lines for the reader; `said` gets the same as plain values."""
-    from synth.present.statement import count, size_words, time_words
-    from synth.storage.proof import load_proof, proof_path, question
-    from synth.storage.schedule_file import load_schedule
 
     stored = load_schedule(file)
     beside = proof_path(file) if proof is None else Path(proof)
@@ -94,7 +106,6 @@ def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
 
 
 def _shown(path: str | Path) -> str:
-    from synth.storage.columns import origin_of
 
     return origin_of(path)
 
@@ -109,8 +120,6 @@ def _asked_words(stored: Stored) -> str:
     problem = stored.problem
     name = problem.collective.name
     if not stored.as_named:
-        from synth.model.collective import NAMED
-
         not_so = ", which is not what the name means" if name in NAMED else ""
         name += f" as the file states it{not_so}"
     words = f"{name} on {problem.topology.name}"
@@ -125,10 +134,6 @@ def _asked_words(stored: Stored) -> str:
 
 
 def _replay(stored: Stored) -> None:
-    from synth.symmetry.quotient_check import check_quotient
-    from synth.timing.simulate import time_us
-    from synth.verify.replay import replay
-    from topologies.errors import QuotientRefused, ScheduleRefused
 
     try:
         if stored.problem.quotient is not None:
@@ -142,8 +147,6 @@ def _replay(stored: Stored) -> None:
 
 
 def _check_stated(stored: Stored, stated: Proof, beside: Path, file: str) -> Witness:
-    from synth.storage.proof import check_beside, check_proof, digest
-    from topologies.errors import ProofRefused
 
     try:
         check_beside(stated, digest(file), stored.claimed_us)

@@ -6,7 +6,12 @@ import time
 
 import click
 
+from emit.report.page import report as made
+from synth.model.pattern import parse_size
+from synth.model.problem import parse_ranks
+from synth.storage.columns import origin_of, replaced
 from topologies.errors import InputError
+from topologies.load import load
 
 _LONG = 300  # what is wrong stands in full on the page
 
@@ -29,11 +34,6 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     synth report out -o report.html
     """
     begun = time.monotonic()
-    from emit.report.page import report as made
-    from synth.model.pattern import parse_size
-    from synth.model.problem import parse_ranks
-    from synth.storage.columns import origin_of, replaced
-    from topologies.load import load
 
     if not out:
         raise InputError("--out: is empty; give the name of a file")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from emit.library.index import goal_beside, load_index
+from emit.msccl.verdict import Verdict
+from emit.msccl.write import verify_file
+from emit.program import Program
+from emit.timing.predict import Predictor, bus_factor
+from synth.bounds.prove import prove
+from synth.cli.options import json_option, print_json, topo_option
+from synth.model.collective import NAMED, ROOTED
+from synth.model.pattern import parse_size
+from synth.model.problem import Problem, make_problem, parse_ranks
+from synth.present.statement import OPTIMAL, alpha_words, count, size_words, time_words
 from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from emit.msccl.verdict import Verdict
-    from emit.program import Program
-    from emit.timing.predict import Predictor
-    from synth.model.problem import Problem
-    from topologies.topology import Topology
+from topologies.load import load
+from topologies.text.fields import shown
+from topologies.topology import Topology
 
 DEFAULT_SIZES = "1K:1G:4x"
 _MOST_SIZES = 1000
@@ -26,9 +32,7 @@ _MANY = 16  # ranks that are listed
 
 @click.command("simulate")
 @click.argument("file")
-@click.option(
-    "--topo", required=True, metavar="T", help="Machine, machine:N, family (torus:4x4) or FILE.toml."
-)
+@topo_option
 @click.option(
     "--group",
     metavar="RANKS",
@@ -41,7 +45,7 @@ _MANY = 16  # ranks that are listed
     help=f"From LOW to HIGH, each N times the one before, or a list as 4K,1M. Default: {DEFAULT_SIZES}.",
 )
 @click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | None, as_json: bool) -> None:
     """Predict the time of an MSCCL XML, ours or another's, on a topology.
 
@@ -51,10 +55,6 @@ def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | N
     \b
     synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
     """
-    from emit.library.index import goal_beside
-    from emit.msccl.write import verify_file
-    from synth.model.problem import parse_ranks
-    from topologies.load import load
 
     if depth is not None and depth < 1:
         raise InputError(f"--depth {depth}: must be 1 or more")
@@ -75,7 +75,7 @@ def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | N
             raise
         said["untimed"] = str(error)
     if as_json:
-        click.echo(json.dumps(said, ensure_ascii=False, indent=1))
+        print_json(said)
     else:
         click.echo("\n".join(_lines(said)))
     raise SystemExit(1 if verdict.exit_code == 1 else 0)
@@ -86,8 +86,6 @@ def parse_sweep(text: str, what: str = "--sizes") -> list[int]:
 
     Raises InputError for anything else, LOW above HIGH, a factor below 2, or more than 1000 sizes.
     """
-    from synth.model.pattern import parse_size
-    from topologies.text.fields import shown
 
     parts = text.split(":")
     if len(parts) == 1:
@@ -111,7 +109,6 @@ def parse_sweep(text: str, what: str = "--sizes") -> list[int]:
 
 def _indexed(file: str, topology: Topology) -> tuple[int, ...] | None:
     """The ranks that an index beside the file, or in the folder above, says it is for; a stranger's is no obstacle."""
-    from emit.library.index import load_index
 
     where = Path(os.path.abspath(file))
     for folder in (where.parent, where.parent.parent):
@@ -140,16 +137,12 @@ def _priced(
     right: bool,
 ) -> dict[str, Any]:
     """What is asked, and a row for each size; how far from the bound only what is right is."""
-    from emit.timing.predict import Predictor, bus_factor
-    from synth.present.statement import OPTIMAL, alpha_words
 
     predictor = Predictor(program, topology, group, depth)
     problem = _problem(program, topology, predictor)
     times = predictor.times_us(sizes)
     bound = None
     if problem is not None and right:
-        from synth.bounds.prove import prove
-
         bound = prove(problem)
     factor = bus_factor(program.collective, program.nranks)
     rows = []
@@ -190,15 +183,12 @@ def _priced(
 
 
 def _rooted(program: Program) -> bool:
-    from synth.model.collective import ROOTED
 
     return program.collective in ROOTED
 
 
 def _problem(program: Program, topology: Topology, predictor: Predictor) -> Problem | None:
     """What the file answers, where its name says it."""
-    from synth.model.collective import NAMED
-    from synth.model.problem import make_problem
 
     if program.collective not in NAMED or program.nranks < 2:
         return None
@@ -207,7 +197,6 @@ def _problem(program: Program, topology: Topology, predictor: Predictor) -> Prob
 
 
 def _lines(said: dict[str, Any]) -> list[str]:
-    from synth.present.statement import count, size_words
 
     shown = said["file"] if said["file"].isprintable() else ascii(said["file"])
     why = said["why"].removeprefix(f"{said['status']}: ")
@@ -237,7 +226,6 @@ def _heading(said: dict[str, Any]) -> str:
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-    from synth.present.statement import size_words, time_words
 
     titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap", "proof")
     table = [titles]

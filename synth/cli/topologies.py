@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from topologies.topology import Topology
+from synth.cli.options import json_option, print_json
+from topologies.families import FAMILIES
+from topologies.load import load, machines
+from topologies.topology import Topology, to_toml
 
 
 @click.group("topo")
@@ -23,19 +24,17 @@ def topo() -> None:
 
 
 @topo.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def _topo_list(as_json: bool) -> None:
     """Machines and families.
 
     \b
     synth topo list
     """
-    from topologies.families import FAMILIES
-    from topologies.load import load, machines
 
     found = {name: load(name).summary for name in machines()}
     if as_json:
-        click.echo(json.dumps({"machines": found, "families": list(FAMILIES)}, ensure_ascii=False, indent=1))
+        print_json({"machines": found, "families": list(FAMILIES)})
         return
     width = max(map(len, found))
     for name, summary in found.items():
@@ -46,55 +45,46 @@ def _topo_list(as_json: bool) -> None:
 
 @topo.command("show")
 @click.argument("topology")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def _topo_show(topology: str, as_json: bool) -> None:
     """A topology in the text form that --topo FILE.toml takes.
 
     \b
     synth topo show dgx1 > my.toml
     """
-    from topologies.load import load
-    from topologies.topology import to_toml
 
     found = load(topology)
-    click.echo(
-        json.dumps(_described(found), ensure_ascii=False, indent=1)
-        if as_json
-        else to_toml(found).rstrip("\n")
-    )
+    if as_json:
+        print_json(_described(found))
+    else:
+        click.echo(to_toml(found).rstrip("\n"))
 
 
 @topo.command("check")
 @click.argument("topology")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def _topo_check(topology: str, as_json: bool) -> None:
     """Whether a topology can be read, and what it comes to.
 
     \b
     synth topo check my.toml
     """
-    from topologies.load import load
 
-    said = _described(load(topology))
+    found = _described(load(topology))
     if as_json:
-        click.echo(json.dumps(said, ensure_ascii=False, indent=1))
+        print_json(found)
         return
-    click.echo(f"{said['topology']}: {said['summary'] or 'no summary'}")
+    click.echo(f"{found['topology']}: {found['summary'] or 'no summary'}")
     click.echo(
-        f"  {said['ranks']} ranks, {said['switches']} switches, {said['links']} links, {said['limits']} limits"
+        f"  {found['ranks']} ranks, {found['switches']} switches, {found['links']} links, {found['limits']} limits"
     )
-    click.echo(
-        f"  out of a rank {said['out_gbs']} GB/s, α {said['alpha_us']} µs{' assumed' if said['alpha_assumed'] else ''}"
-    )
-    click.echo(
-        "  every rank reaches every other"
-        if said["connected"]
-        else "  not connected: some ranks cannot reach others"
-    )
+    assumed = " assumed" if found["alpha_assumed"] else ""
+    click.echo(f"  out of a rank {found['out_gbs']} GB/s, α {found['alpha_us']} µs{assumed}")
+    connected = "every rank reaches every other"
+    click.echo(f"  {connected if found['connected'] else 'not connected: some ranks cannot reach others'}")
 
 
 def _described(topology: Topology) -> dict[str, Any]:
-    import numpy as np
 
     n = topology.nranks
     leaving = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)[:n]
@@ -115,11 +105,11 @@ def _described(topology: Topology) -> dict[str, Any]:
 
 def _connected(topology: Topology) -> bool:
     """Whether every rank reaches every other: rank 0 reaches all, and all reach rank 0."""
-    from topologies.arrays import reached
+    from topologies.arrays import reached  # brings SciPy, which list and show do without
 
     n, count = topology.nranks, topology.nvertices
     ends = (topology.link_src, topology.link_dst)
-    return all(reached(count, *way, 0)[:n].all() for way in (ends, ends[::-1]))
+    return all(reached(count, *edges, 0)[:n].all() for edges in (ends, ends[::-1]))
 
 
 def _span(values: NDArray[Any]) -> str:

@@ -9,16 +9,27 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import groupby, product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from runtime.measure.calibrate import calibrated, pairs, sharing
+from runtime.measure.tune import (
+    GAIN,
+    Measured,
+    asked_collectives,
+    asked_sizes,
+    asked_types,
+    best,
+    promising,
+    table_text,
+)
+from runtime.torch.choice import Chooser
+from runtime.torch.local_ranks import of_a_job, started
+from synth.model.problem import parse_ranks
+from synth.storage.columns import replaced
 from topologies.errors import InputError
-
-if TYPE_CHECKING:
-    from runtime.measure.tune import Measured
-    from runtime.torch.choice import Chooser
-    from topologies.topology import Topology
+from topologies.load import load
+from topologies.topology import Topology, to_toml
 
 _ranks = click.option(
     "--ranks",
@@ -62,7 +73,6 @@ def tune(
     synth tune --ranks 2 --ops allreduce --sizes 1K:64K
     torchrun --nproc-per-node 8 -m synth.cli tune --library out
     """
-    from runtime.measure.tune import asked_collectives, asked_sizes, asked_types, promising
 
     _needs_torch()
     if library is not None:
@@ -70,7 +80,6 @@ def tune(
     names, wanted, kinds = asked_collectives(ops), asked_sizes(sizes), asked_types(types)
     _start_here(ranks, lambda count: _check_tune(groups, count, out))
     from runtime.torch.bench import Case, everyones, groups_of, joined, measured
-    from runtime.torch.choice import Chooser
 
     found: list[Measured] = []
     with joined() as (me, world):
@@ -113,8 +122,6 @@ def tune(
 
 def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, ...]]:
     """The groups to measure, once nothing else is wrong."""
-    from runtime.torch.choice import Chooser
-    from synth.model.problem import parse_ranks
 
     # torch numbers the ranks of a group in rising order
     found = [tuple(sorted(parse_ranks(text, "--group", world))) for text in groups] or [tuple(range(world))]
@@ -146,7 +153,6 @@ def _unused(chooser: Chooser, members: Sequence[int]) -> None:
 
 def _tell(new: Sequence[Measured], left_out: Sequence[str | None]) -> None:
     """What came out at one size, the fastest first."""
-    from runtime.measure.tune import GAIN, best
 
     chosen, one = best(new), new[0]
     click.echo(
@@ -163,8 +169,6 @@ def _tell(new: Sequence[Measured], left_out: Sequence[str | None]) -> None:
 
 
 def _write_table(found: Sequence[Measured], out: str, note: str) -> None:
-    from runtime.measure.tune import table_text
-    from synth.storage.columns import replaced
 
     text = table_text(found)
     with replaced(out) as file:
@@ -197,11 +201,8 @@ def calibrate(
     for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
         os.environ.pop(name, None)
     _start_here(ranks, lambda count: _wired(spec, count, out))
-    from runtime.measure.calibrate import calibrated, pairs, sharing
     from runtime.torch.bench import joined
     from runtime.torch.links import links, together
-    from synth.storage.columns import replaced
-    from topologies.topology import to_toml
 
     with joined() as (me, world):
         topology = _wired(spec, world, out)
@@ -234,7 +235,6 @@ def calibrate(
 
 def _wired(spec: str | None, count: int, out: str) -> Topology:
     """The topology to measure, once nothing else is wrong."""
-    from topologies.load import load
 
     if Path(out).suffix != ".toml":
         raise InputError(f"-o {out!r}: would end in .toml, as topologies do")
@@ -247,7 +247,6 @@ def _wired(spec: str | None, count: int, out: str) -> Topology:
 
 def _name(stem: str) -> str:
     """Of a measured topology: none that means another one already."""
-    from topologies.load import load
 
     try:
         load(stem)
@@ -263,7 +262,6 @@ def _needs_torch() -> None:
 
 def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:
     """Returns in a rank; else starts the ranks here, after `check`, and leaves with their exit code."""
-    from runtime.torch.local_ranks import of_a_job, started
 
     if of_a_job():
         if ranks is not None and os.environ["WORLD_SIZE"] not in ("", str(ranks)):

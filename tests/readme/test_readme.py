@@ -8,6 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import click
 import pytest
 
 from synth.cli import cli
@@ -88,8 +89,11 @@ def test_kinds_of_blocks() -> None:
 
 def test_all_commands_options_and_fields_are_named(example: Path) -> None:
     text = README.read_text(encoding="utf-8")
-    for name, command in cli.commands.items():
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
         assert name in text
+        command = cli.get_command(context, name)
+        assert command is not None
         for parameter in command.params:
             options = [option for option in parameter.opts if option.startswith("-")]
             assert not options or any(f"`{o}" in text or f"{o} " in text for o in options), (name, options)

@@ -212,7 +212,7 @@ def test_a_number_raised(synth: Call, right: Path, name: str) -> None:
 
 def test_a_proof_better_than_the_truth(synth: Call, right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should a bound ever be above the time of a right schedule, that is said and nothing is called proved."""
-    monkeypatch.setattr("synth.storage.proof.check_proof", lambda *_: (99.0, None))
+    monkeypatch.setattr("synth.cli.prove.check_proof", lambda *_: (99.0, None))
     assert "proves 99.0 µs for a schedule that takes" in wrong(synth("prove", right), "proof")
 
 
@@ -262,7 +262,7 @@ def test_the_fold_is_checked(synth: Call, here: Path, monkeypatch: pytest.Monkey
     def refuse(_: Problem) -> None:
         raise QuotientRefused("quotient: is crooked")
 
-    monkeypatch.setattr("synth.symmetry.quotient_check.check_quotient", refuse)
+    monkeypatch.setattr("synth.cli.prove.check_quotient", refuse)
     assert "quotient: is crooked" in wrong(synth("prove", path), "schedule")
 
 

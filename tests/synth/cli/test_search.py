@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from synth.cli import cli
+from synth.cli import COMMANDS, cli
 from tests import EXAMPLES
 from tests.synth.cli.calling import Call
 
@@ -181,7 +181,9 @@ def test_no_command_shows_the_help(synth: Call) -> None:
 
 def _commands(group: click.Group, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = [before]
-    for name, command in group.commands.items():
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         found += (
             _commands(command, (*before, name)) if isinstance(command, click.Group) else [(*before, name)]
         )
@@ -232,6 +234,21 @@ def test_example_of_the_help_can_be_run(synth: Call, here: Path, command: tuple[
     words = shlex.split(example.split(">")[0])[1:]
     answer = synth(*words, *(("--budget", "1s") if searches else ()))
     assert (answer.code, answer.err) == (0, "")
+
+
+def test_summaries_are_the_commands_own() -> None:
+    context = click.Context(cli)
+    for name, row in COMMANDS.items():
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert command.get_short_help_str(1000) == row.summary
+
+
+def test_help_imports_no_command() -> None:
+    code = "import sys, click.testing, synth.cli; r = click.testing.CliRunner().invoke(synth.cli.cli, ['--help']); "
+    code += "print(r.exit_code, [m for m in sys.modules if m.startswith('synth.cli.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0 []"
 
 
 def test_import_is_light() -> None:

@@ -1,0 +1,151 @@
+"""Answers the commands that search, writes the files and prints the report."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import click
+
+from emit.library.index import PLACES
+from emit.library.write import standing, target_for
+from synth.cli.options import Asked, print_json
+from synth.model.collective import Collective, alltoallv
+from synth.model.pattern import parse_size, read_pattern, read_sizes
+from synth.model.problem import parse_ranks
+from synth.present.statement import statement
+from synth.present.table import heading, table
+from synth.search.result import Found, Progress
+from synth.solvers.workers import Workers
+from synth.synthesis import Saved, answered, ask, saved
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+from topologies.load import load
+
+_CLEAR = "\r\x1b[2K"  # of a terminal's line
+
+
+def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Callable[[], None]:
+    """Search; returns what writes the files and prints the report, for which no solver is needed.
+
+    name: of a collective, or "pattern". file: of the pattern, or of the sizes of alltoallv.
+    """
+    for option, value in (("--group-sizes", asked.group_sizes), ("--objective", asked.objective)):
+        if value is not None:
+            raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
+    if asked.target not in ("auto", *PLACES):
+        raise InputError(f"--target {asked.target!r}: is not known; it is auto or one of {', '.join(PLACES)}")
+    topology = load(asked.topo)
+    question = ask(
+        collective_of(name, file),
+        topology,
+        None if asked.group is None else parse_ranks(asked.group, "--group", topology.nranks),
+        relay=asked.relay
+        if asked.relay in ("none", "all")
+        else parse_ranks(asked.relay, "--relay", topology.nranks),
+        without=asked.without,
+        degrade=asked.degrade,
+        root=asked.root,
+        size=None if asked.size is None else parse_size(asked.size, "--size"),
+        chunks=asked.chunks,
+        steps=asked.steps,
+        rounds=asked.rounds,
+        engine=asked.engine,
+        budget=asked.budget,
+        seed=asked.seed,
+    )
+    if asked.target != "auto":
+        target_for(question.problem, asked.target)
+    check_writable(Path(asked.out))
+    return partial(_report, answered(question, workers, progress_line(asked.begun)), asked)
+
+
+def collective_of(name: str, file: str | None) -> str | Collective:
+    """A collective's name, the pattern in a file, or an alltoallv of the sizes in a file."""
+    if file is None:
+        return name
+    return read_pattern(file) if name == "pattern" else alltoallv(read_sizes(file).astype(float))
+
+
+def check_writable(folder: Path) -> None:
+    """Raise InputError before the search, not after it, where the files could not be written."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder}: is a file; it must be a folder")
+    standing(folder)
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"--out {folder}: cannot be written ({error.strerror or error})") from None
+    finally:
+        for made in missing:
+            if made.is_dir():
+                made.rmdir()
+
+
+def progress_line(begun: float) -> Progress | None:
+    """What shows on a terminal what is tried, and the best so far; None where there is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(text: str, best: Algorithm | None) -> None:
+        so_far = ""
+        if best is not None:
+            so_far = f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
+        sys.stderr.write(f"{_CLEAR}{time.monotonic() - begun:5.1f} s  {text}{so_far}")
+        sys.stderr.flush()
+
+    return show
+
+
+def clear_progress() -> None:
+    """Take that line away."""
+    if sys.stderr.isatty():
+        sys.stderr.write(_CLEAR)
+
+
+def ending(ended: str, begun: float) -> list[str]:
+    """The last words of every report: why the search stopped early, if it did, and the seconds that all took."""
+    why = {"interrupted": "interrupted: the best so far", "budget": "the budget ended: the best so far"}
+    return [*([why[ended]] if ended in why else []), f"{time.monotonic() - begun:.1f} s"]
+
+
+def _report(found: Found, asked: Asked) -> None:
+    clear_progress()
+    document = statement(found)
+    written = saved(found, asked.out, asked.target, proof=asked.proof) if found.ranges else Saved([], [])
+    for entry, files in zip(document["algorithms"], written.files, strict=True):
+        entry |= {kind: str(path) for kind, path in files.items()}
+    document["unsaved"] = written.refused
+    if asked.as_json:
+        print_json(document)
+    else:
+        if found.ranges:
+            click.echo(table(found))
+        else:
+            click.echo(
+                heading(found, document) + "\n\n" + (found.impossible or "nothing found within the budget")
+            )
+        click.echo("\n" + _closing(found, written, asked.begun))
+    if found.ended == "interrupted":
+        raise SystemExit(130)
+    if not found.ranges:
+        raise SystemExit(1)
+
+
+def _closing(found: Found, written: Saved, begun: float) -> str:
+    count = len(found.ranges)
+    parts = []
+    if count:
+        parts.append(f"{count} algorithm{'s' if count > 1 else ''}, replayed and right")
+    if written.paths:
+        parts[-1] += " → " + ", ".join(str(p) for p in written.paths)
+    if written.refused:
+        parts.append(f"no MSCCL file: {written.refused}")
+    return "   ".join(parts + ending(found.ended, begun))

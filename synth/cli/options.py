@@ -1,0 +1,61 @@
+"""What several commands declare and print alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+Command = Callable[..., None]
+Option = Callable[[Command], Command]
+
+json_option: Option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+topo_option: Option = click.option(
+    "--topo", required=True, metavar="T", help="Machine, machine:N, family (torus:4x4) or FILE.toml."
+)
+
+
+def declare(*options: Option) -> Option:
+    """All of these options, in this order on the help page."""
+
+    def declared(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return declared
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of a command that searches, as the user wrote them; budget in seconds, begun: time.monotonic()."""
+
+    topo: str
+    group: str | None
+    relay: str
+    groups: str | None
+    group_sizes: str | None
+    objective: str | None
+    without: tuple[str, ...]
+    degrade: tuple[str, ...]
+    size: str | None
+    chunks: int | None
+    steps: int | None
+    rounds: int | None
+    engine: str
+    budget: float
+    seed: int
+    out: str
+    target: str
+    proof: bool
+    as_json: bool
+    begun: float
+    root: int | None = None
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One object on stdout, as every `--json` prints it."""
+    click.echo(json.dumps(document, ensure_ascii=False, indent=1))

@@ -1,0 +1,49 @@
+"""The command `verify`: anyone's MSCCL XML or execution plan, replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from emit.library.index import goal_beside
+from emit.msccl.write import verify_file
+from emit.mscclpp.check import verify_plan
+from synth.cli.options import json_option, print_json
+from topologies.errors import InputError
+
+
+@click.command("verify")
+@click.argument("file")
+@click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
+@json_option
+def verify(file: str, depth: int | None, as_json: bool) -> None:
+    """Replay an MSCCL XML or an execution plan (JSON), ours or another's: right, wrong, deadlock or not readable.
+
+    Exit code 0 right, 1 wrong or deadlock, 2 not readable.
+
+    \b
+    synth verify out/msccl/FILE.xml
+    """
+    if depth is not None and depth < 1:
+        raise InputError(f"--depth {depth}: must be 1 or more")
+    if Path(file).suffix.lower() == ".json":
+        if depth is not None:
+            raise InputError("--depth: an execution plan has no FIFO; leave it out")
+        verdict = verify_plan(file, goal_beside(Path(file)))
+    else:
+        verdict = verify_file(file, goal_beside(Path(file)), depth)
+    if as_json:
+        findings = [
+            {"kind": f.kind, "message": f.message, "rank": f.rank, "tb": f.tb, "step": f.step}
+            for f in verdict.findings
+        ]
+        lines = list(verdict.lines)
+        print_json({"file": file, "status": verdict.status, "lines": lines, "findings": findings})
+    elif verdict.status == "not readable":
+        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
+    else:
+        click.echo(f"{file}: {verdict.status}")
+        for line in verdict.lines:
+            click.echo(f"  {line}")
+    raise SystemExit(verdict.exit_code)
