@@ -5,6 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from emit.timing.loop import execute as _execute
-from synth.model.compiled import kernel
+from synth.model.compiled import compiled
 
-execute: Callable[..., tuple[float, int]] = kernel(_execute)
+execute: Callable[..., tuple[float, int]] = compiled(_execute)

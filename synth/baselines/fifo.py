@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from synth.model.collective import Ints
+from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
@@ -98,19 +98,10 @@ def fifo_order(
         np.zeros(clocks, dtype=np.int64),
         np.zeros(count, dtype=np.int32),
     ]
-    if count < _COMPILED_FROM:
-        columns = [column.tolist() for column in columns]
-        _serve(*columns)
-    else:
-        _compiled()(*columns)
+    run = Runner(interpreted=count < _COMPILED_FROM)
+    columns = run.columns(*columns)
+    run(_serve, *columns)
     return np.asarray(columns[-1], dtype=np.int64)
-
-
-@cache
-def _compiled() -> Callable[..., object]:
-    from synth.model.compiled import kernel
-
-    return kernel(_serve)
 
 
 def _serve(

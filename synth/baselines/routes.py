@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from synth.model.collective import Ints
+from synth.model.compiled import Runner
 from topologies.arrays import positions
 from topologies.errors import NoRoute, TooManySends
 from topologies.network import Network
@@ -38,11 +38,9 @@ class Routes:
         columns += [np.rint(net.alpha_us * 1e6).astype(np.int64), np.array(net.bandwidth_gbs)]
         columns += [np.zeros(net.nranks, dtype=np.int64), np.zeros(net.nranks, dtype=np.int64)]
         columns += [np.full(len(wanted) * net.nranks, -1, dtype=np.int32) for _ in range(2)]
-        if len(wanted) * net.nlinks < _COMPILED_FROM:
-            columns = [column.tolist() for column in columns]
-            _fill(*columns)
-        else:
-            _compiled()(*columns)
+        run = Runner(interpreted=len(wanted) * net.nlinks < _COMPILED_FROM)
+        columns = run.columns(*columns)
+        run(_fill, *columns)
         self._link, self._hops = (np.asarray(table, dtype=np.int32) for table in columns[-2:])
 
     def link(self, at: Ints, goal: Ints) -> Ints:
@@ -89,13 +87,6 @@ class Routes:
 def against(net: Network) -> Network:
     """The same network with every link turned round."""
     return replace(net, src=net.dst, dst=net.src)
-
-
-@cache
-def _compiled() -> Callable[..., object]:
-    from synth.model.compiled import kernel
-
-    return kernel(_fill)
 
 
 def _fill(

@@ -1,33 +1,87 @@
-"""Loops over millions of sends, compiled by Numba and kept on disk after the first call."""
+"""Loops over arrays: one source, interpreted as it stands where there is little to do, compiled by Numba where much.
+
+A loop is a plain function over numbers and flat sequences. Python runs it over lists at once; `compiled` makes it
+machine code over NumPy arrays, which pays from some ten thousand steps on: to import Numba takes a third of a second
+and to load a loop from disk some hundredths, so that small problems are answered before a compiler were loaded.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import FunctionType
 from typing import Any, TypeVar
 
-import numba
+import numpy as np
+from numpy.typing import NDArray
 
-Kernel = TypeVar("Kernel", bound=Callable[..., object])
+Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
-def kernel(function: Kernel) -> Kernel:
-    """A function over arrays and numbers as machine code; it must not be called before it is worth a compiler.
+def compiled(loop: Loop) -> Loop:
+    """The loop, and each function of ours that it calls, as machine code, kept on disk after the first call.
 
-    The import of this module alone takes a third of a second: import it where large problems are handled only.
-    A first call's compilation, seconds long, can be interrupted.
+    A first call's compilation, seconds long, can be interrupted. Every argument type is compiled for itself, so that
+    arrays must always come alike: see `Runner`.
     """
-    compiled: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    compiled._compile_for_args = _Aside(compiled._compile_for_args)
-    kernel: Kernel = compiled
-    return kernel
+    made: Loop = _compiled(loop)
+    return made
 
 
-class _Aside:
+def kernel(loop: Loop) -> Loop:
+    """Until all loops are plain functions."""
+    import numba
+
+    made: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(loop)
+    made._compile_for_args = _InThread(made._compile_for_args)
+    kept: Loop = made
+    return kept
+
+
+@cache
+def _compiled(loop: FunctionType) -> Any:
+    import numba  # a third of a second
+
+    names = loop.__globals__
+    called = {
+        n: _compiled(names[n]) for n in loop.__code__.co_names if isinstance(names.get(n), FunctionType)
+    }
+    copy = FunctionType(loop.__code__, {**names, **called}, loop.__name__, loop.__defaults__)
+    copy.__qualname__ = loop.__qualname__
+    made: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(copy)
+    made._compile_for_args = _InThread(made._compile_for_args)
+    return made
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs loops, all in one of the two ways.
+
+    Attributes:
+        interpreted: by Python, over lists; else compiled, over arrays.
+    """
+
+    interpreted: bool
+
+    def columns(self, *arrays: NDArray[Any]) -> list[Any]:
+        """Arrays of any shape as loops take them: lists, or contiguous and writable; copied only where they must be."""
+        if self.interpreted:
+            return [array.tolist() for array in arrays]
+        plain = [np.ascontiguousarray(array) for array in arrays]
+        return [array if array.flags.writeable else array.copy() for array in plain]
+
+    def __call__(self, loop: Callable[..., Any], *arguments: Any) -> Any:
+        """What the loop returns."""
+        return loop(*arguments) if self.interpreted else compiled(loop)(*arguments)
+
+
+class _InThread:
     """A first call, in a thread of its own while the caller waits.
 
     Ctrl-C reaches the main thread only. Raised amid the compiler it would be swallowed by one of its callbacks, or
-    leave half a kernel; here it ends the wait, and the compiler goes on undisturbed until the process ends.
+    leave half a loop; here it ends the wait, and the compiler goes on undisturbed until the process ends.
     """
 
     def __init__(self, call: Callable[..., object]) -> None:
@@ -45,9 +99,9 @@ class _Aside:
             except BaseException as error:
                 fault.append(error)
 
-        aside = threading.Thread(target=work, daemon=True)
-        aside.start()
-        aside.join()
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        worker.join()
         if fault:
             raise fault[0]
         return answer[0]

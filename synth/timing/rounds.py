@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from synth.model.collective import Floats
+from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.timing.simulate import TUNING, Tuning
 
-__all__ = ["COMPILED_FROM", "rounds", "step_peaks", "unit_gbs"]
-
-COMPILED_FROM = 20_000  # sends; fewer are counted before a compiler is even loaded
+__all__ = ["rounds", "step_peaks", "unit_gbs"]
 
 
 def unit_gbs(problem: Problem) -> float:
@@ -30,7 +29,7 @@ def rounds(problem: Problem, schedule: Schedule) -> int:
     return int(np.maximum(np.ceil(peaks - 1e-9), 1).sum()) + schedule.nsteps - len(peaks)
 
 
-def step_peaks(problem: Problem, schedule: Schedule) -> Floats:
+def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> Floats:
     """Rounds that the busiest resource or link is busy in every step that has sends, steps ascending.
 
     A round moves a chunk of the smallest size over the slowest link. Time O(sends · resources a link uses).
@@ -48,29 +47,13 @@ def step_peaks(problem: Problem, schedule: Schedule) -> Floats:
     uses = np.insert(net.uses_idx, net.uses_ptr[1:], net.nresources + np.arange(net.nlinks))
     factor = np.concatenate([unit / net.capacity_gbs, unit / net.bandwidth_gbs])
     first = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
-    columns = [
-        first, chunk, link, collective.fraction / collective.fraction.min(), ptr, uses, factor,
-        np.zeros(len(factor)), np.zeros(len(first) - 1),
-    ]  # fmt: skip
-    if len(schedule) < COMPILED_FROM:
-        columns = [column.tolist() for column in columns]
-        _add_steps(*columns)
-    else:
-        _compiled()(*(_writable(column) for column in columns[:-1]), columns[-1])
+    run = Runner(interpreted=len(schedule) < tuning.compiled_from)
+    weight = collective.fraction / collective.fraction.min()
+    columns = run.columns(
+        first, chunk, link, weight, ptr, uses, factor, np.zeros(len(factor)), np.zeros(len(first) - 1)
+    )
+    run(_add_steps, *columns)
     return np.asarray(columns[-1])
-
-
-def _writable(column: Any) -> Any:
-    """As the kernel takes it: contiguous and writable, so that it is compiled once."""
-    plain = np.ascontiguousarray(column)
-    return plain if plain.flags.writeable else plain.copy()
-
-
-@cache
-def _compiled() -> Callable[..., object]:
-    from synth.model.compiled import kernel  # brings Numba
-
-    return kernel(_add_steps)
 
 
 def _add_steps(

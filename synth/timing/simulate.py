@@ -2,133 +2,117 @@
 
 A send of b bytes holds its link for b / bandwidth; the sends in flight through a shared resource never have more
 rate together than its capacity; the chunk can be used at the far end α after the send has ended.
+
+First, chunk by chunk, every send learns which rows bring what it carries (`_link_rows`); this does not depend on
+times. Then one pass over the rows in their order sets the times (`_set_times`), once a message size.
 """
 
 from __future__ import annotations
 
-import heapq
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from synth.model.collective import Floats
+from synth.model.collective import Ints
+from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.arrays import pointers
 from topologies.errors import ScheduleError
 from topologies.network import Network
 
-if TYPE_CHECKING:
-    from synth.timing.clock import Prepared
-
 US_PER_BYTE_AT_1_GBS = 1e-3
-COMPILED_FROM = 20_000  # sends; from here on the loop below costs more than to load its compiled twin
+SAME = 1 + 1e-12  # sums of rates that differ by rounding only are one
+
+# What a row waits for is one number: _NONE; r >= 0, the arrivals of row r and of all rows before it in the same cell
+# (chunk, rank); -2 - r, of these only the ones of an earlier step.
+_NONE = -1
+# of a row: what must have come to its source; the last row before it into the same cell; what must be at the far end
+_FEED, _BEFORE, _MENDS = range(3)
+# a send as `_link_rows` reads it, in one piece: the sends of a chunk lie far apart in the columns
+_ROW, _SRC, _DST, _STEP, _SEND = range(5)
 
 
-def timed(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
+@dataclass(frozen=True)
+class Tuning:
+    """When schedules are timed, and their rounds counted, by compiled loops.
+
+    Attributes:
+        compiled_from: sends. The interpreter takes some 4 µs a send, to load Numba and the loops 0.5 s; but who has
+            so many sends times them at several sizes, and is mostly about to load other loops anyhow.
+    """
+
+    compiled_from: int = 20_000
+
+
+TUNING = Tuning()
+
+
+def timed(problem: Problem, schedule: Schedule, size_bytes: float, tuning: Tuning = TUNING) -> Schedule:
     """The schedule with every send as early as its place in the order allows, for this message size.
 
     Rows are served in their order: a send starts when what it carries has arrived and its link and shared
     resources are free of the rows before it.
 
     Raises:
-        ScheduleError: a send whose chunk is not at its source, or comes only in a later row.
+        ScheduleError: a send whose chunk is not at its source, or comes only in a later row; or one of a chunk or
+            over a link that the problem does not have.
     """
-    return Clock(problem, schedule).timed(size_bytes)
+    return Clock(problem, schedule, tuning).timed(size_bytes)
 
 
 class Clock:
-    """`timed` for one schedule at several sizes. Large ones are left to `synth.timing.clock`: the same to the last bit.
+    """`timed` for one schedule at several sizes.
 
-    Raises ScheduleError as `timed` does, when it is made or used.
+    Takes O(sends) time and at most 28 bytes a send beside the schedule and its times. Raises ScheduleError as `timed`
+    does, when it is made.
     """
 
-    def __init__(self, problem: Problem, schedule: Schedule) -> None:
-        self.problem, self.schedule = problem, schedule
-        self._compiled: Prepared | None = None
-        if len(schedule) >= COMPILED_FROM:
-            from synth.timing.clock import Prepared  # brings Numba
-
-            self._compiled = Prepared(problem, schedule)
-            if self._compiled.bad >= 0:
-                raise _absent(problem, schedule, self._compiled.bad)
+    def __init__(self, problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> None:
+        net, collective = problem.network, problem.collective
+        count, none = len(schedule), np.zeros(0)
+        self.problem, self._untimed = problem, replace(schedule, start_us=none, end_us=none)
+        self._run = Runner(interpreted=count < tuning.compiled_from)
+        step = _checked_step(problem, schedule)
+        chunk, link = (np.asarray(column, dtype=np.int64) for column in (schedule.chunk, schedule.link))
+        waits = np.empty(count * (3 if collective.reduces.any() else 2), dtype=np.int32)
+        self._columns = self._run.columns(chunk, link, step, schedule.reduces, collective.reduces, waits)
+        ptr = pointers(np.bincount(chunk, minlength=collective.nchunks))
+        columns = net.src, net.dst, ptr, *collective.holders, np.empty(count * _SEND, dtype=np.int32)
+        bad = int(self._run(_link_rows, *self._columns, net.nranks, *self._run.columns(*columns)))
+        if bad >= 0:
+            rank = problem.ranks[int(net.src[link[bad]])]
+            raise ScheduleError(
+                f"send {bad}: chunk {chunk[bad]} is not at rank {rank} before step {schedule.step[bad]}"
+            )
 
     def timed(self, size_bytes: float) -> Schedule:
         """The schedule at this size."""
+        count = len(self._untimed)
         hold_us = self.problem.collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
-        if self._compiled is None:
-            start_us, end_us = _interpreted(self.problem, self.schedule, hold_us)
-        else:
-            start_us, end_us = self._compiled.starts_and_ends(hold_us)
-        return replace(self.schedule, start_us=start_us, end_us=end_us, size_bytes=float(size_bytes))
+        columns = self._run.columns(hold_us, np.zeros(count), np.zeros(count))
+        self._run(_set_times, *self._columns, *_network_columns(self.problem.network, self._run), *columns)
+        start_us, end_us = (np.asarray(column) for column in columns[1:])
+        return replace(self._untimed, start_us=start_us, end_us=end_us, size_bytes=float(size_bytes))
 
 
-def _absent(problem: Problem, schedule: Schedule, row: int) -> ScheduleError:
-    rank = problem.ranks[int(problem.network.src[schedule.link[row]])]
-    return ScheduleError(
-        f"send {row}: chunk {schedule.chunk[row]} is not at rank {rank} before step {schedule.step[row]}"
-    )
-
-
-def _interpreted(problem: Problem, schedule: Schedule, hold_us: Floats) -> tuple[Floats, Floats]:
-    net = problem.network
-    collective = problem.collective
-    shared, uses = _plan(net)
-    free = [0.0] * net.nresources
-    link_free = [0.0] * net.nlinks
-    active: dict[int, _Shared] = {r: _Shared(float(net.capacity_gbs[r])) for r in shared}
-    src, dst = net.src.tolist(), net.dst.tolist()
-    alpha, rate = net.alpha_us.tolist(), net.bandwidth_gbs.tolist()
-    hold = hold_us.tolist()
-    adds = collective.reduces.tolist()
-    held = {(c, r) for r, c in collective.pre.tolist()}
-    arrivals: dict[tuple[int, int], list[tuple[int, float]]] = {}
-    copied: dict[tuple[int, int], float] = {}
-    start_us = np.empty(len(schedule))
-    end_us = np.empty(len(schedule))
-    rows = zip(
-        schedule.chunk.tolist(),
-        schedule.link.tolist(),
-        schedule.step.tolist(),
-        schedule.reduces.tolist(),
-        strict=True,
-    )
-    for row, (chunk, link, step, reduces) in enumerate(rows):
-        cell = (chunk, src[link])
-        came = [t for s, t in arrivals.get(cell, ()) if s < step]
-        if cell not in held and not came:
-            raise _absent(problem, schedule, row)
-        ready = (max(came, default=0.0) if adds[chunk] else min(came)) if came else 0.0
-        if not adds[chunk] and cell in held:
-            ready = 0.0
-        lasts = hold[chunk] / rate[link]
-        if adds[chunk] and not reduces:
-            # what it replaces must have come before it does
-            for s, t in arrivals.get((chunk, dst[link]), ()):
-                if s < step:
-                    ready = max(ready, t - lasts - alpha[link])
-        elif reduces:
-            # and what it is added to must have been put there
-            ready = max(ready, copied.get((chunk, dst[link]), 0.0) - lasts - alpha[link])
-        begin = max(ready, link_free[link])
-        for r in uses[link]:
-            if r not in active and free[r] > begin:
-                begin = free[r]
-        limits = [active[r] for r in uses[link] if r in active]
-        if limits:
-            begin = _fit(limits, begin, rate[link])
-            for limit in limits:
-                limit.add(begin, begin + lasts, rate[link])
-        end = begin + lasts
-        link_free[link] = end
-        for r in uses[link]:
-            free[r] = end
-        arrivals.setdefault((chunk, dst[link]), []).append((step, end + alpha[link]))
-        if adds[chunk] and not reduces:
-            copied[chunk, dst[link]] = end + alpha[link]
-        start_us[row], end_us[row] = begin, end
-    return start_us, end_us
+def _checked_step(problem: Problem, schedule: Schedule) -> Ints:
+    """Steps as the loops take them; ScheduleError for a chunk or link that does not exist."""
+    count, int32 = len(schedule), np.iinfo(np.int32)
+    if count > int32.max - 2:
+        raise ScheduleError(f"there are {count} sends; the clock numbers 2³¹ at most")
+    for name, column, end in (
+        ("chunk", schedule.chunk, problem.collective.nchunks),
+        ("link", schedule.link, problem.network.nlinks),
+    ):
+        if count and not (column.min() >= 0 and column.max() < end):
+            row = int(np.argmax((column < 0) | (column >= end)))
+            raise ScheduleError(f"send {row}: {name} {column[row]} does not exist (0..{end - 1})")
+    if count and (schedule.step.min() < 0 or schedule.step.max() > int32.max):
+        return np.unique(schedule.step, return_inverse=True)[1]  # only their order counts
+    return np.asarray(schedule.step, dtype=np.int64)
 
 
 def time_us(problem: Problem, schedule: Schedule) -> float:
@@ -143,49 +127,191 @@ def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float
     return time_us(problem, timed(problem, schedule, size_bytes))
 
 
-@lru_cache(maxsize=8)
-def _plan(net: Network) -> tuple[list[int], list[list[int]]]:
-    """Resources that several sends can use at once, because some link through them is narrower; and every link's."""
-    link_of = net.link_of_use
-    narrow = net.bandwidth_gbs[link_of] < net.capacity_gbs[net.uses_idx] * (1 - 1e-12)
-    cuts = net.uses_ptr.tolist()
-    flat = net.uses_idx.tolist()
-    uses = [flat[cuts[i] : cuts[i + 1]] for i in range(net.nlinks)]
-    return [int(r) for r in np.unique(net.uses_idx[narrow])], uses
+@lru_cache(maxsize=16)
+def _network_columns(net: Network, run: Runner) -> list[Any]:
+    """A network as `_set_times` takes it.
+
+    α and bandwidth of every link; as CSR its exclusive resources, then its shared ones (some link through them is
+    narrower); where the sends in flight through every resource are kept, never more than one a link, and room for
+    two; capacities.
+    """
+    link_of, uses = net.link_of_use, net.uses_idx
+    narrow = net.bandwidth_gbs[link_of] < net.capacity_gbs[uses] * (1 - 1e-12)
+    is_shared = np.zeros(net.nresources, dtype=bool)
+    is_shared[uses[narrow]] = True
+    kept = is_shared[uses]
+    return run.columns(
+        net.alpha_us,
+        net.bandwidth_gbs,
+        pointers(np.bincount(link_of[~kept], minlength=net.nlinks)),
+        uses[~kept],
+        pointers(np.bincount(link_of[kept], minlength=net.nlinks)),
+        uses[kept],
+        pointers(2 * np.bincount(uses[kept], minlength=net.nresources)),
+        net.capacity_gbs,
+    )
 
 
-class _Shared:
-    """Sends in flight through one resource, taken in order of their start."""
+def _link_rows(
+    chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, nranks: int, src: Any, dst: Any, ptr: Any,
+    holders_ptr: Any, holders: Any, sends: Any,
+) -> int:  # fmt: skip
+    """Set `waits`, two or three numbers a row (three where chunks add). Returns the first row that carries nothing.
 
-    def __init__(self, capacity: float) -> None:
-        self.capacity = capacity * (1 + 1e-12)
-        self.used = 0.0
-        self.latest = 0.0
-        self.ends: list[tuple[float, float]] = []
+    -1 where there is none. `sends`: room for them by chunk, sends[_SEND * ptr[c] : _SEND * ptr[c + 1]].
+    """
+    if len(chunk) == 0:
+        return -1
+    width, nchunks = len(waits) // len(chunk), len(ptr) - 1
+    place = [ptr[c] for c in range(nchunks)]
+    for row in range(len(chunk)):
+        i = _SEND * place[chunk[row]]
+        place[chunk[row]] += 1
+        sends[i + _ROW], sends[i + _STEP] = row, step[row]
+        sends[i + _SRC], sends[i + _DST] = src[link[row]], dst[link[row]]
+    held = [-1] * nranks  # the last chunk that the rank held from the beginning
+    came = [-1] * nranks  # the last chunk that was sent to the rank; of this chunk:
+    head = [_NONE] * nranks  # the last row so far,
+    newest = [0] * nranks  # its step,
+    top = [0] * nranks  # the largest step,
+    rising = [True] * nranks  # whether steps never went down,
+    copy = [_NONE] * nranks  # and the last row that replaced what was there
+    bad = -1
+    for c in range(nchunks):
+        if ptr[c] == ptr[c + 1]:
+            continue
+        for j in range(holders_ptr[c], holders_ptr[c + 1]):
+            held[holders[j]] = c
+        for i in range(_SEND * ptr[c], _SEND * ptr[c + 1], _SEND):
+            row, s, d, at = int(sends[i + _ROW]), sends[i + _SRC], sends[i + _DST], int(sends[i + _STEP])
+            feed = _NONE
+            if came[s] == c and (adds[c] or held[s] != c):
+                feed = head[s] if top[s] < at else _earlier(head[s], rising[s], at, step, waits, width)
+            if feed == _NONE and held[s] != c and (bad < 0 or row < bad):
+                bad = row
+            waits[width * row + _FEED] = feed
+            if came[d] != c:
+                came[d] = c
+                head[d] = copy[d] = _NONE
+                newest[d] = top[d] = at
+                rising[d] = True
+            waits[width * row + _BEFORE] = head[d]
+            if adds[c]:
+                if reduces[row]:
+                    mends = copy[d]
+                else:
+                    mends = head[d] if top[d] < at else _earlier(head[d], rising[d], at, step, waits, width)
+                    copy[d] = row
+                waits[width * row + _MENDS] = mends
+            rising[d] = rising[d] and at >= newest[d]
+            top[d] = max(top[d], at)
+            newest[d] = at
+            head[d] = row
+    return bad
 
-    def room_from(self, when: float, rate: float) -> float:
-        when = max(when, self.latest)
-        used = self.used
-        for end, freed in sorted(self.ends):
-            if end > when and used + rate <= self.capacity:
-                break
-            when = max(when, end)
-            used -= freed
-        return when
 
-    def add(self, start: float, end: float, rate: float) -> None:
-        while self.ends and self.ends[0][0] <= start:
-            self.used -= heapq.heappop(self.ends)[1]
-        self.used = self.used + rate if self.ends else rate
-        self.latest = start
-        heapq.heappush(self.ends, (end, rate))
+def _earlier(head: int, rising: bool, at: int, step: Any, waits: Any, width: int) -> int:
+    """What to wait for: the arrivals of steps before `at` in the list of a cell that begins with row `head`."""
+    row = head  # _NONE where the list is empty
+    while row >= 0 and step[row] >= at:
+        row = int(waits[width * row + _BEFORE])
+    if row < 0:
+        return _NONE
+    return row if rising else -2 - row
 
 
-def _fit(limits: list[_Shared], begin: float, rate: float) -> float:
-    while True:
-        then = begin
-        for limit in limits:
-            then = limit.room_from(then, rate)
-        if then == begin:
-            return begin
-        begin = then
+def _arrival(
+    what: int, latest: bool, at: int, step: Any, link: Any, alpha: Any, end: Any, waits: Any, width: int
+) -> float:
+    """When the first (or the last) has arrived of what -2 - r stands for."""
+    row = -2 - what
+    when = float(end[row] + alpha[link[row]])
+    row = int(waits[width * row + _BEFORE])
+    while row >= 0:
+        if step[row] < at:
+            then = end[row] + alpha[link[row]]
+            when = max(when, then) if latest else min(when, then)
+        row = int(waits[width * row + _BEFORE])
+    return when
+
+
+def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a function a row
+    chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, alpha: Any, rate: Any, own_ptr: Any,
+    own: Any, shared_ptr: Any, shared: Any, room: Any, capacity: Any, hold: Any, start: Any, end: Any,
+) -> None:  # fmt: skip
+    """Set `start` and `end` of every row. `hold`: µs that each chunk holds a link of 1 GB/s."""
+    if len(chunk) == 0:
+        return
+    width, nlinks, nresources = len(waits) // len(chunk), len(rate), len(capacity)
+    so_far = [0.0] * len(chunk)  # first (of sums: last) arrival in this row's cell up to this row
+    link_free, free = [0.0] * nlinks, [0.0] * nresources
+    # in flight through a shared resource, from first[r] on: (end, rate) ascending
+    first, count = [room[r] for r in range(nresources)], [0] * nresources
+    ends, rates = [0.0] * room[nresources], [0.0] * room[nresources]
+    used, latest = [0.0] * nresources, [0.0] * nresources
+    for row in range(len(chunk)):
+        c, l = chunk[row], link[row]  # noqa: E741
+        sums = adds[c]
+        feed, ready = int(waits[width * row + _FEED]), 0.0
+        if feed >= 0:
+            ready = so_far[feed]
+        elif feed != _NONE:
+            ready = _arrival(feed, sums, step[row], step, link, alpha, end, waits, width)
+        lasts = hold[c] / rate[l]
+        if sums and waits[width * row + _MENDS] != _NONE:
+            m = int(waits[width * row + _MENDS])
+            if reduces[row]:
+                then = end[m] + alpha[link[m]]
+            elif m >= 0:
+                then = so_far[m]
+            else:
+                then = _arrival(m, sums, step[row], step, link, alpha, end, waits, width)
+            ready = max(ready, then - lasts - alpha[l])
+        begin = max(ready, link_free[l])
+        for i in range(own_ptr[l], own_ptr[l + 1]):
+            begin = max(begin, free[own[i]])
+        moved = shared_ptr[l] < shared_ptr[l + 1]
+        while moved:
+            then = begin
+            for i in range(shared_ptr[l], shared_ptr[l + 1]):
+                r = shared[i]
+                then = max(then, latest[r])
+                busy, most = used[r], capacity[r] * SAME
+                for k in range(first[r], first[r] + count[r]):
+                    if ends[k] > then and busy + rate[l] <= most:
+                        break
+                    then = max(then, ends[k])
+                    busy -= rates[k]
+            moved = then != begin
+            begin = then
+        until = begin + lasts
+        for i in range(shared_ptr[l], shared_ptr[l + 1]):
+            r = shared[i]
+            while count[r] and ends[first[r]] <= begin:
+                used[r] -= rates[first[r]]
+                first[r] += 1
+                count[r] -= 1
+            if count[r] == 0:
+                first[r], used[r] = room[r], 0.0
+            used[r] += rate[l]
+            latest[r] = begin
+            if first[r] + count[r] == room[r + 1]:
+                for k in range(count[r]):
+                    ends[room[r] + k], rates[room[r] + k] = ends[first[r] + k], rates[first[r] + k]
+                first[r] = room[r]
+            k = first[r] + count[r]
+            while k > first[r] and (ends[k - 1] > until or (ends[k - 1] == until and rates[k - 1] > rate[l])):
+                ends[k], rates[k] = ends[k - 1], rates[k - 1]
+                k -= 1
+            ends[k], rates[k] = until, rate[l]
+            count[r] += 1
+        link_free[l] = until
+        for i in range(own_ptr[l], own_ptr[l + 1]):
+            free[own[i]] = until
+        start[row], end[row] = begin, until
+        arrives = until + alpha[l]
+        before = waits[width * row + _BEFORE]
+        if before != _NONE:
+            then = so_far[before]
+            arrives = max(arrives, then) if sums else min(arrives, then)
+        so_far[row] = arrives

@@ -39,9 +39,7 @@ class Algorithm:
         if len(self.schedule) > _LARGE and self.size_bytes:
             sizes = [self.size_bytes]
         for size in sizes:
-            # the times of the size before are let go first: there are never three sets of them
             object.__setattr__(self, "schedule", self._clock.timed(size))
-            self._clock.schedule = self.schedule
             replay(self.problem, self.schedule)
             self._times_us[size] = time_us(self.problem, self.schedule)
 

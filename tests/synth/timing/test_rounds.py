@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -14,8 +13,9 @@ from synth.model.collective import Floats
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing import rounds
+from synth.timing.simulate import Tuning
 from tests.random_problems import answered, random_problem
-from tests.synth.timing.both_ways import shuffled
+from tests.synth.verify.against_oracles import shuffled
 
 
 def step_loads(problem: Problem, schedule: Schedule) -> Floats:
@@ -42,10 +42,7 @@ def test_rounds_of_every_step(seed: int) -> None:
     for schedule in (plan, spread):
         loads = step_loads(problem, schedule).max(axis=1)
         whole = int(np.maximum(np.ceil(loads - 1e-9), 1).sum())
+        assert rounds.rounds(problem, schedule) == whole
         for compiled_from in (len(schedule) + 1, 0):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(rounds, "COMPILED_FROM", compiled_from)
-                assert (
-                    rounds.step_peaks(problem, schedule).tolist() == loads[np.unique(schedule.step)].tolist()
-                )
-                assert rounds.rounds(problem, schedule) == whole
+            peaks = rounds.step_peaks(problem, schedule, Tuning(compiled_from))
+            assert peaks.tolist() == loads[np.unique(schedule.step)].tolist()

@@ -36,7 +36,7 @@ from synth.storage.proof import digest, proof_path, save_proof
 from synth.storage.schedule_file import load_schedule, write_schedule
 from synth.symmetry.quotient import TRANSLATABLE, expand, quotient_problem
 from synth.timing.simulate import time_us, timed
-from synth.verify.replay import SLACK, replay
+from synth.verify.replay import TUNING, replay
 from tests import ROOT
 from tests.random_problems import random_large, random_symmetric
 from topologies.errors import ScheduleRefused
@@ -180,7 +180,7 @@ def test_no_send_can_be_left_out_moved_or_made_twice(seed: int) -> None:
             for link in rng.sample(range(net.nlinks), min(4, net.nlinks)):
                 if net.dst[link] != to and not schedule.reduces[row]:
                     assert refused(problem, elsewhere(problem, schedule, row, link))
-        if schedule.end_us[row] - schedule.start_us[row] > 2 * SLACK * max(1.0, end):
+        if schedule.end_us[row] - schedule.start_us[row] > 2 * TUNING.slack * max(1.0, end):
             assert refused(problem, also(schedule, row, 0.0))
         spoils = bool(schedule.reduces[row]) and (to, chunk) in asked
         assert refused(problem, also(schedule, row, end + 1.0)) == spoils

@@ -12,9 +12,8 @@ from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.timing import simulate
 from synth.timing.simulate import timed
-from synth.verify import replay as verify
-from synth.verify.replay import replay
-from tests.synth.timing.both_ways import links, moved, same_times, same_verdict, verdict
+from synth.verify.replay import Tuning, replay
+from tests.synth.verify.against_oracles import links, moved, same_times, same_verdict
 from topologies.errors import ScheduleRefused
 from topologies.load import load
 
@@ -66,7 +65,7 @@ def test_an_exchange_is_no_tree_and_is_right(ranks: int) -> None:
     odd = ranks - 1
     lost = timed(problem, right.take(np.arange(len(right)) != odd), 1e6)
     words = f"{odd}×0" if ranks > 64 else "should hold 0, 1, 2, 3, 4, 5, 6, 7, each once"
-    assert same_verdict(problem, lost, words) == verdict(verify._replay_dense, problem, lost)
+    same_verdict(problem, lost, words)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +126,9 @@ def test_too_early_replaced_too_early_and_overtaken() -> None:
         same_verdict(problem, replace(given, start_us=late, end_us=late + 20, size_bytes=1e6), words)
 
 
-def test_many_ranks_and_one_sum_take_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ranks_and_one_sum_take_little_memory() -> None:
     """The pieces of a long chain are not counted rank by rank."""
-    for module in (simulate, verify):
-        monkeypatch.setattr(module, "COMPILED_FROM", 0)
+    compiled = Tuning(compiled_from=0)
     ranks = 4000
     problem = make_problem(load(f"line:{ranks}"), "reduce")
     rank = np.arange(ranks - 1, 0, -1)
@@ -141,7 +139,7 @@ def test_many_ranks_and_one_sum_take_little_memory(monkeypatch: pytest.MonkeyPat
     for check in (False, True):  # first what is compiled or kept once
         if check:
             tracemalloc.start()
-        replay(problem, timed(problem, chain, 1e6))
+        replay(problem, timed(problem, chain, 1e6, simulate.Tuning(0)), compiled)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (
@@ -150,4 +148,4 @@ def test_many_ranks_and_one_sum_take_little_memory(monkeypatch: pytest.MonkeyPat
     with pytest.raises(
         ScheduleRefused, match=r"ranks 3000×0, 3001×0, .*…; should hold those of 4000 ranks, each once"
     ):
-        verify._replay_compiled(problem, timed(problem, chain.take(rank != 3000), 1e6))
+        replay(problem, timed(problem, chain.take(rank != 3000), 1e6), compiled)
