@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from emit.program import Program
 from topologies.errors import InputError
 
 MAX_OF_A_KIND = 20  # findings that are reported; the others are only counted
@@ -108,3 +109,38 @@ class Judgement:
             more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
             first = self.findings[0]
             raise InputError(f"{what} does not pass its check: {first.kind}: {first.message}{more}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be said of a file: status "right", "wrong", "deadlock" or "not readable", and lines that explain it.
+
+    program: what was read, with the root for which it is right; None where nothing could be read or checked, and for
+    formats that hold no Program.
+    """
+
+    status: str
+    lines: tuple[str, ...]
+    findings: tuple[Finding, ...] = ()
+    program: Program | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 right, 1 wrong or deadlock, 2 not readable."""
+        return {"right": 0, "wrong": 1, "deadlock": 1}.get(self.status, 2)
+
+    @property
+    def reason(self) -> str:
+        """The first finding in one line, with the number of the others; empty where there is none."""
+        if not self.findings:
+            return ""
+        more = f" (and {len(self.findings) - 1} more: synth verify)" if len(self.findings) > 1 else ""
+        return f"{self.findings[0].kind}: {self.findings[0].message}{more}"
+
+    def right_program(self, origin: str) -> Program:
+        """The program, of a file that is right. Raises InputError, beginning with `origin`, for any other."""
+        if self.status in ("wrong", "deadlock") and self.findings:
+            raise InputError(f"{origin}: {self.status}: {self.reason}")
+        if self.program is None or self.status != "right":
+            raise InputError(f"not readable: {'; '.join(self.lines)}")
+        return self.program

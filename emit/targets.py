@@ -1,17 +1,34 @@
-"""What the readers and kernels of each target take."""
+"""The executors that files are written for: what each can say, where its files stand, how it loads them.
+
+One row of TARGETS is all that a target needs, beside a row of `emit.formats.FORMATS` where its files are of a format of
+their own: the library's folders, `--target` of every command, the compiler's limits and the checks follow from it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from emit.findings import Findings
-from emit.program import OPS, Program
+from emit.program import FIFO_DEPTH, OPS, Program
 from topologies.errors import InputError
+
+if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
+    from synth.model.problem import Problem
+
+__all__ = [
+    "TARGETS", "Limits", "Target", "check_limits", "choose_protocol", "choose_target", "limits_of",
+    "only_target_of", "target_for", "target_named",
+]  # fmt: skip
+
+LL_MOST_BYTES = 256 << 10  # of a message: up to here LL's flags cost less than Simple's barriers
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """One target's numbers; `ops` are those it runs."""
+    """What a reader and its kernel take at most; `name`: whose they are, `ops`: the instructions that it runs."""
 
     name: str
     steps_per_tb: int
@@ -20,34 +37,180 @@ class Limits:
     ops: frozenset[str] = frozenset(OPS)
     tbs_per_channel: int = 32  # that send, and as many that receive
     dep_tb: int = 127
-    offset: int = 32767
-    count: int = 71
-    nodes: int = 4096  # algo, all gpus, and one gpu's tbs and steps
-    children: int = 1024
+    offset: int = 32767  # chunks of a buffer
+    count: int = 71  # chunks of an instruction
+    nodes: int = 4096  # of XML: algo, all gpus, and one gpu's tbs and steps
+    children: int = 1024  # of an XML element
     reduce_chain: int = 16
 
 
-TARGETS = {
-    "executor-nccl": Limits("executor-nccl", 64, 1024, 32),
-    "rccl": Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
-    "msccl": Limits("msccl", 256, 216, 32),
-}
+@dataclass(frozen=True)
+class Target:
+    """One executor.
+
+    name: as `--target` has it.  reader: who reads its files.  load: how that is told of them, LIBRARY being the folder.
+    format: key of FORMATS.  folder, suffix: in a library its files are FOLDER/NAME + SUFFIX, and nothing else is there.
+    collectives: those it can do (`Program.collective`) → as its files spell them.
+    limits: that a program compiled for it keeps.
+    only_inplace, only_outofplace: collectives that it has in that form alone.
+    protocols: of a program → as its files spell them.
+    longest_name: characters of an algorithm's name.
+    needs_buffers: every rank must have an input and an output.
+    runs_here: its files hold a Program, which `synth bench`, `simulate` and torch.distributed's back end take.
+    max_bytes_exclusive: its reader takes maxBytes as exclusive and 0 as never.
+    states_redop: its files name the reduction.
+    """
+
+    name: str
+    reader: str
+    load: str
+    format: str
+    folder: str
+    suffix: str
+    collectives: Mapping[str, str]
+    limits: Limits
+    only_inplace: frozenset[str] = frozenset({"reducescatter"})  # the convention of MSCCL XML's readers
+    only_outofplace: frozenset[str] = frozenset({"alltoall"})
+    protocols: Mapping[str, str] = field(default_factory=lambda: {name: name for name in FIFO_DEPTH})
+    longest_name: int = 255
+    needs_buffers: bool = False
+    runs_here: bool = True
+    max_bytes_exclusive: bool = False
+    states_redop: bool = False
+
+    @property
+    def files(self) -> str:
+        """`FOLDER/NAME.SUFFIX`, for messages."""
+        return f"{self.folder}/NAME{self.suffix}"
+
+
+def _spelled(*names: str, **others: str) -> dict[str, str]:
+    return {name: name for name in names} | others
+
+
+_NCCL_NAMES = _spelled(
+    "reduce", "broadcast", "allreduce", "reducescatter", "allgather", "send", "recv", "gather", "scatter",
+    "alltoall", "alltoallv",
+)  # fmt: skip
+_MSCCL_LIMITS = Limits("msccl", 256, 216, 32)
+
+# In the order of preference: without `--target` the first that can express the question is taken.
+TARGETS: dict[str, Target] = {
+    target.name: target
+    for target in (
+        Target(
+            name="executor-nccl", reader="msccl-executor-nccl", load="MSCCL_ALGO_DIR=LIBRARY/msccl",
+            format="msccl", folder="msccl", suffix=".xml", collectives=_NCCL_NAMES,
+            limits=Limits("executor-nccl", 64, 1024, 32),
+        ),
+        Target(
+            name="rccl", reader="RCCL", load="MSCCL_ALGO_DIR=LIBRARY/msccl-rccl",
+            format="msccl", folder="msccl-rccl", suffix=".xml", collectives=_NCCL_NAMES,
+            limits=Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
+        ),
+        Target(
+            name="msccl", reader="Microsoft's msccl", load="NCCL_ALGO=MSCCL,RING,TREE MSCCL_XML_FILES=FILE:FILE",
+            format="msccl", folder="msccl-original", suffix=".xml",
+            collectives=_spelled(
+                "allreduce", "allgather", "reduce", "broadcast", "alltoall", "custom", reducescatter="reduce_scatter"
+            ),
+            limits=_MSCCL_LIMITS, longest_name=63, max_bytes_exclusive=True, states_redop=True,
+        ),
+        Target(
+            # the writer of plans splits what is too long for one: a program need only fit msccl
+            name="mscclpp", reader="MSCCL++'s executor", load="MSCCLPP_EXECUTION_PLAN_DIR=LIBRARY/mscclpp",
+            format="mscclpp", folder="mscclpp", suffix=".json",
+            collectives=_spelled(
+                "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom"
+            ),
+            limits=_MSCCL_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
+            only_inplace=frozenset(), only_outofplace=frozenset(), needs_buffers=True, runs_here=False,
+        ),
+    )
+}  # fmt: skip
+
+
+def target_named(name: str) -> Target:
+    """The row of a name; InputError where there is none."""
+    if name not in TARGETS:
+        raise InputError(f"target {name!r}: is not known; it must be one of {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def only_target_of(suffix: str) -> Target | None:
+    """The target that alone writes files of a suffix."""
+    rows = [target for target in TARGETS.values() if target.suffix == suffix.lower()]
+    return rows[0] if len(rows) == 1 else None
 
 
 def limits_of(target: str) -> Limits:
-    """Raises InputError for an unknown target."""
-    if target not in TARGETS:
-        raise InputError(f"target {target!r}: would be one of {', '.join(TARGETS)}")
-    return TARGETS[target]
+    """What a program for this target must keep; InputError for an unknown target."""
+    return target_named(target).limits
+
+
+def choose_target(collective: str, asked: str = "auto") -> Target:
+    """The target asked for, or the first that has a name for a program's collective.
+
+    Raises:
+        InputError: the one asked for is not known or has no name for it, or none has.
+    """
+    return _first([t for t in TARGETS.values() if collective in t.collectives], asked, collective)
+
+
+def target_for(problem: Problem, asked: str = "auto") -> Target:
+    """The target to write a problem's algorithms for: the one asked for, or the first that can express it.
+
+    With relays, and where no reader names the collective, it is written as "custom".
+
+    Raises:
+        InputError: the one asked for cannot, or none can.
+    """
+    collective = problem.collective
+    if collective.fraction.max() > collective.fraction.min() * (1 + 1e-9):
+        raise InputError(
+            f"{collective.name}: its chunks have different sizes, which no format can say; use equal sizes"
+        )
+    known = {name for target in TARGETS.values() for name in target.collectives}
+    name = collective.name if collective.name in known and not problem.relays else "custom"
+    lacking = collective.name in ("gather", "scatter")  # some rank has no input or no output
+    able = [t for t in TARGETS.values() if name in t.collectives and not (lacking and t.needs_buffers)]
+    if problem.relays:
+        return _first(able, asked, f"{collective.name} with relays", " or --relay none")
+    return _first(able, asked, collective.name)
+
+
+def _first(able: Sequence[Target], asked: str, what: str, hint: str = "") -> Target:
+    """The one asked for, if it is `able`, or the first of these."""
+    if asked == "auto" and able:
+        return able[0]
+    if asked != "auto" and target_named(asked) in able:
+        return TARGETS[asked]
+    names = " or ".join(target.name for target in able) or "of another collective"
+    raise InputError(f"--target {asked}: has no name for {what}; use --target {names}{hint}")
+
+
+def choose_protocol(largest_bytes: int | None) -> str:
+    """LL for messages of up to LL_MOST_BYTES, Simple for the rest; None: there is no largest one.
+
+    LL128 is never chosen here: it is right only on links that keep the order of stores, and no topology says which do.
+    """
+    return "LL" if largest_bytes is not None and largest_bytes <= LL_MOST_BYTES else "Simple"
 
 
 def check_limits(program: Program, target: str, found: Findings) -> None:
     """Add a finding for all that `target` does not take. Raises InputError for an unknown target."""
     limits = limits_of(target)
 
-    def over(what: str, number: int, most: int, rank: int | None = None, tb: int | None = None) -> None:
+    def over(
+        what: str,
+        number: int,
+        most: int,
+        rank: int | None = None,
+        tb: int | None = None,
+        step: int | None = None,
+    ) -> None:
         if number > most:
-            found.add("limit", f"{what} {number}; {limits.name} takes at most {most}", rank, tb)
+            found.add("limit", f"{what} {number}; {limits.name} takes at most {most}", rank, tb, step)
 
     over("gpus", program.nranks, limits.children)
     for rank, gpu in enumerate(program.gpus):
@@ -55,67 +218,43 @@ def check_limits(program: Program, target: str, found: Findings) -> None:
         nodes = 1 + program.nranks + len(gpu.threadblocks) + sum(len(t.steps) for t in gpu.threadblocks)
         over("XML nodes", nodes, limits.nodes, rank)
         for side in ("send", "recv"):
-            used: dict[int, int] = {}
-            for block in gpu.threadblocks:
-                if getattr(block, side) >= 0:
-                    used[block.channel] = used.get(block.channel, 0) + 1
+            used = Counter(block.channel for block in gpu.threadblocks if getattr(block, side) >= 0)
             for channel, number in sorted(used.items()):
                 over(f"{side} threadblocks on channel {channel}:", number, limits.tbs_per_channel, rank)
         for tb, block in enumerate(gpu.threadblocks):
             over("steps", len(block.steps), limits.steps_per_tb, rank, tb)
             if block.channel >= limits.channels:
-                found.add(
-                    "limit",
-                    f"channel {block.channel}; {limits.name} has channels 0..{limits.channels - 1}",
-                    rank,
-                    tb,
-                )
-    _check_steps(program, limits, found)
-
-
-def _check_steps(program: Program, limits: Limits, found: Findings) -> None:
-    key: tuple[str, int, str] | None = None
+                message = f"channel {block.channel}; {limits.name} has channels 0..{limits.channels - 1}"
+                found.add("limit", message, rank, tb)
+    key: tuple[str, int, str] | None = None  # of the last step, where it is a re
     chain, nop_between = 0, False
     for rank, tb, position, step in program.steps():
         most = max(step.src_off, step.dst_off)
         if step.op not in limits.ops:
-            told = ", ".join(x for x in OPS if x in limits.ops)
-            found.add("limit", f"{step.op}; {limits.name} runs only {told}", rank, tb, position)
+            runs = ", ".join(x for x in OPS if x in limits.ops)
+            found.add("limit", f"{step.op}; {limits.name} runs only {runs}", rank, tb, position)
         if most > limits.offset:
-            found.add(
-                "limit", f"offset {most}; {limits.name} takes at most {limits.offset}", rank, tb, position
-            )
+            over("offset", most, limits.offset, rank, tb, position)
         if step.count > limits.count:
-            found.add(
-                "limit", f"cnt {step.count}; {limits.name} takes at most {limits.count}", rank, tb, position
-            )
+            over("cnt", step.count, limits.count, rank, tb, position)
         if step.dep_tb > limits.dep_tb:
-            found.add(
-                "limit",
-                f"depid {step.dep_tb}; {limits.name} takes at most {limits.dep_tb}",
-                rank,
-                tb,
-                position,
-            )
+            over("depid", step.dep_tb, limits.dep_tb, rank, tb, position)
         if position == 0:
             key, chain, nop_between = None, 0, False
         if step.op == "nop":
             nop_between = True
             continue
         here = (step.dst_buf, step.dst_off, step.src_buf) if step.op == "re" else None
-        if here is not None and here == key:
+        if here is not None and here == key:  # the kernel makes one loop of them
             chain += 1
             if nop_between:
                 found.add("limit", "nop between re steps with one dst and src buffer", rank, tb, position)
             if chain == limits.reduce_chain + 1:
-                found.add(
-                    "limit",
+                message = (
                     f"more than {limits.reduce_chain} consecutive re with one dst and src buffer; "
-                    "would be broken up by another step",
-                    rank,
-                    tb,
-                    position,
+                    "another step must break them up"
                 )
+                found.add("limit", message, rank, tb, position)
         else:
             chain = 1
         key, nop_between = here, False

@@ -49,81 +49,17 @@ class Synthesis:
         return table(self.found)
 
     def save(self, folder: str | Path, target: str = "auto", *, proof: bool = False) -> list[Path]:
-        """Write the files, as `saved` does; returns the paths.
+        """Write the files, as `emit.library.save` does; returns the paths.
 
         Raises:
             InputError: the target cannot express it, or the folder cannot be written.
         """
-        written = saved(self.found, folder, target, proof=proof)
+        from emit.library.save import save  # what finds algorithms stands left of what writes their files
+
+        written = save(self.found, folder, target, proof=proof)
         if written.refused and target != "auto":
             raise InputError(written.refused)
         return written.paths
-
-
-@dataclass
-class Saved:
-    """What was written: all paths; per algorithm its files by kind; why some have no MSCCL XML, if so."""
-
-    paths: list[Path]
-    files: list[dict[str, Path]]  # file, schedule, proof_file
-    refused: str = ""
-
-
-def saved(found: Found, folder: str | Path, target: str, *, proof: bool) -> Saved:
-    """Write what was found into a library (see `emit.library.index`).
-
-    A file for the target's executor and an entry of the index for each algorithm; where an algorithm is too large for
-    that, or with `proof`, the schedule itself (schedules/NAME.synth), and with `proof` what proves its bound
-    (schedules/NAME.proof.json).
-
-    Raises:
-        InputError: the folder cannot be written, or has an index that is none of ours.
-    """
-    from emit.library.index import INDEX, SCHEDULES
-    from emit.library.write import Documents, documents, stems, writing
-
-    written = Saved([], [])
-    if not found.ranges:
-        return written
-    everyone = range(len(found.ranges))
-    made = Documents({}, {}, {})
-    with writing(folder) as library:
-        names = stems(found, library.entries)
-        try:
-            if found.problem.quotient is not None:
-                raise InputError("an executor's file of so many ranks would be too large")
-            made = documents(found, target, names)
-        except InputError as error:
-            made.refused.update(dict.fromkeys(everyone, str(error)))
-        for file, text in made.texts.items():
-            library.write(file, text.encode())
-        for number, (served, name) in enumerate(zip(found.ranges, names, strict=True)):
-            entry = made.entries.get(number, {})
-            files = {"file": entry["file"]} if entry else {}
-            if proof or not entry:
-                from synth.storage.proof import save_proof
-                from synth.storage.schedule_file import save_schedule
-
-                files["schedule"] = f"{SCHEDULES}/{name}.synth"
-                path = save_schedule(library.place(files["schedule"]), served.algorithm, served.shown)
-                if proof:
-                    files["proof_file"] = f"{SCHEDULES}/{name}.proof.json"
-                    took = served.algorithm.time_us(served.shown)
-                    beside = library.place(files["proof_file"])
-                    save_proof(path, found.problem, found.bound.witnesses, served.shown, took, beside)
-            entry |= files
-            written.files.append({kind: library.folder / file for kind, file in files.items()})
-        library.commit(list(made.entries.values()))
-    written.paths = [files["file"] for files in written.files if "file" in files]
-    written.paths += [library.folder / INDEX] if made.entries else []
-    written.paths += [
-        files[kind] for files in written.files for kind in ("schedule", "proof_file") if kind in files
-    ]
-    if made.refused:
-        written.refused = next(iter(made.refused.values()))
-        if len(made.refused) < len(found.ranges):
-            written.refused = f"{len(made.refused)} of {len(found.ranges)} algorithms: {written.refused}"
-    return written
 
 
 class Question(NamedTuple):

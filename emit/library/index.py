@@ -1,12 +1,10 @@
 """The index of a library: which file serves which collective, ranks and message sizes.
 
-A library is a folder. Each executor has a folder in it that holds nothing but its files, since it loads all it finds:
+A library is a folder. Each executor has a folder in it (`emit.targets`) that holds nothing but its files, since it
+loads all it finds:
 
     index.json                  the index; paths in it are relative to it
-    msccl/NAME.xml              for msccl-executor-nccl: MSCCL_ALGO_DIR=LIBRARY/msccl
-    msccl-rccl/NAME.xml         for RCCL: MSCCL_ALGO_DIR=LIBRARY/msccl-rccl
-    msccl-original/NAME.xml     for Microsoft's msccl: MSCCL_XML_FILES=LIBRARY/msccl-original/NAME.xml:…
-    mscclpp/NAME.json           for MSCCL++: plans
+    FOLDER/NAME + SUFFIX        for the target that has this folder and suffix, as msccl/NAME.xml
     schedules/NAME.synth        schedules, and NAME.proof.json beside them; no executor reads these
 
 index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry has
@@ -19,7 +17,7 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
     root        rank of the topology, null where the collective has none
     communicator    the rank of the topology that each rank of the file stands for: group, then relays
     file        FOLDER/NAME as above, for the executor `target`
-    target      a key of PLACES
+    target      a key of TARGETS
     protocol    what the file is to run with, as its executor spells it
     inplace     true: for calls in place; false: for calls out of place
     min_bytes, max_bytes    the message sizes that it serves, both inclusive, max_bytes null where there is no end;
@@ -28,57 +26,38 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
     goal        null where the file's own words say what it does, else an object: nranks (of the communicator), and
                 initial and required, each five columns rank, buffer ("i", "o"), place, source rank, chunk
 
-and what is known of the algorithm: the fields of `synth.present.statement.row`. Readers take other fields as
-they are. No two
-entries name one file, and among entries of one question (collective, topology, group, relays, root, target, inplace)
-no two serve one size.
+and what is known of the algorithm: the fields of `synth.present.statement.row`. Readers take other fields as they are.
+No two entries name one file, and among entries of one question (collective, topology, group, relays, root, target,
+inplace) no two serve one size.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from emit.goal import MAX_CELLS, Goal
-from synth.model.collective import parse_name
+from emit.targets import TARGETS
 from synth.storage.columns import json_object, opened, origin_of
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 
 __all__ = [
-    "FORMAT", "INDEX", "PLACES", "SCHEDULES", "Entry", "Place", "choose", "goal_beside", "index_text", "load_index",
-    "parse_index",
+    "FORMAT", "INDEX", "SCHEDULES", "Entry", "goal_stated", "index_text", "load_index", "parse_index", "read_index",
 ]  # fmt: skip
 
 FORMAT = "synth-index-2"
 INDEX = "index.json"
+SCHEDULES = "schedules"  # their folder
 MAX_INDEX_BYTES = 24 << 20  # of hostile text Python makes thirty times as much
 _MOST = (1 << 63) - 1  # what executors' readers take for a size
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}"
-
-
-class Place(NamedTuple):
-    """Where the files of one executor stand: `FOLDER/NAME` + ending."""
-
-    folder: str
-    ending: str
-
-
-PLACES = {
-    "executor-nccl": Place("msccl", ".xml"),
-    "rccl": Place("msccl-rccl", ".xml"),
-    "msccl": Place("msccl-original", ".xml"),
-    "mscclpp": Place("mscclpp", ".json"),
-}
-SCHEDULES = "schedules"
 
 
 @dataclass(frozen=True)
@@ -127,7 +106,7 @@ class Entry:
     def goal(self) -> Goal | None:
         """What the file must achieve, None where its own words say it. InputError where it is no goal."""
         goal = self.values.get("goal")
-        return None if goal is None else _goal(goal, f"{origin_of(self.folder / INDEX)}: {self.file}")
+        return None if goal is None else goal_stated(goal, f"{origin_of(self.folder / INDEX)}: {self.file}")
 
 
 def load_index(path: str | Path) -> list[Entry]:
@@ -139,7 +118,7 @@ def load_index(path: str | Path) -> list[Entry]:
     where = Path(path)
     if where.is_dir():
         where /= INDEX
-    return parse_index(_read(where), origin_of(where), where.parent)
+    return parse_index(read_index(where), origin_of(where), where.parent)
 
 
 def parse_index(data: bytes, origin: str, folder: Path) -> list[Entry]:
@@ -171,89 +150,8 @@ def index_text(rows: Iterable[Mapping[str, Any]]) -> bytes:
     return text.encode("utf-8", "backslashreplace")  # JSON's own escape of half a character
 
 
-def choose(
-    entries: Sequence[Entry],
-    collective: str,
-    nranks: int,
-    ranks: Sequence[int] | None,
-    size_bytes: int,
-    inplace: bool,
-    *,
-    target: str | None = None,
-    topology: str | None = None,
-    root: int | None = None,
-    relays: Sequence[int] = (),
-) -> Entry | None:
-    """The entry that serves a call, None where there is none.
-
-    Args:
-        entries: as `load_index` gives them.
-        collective: torch's spellings too.
-        nranks: ranks in the group.
-        ranks: ranks of the topology that they stand on, in the group's order; None: wherever they are.
-        size_bytes: the larger of a rank's send and receive buffer.
-        target, topology: None: any, where all that fit have the same.
-        root: rank of the topology, for collectives that have one: a file is for one root only.
-        relays: ranks of the topology after the group's in the communicator.
-
-    Raises:
-        InputError: what is asked cannot be, or more than one entry fits; the line says what would tell them apart.
-    """
-    if collective not in {entry.collective for entry in entries}:
-        collective = parse_name(collective)
-    if nranks < 1 or (ranks is not None and len(set(ranks)) != nranks) or len(ranks or ()) > nranks:
-        given = "" if ranks is None else f" and ranks {_listed(ranks)}"
-        raise InputError(f"nranks {nranks}{given}: must be 1 or more, and as many different ranks if given")
-    if size_bytes < 0:
-        raise InputError(f"size_bytes {size_bytes}: must be 0 or more")
-    fit = [
-        entry
-        for entry in entries
-        if entry.collective == collective
-        and entry.nranks == nranks
-        and (ranks is None or entry.group == tuple(ranks))
-        and entry.relays == tuple(relays)
-        and entry.inplace == inplace
-        and entry.serves(size_bytes)
-        and (target is None or entry.target == target)
-        and (topology is None or entry.topology == topology)
-        and (root is None or entry.root == root)
-    ]
-    asked = f"{collective} of {nranks} ranks, {size_bytes} bytes"
-    if root is None and any(entry.root is not None for entry in fit):
-        raise InputError(f"{asked}: the library's files are for one root each; give root")
-    if len(fit) < 2:
-        return fit[0] if fit else None
-    one, other = fit[:2]
-    for key, word in (("target", "target"), ("topology", "topology"), ("group", "ranks")):
-        values = [getattr(entry, key) for entry in (one, other)]
-        if values[0] != values[1]:
-            both = " and ".join(v if isinstance(v, str) else _listed(v) for v in values)
-            raise InputError(f"{asked}: there are files for {word} {both}; give {word}")
-    raise InputError(f"{asked}: {one.file} and {other.file} both serve it; take entries of one index")
-
-
-def goal_beside(path: str | Path) -> Goal | None:
-    """The goal of a file whose own words do not say it, from the index beside it or in the folder above.
-
-    None where no index there names the file with a goal. A stranger's index is no obstacle.
-    """
-    try:
-        where = Path(os.path.abspath(path))
-    except OSError:  # the working folder is gone
-        return None
-    for folder in (where.parent, where.parent.parent):
-        index, name = folder / INDEX, where.relative_to(folder).as_posix()
-        with suppress(InputError):
-            data = _read(index)
-            rows = json_object(data, "").get("algorithms") if len(data) <= MAX_INDEX_BYTES else None
-            for row in rows if isinstance(rows, list) else ():
-                if isinstance(row, dict) and row.get("file") == name:
-                    return None if row.get("goal") is None else _goal(row["goal"], "")
-    return None
-
-
-def _read(path: Path) -> bytes:
+def read_index(path: Path) -> bytes:
+    """The bytes of a file that should be an index, one more at most than it may have."""
     with opened(path, f"a library's {INDEX}") as file:
         return file.read(MAX_INDEX_BYTES + 1)
 
@@ -264,8 +162,8 @@ def _json(value: object) -> str:
 
 def _entry(table: Fields, folder: Path) -> Entry:
     words = {key: _word(table, key) for key in ("collective", "topology", "target", "protocol")}
-    if words["target"] not in PLACES:
-        table.fail("target", f"{shown(words['target'])} is not known; must be one of {', '.join(PLACES)}")
+    if words["target"] not in TARGETS:
+        table.fail("target", f"{shown(words['target'])} is not known; must be one of {', '.join(TARGETS)}")
     group, relays = _ranks(table, "group"), _ranks(table, "relays")
     if not group or set(group) & set(relays):
         table.fail(
@@ -288,14 +186,14 @@ def _entry(table: Fields, folder: Path) -> Entry:
         _json(table.values)
     except (ValueError, RecursionError):
         table.fail("", "holds a number beyond all floats, or is nested too deeply")
-    place = PLACES[words["target"]]
+    target = TARGETS[words["target"]]
     return Entry(
         **words,
         nranks=len(group),
         group=group,
         relays=relays,
         root=root,
-        file=_file(table, "file", place),
+        file=_file(table, "file", target.folder, target.suffix),
         inplace=table.boolean("inplace", False),
         min_bytes=low,
         max_bytes=high,
@@ -347,19 +245,20 @@ def _ranks(table: Fields, key: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _file(table: Fields, key: str, place: Place) -> str:
+def _file(table: Fields, key: str, folder: str, suffix: str) -> str:
     """A path below the index, of which nothing can lead out of its folder."""
     value = table.string(key)
-    if not re.fullmatch(f"{place.folder}/{_NAME}{re.escape(place.ending)}", value):
-        table.fail(key, f"{shown(value)} is elsewhere; must be {place.folder}/NAME{place.ending}")
+    if not re.fullmatch(f"{folder}/{_NAME}{re.escape(suffix)}", value):
+        table.fail(key, f"{shown(value)} is elsewhere; must be {folder}/NAME{suffix}")
     return value
 
 
-def _optional_file(table: Fields, key: str, ending: str) -> str | None:
-    return None if _absent(table, key) else _file(table, key, Place(SCHEDULES, ending))
+def _optional_file(table: Fields, key: str, suffix: str) -> str | None:
+    return None if _absent(table, key) else _file(table, key, SCHEDULES, suffix)
 
 
-def _goal(value: object, origin: str) -> Goal:
+def goal_stated(value: object, origin: str) -> Goal:
+    """The goal that an entry states; InputError, the line beginning with `origin`, where it is none."""
     if not isinstance(value, dict):
         raise InputError(f"{origin}: goal: must be an object")
     table = Fields(value, "", f"{origin}: goal")
@@ -376,7 +275,3 @@ def _goal(value: object, origin: str) -> Goal:
             table.fail(key, f"holds what is no number in range; must be 0 to {MAX_CELLS - 1}")
         columns[key] = (first, buffers, *rest)
     return Goal.from_arrays(nranks, columns["initial"], columns["required"])
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return ",".join(map(str, ranks[:16])) + ("…" if len(ranks) > 16 else "")

@@ -6,31 +6,27 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+from xml.parsers import expat
 
-from emit.msccl.xml_tags import MAX_BYTES, Tag, tags
 from emit.program import BUFFERS, FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
 from synth.storage.columns import opened, origin_of
 from topologies.errors import InputError
 
+MAX_BYTES = 64 << 20
+MAX_VALUE = 255  # bytes of an attribute's value
+MAX_ATTRIBUTES = 16
 MAX_RANKS = 4096
 MAX_CHUNKS = 1 << 20  # of one buffer; readers take offsets to 32767
 
 # The names of the readers, and synth's own.
 _COLLECTIVES = {
-    "allreduce": "allreduce",
-    "allgather": "allgather",
-    "reduce": "reduce",
-    "broadcast": "broadcast",
-    "alltoall": "alltoall",
-    "reducescatter": "reducescatter",
-    "reduce_scatter": "reducescatter",
-    "gather": "gather",
-    "scatter": "scatter",
-    "send": "send",
-    "recv": "recv",
-    "alltoallv": "alltoallv",
-    "custom": "custom",
-}
+    name: name.replace("_", "")
+    for name in (
+        "allreduce", "allgather", "reduce", "broadcast", "alltoall", "reducescatter", "reduce_scatter", "gather",
+        "scatter", "send", "recv", "alltoallv", "custom",
+    )
+}  # fmt: skip
 _REDOPS = ("sum", "prod", "max", "min")
 
 # Required attributes of each element, then those that some readers know.
@@ -41,13 +37,37 @@ _ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "gpu": (("id", "i_chunks", "o_chunks", "s_chunks"), ()),
     "tb": (("id", "send", "recv", "chan"), ()),
-    "step": (
-        ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"),
-        (),
-    ),
+    "step": (("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"), ()),
 }
 _INSIDE = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
+_STEP_RANGES = (
+    ("s", 0, 1 << 20),
+    ("srcoff", -1, 32767),
+    ("dstoff", -1, 32767),
+    ("cnt", 0, 71),
+    ("depid", -1, 1023),
+    ("deps", -1, 1023),
+    ("hasdep", 0, 1),
+)
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
+
+# The subset of XML that MSCCL's readers take: elements with attributes in double quotes, and comments. Nothing that
+# makes XML dangerous (declarations, entities) gets as far as the parser.
+_SUBSET = re.compile(
+    rb"(?:[ \r\n]++|<!--(?s:.*?)-->|</[A-Za-z]{1,64}>"
+    rb'|<[A-Za-z]{1,64}(?: ++[A-Za-z_]{1,64}="[^"<&\t\r\n]{0,%d}+"){0,%d}+ *+/?>)*+'
+    % (MAX_VALUE, MAX_ATTRIBUTES)
+)
+_COMMENT = re.compile(rb"<!--(?s:.*?)-->")
+_ATTRIBUTE = re.compile(rb' +([A-Za-z_]+)="([^"]*)"')
+
+
+class _Tag(NamedTuple):
+    """An element as it opens; line: counted from 1."""
+
+    name: str
+    attributes: dict[str, str]
+    line: int
 
 
 def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
@@ -61,12 +81,10 @@ def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
     what was read before.
     """
     if isinstance(text_or_path, str) and ("<" in text_or_path or "\n" in text_or_path or not text_or_path):
-        if len(text_or_path) > MAX_BYTES:
-            raise InputError(f"text: more than {MAX_BYTES} bytes; would be at most that")
         try:
             return _Reader("text").read(text_or_path.encode())
         except UnicodeEncodeError:
-            raise InputError("text: not encodable as UTF-8; would be ASCII") from None
+            raise InputError("text: not encodable as UTF-8; it must be ASCII") from None
     path = Path(text_or_path)
     with opened(path, "an MSCCL XML file") as file:
         try:
@@ -81,8 +99,7 @@ class _Reader:
     """Reads one document; the lists hold what the open elements have gathered so far."""
 
     source: str
-    algo: Tag | None = None
-    ended: bool = False
+    algo: _Tag | None = None
     nchannels: int = 0
     nranks: int = 0
     used_channels: int = 0
@@ -90,76 +107,77 @@ class _Reader:
     sizes: tuple[int, int, int] = (0, 0, 0)
     blocks: dict[int, ThreadBlock] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
-    stack: list[Tag] = field(default_factory=list)
-    numbers: dict[str, int] = field(default_factory=dict)
+    stack: list[_Tag] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)  # those that step's attributes spelled
 
     def read(self, data: bytes) -> Program:
-        for tag in tags(data, self.source):
-            if tag.kind == "close":
-                if not self.stack or self.stack[-1].name != tag.name:
-                    inner = f"</{self.stack[-1].name}>" if self.stack else "nothing more"
-                    self.fail(tag, f"</{tag.name}>; would be {inner}")
-                self.close(self.stack.pop())
-                continue
-            self.open(tag)
-            if tag.kind == "empty":
-                self.close(tag)
-            else:
-                self.stack.append(tag)
-        if self.stack:
-            last = self.stack[-1]
-            self.fail(last, f"<{last.name}> is never closed; would end with </{last.name}>")
-        if self.algo is None:
-            raise InputError(f"{self.source}: no <algo>; would be an MSCCL XML file")
+        if len(data) > MAX_BYTES:
+            raise InputError(f"{self.source}: more than {MAX_BYTES} bytes; it must be at most that")
+        end = _SUBSET.match(data).end()  # type: ignore[union-attr]  # it matches the empty text
+        if end < len(data):
+            line = 1 + data.count(b"\n", 0, end)
+            raise InputError(f"{self.source} line {line}: {_why(data, end)}")
+        if b"<!--" in data:  # XML takes no -- inside; MSCCL's readers do
+            data = _COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), data)
+        parser = expat.ParserCreate("utf-8")
+        parser.StartElementHandler = lambda name, attributes: self.open(
+            _Tag(name, attributes, parser.CurrentLineNumber)
+        )
+        parser.EndElementHandler = lambda _: self.close(self.stack.pop())
+        try:
+            parser.Parse(data, True)
+        except expat.ExpatError as error:
+            where = f"{self.source} line {error.lineno}"
+            inner = f"</{self.stack[-1].name}>" if self.stack else "<algo> … </algo>, once"
+            raise InputError(f"{where}: {expat.ErrorString(error.code)}; it must be {inner}") from None
+        assert self.algo is not None  # an XML document has a root, which `open` has seen
         return self.program(self.algo)
 
-    def fail(self, tag: Tag, message: str) -> None:
+    def fail(self, tag: _Tag, message: str) -> None:
         raise InputError(f"{self.source} line {tag.line}: {message}")
 
-    def integer(self, tag: Tag, name: str, low: int, high: int) -> int:
+    def integer(self, tag: _Tag, name: str, low: int, high: int) -> int:
         text = tag.attributes[name]
         if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
-            self.fail(tag, f"{tag.name} {name} {text!a}; would be a whole number in {low}..{high}")
+            self.fail(tag, f"{tag.name} {name} {text!a}; it must be a whole number in {low}..{high}")
         return int(text)
 
-    def choice(self, tag: Tag, name: str, choices: tuple[str, ...]) -> str:
+    def choice(self, tag: _Tag, name: str, choices: tuple[str, ...]) -> str:
         text = tag.attributes[name]
         if text not in choices:
-            self.fail(tag, f"{tag.name} {name} {text!a}; would be one of {', '.join(choices)}")
+            self.fail(tag, f"{tag.name} {name} {text!a}; it must be one of {', '.join(choices)}")
         return text
 
-    def open(self, tag: Tag) -> None:
+    def open(self, tag: _Tag) -> None:
         if tag.name not in _ATTRIBUTES:
-            self.fail(tag, f"element <{tag.name}>; would be one of {', '.join(_ATTRIBUTES)}")
+            self.fail(tag, f"element <{tag.name}>; it must be one of {', '.join(_ATTRIBUTES)}")
         parent = self.stack[-1].name if self.stack else None
-        if parent != _INSIDE[tag.name] or self.ended:
-            where = f"inside <{parent}>" if parent else "after </algo>" if self.ended else "at the top"
+        if parent != _INSIDE[tag.name]:
+            where = f"inside <{parent}>" if parent else "at the top"
             right = f"inside <{_INSIDE[tag.name]}>" if _INSIDE[tag.name] else "once, at the top"
-            self.fail(tag, f"<{tag.name}> {where}; would be {right}")
+            self.fail(tag, f"<{tag.name}> {where}; it must be {right}")
         required, known = _ATTRIBUTES[tag.name]
         for name in required:
             if name not in tag.attributes:
-                self.fail(tag, f"<{tag.name}> without {name}; would have it")
+                self.fail(tag, f"<{tag.name}> without {name}; it must have it")
         if len(tag.attributes) > len(required):
             for name in tag.attributes:
                 if name not in required and name not in known:
-                    told = ", ".join(required + known)
-                    self.fail(tag, f"<{tag.name}> with unknown attribute {name}; would be of {told}")
+                    names = ", ".join(required + known)
+                    self.fail(tag, f"<{tag.name}> with unknown attribute {name}; it must be one of {names}")
         if tag.name == "step":
             self.steps.append(self.step(tag))
         elif tag.name == "tb":
             self.steps = []
         elif tag.name == "gpu":
             self.blocks = {}
-            self.sizes = (
-                self.integer(tag, "i_chunks", 0, MAX_CHUNKS),
-                self.integer(tag, "o_chunks", 0, MAX_CHUNKS),
-                self.integer(tag, "s_chunks", 0, MAX_CHUNKS),
-            )
+            i, o, s = (self.integer(tag, f"{buffer}_chunks", 0, MAX_CHUNKS) for buffer in BUFFERS)
+            self.sizes = i, o, s
         else:
             self.open_algo(tag)
+        self.stack.append(tag)
 
-    def open_algo(self, tag: Tag) -> None:
+    def open_algo(self, tag: _Tag) -> None:
         self.algo = tag
         self.nranks = self.integer(tag, "ngpus", 1, MAX_RANKS)
         self.nchannels = self.integer(tag, "nchannels", 1, 1024)
@@ -168,13 +186,13 @@ class _Reader:
         self.integer(tag, "nchunksperloop", 1, MAX_CHUNKS)
         inplace = self.integer(tag, "inplace", 0, 1)
         if "outofplace" in tag.attributes and not inplace and not self.integer(tag, "outofplace", 0, 1):
-            self.fail(tag, "algo inplace 0 and outofplace 0; would be 1 in at least one")
+            self.fail(tag, "algo inplace 0 and outofplace 0; it must be 1 in at least one")
         if "nthreads" in tag.attributes and self.integer(tag, "nthreads", 0, 1024) % 32:
-            self.fail(tag, f"algo nthreads {tag.attributes['nthreads']}; would be a multiple of 32")
+            self.fail(tag, f"algo nthreads {tag.attributes['nthreads']}; it must be a multiple of 32")
         if "redop" in tag.attributes:
             self.choice(tag, "redop", _REDOPS)
 
-    def step(self, tag: Tag) -> Step:
+    def step(self, tag: _Tag) -> Step:
         numbers = self.numbers
         a = tag.attributes
         values = []
@@ -188,7 +206,7 @@ class _Reader:
         s, src_off, dst_off, count, dep_tb, dep_step, has_dep = values
         if s != len(self.steps):
             self.fail(
-                tag, f"step s {s}; would be {len(self.steps)}, its position, which is when it is executed"
+                tag, f"step s {s}; it must be {len(self.steps)}, its position, which is when it is executed"
             )
         op = a["type"]
         if op not in OPS or a["srcbuf"] not in BUFFERS or a["dstbuf"] not in BUFFERS:
@@ -197,11 +215,11 @@ class _Reader:
             self.choice(tag, "dstbuf", BUFFERS)
         return Step(op, a["srcbuf"], src_off, a["dstbuf"], dst_off, count, dep_tb, dep_step, has_dep == 1)
 
-    def close(self, tag: Tag) -> None:
+    def close(self, tag: _Tag) -> None:
         if tag.name == "tb":
             number = self.integer(tag, "id", 0, 1 << 20)
             if number in self.blocks:
-                self.fail(tag, f"tb id {number} twice; would be once in a gpu")
+                self.fail(tag, f"tb id {number} twice; it must be once in a gpu")
             peers = [self.integer(tag, side, -1, self.nranks - 1) for side in ("send", "recv")]
             channel = self.integer(tag, "chan", 0, self.nchannels - 1)
             self.used_channels = max(self.used_channels, channel + 1)
@@ -209,36 +227,36 @@ class _Reader:
         elif tag.name == "gpu":
             rank = self.integer(tag, "id", 0, self.nranks - 1)
             if rank in self.gpus:
-                self.fail(tag, f"gpu id {rank} twice; would be once")
+                self.fail(tag, f"gpu id {rank} twice; it must be once")
             for number, found in enumerate(sorted(self.blocks)):
                 if found != number:
                     self.fail(
-                        tag, f"gpu {rank} has no tb {number} but a tb {found}; would be contiguous from 0"
+                        tag, f"gpu {rank} has no tb {number} but a tb {found}; it must be contiguous from 0"
                     )
             for number, block in self.blocks.items():
                 if rank in (block.send, block.recv):
-                    self.fail(tag, f"gpu {rank} tb {number} has itself as peer; would be another rank or -1")
+                    self.fail(
+                        tag, f"gpu {rank} tb {number} has itself as peer; it must be another rank or -1"
+                    )
             self.gpus[rank] = Gpu(*self.sizes, [self.blocks[x] for x in sorted(self.blocks)])
-        elif tag.name == "algo":
-            self.ended = True
 
-    def program(self, tag: Tag) -> Program:
+    def program(self, tag: _Tag) -> Program:
         a = tag.attributes
         for rank in range(self.nranks):
             if rank not in self.gpus:
                 self.fail(
                     tag,
-                    f"algo ngpus {self.nranks} with {len(self.gpus)} gpus, none of id {rank}; would be equal",
+                    f"algo ngpus {self.nranks} with {len(self.gpus)} gpus, none of id {rank}; it must be equal",
                 )
         if self.nchannels != max(1, self.used_channels):
             self.fail(
                 tag,
-                f"algo nchannels {self.nchannels}; would be {max(1, self.used_channels)}, largest chan + 1",
+                f"algo nchannels {self.nchannels}; it must be {max(1, self.used_channels)}, largest chan + 1",
             )
         low = self.integer(tag, "minBytes", 0, (1 << 63) - 1) if "minBytes" in a else 0
         high = self.integer(tag, "maxBytes", 0, (1 << 63) - 1) if "maxBytes" in a else 0
         if 0 < high < low:
-            self.fail(tag, f"algo minBytes {low} and maxBytes {high}; would be min <= max, or maxBytes 0")
+            self.fail(tag, f"algo minBytes {low} and maxBytes {high}; it must be min <= max, or maxBytes 0")
         inplace = a["inplace"] == "1"
         outofplace = self.integer(tag, "outofplace", 0, 1) == 1 if "outofplace" in a else not inplace
         return Program(
@@ -256,12 +274,37 @@ class _Reader:
         )
 
 
-_STEP_RANGES = (
-    ("s", 0, 1 << 20),
-    ("srcoff", -1, 32767),
-    ("dstoff", -1, 32767),
-    ("cnt", 0, 71),
-    ("depid", -1, 1023),
-    ("deps", -1, 1023),
-    ("hasdep", 0, 1),
-)
+def _why(data: bytes, at: int) -> str:
+    """What MSCCL's readers do not take at this place."""
+    start = data[at : at + 40]
+    shown = ascii(start[:20].decode("latin-1"))
+    if start.startswith(b"\xef\xbb\xbf"):
+        return "a byte order mark; it must start with <algo"
+    if start.startswith(b"<!--"):
+        return "comment without an end; it must end with -->"
+    if start.startswith(b"<?"):
+        return "an XML declaration, which MSCCL readers do not take; it must start with <algo"
+    if start.startswith(b"<!"):
+        return f"{shown}: declarations and entities are refused; it must be <algo, <gpu, <tb or <step"
+    if start[:1] == b"\t":
+        return "a tab, which MSCCL readers do not take; it must be spaces"
+    if start[:1] != b"<":
+        return f"text {shown} outside a tag; it must be a tag"
+    end = data.find(b">", at, at + 8192)
+    tag = data[at : end + 1] if end >= 0 else data[at : at + 8192]
+    if end < 0:
+        return f"tag {shown} without an end; it must end with >"
+    for bad, word in ((b"\n", "a newline"), (b"\r", "a newline"), (b"\t", "a tab"), (b"&", "an entity (&)")):
+        if bad in tag:
+            return f"{word} inside tag {shown}, which MSCCL readers do not take; it must be without"
+    if b"'" in tag:
+        return f'single quotes in tag {shown}; it must be name="value"'
+    if b" =" in tag or b"= " in tag:
+        return f'a space beside = in tag {shown}; it must be name="value"'
+    pairs = _ATTRIBUTE.findall(tag)
+    if len(pairs) > MAX_ATTRIBUTES:
+        return f"tag {shown} with {len(pairs)} attributes; it must have at most {MAX_ATTRIBUTES}"
+    for name, value in pairs:
+        if len(value) > MAX_VALUE:
+            return f"{name.decode()} of {len(value)} characters; it must be at most {MAX_VALUE}"
+    return f'tag {shown} cannot be read; it must be <name attribute="value" ...>'

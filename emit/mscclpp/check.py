@@ -11,9 +11,8 @@ import numpy as np
 from emit.check.capacity import CAPACITY
 from emit.check.contents import Contents
 from emit.columns import Column
-from emit.findings import Findings, Judgement
+from emit.findings import Findings, Judgement, Verdict
 from emit.goal import Goal
-from emit.msccl.verdict import Verdict
 from emit.mscclpp.acts import Acts, acts_of, check_counts
 from emit.mscclpp.memory import Memory, collective_of, goal_of, memory_of
 from emit.mscclpp.plan import Plan

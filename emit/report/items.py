@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emit.library.index import Entry, goal_beside
+from emit.formats import verify_program
+from emit.library.index import Entry
+from emit.library.lookup import goal_beside
 from emit.msccl.read import read_msccl
-from emit.msccl.verdict import verify_file
 from emit.program import Program
 from emit.report.judge import Judged, judge, proof_sentences
 from emit.report.program import program_view
@@ -227,7 +228,7 @@ def _program(
     program = read_msccl(source.path)
     entry = source.entry
     goal = goal_beside(source.path)
-    verdict = verify_file(source.path, goal)
+    verdict = verify_program(source.path, goal)
     right = verdict.status == "right"
     explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
     notes = explained[1:] if right else explained if verdict.status == "not readable" else []

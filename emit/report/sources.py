@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from emit.library.index import INDEX, PLACES, SCHEDULES, Entry, load_index
+from emit.library.index import INDEX, SCHEDULES, Entry, load_index
+from emit.targets import TARGETS
 from synth.storage.columns import opened, origin_of
 from topologies.errors import InputError
 
 __all__ = ["Source", "sources"]
 
 _WANTED = f"a schedule (.synth), an MSCCL XML, a library's {INDEX}, or a folder of these"
-_FOLDERS = ("", SCHEDULES, *(place.folder for place in PLACES.values() if place.ending == ".xml"))
+_FOLDERS = ("", SCHEDULES, *(target.folder for target in TARGETS.values() if target.runs_here))
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def _library(index: Path) -> list[Source]:
     found: dict[Path, Source] = {}
     for entry in load_index(index):
         files = [("schedule", entry.schedule)]
-        if PLACES[entry.target].ending == ".xml":
+        if TARGETS[entry.target].runs_here:
             files.append(("program", entry.file))
         for kind, file in files:
             if file is None:

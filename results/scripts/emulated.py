@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from emit.formats import verify_file
 from emit.goal import Goal
 from emit.library.index import load_index
-from emit.msccl.write import verify_file
 from emit.program import Program
 from emit.timing.predict import Predictor
 from results.measuring.measure import grid, page, run, synth, write

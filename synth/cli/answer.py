@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
-from emit.library.index import PLACES
-from emit.library.write import standing, target_for
+from emit.library.save import Saved, save
+from emit.library.write import standing
+from emit.targets import TARGETS, target_for
 from synth.cli.options import Asked, print_json
 from synth.model.collective import Collective, alltoallv
 from synth.model.pattern import parse_size, read_pattern, read_sizes
@@ -21,7 +22,7 @@ from synth.present.statement import statement
 from synth.present.table import heading, table
 from synth.search.result import Found, Progress
 from synth.solvers.workers import Workers
-from synth.synthesis import Saved, answered, ask, saved
+from synth.synthesis import answered, ask
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.load import load
@@ -37,8 +38,10 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     for option, value in (("--group-sizes", asked.group_sizes), ("--objective", asked.objective)):
         if value is not None:
             raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
-    if asked.target not in ("auto", *PLACES):
-        raise InputError(f"--target {asked.target!r}: is not known; it is auto or one of {', '.join(PLACES)}")
+    if asked.target not in ("auto", *TARGETS):
+        raise InputError(
+            f"--target {asked.target!r}: is not known; it is auto or one of {', '.join(TARGETS)}"
+        )
     topology = load(asked.topo)
     question = ask(
         collective_of(name, file),
@@ -119,7 +122,7 @@ def ending(ended: str, begun: float) -> list[str]:
 def _report(found: Found, asked: Asked) -> None:
     clear_progress()
     document = statement(found)
-    written = saved(found, asked.out, asked.target, proof=asked.proof) if found.ranges else Saved([], [])
+    written = save(found, asked.out, asked.target, proof=asked.proof) if found.ranges else Saved([], [])
     for entry, files in zip(document["algorithms"], written.files, strict=True):
         entry |= {kind: str(path) for kind, path in files.items()}
     document["unsaved"] = written.refused

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from emit.formats import verify_program
 from emit.goal import Goal
-from emit.library.index import Entry, goal_beside, load_index
-from emit.msccl.write import verify_file
+from emit.library.index import Entry, load_index
+from emit.library.lookup import entry_beside, goal_beside
 from emit.program import Program
+from emit.targets import TARGETS
 from emit.timing.predict import Predictor
 from synth.bounds.prove import Bound, prove
 from synth.model.collective import NAMED, ROOTED, parse_name
@@ -105,7 +106,7 @@ def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[
     if not path.is_dir() and path.name != "index.json":
         if collective is not None or group is not None:
             raise InputError("--collective, --group: choose from a library; this is one file")
-        one = Chosen(path.stem, *_read(path), _entry_beside(path))
+        one = Chosen(path.stem, *_read(path), entry_beside(path))
         return lambda _: one
 
     entries = load_index(path)
@@ -113,12 +114,10 @@ def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[
         entries = [e for e in entries if e.collective == parse_name(collective)]
     if group is not None:
         entries = [e for e in entries if e.group == parse_ranks(group, "--group", 1 << 20)]
-    plans = [e for e in entries if e.path.suffix != ".xml"]
-    entries = [e for e in entries if e.path.suffix == ".xml"]
-    if plans and not entries:
-        raise InputError(
-            f"{path}: holds execution plans only, which are for MSCCL++'s executor; would hold MSCCL XML"
-        )
+    readers = {TARGETS[e.target].reader for e in entries if not TARGETS[e.target].runs_here}
+    entries = [e for e in entries if TARGETS[e.target].runs_here]
+    if readers and not entries:
+        raise InputError(f"{path}: holds only files for {', '.join(sorted(readers))}; it must hold MSCCL XML")
     questions = sorted({_question(e) for e in entries})
     if len(questions) != 1:
         asked = (
@@ -146,22 +145,10 @@ def _question(entry: Entry) -> str:
     return f"{entry.collective} on {entry.topology} --group {group} for {entry.target}"
 
 
-def _entry_beside(path: Path) -> Entry | None:
-    """What an index beside the file, or in the folder above, says of it; a stranger's is no obstacle."""
-
-    where = Path(os.path.abspath(path))
-    for folder in (where.parent, where.parent.parent):
-        with suppress(InputError):
-            for entry in load_index(folder):
-                if Path(os.path.abspath(entry.path)) == where:
-                    return entry
-    return None
-
-
 def _read(path: Path) -> tuple[Program, Goal | None]:
 
     goal = goal_beside(path)
-    verdict = verify_file(path, goal)
+    verdict = verify_program(path, goal)
     if verdict.program is None:
         raise InputError(f"not readable: {'; '.join(verdict.lines)}")
     return verdict.program, goal

@@ -12,12 +12,11 @@ from emit.compiler.compile import PASSES, Compiled, Price, compiled, shape
 from emit.compiler.lower import drafted, priced
 from emit.compiler.optimize import optimized
 from emit.compiler.script_file import load_script
+from emit.formats import verify_program, write_program
 from emit.goal import Goal
-from emit.library.index import goal_beside
-from emit.library.write import protocol_for, target_for
-from emit.msccl.write import NAMES, verify_file, write_msccl
-from emit.mscclpp.write import write_plan
+from emit.library.lookup import goal_beside
 from emit.program import Program
+from emit.targets import TARGETS, Target, choose_protocol, choose_target, target_for
 from synth.model.problem import parse_ranks
 from synth.storage.columns import replaced
 from synth.storage.schedule_file import load_schedule
@@ -25,9 +24,6 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, ScheduleError, ScheduleRefused
 from topologies.load import load
 from topologies.topology import Topology
-
-_PLANS = "mscclpp"
-_TARGETS = ("auto", "executor-nccl", "rccl", "msccl", _PLANS)
 
 
 def _compiling(command: Callable[..., None]) -> Callable[..., None]:
@@ -38,9 +34,9 @@ def _compiling(command: Callable[..., None]) -> Callable[..., None]:
         ),
         click.option(
             "--target",
-            type=click.Choice(_TARGETS),
             default="auto",
-            help="Whose file; mscclpp: an execution plan. Default: auto, whose XML can say it.",
+            metavar="NAME",
+            help=f"{', '.join(TARGETS)}; auto: the first that can.",
         ),
         click.option(
             "--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."
@@ -63,7 +59,6 @@ def _compiling(command: Callable[..., None]) -> Callable[..., None]:
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if not asked:
         return
-
     for name, what in PASSES.items():
         click.echo(f"{name:10} {what}")
     context.exit()
@@ -99,40 +94,19 @@ def _nodes(where: tuple[Topology, list[int]] | None) -> list[int] | None:
     return None if where is None else [int(where[0].nodes[rank]) for rank in where[1]]
 
 
-def _target(asked: str, collective: str) -> str:
-
-    if asked == _PLANS:
-        return asked
-    able = [target for target, names in NAMES.items() if collective in names]
-    if asked != "auto" and asked not in able:
-        raise InputError(f"--target {asked}: has no name for {collective}; would be {' or '.join(able)}")
-    return able[0] if asked == "auto" else asked
-
-
-def _compiled_for(target: str) -> str:
-    """Whose limits a program keeps; a plan's writer splits what is too long for it."""
-    return "msccl" if target == _PLANS else target
-
-
 def _written(
     made: Compiled,
     goal: Goal | None,
-    target: str,
+    target: Target,
     source: str,
     out: str | None,
     explain: bool,
     nodes: list[int] | None = None,
 ) -> None:
-
-    ending = ".json" if target == _PLANS else ".xml"
-    path = Path(out) if out else Path(Path(source).with_suffix(ending).name)
+    path = Path(out) if out else Path(Path(source).with_suffix(target.suffix).name)
     if path.exists() and Path(source).exists() and path.samefile(source):
         raise InputError(f"{path}: would be written over what it is made from; give another -o")
-    text = (
-        write_plan(made.program, goal, nodes=nodes)
-        if target == _PLANS
-        else write_msccl(made.program, goal, target)
-    )
+    text = write_program(made.program, goal, target, nodes=nodes)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     with replaced(path) as file:
@@ -141,7 +115,7 @@ def _written(
         for line in made.said:
             click.echo(f"  {line}")
     p = made.program
-    click.echo(f"{path}: {p.collective} on {p.nranks} ranks for {target}, checked: {shape(p)}")
+    click.echo(f"{path}: {p.collective} on {p.nranks} ranks for {target.name}, checked: {shape(p)}")
 
 
 @click.command("compile")
@@ -169,12 +143,11 @@ def compile_(
     \b
     synth compile examples/ring.py -o ring.xml --set ranks=4
     """
-
     script = load_script(file, settings)
     draft = script.draft()
-    chosen = _target(target, script.like.collective)
+    chosen = choose_target(script.like.collective, target)
     where = _placed(topo, group, script.like)
-    made = compiled(draft, _compiled_for(chosen), price=_priced(where, script.like), off=off)
+    made = compiled(draft, chosen.name, price=_priced(where, script.like), off=off)
     _written(made, draft.goal, chosen, file, out, explain, _nodes(where))
 
 
@@ -195,7 +168,6 @@ def lower_(
     \b
     synth lower out/schedules/NAME.synth -o NAME.xml --explain
     """
-
     stored = load_schedule(file)
     problem, schedule = stored.expanded()
     size = int(stored.schedule.size_bytes)
@@ -205,10 +177,10 @@ def lower_(
         raise InputError(f"{file}: the schedule is refused: {error}") from None
     chosen = target_for(problem, target)
     name = Path(file).stem[:63]
-    used = protocol_for(size) if protocol == "auto" else protocol
+    used = choose_protocol(size) if protocol == "auto" else protocol
     draft = drafted(algorithm, name, used)
     price = priced(problem.topology, problem.ranks, size, size)
-    made = compiled(draft, _compiled_for(chosen), price=price, off=off)
+    made = compiled(draft, chosen.name, price=price, off=off)
     where = problem.topology, list(problem.ranks)
     _written(made, draft.goal, chosen, file, out, explain, _nodes(where))
 
@@ -232,9 +204,8 @@ def optimize(
     \b
     synth optimize a.xml -o b.xml --topo dgx-a100
     """
-
-    goal = goal_beside(Path(file))
-    verdict = verify_file(file, goal)
+    goal = goal_beside(file)
+    verdict = verify_program(file, goal)
     if verdict.program is None or verdict.status == "not readable":
         raise InputError(f"not readable: {'; '.join(verdict.lines)}")
     if verdict.status != "right":
@@ -242,9 +213,9 @@ def optimize(
             f"{file}: is {verdict.status}, and an optimizer keeps what a program does: {verdict.lines[1]}"
         )
     program = verdict.program
-    chosen = _target(target, program.collective)
+    chosen = choose_target(program.collective, target)
     where = _placed(topo or f"full:{max(2, program.nranks)}", group, program)
-    made = optimized(program, goal, _compiled_for(chosen), price=_priced(where, program), off=off)
+    made = optimized(program, goal, chosen.name, price=_priced(where, program), off=off)
     if out is None:
-        out = f"{Path(file).stem}-optimized{'.json' if chosen == _PLANS else '.xml'}"
+        out = f"{Path(file).stem}-optimized{chosen.suffix}"
     _written(made, goal, chosen, file, out, explain, _nodes(where) if topo else None)

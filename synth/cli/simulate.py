@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import click
 
-from emit.library.index import goal_beside, load_index
-from emit.msccl.verdict import Verdict
-from emit.msccl.write import verify_file
+from emit.findings import Verdict
+from emit.formats import verify_program
+from emit.library.lookup import entry_beside, goal_beside
 from emit.program import Program
 from emit.timing.predict import Predictor, bus_factor
 from synth.bounds.prove import prove
@@ -55,13 +52,15 @@ def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | N
     \b
     synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
     """
-
     if depth is not None and depth < 1:
         raise InputError(f"--depth {depth}: must be 1 or more")
     asked = parse_sweep(sizes)
     topology = load(topo)
-    members = _indexed(file, topology) if group is None else parse_ranks(group, "--group", topology.nranks)
-    verdict = verify_file(file, goal_beside(Path(file)), depth)
+    members = None if group is None else parse_ranks(group, "--group", topology.nranks)
+    entry = entry_beside(file)
+    if group is None and entry is not None and entry.topology == topology.name:
+        members = entry.communicator
+    verdict = verify_program(file, goal_beside(file), depth)
     if verdict.program is None:
         raise InputError(f"not readable: {'; '.join(verdict.lines)}")
     status = "not judged" if verdict.status == "not readable" else verdict.status
@@ -107,25 +106,9 @@ def parse_sweep(text: str, what: str = "--sizes") -> list[int]:
     return found
 
 
-def _indexed(file: str, topology: Topology) -> tuple[int, ...] | None:
-    """The ranks that an index beside the file, or in the folder above, says it is for; a stranger's is no obstacle."""
-
-    where = Path(os.path.abspath(file))
-    for folder in (where.parent, where.parent.parent):
-        with suppress(InputError):
-            for entry in load_index(folder):
-                if Path(os.path.abspath(entry.path)) == where and entry.topology == topology.name:
-                    return entry.communicator
-    return None
-
-
 def _why(verdict: Verdict) -> str:
     """One line: what was found, or else what the file is."""
-    if verdict.status == "right" or not verdict.findings:
-        return "; ".join(verdict.lines[:1])
-    first = verdict.findings[0]
-    more = len(verdict.findings) - 1
-    return f"{first.kind}: {first.message}" + (f" (and {more} more: synth verify)" if more else "")
+    return "; ".join(verdict.lines[:1]) if verdict.status == "right" else verdict.reason or verdict.lines[0]
 
 
 def _priced(

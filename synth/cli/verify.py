@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from emit.library.index import goal_beside
-from emit.msccl.write import verify_file
-from emit.mscclpp.check import verify_plan
+from emit.formats import format_of, verify_file
+from emit.library.lookup import goal_beside
 from synth.cli.options import json_option, print_json
 from topologies.errors import InputError
 
@@ -27,12 +24,9 @@ def verify(file: str, depth: int | None, as_json: bool) -> None:
     """
     if depth is not None and depth < 1:
         raise InputError(f"--depth {depth}: must be 1 or more")
-    if Path(file).suffix.lower() == ".json":
-        if depth is not None:
-            raise InputError("--depth: an execution plan has no FIFO; leave it out")
-        verdict = verify_plan(file, goal_beside(Path(file)))
-    else:
-        verdict = verify_file(file, goal_beside(Path(file)), depth)
+    if depth is not None and not format_of(file).has_fifo:
+        raise InputError(f"--depth: {format_of(file).what} has no FIFO; leave it out")
+    verdict = verify_file(file, goal_beside(file), depth)
     if as_json:
         findings = [
             {"kind": f.kind, "message": f.message, "rank": f.rank, "tb": f.tb, "step": f.step}

@@ -194,16 +194,16 @@ def receives_another_count(right: Right, rng: random.Random) -> Planted | None:
 def channel_too_high(right: Right, rng: random.Random) -> Planted | None:
     """A connection on a channel that the target does not have; else as right as before."""
     ops = {s.op for _, _, _, s in right.program.steps()}
-    target = rng.choice([name for name, limits in TARGETS.items() if ops <= limits.ops])
+    target = rng.choice([name for name, row in TARGETS.items() if ops <= row.limits.ops])
     blocks = [(r, t) for r, gpu in enumerate(right.program.gpus) for t in range(len(gpu.threadblocks))]
-    changed, moved = on_channels_from(right.program, TARGETS[target].channels, rng.choice(blocks))
+    changed, moved = on_channels_from(right.program, TARGETS[target].limits.channels, rng.choice(blocks))
     places = frozenset((r, t, None) for r, t in moved)
     return Planted("limit", changed, right.goal, places, target=target)
 
 
 def channel_too_full(right: Right, rng: random.Random) -> Planted | None:  # noqa: ARG001 - a program of its own
     """More peers of one rank on a channel than a channel has room for."""
-    limits = TARGETS["executor-nccl"]
+    limits = TARGETS["executor-nccl"].limits
     n = limits.tbs_per_channel + 2 + rng.randrange(8)
     root = rng.randrange(n)
     program = rng.choice([direct_gather, direct_scatter])(n, root, rng.random() < 0.5)
@@ -214,7 +214,7 @@ def too_many_steps(right: Right, rng: random.Random) -> Planted | None:
     """Chunks made so fine that a threadblock grows over the limit."""
     target = rng.choice(list(TARGETS))
     longest = max(len(tb.steps) for gpu in right.program.gpus for tb in gpu.threadblocks)
-    most = TARGETS[target].steps_per_tb
+    most = TARGETS[target].limits.steps_per_tb
     changed = finer(right.program, most // longest + 1)
     places = {
         (r, t, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from emit.library.index import PLACES
+from emit.targets import TARGETS
 
 Row = dict[str, Any]
 ROOTED = ("broadcast", "reduce")
@@ -38,7 +38,7 @@ def questions(draw: st.DrawFn) -> Row:
         relays=relays,
         root=draw(st.sampled_from(group)) if collective in ROOTED else None,
         communicator=group + relays,
-        target=draw(st.sampled_from(sorted(PLACES))),
+        target=draw(st.sampled_from(sorted(TARGETS))),
         inplace=draw(st.booleans()),
     )
 
@@ -62,7 +62,7 @@ def indices(draw: st.DrawFn) -> list[Row]:
                 if last and draw(st.booleans())
                 else draw(st.integers(low, 60 if last else ends[i + 1] - 1))
             )
-            place = PLACES[asked["target"]]
+            target = TARGETS[asked["target"]]
             name = f"file{len(rows)}"
             stored = draw(st.booleans())
             rows.append(
@@ -70,7 +70,7 @@ def indices(draw: st.DrawFn) -> list[Row]:
                 | {
                     "min_bytes": low,
                     "max_bytes": high,
-                    "file": f"{place.folder}/{name}{place.ending}",
+                    "file": f"{target.folder}/{name}{target.suffix}",
                     "schedule": f"schedules/{name}.synth" if stored else None,
                     "proof_file": f"schedules/{name}.proof.json" if stored and draw(st.booleans()) else None,
                 }

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from emit.library.index import INDEX, goal_beside, index_text, load_index
-from emit.msccl.write import verify_file
+from emit.formats import verify_file
+from emit.library.index import INDEX, index_text, load_index
+from emit.library.lookup import goal_beside
 from tests.emit.library.made_indices import entry_row
 from topologies.errors import InputError
 

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from emit.library.index import FORMAT, INDEX, PLACES, Entry, choose, index_text, load_index, parse_index
+from emit.library.index import FORMAT, INDEX, Entry, index_text, load_index, parse_index
+from emit.library.lookup import choose
+from emit.targets import TARGETS
 from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
 from topologies.errors import InputError
 
@@ -199,9 +201,9 @@ def test_overlapping_sizes_are_found(rows: list[Row], data: st.DataObject) -> No
     row = data.draw(st.sampled_from(rows))
     size = row["min_bytes"] + data.draw(st.integers(0, 3))
     assume(row["max_bytes"] is None or size <= row["max_bytes"])
-    place = PLACES[row["target"]]
+    target = TARGETS[row["target"]]
     low = data.draw(st.integers(0, size))
-    more = row | {"file": f"{place.folder}/more{place.ending}", "min_bytes": low, "max_bytes": size}
+    more = row | {"file": f"{target.folder}/more{target.suffix}", "min_bytes": low, "max_bytes": size}
     assert "both serve" in wrong(*rows, more)
     assert refusal(index_text([*rows, more | {"topology": "another"}])) is None
 

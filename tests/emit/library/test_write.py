@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emit.library.index import INDEX, PLACES, choose, load_index
-from emit.library.write import documents, standing, stems, writing
-from emit.msccl.write import verify_file
+from emit.formats import verify_file
+from emit.library.index import INDEX, load_index
+from emit.library.lookup import choose
+from emit.library.save import documents, save, stems
+from emit.library.write import standing, writing
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.search.result import Found
-from synth.synthesis import saved
 from tests.emit.library.made_indices import Row, asked_of, entry_row
 from topologies.errors import InputError
 from topologies.load import load
@@ -42,11 +43,11 @@ def files(folder: Path) -> dict[str, bytes]:
 def row_of(number: int, name: str, *, schedule: bool = False, proof: bool = False) -> Row:
     """An entry of one of a few questions."""
     target = ("executor-nccl", "rccl")[number % 2]
-    place = PLACES[target]
+    place = TARGETS[target]
     return entry_row(
         collective=("allgather", "allreduce", "alltoall")[number // 2 % 3],
         target=target,
-        file=f"{place.folder}/{name}{place.ending}",
+        file=f"{place.folder}/{name}{place.suffix}",
         schedule=f"schedules/{name}.synth" if schedule or proof else None,
         proof_file=f"schedules/{name}.proof.json" if proof else None,
     )
@@ -167,8 +168,7 @@ def test_an_index_of_somebody_else_is_left_alone(tmp_path: Path, text: str) -> N
 
 
 def test_every_executor_has_a_folder_of_its_own() -> None:
-    assert set(TARGETS) <= set(PLACES)
-    assert len({place.folder for place in PLACES.values()}) == len(PLACES)
+    assert len({place.folder for place in TARGETS.values()}) == len(TARGETS)
 
 
 def found(topology_name: str = "ring:4") -> Found:
@@ -181,7 +181,7 @@ def test_names_that_would_be_alike_are_told_apart(tmp_path: Path) -> None:
     one, other = found("a b"), found("a-b")
     assert stems(one) == stems(other)
     for asked in (one, other, one, other):
-        saved(asked, tmp_path, "executor-nccl", proof=True)
+        save(asked, tmp_path, "executor-nccl", proof=True)
     entries = load_index(tmp_path)
     assert {entry.topology for entry in entries} == {"a b", "a-b"}
     assert all(entry.path.is_file() for entry in entries)
@@ -191,13 +191,15 @@ def test_names_that_would_be_alike_are_told_apart(tmp_path: Path) -> None:
 def test_a_library_for_several_executors(tmp_path: Path) -> None:
     answer = found()
     for target in TARGETS:
-        saved(answer, tmp_path, target, proof=target == "rccl")
+        save(answer, tmp_path, target, proof=target == "rccl")
     entries = load_index(tmp_path)
     for target in TARGETS:
-        folder = tmp_path / PLACES[target].folder
+        folder = tmp_path / TARGETS[target].folder
         own = {entry.path for entry in entries if entry.target == target}
         assert (
-            own == set(folder.iterdir()) == {p for p in folder.iterdir() if p.suffix == PLACES[target].ending}
+            own
+            == set(folder.iterdir())
+            == {p for p in folder.iterdir() if p.suffix == TARGETS[target].suffix}
         )
         assert len(own) == len(answer.ranges)
         for size in (0, 1 << 10, 1 << 20, 1 << 40):

@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.goal import Goal
+from emit.msccl.check import verify_msccl
 from emit.msccl.read import read_msccl
-from emit.msccl.write import _lines, verify_file, write_msccl
+from emit.msccl.write import write_msccl, xml_text
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
+from emit.targets import TARGETS
 from tests.emit.check.comparing import differences
 from tests.emit.check.reshaping import finer
 from tests.emit.small_programs import (
@@ -55,7 +57,7 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     assert replace(read_msccl(text), root=program.root) == program
     path = tmp_path / "a.xml"
     path.write_text(text)
-    verdict = verify_file(path)
+    verdict = verify_msccl(path)
     assert (verdict.status, verdict.exit_code) == ("right", 0), verdict.lines
     if program.root:
         assert f"root {program.root}" in verdict.lines[0]
@@ -73,11 +75,11 @@ def test_targets_name_what_they_can() -> None:
     ])  # fmt: skip
     goal = Goal.from_arrays(2, ([0], ["i"], [0], [0], [0]), ([1], ["o"], [0], [0], [0]))
     assert 'coll="custom"' in write_msccl(relay, goal, "msccl")
-    with pytest.raises(InputError, match="would be target msccl"):
+    with pytest.raises(InputError, match="use --target msccl"):
         write_msccl(relay, goal, "executor-nccl")
     with pytest.raises(InputError, match="given one to check"):
         write_msccl(relay, None, "msccl")
-    with pytest.raises(InputError, match="would be target executor-nccl or rccl"):
+    with pytest.raises(InputError, match="use --target executor-nccl or rccl"):
         write_msccl(RIGHT["direct_gather"], target="msccl")
     with pytest.raises(InputError, match=r"limit: .* rccl runs only"):
         write_msccl(ring_allgather(3), target="rccl")
@@ -123,33 +125,33 @@ REFUSED = {
     "  <gpu": ("\t<gpu", "a tab"),
     ' ngpus="3"': (' ngpus = "3"', "a space beside ="),
     ' proto="LL128"': ('\nproto="LL128"', "a newline inside tag"),
-    'proto="LL128"': ('proto="ll"', "algo proto 'll'; would be one of Simple, LL, LL128"),
+    'proto="LL128"': ('proto="ll"', "algo proto 'll'; it must be one of Simple, LL, LL128"),
     'coll="allgather"': ('coll="allgatherv"', "algo coll"),
-    'ngpus="3"': ('ngpus="5000"', "algo ngpus '5000'; would be a whole number in 1..4096"),
-    'nchannels="1"': ('nchannels="2"', "nchannels 2; would be 1"),
+    'ngpus="3"': ('ngpus="5000"', "algo ngpus '5000'; it must be a whole number in 1..4096"),
+    'nchannels="1"': ('nchannels="2"', "nchannels 2; it must be 1"),
     'inplace="1"': ('inplace="2"', "inplace '2'"),
-    'inplace="1" outofplace="0"': ('inplace="0" outofplace="0"', "would be 1 in at least one"),
+    'inplace="1" outofplace="0"': ('inplace="0" outofplace="0"', "it must be 1 in at least one"),
     'minBytes="0" maxBytes="0"': ('minBytes="9" maxBytes="8"', "minBytes 9 and maxBytes 8"),
     'maxBytes="0"': ('maxBytes="0" nthreads="33"', "multiple of 32"),
     'minBytes="0"': ('minbytes="0"', "unknown attribute minbytes"),
     '<gpu id="1"': ('<gpu id="0"', "line 9: gpu id 0 twice"),
-    '<gpu id="2"': ('<gpu id="3"', "gpu id '3'; would be a whole number in 0..2"),
+    '<gpu id="2"': ('<gpu id="3"', "gpu id '3'; it must be a whole number in 0..2"),
     '<tb id="0"': ('<tb id="1"', "no tb 0"),
     'send="1" recv="2"': ('send="0" recv="2"', "itself as peer"),
-    'recv="2"': ('recv="3"', "line 3: tb recv '3'; would be a whole number in -1..2"),
+    'recv="2"': ('recv="3"', "line 3: tb recv '3'; it must be a whole number in -1..2"),
     'chan="0"': ('chan="1"', "tb chan '1'"),
-    'step s="1"': ('step s="2"', "step s 2; would be 1"),
+    'step s="1"': ('step s="2"', "step s 2; it must be 1"),
     'type="rcs"': ('type="rsc"', "step type 'rsc'"),
     'srcbuf="o"': ('srcbuf="x"', "step srcbuf 'x'"),
     'srcoff="0"': ('srcoff="-2"', "step srcoff '-2'"),
-    'cnt="1"': ('cnt="72"', "step cnt '72'; would be a whole number in 0..71"),
+    'cnt="1"': ('cnt="72"', "step cnt '72'; it must be a whole number in 0..71"),
     ' cnt="1"': (' cnt="01"', "step cnt '01'"),
     ' hasdep="0"': ("", "<step> without hasdep"),
-    ' depid="-1"': (' depid="-1" depid="-1"', "attribute depid twice"),
+    ' depid="-1"': (' depid="-1" depid="-1"', "duplicate attribute"),
     'hasdep="0"/>': ('hasdep="0">', "<step> inside <step>"),
-    "</tb>": ("</gpu>", "</gpu>; would be </tb>"),
-    "</algo>": ("", "<algo> is never closed"),
-    "</algo>\n": ("</algo>\n<algo/>", "after </algo>"),
+    "</tb>": ("</gpu>", "mismatched tag; it must be </tb>"),
+    "</algo>": ("", "no element found; it must be </algo>"),
+    "</algo>\n": ("</algo>\n<algo/>", "junk after document element"),
     "<gpu ": ("<gpus ", "element <gpus>"),
     "  <gpu ": ("  text <gpu ", "text 'text <gpu"),
 }
@@ -163,35 +165,35 @@ def test_malformed_files_are_refused_with_the_line(old: str) -> None:
         read_msccl(RING.replace(old, new, 1))
     assert re.match(r"text line \d+: ", str(error.value))
     assert "\n" not in str(error.value)
-    assert verify_file(RING.replace(old, new, 1)).exit_code == 2
+    assert verify_msccl(RING.replace(old, new, 1)).exit_code == 2
 
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     empty = tmp_path / "empty.xml"
     empty.touch()
     for path in (empty, tmp_path, tmp_path / "none", "a\0b", "x" * 9999):
-        verdict = verify_file(path)
+        verdict = verify_msccl(path)
         assert (verdict.status, verdict.exit_code, len(verdict.lines)) == ("not readable", 2, 1)
-    assert verify_file("").exit_code == 2
+    assert verify_msccl("").exit_code == 2
     long = RING.replace("ring_allgather", "x" * 256)
-    assert "256 characters" in verify_file(long).lines[0]
+    assert "256 characters" in verify_msccl(long).lines[0]
     many = RING.replace("<gpu ", "<gpu " + " ".join(f'{a}{b}="1"' for a in "abcde" for b in "abcde") + " ", 1)
-    assert "29 attributes" in verify_file(many).lines[0]
+    assert "29 attributes" in verify_msccl(many).lines[0]
 
 
 def test_verdicts() -> None:
-    assert verify_file(RING).status == "right"
-    stuck = verify_file(RING, fifo_depth=1)
+    assert verify_msccl(RING).status == "right"
+    stuck = verify_msccl(RING, fifo_depth=1)
     assert (stuck.status, stuck.exit_code) == ("deadlock", 1)
     assert "rank 0 tb 0 step 1" in stuck.lines[1]
-    wrong = verify_file(RING.replace('type="s" srcbuf="o" srcoff="0"', 'type="s" srcbuf="o" srcoff="1"'))
+    wrong = verify_msccl(RING.replace('type="s" srcbuf="o" srcoff="0"', 'type="s" srcbuf="o" srcoff="1"'))
     assert (wrong.status, wrong.exit_code) == ("wrong", 1)
-    caution = verify_file(write_msccl(doubling_allgather(8)).replace('"LL"', '"Simple"'))
+    caution = verify_msccl(write_msccl(doubling_allgather(8)).replace('"LL"', '"Simple"'))
     assert caution.status == "right"
     assert any("caution" in line for line in caution.lines)
-    unknown = verify_file(RING.replace('coll="allgather"', 'coll="custom"'))
+    unknown = verify_msccl(RING.replace('coll="allgather"', 'coll="custom"'))
     assert unknown.status in ("not readable", "wrong")
-    assert verify_file(write_msccl(chain_broadcast(4, 2))).lines[0].endswith("root 2")
+    assert verify_msccl(write_msccl(chain_broadcast(4, 2))).lines[0].endswith("root 2")
 
 
 @pytest.mark.parametrize("make", [chain_broadcast, chain_reduce])
@@ -201,8 +203,8 @@ def test_the_root_of_a_large_file_is_found_among_many(
     """Trying all of them would take too long, and would do so for any hostile file."""
     program = finer(make(48, 47), 400 // make(48, 47).nchunks_per_loop)
     path = tmp_path / "a.xml"
-    path.write_text("\n".join(_lines(program, program.collective, 0, "executor-nccl")))
-    assert verify_file(path).lines[0].endswith("root 47")
+    path.write_text(xml_text(program, TARGETS["executor-nccl"]))
+    assert verify_msccl(path).lines[0].endswith("root 47")
 
 
 # What may change without a change of meaning: names, sizes served, offsets that an op does not use, a flag
@@ -245,7 +247,7 @@ def test_a_changed_attribute_that_matters_is_found(text: str, data: st.DataObjec
     else:
         new = value + "x"
     changed = text[: place.start(2)] + new + text[place.end(2) :]
-    verdict = verify_file(changed)
+    verdict = verify_msccl(changed)
     if verdict.status == "right":
         # a few changes do no harm: a chunk more is summed where the result comes later, or a sum in another order
         program = read_msccl(changed)
@@ -281,7 +283,7 @@ def test_damaged_files_never_raise_anything_else(text: str, data: st.DataObject)
             )
         )
         text = text[:at] + put + text[at + cut :]
-    verdict = verify_file("<" + text if "<" not in text else text)
+    verdict = verify_msccl("<" + text if "<" not in text else text)
     assert verdict.status in ("right", "wrong", "deadlock", "not readable")
     assert not any("\n" in line for line in verdict.lines)
 
@@ -291,4 +293,4 @@ def test_damaged_files_never_raise_anything_else(text: str, data: st.DataObject)
 def test_random_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "random.xml"
     path.write_bytes(data)
-    assert verify_file(path).status == "not readable"
+    assert verify_msccl(path).status == "not readable"

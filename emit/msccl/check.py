@@ -1,12 +1,12 @@
-"""The verdict on an MSCCL XML file, whoever wrote it."""
+"""The check of an MSCCL XML file, whoever wrote it."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from emit.check.program import Report, check, root_of
-from emit.findings import Finding, Findings
+from emit.findings import Finding, Findings, Verdict
 from emit.goal import Goal
 from emit.msccl.read import read_msccl
 from emit.program import Program
@@ -16,28 +16,10 @@ from topologies.errors import InputError
 _ROOT_WORK = 1 << 20  # steps and chunks looked at while the root of a file is sought
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """status: "right", "wrong", "deadlock" or "not readable"; exit code 0, 1, 1, 2; lines that explain it.
-
-    program: what was read, with the root for which it is right; None where nothing could be read or checked.
-    """
-
-    status: str
-    lines: tuple[str, ...]
-    findings: tuple[Finding, ...] = ()
-    program: Program | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """0 right, 1 wrong or deadlock, 2 not readable."""
-        return {"right": 0, "wrong": 1, "deadlock": 1}.get(self.status, 2)
-
-
-def verify_file(
+def verify_msccl(
     path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None
 ) -> Verdict:
-    """Read and check a file; never raises for bad input.
+    """Read and check a file, or a text; never raises for bad input.
 
     A step counts as one transmission here: the verdict is on the schedule. A caution says where it would stop
     with messages so large that each chunk takes a slot of its own, as write_msccl must assume.
@@ -46,37 +28,33 @@ def verify_file(
     """
     try:
         program = read_msccl(path)
-        report, program = _best(program, goal, fifo_depth)
-        fits, reasons = _targets(program)
+        report, program = _best_root(program, goal, fifo_depth)
     except InputError as error:
         return Verdict("not readable", (str(error),))
-    lines = [f"{f.kind}: {f.message}" for f in report.findings]
-    findings = report.findings
-    status = report.status
-    if not fits:
-        findings += reasons
-        lines += [f"{f.kind}: {f.message}" for f in reasons]
-        status = "wrong"
+    fits, reasons = _fitting_targets(program)
+    findings = report.findings if fits else (*report.findings, *reasons)
+    status = report.status if fits else "wrong"
     if status == "right" and not report.judged:
         return Verdict(
             "not readable",
-            (f"coll {program.collective!r} does not say what the result must be: would be given a goal",),
+            (f"coll {program.collective!r} does not say what the result must be; it must be given a goal",),
             program=program,
         )
     slots = f"{report.fifo_depth} FIFO slot{'s' if report.fifo_depth > 1 else ''}"
     head = f"{status}: {program.collective} on {program.nranks} ranks, {program.nsteps} steps, {slots}"
     if len(root_of(program)) > 1:
         head += f", root {program.root}"
+    lines = [f"{f.kind}: {f.message}" for f in findings]
     if status == "right" and not report.splits:
         lines.append(
             f"caution: deadlock with {slots} for messages so large that every chunk takes a slot of its own"
         )
-    if fits and len(fits) < len(TARGETS):
+    if fits and reasons:
         lines.append(f"within the limits of {', '.join(fits)} only")
     return Verdict(status, (head, *lines, *report.notes), findings, program)
 
 
-def _best(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[Report, Program]:
+def _best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[Report, Program]:
     """The report for the first root that is right, else for root 0; files do not name their root."""
     first = check(program, goal, fifo_depth, target=None, split=False)
     if goal is not None or all(
@@ -99,14 +77,16 @@ def _likely_roots(program: Program) -> list[int]:
     return sorted(root_of(program)[1:], key=lambda root: busy[root])
 
 
-def _targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:
-    """The targets whose limits hold, and what the first one's reader would not take."""
+def _fitting_targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:
+    """The targets that read XML and whose limits hold, and what the first of the others would not take."""
     fits: list[str] = []
     reasons: tuple[Finding, ...] = ()
-    for target in TARGETS:
+    for target in TARGETS.values():
+        if target.format != "msccl":
+            continue
         found = Findings()
-        check_limits(program, target, found)
+        check_limits(program, target.name, found)
         if not found.reported:
-            fits.append(target)
+            fits.append(target.name)
         reasons = reasons or tuple(found.reported)
     return fits, reasons

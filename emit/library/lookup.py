@@ -1,0 +1,117 @@
+"""Which file of a library serves a call, and what an index says of a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from emit.goal import Goal
+from emit.library.index import INDEX, MAX_INDEX_BYTES, Entry, goal_stated, load_index, read_index
+from synth.model.collective import parse_name
+from synth.storage.columns import json_object
+from topologies.errors import InputError
+
+__all__ = ["choose", "entry_beside", "goal_beside"]
+
+
+def choose(
+    entries: Sequence[Entry],
+    collective: str,
+    nranks: int,
+    ranks: Sequence[int] | None,
+    size_bytes: int,
+    inplace: bool,
+    *,
+    target: str | None = None,
+    topology: str | None = None,
+    root: int | None = None,
+    relays: Sequence[int] = (),
+) -> Entry | None:
+    """The entry that serves a call, None where there is none.
+
+    Args:
+        entries: as `load_index` gives them.
+        collective: torch's spellings too.
+        nranks: ranks in the group.
+        ranks: ranks of the topology that they stand on, in the group's order; None: wherever they are.
+        size_bytes: the larger of a rank's send and receive buffer.
+        target, topology: None: any, where all that fit have the same.
+        root: rank of the topology, for collectives that have one: a file is for one root only.
+        relays: ranks of the topology after the group's in the communicator.
+
+    Raises:
+        InputError: what is asked cannot be, or more than one entry fits; the line says what would tell them apart.
+    """
+    if collective not in {entry.collective for entry in entries}:
+        collective = parse_name(collective)
+    if nranks < 1 or (ranks is not None and len(set(ranks)) != nranks) or len(ranks or ()) > nranks:
+        given = "" if ranks is None else f" and ranks {_ranks(ranks)}"
+        raise InputError(f"nranks {nranks}{given}: must be 1 or more, and as many different ranks if given")
+    if size_bytes < 0:
+        raise InputError(f"size_bytes {size_bytes}: must be 0 or more")
+    fit = [
+        entry
+        for entry in entries
+        if entry.collective == collective
+        and entry.nranks == nranks
+        and (ranks is None or entry.group == tuple(ranks))
+        and entry.relays == tuple(relays)
+        and entry.inplace == inplace
+        and entry.serves(size_bytes)
+        and (target is None or entry.target == target)
+        and (topology is None or entry.topology == topology)
+        and (root is None or entry.root == root)
+    ]
+    asked = f"{collective} of {nranks} ranks, {size_bytes} bytes"
+    if root is None and any(entry.root is not None for entry in fit):
+        raise InputError(f"{asked}: the library's files are for one root each; give root")
+    if len(fit) < 2:
+        return fit[0] if fit else None
+    one, other = fit[:2]
+    for key, word in (("target", "target"), ("topology", "topology"), ("group", "ranks")):
+        values = [getattr(entry, key) for entry in (one, other)]
+        if values[0] != values[1]:
+            both = " and ".join(v if isinstance(v, str) else _ranks(v) for v in values)
+            raise InputError(f"{asked}: there are files for {word} {both}; give {word}")
+    raise InputError(f"{asked}: {one.file} and {other.file} both serve it; take entries of one index")
+
+
+def entry_beside(path: str | Path) -> Entry | None:
+    """What an index beside a file, or in the folder above, says of it. A stranger's index is no obstacle."""
+    for folder, name in _folders_above(path):
+        with suppress(InputError):
+            for entry in load_index(folder):
+                if entry.file == name:
+                    return entry
+    return None
+
+
+def goal_beside(path: str | Path) -> Goal | None:
+    """The goal of a file whose own words do not say it, from the index beside it or in the folder above.
+
+    None where no index there names the file with a goal. A stranger's index, or one of another version, is no obstacle.
+    """
+    for folder, name in _folders_above(path):
+        with suppress(InputError):
+            data = read_index(folder / INDEX)
+            rows = json_object(data, "").get("algorithms") if len(data) <= MAX_INDEX_BYTES else None
+            for row in rows if isinstance(rows, list) else ():
+                if isinstance(row, dict) and row.get("file") == name:
+                    return None if row.get("goal") is None else goal_stated(row["goal"], "")
+    return None
+
+
+def _folders_above(path: str | Path) -> Iterator[tuple[Path, str]]:
+    """The file's folder and the one above, with the name that an index there gives the file."""
+    try:
+        where = Path(os.path.abspath(path))
+    except OSError:  # the working folder is gone
+        return
+    for folder in (where.parent, where.parent.parent):
+        yield folder, where.relative_to(folder).as_posix()
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ",".join(map(str, ranks[:16])) + ("…" if len(ranks) > 16 else "")

@@ -1,0 +1,202 @@
+"""Answers as files of a library: what to write for each algorithm, and under which name."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from emit.compiler.lower import goal_columns, lower
+from emit.formats import write_program
+from emit.library.index import INDEX, SCHEDULES, Entry
+from emit.library.write import Library, writing
+from emit.targets import TARGETS, Target, choose_protocol, target_for
+from synth.model.problem import question
+from synth.present.statement import row
+from synth.search.frontier import Range
+from synth.search.result import Found
+from synth.storage.proof import save_proof
+from synth.storage.schedule_file import save_schedule
+from topologies.errors import InputError
+
+__all__ = ["Documents", "Saved", "documents", "save", "stems"]
+
+_MOST_SENDS = 200_000  # an executor takes far fewer
+
+
+@dataclass
+class Saved:
+    """What was written.
+
+    paths: all.  files: of each algorithm, by kind (file, schedule, proof_file).  refused: why some have no executor's
+    file; empty where all have.
+    """
+
+    paths: list[Path]
+    files: list[dict[str, Path]]
+    refused: str = ""
+
+
+def save(found: Found, folder: str | Path, target: str = "auto", *, proof: bool = False) -> Saved:
+    """Write what was found into a library.
+
+    A file for the target's executor and an entry of the index for each algorithm; where an algorithm is too large for
+    that, or with `proof`, the schedule itself (schedules/NAME.synth), and with `proof` what proves its bound
+    (schedules/NAME.proof.json).
+
+    Raises:
+        InputError: the folder cannot be written, or has an index that is none of ours.
+    """
+    saved = Saved([], [])
+    if not found.ranges:
+        return saved
+    with writing(folder) as library:
+        names = stems(found, library.entries)
+        made = _all_documents(found, target, names)
+        for file, text in made.texts.items():
+            library.write(file, text.encode())
+        for number, name in enumerate(names):
+            entry = made.entries.get(number, {})
+            files = {"file": entry["file"]} if entry else {}
+            if proof or not entry:
+                files |= _place_schedule(library, found, found.ranges[number], name, proof)
+            entry |= files
+            saved.files.append({kind: library.folder / file for kind, file in files.items()})
+        library.commit(list(made.entries.values()))
+    saved.paths = [files["file"] for files in saved.files if "file" in files]
+    saved.paths += [library.folder / INDEX] if made.entries else []
+    saved.paths += [
+        files[kind] for files in saved.files for kind in ("schedule", "proof_file") if kind in files
+    ]
+    if made.refused:
+        saved.refused = next(iter(made.refused.values()))
+        if len(made.refused) < len(found.ranges):
+            saved.refused = f"{len(made.refused)} of {len(found.ranges)} algorithms: {saved.refused}"
+    return saved
+
+
+def _all_documents(found: Found, target: str, names: Sequence[str]) -> Documents:
+    """`documents`, or for each algorithm the one reason why there are none."""
+    try:
+        if found.problem.quotient is not None:
+            raise InputError("an executor's file of so many ranks would be too large")
+        return documents(found, target, names)
+    except InputError as error:
+        return Documents({}, {}, dict.fromkeys(range(len(names)), str(error)))
+
+
+def _place_schedule(library: Library, found: Found, served: Range, name: str, proof: bool) -> dict[str, str]:
+    """Write the schedule of one algorithm, at the size it is shown for; by kind the files in the library."""
+    files = {"schedule": f"{SCHEDULES}/{name}.synth"}
+    path = save_schedule(library.place(files["schedule"]), served.algorithm, served.shown)
+    if proof:
+        files["proof_file"] = f"{SCHEDULES}/{name}.proof.json"
+        time_us = served.algorithm.time_us(served.shown)
+        beside = library.place(files["proof_file"])
+        save_proof(path, found.problem, found.bound.witnesses, served.shown, time_us, beside)
+    return files
+
+
+def stem(found: Found, served: Range) -> str:
+    """A file's name without its ending: what is asked, and the shape (unique within a library)."""
+    asked = question(found.problem)
+    topology = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(asked["topology"]).name)
+    group = asked["group"]
+    everyone = group == list(range(found.problem.topology.nranks))
+    names = ".".join(map(str, group))
+    if everyone:
+        names = f"all{len(group)}"
+    elif len(names) > 40:
+        names = f"{len(group)}ranks-{zlib.crc32(names.encode()):08x}"
+    parts = [asked["collective"], topology, names]
+    if asked["root"] is not None:
+        parts.append(f"root{asked['root']}")
+    if asked["relays"]:
+        relays = ".".join(map(str, asked["relays"]))
+        parts.append("relay" + (relays if len(relays) <= 40 else f"{zlib.crc32(relays.encode()):08x}"))
+    shape = served.algorithm
+    return "-".join([*parts, f"{shape.steps}step", f"{shape.rounds}r{shape.chunks}c"])
+
+
+def stems(found: Found, others: Iterable[Entry] = ()) -> list[str]:
+    """A name for each range of sizes; one algorithm can serve two of them.
+
+    others: entries of the library that the files are for. Where a name is that of another question's file (topologies
+    `a b` and `a-b`), all of these get a number that follows from the question.
+    """
+    names: list[str] = []
+    for served in found.ranges:
+        name = stem(found, served)
+        names.append(name if name not in names else f"{name}-from{served.low}")
+    asked = question(found.problem)
+    taken = {
+        Path(entry.file).name.removesuffix(TARGETS[entry.target].suffix)
+        for entry in others
+        if any(entry.values[key] != value for key, value in asked.items())
+    }
+    if not taken.isdisjoint(names):
+        names = [f"{name}-{zlib.crc32(repr(asked).encode()):08x}" for name in names]
+    return names
+
+
+class Documents(NamedTuple):
+    """File (as the index names it) → text; by number of the range of sizes its entry, or why it has no file."""
+
+    texts: dict[str, str]
+    entries: dict[int, dict[str, Any]]
+    refused: dict[int, str]
+
+
+def documents(found: Found, target: str = "auto", names: Sequence[str] | None = None) -> Documents:
+    """What is to be written for the algorithms found, under `names` (those of `stems` if None).
+
+    Raises:
+        InputError: the target cannot express the question at all.
+    """
+    chosen = target_for(found.problem, target)
+    made = Documents({}, {}, {})
+    for number, (served, name) in enumerate(zip(found.ranges, names or stems(found), strict=True)):
+        try:
+            text, entry = _document(found, served, chosen, name)
+        except InputError as error:
+            made.refused[number] = str(error)
+            continue
+        made.texts[entry["file"]] = text
+        made.entries[number] = entry
+    return made
+
+
+def _document(found: Found, served: Range, target: Target, name: str) -> tuple[str, dict[str, Any]]:
+    """One algorithm's file and its entry; InputError where the target cannot hold it."""
+    problem, sends = found.problem, len(served.algorithm.schedule)
+    if sends > _MOST_SENDS:
+        raise InputError(f"an executor's file of {sends} sends would be too large")
+    program, goal = lower(
+        served.algorithm,
+        name[: min(63, target.longest_name)],
+        choose_protocol(served.high),
+        min_bytes=served.low,
+        max_bytes=0 if served.high is None else served.high,
+        target=target.name,
+    )
+    text = write_program(program, goal, target, nodes=problem.topology.nodes[list(problem.ranks)].tolist())
+    asked = question(problem)
+    return text, {
+        **asked,
+        "nranks": len(asked["group"]),
+        "communicator": list(problem.ranks),
+        "file": f"{target.folder}/{name}{target.suffix}",
+        "target": target.name,
+        "protocol": target.protocols[program.protocol],
+        "inplace": program.inplace,
+        **row(found, served),
+        "schedule": None,
+        "proof_file": None,
+        # what the file must achieve, where its own words do not say it
+        "goal": None
+        if goal is None
+        else {"nranks": program.nranks, **goal_columns(served.algorithm.problem.collective)},
+    }
