@@ -109,7 +109,7 @@ REFUSED = [
     (("compile", RING, "--topo", "ring:4"), "has 4 ranks, the program 8"),
     (
         ("compile", EXAMPLES / "alltonext.py", "--target", "rccl"),
-        "--target rccl: has no name for custom; would be msccl",
+        "--target rccl: has no name for custom; use --target msccl",
     ),
     (("lower", RING), "ring.py"),
     (("optimize", RING), "not readable"),
