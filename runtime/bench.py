@@ -1,43 +1,29 @@
-"""Running algorithms and measuring them as nccl-tests does."""
+"""Running programs and measuring them as nccl-tests does."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from emit.goal import Goal
 from emit.program import ROOTED, Program
 from emit.timing.predict import bus_factor
-from runtime.buffers import Layout, goal_of
-from runtime.dtypes import TYPES, Array, type_named
-from runtime.expected import filled, wrong_elements
-from runtime.host.executor import HostExecutor
+from runtime.buffers import Layout, goal_of, part_in_place
+from runtime.dtypes import TYPES, Array, parse_type
+from runtime.executor import EmulatedTime, Executor
+from runtime.expected import count_wrong, make_input
 from topologies.errors import InputError
 
-_ALONE = frozenset(
-    {"reducescatter"}
-)  # collectives whose in-place programs cannot serve buffers that are apart
-
-
-class Executor(Protocol):
-    """What runs a program: called once for each execution.
-
-    It may have more: `kernel_us`, what the last run took by its own clock; `arrays`, the module whose arrays it wants
-    (NumPy's otherwise); `at(rank)`, a context in which these are made for a rank.
-    """
-
-    def run(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
-    ) -> None: ...
+# collectives whose programs in place cannot serve buffers that are apart: the output has no room for the input
+_IN_PLACE_OR_NOT = frozenset({"reducescatter"})
 
 
 @dataclass(frozen=True)
-class Half:
+class Timing:
     """One side of a row, out of place or in place: µs on average, wrong elements in the last run.
 
     The µs are the executor's own where it has a clock, else wall time.
@@ -49,7 +35,10 @@ class Half:
 
 @dataclass(frozen=True)
 class Row:
-    """A measured size. `count`: elements as nccl-tests counts them; rates in GB/s (10^9 bytes/s)."""
+    """A measured size. `count`: elements as nccl-tests counts them; rates in GB/s (10^9 bytes/s).
+
+    factor: busbw / algbw, None where the collective has none. emulated: of the last run, on an emulated network.
+    """
 
     name: str
     size_bytes: int
@@ -57,31 +46,44 @@ class Row:
     kind: str
     op: str
     root: int
-    apart: Half | None
-    inplace: Half | None
+    out_of_place: Timing | None
+    in_place: Timing | None
     factor: float | None
     reduces: bool
+    emulated: EmulatedTime | None = None
 
-    def algbw(self, half: Half) -> float:
-        return self.size_bytes / half.time_us / 1e3 if half.time_us else 0.0
+    def algbw(self, timing: Timing) -> float:
+        return self.size_bytes / timing.time_us / 1e3 if timing.time_us else 0.0
 
-    def busbw(self, half: Half) -> float:
-        return self.algbw(half) * (self.factor if self.factor is not None else 1.0)
+    def busbw(self, timing: Timing) -> float:
+        return self.algbw(timing) * (self.factor if self.factor is not None else 1.0)
 
     @property
     def wrong(self) -> int:
         """Wrong elements in all."""
-        return sum(half.wrong for half in (self.apart, self.inplace) if half is not None)
+        return sum(timing.wrong for timing in (self.out_of_place, self.in_place) if timing is not None)
 
 
-def sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator[int]:
-    """Message sizes as nccl-tests takes them: from `low` to `high`, times `factor` or plus `step` each.
+@dataclass(frozen=True)
+class Settings:
+    """How a program is measured. kind, op: data type and reduction; iterations count, `warmup` runs before do not."""
+
+    kind: str = "float"
+    op: str = "sum"
+    iterations: int = 5
+    warmup: int = 1
+    seed: int = 0
+
+
+def message_sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator[int]:
+    """Message sizes as nccl-tests takes them: from `low` to `high` bytes, times `factor` or plus `step` each.
 
     Raises InputError for a range that has no end.
     """
     if low < 0 or high < low or (step <= 0 and (factor <= 1 or low < 1)):
         raise InputError(
-            f"sizes from {low} to {high} by {step or factor}: would be 1 <= low <= high and a factor above 1"
+            f"sizes from {low} to {high} by {step or factor}: without end; it must be 1 <= low <= high and a factor"
+            " above 1"
         )
     size = float(low)
     while size <= high:
@@ -89,116 +91,88 @@ def sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator[int]:
         size = size + step if step > 0 else size * factor
 
 
-def measured(
+def measure(
     program: Program,
     goal: Goal | None,
     size_bytes: int,
-    kind: str,
-    op: str,
-    *,
-    executor: Executor | None = None,
-    iterations: int = 5,
-    warmup: int = 1,
-    seed: int = 0,
+    executor: Executor,
+    settings: Settings = Settings(),
 ) -> Row:
     """Run a program at one message size on fresh data, out of place and in place where it can.
 
-    The size is rounded down to whole elements of every block.
+    The size is rounded down to whole elements of every block. Cost: iterations + warmup runs a side.
 
     Raises:
         InputError: a type or reduction that is not known, or a program that stops before its end.
     """
-    kind = type_named(kind)
+    kind = parse_type(settings.kind)
     blocks = program.nranks if Layout.of(program, 1).chunks < program.nchunks_per_loop else 1
     if program.collective in ("gather", "scatter"):
         blocks = program.nranks
     elements = size_bytes // TYPES[kind].itemsize // blocks
     layout = Layout.of(program, elements)
-    runner = executor or HostExecutor(program, goal)
-    halves: list[Half | None] = []
-    for inplace in (False, True):
-        able = program.inplace if inplace else program.outofplace or program.collective not in _ALONE
-        halves.append(
-            _half(program, goal, layout, kind, op, inplace, runner, iterations, warmup, seed)
-            if able
-            else None
-        )
+    apart = inside = None
+    if program.outofplace or program.collective not in _IN_PLACE_OR_NOT:
+        apart = _measure_side(program, goal, layout, settings, False, executor)
+    if program.inplace:
+        inside = _measure_side(program, goal, layout, settings, True, executor)
     return Row(
         program.name,
         elements * blocks * TYPES[kind].itemsize,
         elements if program.collective in ("allgather", "reducescatter") else elements * blocks,
         kind,
-        op,
+        settings.op,
         program.root if program.collective in ROOTED else -1,
-        halves[0],
-        halves[1],
+        apart,
+        inside,
         bus_factor(program.collective, program.nranks),
         any("r" in step.op[1:] or step.op == "re" for *_, step in program.steps()),
+        executor.emulated,
     )
 
 
-def _half(
-    program: Program,
-    goal: Goal | None,
-    layout: Layout,
-    kind: str,
-    op: str,
-    inplace: bool,
-    runner: Executor,
-    iterations: int,
-    warmup: int,
-    seed: int,
-) -> Half:
+def _measure_side(
+    program: Program, goal: Goal | None, layout: Layout, settings: Settings, inplace: bool, executor: Executor
+) -> Timing:
+    kind, op = parse_type(settings.kind), settings.op
     wanted = goal_of(program, goal, inplace)
-    given = [filled(layout, rank, kind, op, seed) for rank in range(program.nranks)]
-    arrays: Any = getattr(runner, "arrays", np)
-    at: Callable[[int], AbstractContextManager[Any]] = getattr(runner, "at", lambda _: nullcontext())
-    inputs, outputs = _buffers(wanted, layout, kind, inplace, arrays, at)
-    kept = []
+    given = [make_input(layout, rank, kind, op, settings.seed) for rank in range(program.nranks)]
+    inputs, outputs = _make_buffers(wanted, layout, kind, inplace, executor)
+    fresh = []
     for rank, values in enumerate(given):
-        with at(rank):
-            kept.append(arrays.asarray(values))
-    took = 0.0
-    for turn in range(warmup + iterations):
-        for rank, (mine, values) in enumerate(zip(inputs, kept, strict=True)):
-            with at(rank):
-                mine[:] = values
+        with executor.at(rank):
+            fresh.append(executor.arrays.asarray(values))
+    seconds = 0.0
+    for iteration in range(settings.warmup + settings.iterations):
+        for rank, (buffer, values) in enumerate(zip(inputs, fresh, strict=True)):
+            with executor.at(rank):
+                buffer[:] = values
         begun = time.perf_counter()
-        runner.run(inputs, outputs, kind=kind, op=op)
-        own_us = getattr(runner, "kernel_us", None)
-        if turn >= warmup:
-            took += time.perf_counter() - begun if own_us is None else own_us / 1e6
-    if arrays is not np:
-        back: list[list[Any]] = [list(inputs), list(outputs)]
-        inputs, outputs = ([array.get() for array in side] for side in back)
+        executor.run(inputs, outputs, kind=kind, op=op)
+        own_us = executor.kernel_us
+        if iteration >= settings.warmup:
+            seconds += time.perf_counter() - begun if own_us is None else own_us / 1e6
+    if executor.arrays is not np:
+        device: list[list[Any]] = [list(inputs), list(outputs)]
+        inputs, outputs = ([array.get() for array in side] for side in device)
     if inplace:
-        both = [max((i, o), key=len) for i, o in zip(inputs, outputs, strict=True)]
-        wrong = wrong_elements(wanted, layout, given, both, both, kind, op)
-    else:
-        wrong = wrong_elements(wanted, layout, given, inputs, outputs, kind, op)
-    return Half(took / iterations * 1e6, wrong)
+        inputs = outputs = [max(pair, key=len) for pair in zip(inputs, outputs, strict=True)]
+    wrong = count_wrong(wanted, layout, given, inputs, outputs, kind, op)
+    return Timing(seconds / settings.iterations * 1e6, wrong)
 
 
-def _buffers(
-    goal: Goal,
-    layout: Layout,
-    kind: str,
-    inplace: bool,
-    arrays: Any,
-    at: Callable[[int], AbstractContextManager[Any]],
+def _make_buffers(
+    goal: Goal, layout: Layout, kind: str, inplace: bool, executor: Executor
 ) -> tuple[list[Array], list[Array]]:
     """Per rank an input and an output, in place one part of the other."""
     inputs: list[Array] = []
     outputs: list[Array] = []
     for rank, shift in enumerate(goal.o_in_i):
-        with at(rank):
-            given, made = (arrays.zeros(size, dtype=TYPES[kind]) for size in layout.sizes(rank))
+        with executor.at(rank):
+            given, made = (executor.arrays.zeros(size, dtype=TYPES[kind]) for size in layout.sizes(rank))
         if inplace and shift is not None:
-            first = abs(shift) // layout.chunks * layout.elements
-            if shift <= 0 and len(made) >= len(given):
-                given = made[first : first + len(given)]
-            else:
-                made = given[first : first + len(made)]
+            inside, where = part_in_place(layout, shift, len(given), len(made))
+            given, made = (made[where], made) if inside else (given, given[where])
         inputs.append(given)
         outputs.append(made)
     return inputs, outputs

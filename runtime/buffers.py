@@ -1,15 +1,21 @@
-"""Where a program's chunks lie in the caller's buffers, for any number of elements."""
+"""Where a program's chunks lie in the caller's buffers, and what every executor checks before it runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from emit.columns import Column
+from emit.columns import Column, Columns, columns_of
+from emit.findings import Findings
 from emit.goal import BLOCKED, Goal, buffer_sizes, goal_for
 from emit.program import Program
+from runtime.dtypes import TYPES, Array, parse_type, reducer
 from topologies.errors import InputError
+
+# findings that do not keep a program from being executed here: another executor's limits, an unexpected result
+_HARMLESS = frozenset({"limit", "wrong result"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +39,7 @@ class Layout:
     def of(cls, program: Program, elements: int) -> Layout:
         """Raises InputError for fewer than no elements."""
         if elements < 0:
-            raise InputError(f"{elements} elements: would be 0 or more")
+            raise InputError(f"{elements} elements; it must be 0 or more")
         p = program
         chunks = p.nchunks_per_loop // p.nranks if p.collective in BLOCKED else p.nchunks_per_loop
         return cls(program, elements, chunks, -(-elements // chunks))
@@ -57,12 +63,93 @@ class Layout:
         return int(self.spans(given)[-1]), int(self.spans(made)[-1])
 
 
+def executable_columns(program: Program) -> Columns:
+    """The program's steps as columns. Raises InputError where steps do not fit together."""
+    found = Findings()
+    columns = columns_of(program, found)
+    for finding in found.reported:
+        if finding.kind not in _HARMLESS:
+            raise InputError(f"{program.name}: cannot be run: {finding.kind}: {finding.message}")
+    return columns
+
+
 def goal_of(program: Program, goal: Goal | None, inplace: bool) -> Goal:
-    """What the program must achieve. Raises InputError where neither its name nor `goal` says it."""
+    """What the program must achieve: `goal`, or what its collective's name says. Raises InputError without either."""
     p = program
     found = goal or goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
     if found is None:
         raise InputError(
-            f"collective {p.collective!r} does not say what the result must be: would be given a goal"
+            f"collective {p.collective!r} does not say what the result must be; it must come with a goal"
         )
     return found
+
+
+def only_in_place(program: Program) -> bool:
+    """Whether input and output must be one memory."""
+    return program.inplace and not program.outofplace
+
+
+def part_in_place(layout: Layout, shift: int, given: int, made: int) -> tuple[bool, slice]:
+    """In place, which of the buffers holds the other, and where: (whether the input is part of the output, elements).
+
+    shift: the goal's `o_in_i` of the rank, in chunks. given, made: elements of the input and of the output.
+    """
+    first = abs(shift) // layout.chunks * layout.elements
+    inside = shift <= 0 and made >= given
+    return inside, slice(first, first + (given if inside else made))
+
+
+def prepare_buffers(
+    program: Program,
+    goal: Goal | None,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    kind: str,
+    op: str,
+    shares_memory: Callable[[Array, Array], bool] = np.shares_memory,
+) -> tuple[Layout, Sequence[Array], str]:
+    """The layout, the inputs where the program looks for them, and the type's own name.
+
+    A program that works in place only gets its inputs copied into the outputs where they are apart.
+
+    Args:
+        inputs, outputs: per rank, one-dimensional. kind, op: as in `dtypes`.
+        shares_memory: whether an input and an output are one memory.
+
+    Raises:
+        InputError: an unknown type or reduction, buffers that do not fit the program, no room to work in place.
+    """
+    kind = parse_type(kind)
+    reducer(op, kind)  # refuses what is unknown
+    p = program
+    if len(inputs) != p.nranks or len(outputs) != p.nranks:
+        raise InputError(
+            f"{len(inputs)} inputs and {len(outputs)} outputs; it must be {p.nranks} each, one a rank"
+        )
+    one = Layout.of(p, 1)
+    pairs = list(zip(inputs, outputs, strict=True))
+    elements = next(
+        (len(a) // n for r, pair in enumerate(pairs) for a, n in zip(pair, one.sizes(r), strict=True) if n), 0
+    )
+    layout = Layout.of(p, elements)
+    for rank, pair in enumerate(pairs):
+        for name, array, size in zip(("input", "output"), pair, layout.sizes(rank), strict=True):
+            if size and (array.shape != (size,) or array.dtype != TYPES[kind]):
+                raise InputError(
+                    f"rank {rank}: {name} of {array.shape} {array.dtype}; it must be ({size},) {TYPES[kind]}"
+                )
+    if not only_in_place(p):
+        return layout, inputs, kind
+    found = []
+    for (given, made), shift in zip(pairs, goal_of(p, goal, True).o_in_i, strict=True):
+        if shift is not None and not shares_memory(given, made):
+            inside, where = part_in_place(layout, shift, len(given), len(made))
+            if not inside:
+                raise InputError(
+                    f"{p.name}: works in place only, and {p.collective} needs room for all of the input; the output"
+                    " must be part of it"
+                )
+            made[where] = given
+            given = made[where]
+        found.append(given)
+    return layout, found, kind

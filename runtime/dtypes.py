@@ -23,27 +23,27 @@ TYPES: dict[str, np.dtype[Any]] = {
 }
 _SPELLINGS = {"float32": "float", "fp32": "float", "float16": "half", "fp16": "half", "bf16": "bfloat16",
               "float64": "double", "int": "int32", "long": "int64"}  # fmt: skip
-OPS = ("sum", "prod", "max", "min", "avg")
+REDUCTIONS = ("sum", "prod", "max", "min", "avg")
 _UFUNC = {"sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
-def type_named(name: str) -> str:
+def parse_type(name: str) -> str:
     """nccl-tests' name of a data type. Raises InputError for one that is not known."""
     found = _SPELLINGS.get(name, name)
     if found not in TYPES:
-        raise InputError(f"type {name!r}: would be one of {', '.join(TYPES)}")
+        raise InputError(f"type {name!r} is not known; it must be one of {', '.join(TYPES)}")
     return found
 
 
-def widened(values: Array, kind: str) -> Array:
-    """The values as numbers that NumPy reckons with: bfloat16 as float32, all others as they are."""
+def widen(values: Array, kind: str) -> Array:
+    """The values as numbers that NumPy computes with: bfloat16 as float32, all others as they are."""
     if kind != "bfloat16":
         return values
     return (values.astype(np.uint32) << 16).view(np.float32)
 
 
-def narrowed(values: Array, kind: str) -> Array:
-    """The other way round; float32 is rounded to the nearest bfloat16, ties to even."""
+def narrow(values: Array, kind: str) -> Array:
+    """The inverse of `widen`; float32 is rounded to the nearest bfloat16, ties to even."""
     if kind != "bfloat16":
         return values.astype(TYPES[kind], copy=False)
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
@@ -52,30 +52,27 @@ def narrowed(values: Array, kind: str) -> Array:
 
 
 def reducer(op: str, kind: str) -> Callable[[Array, Array, Array], None]:
-    """A function (a, b, out) that puts the reduction of a and b into out; sums for avg, see `averaged`.
+    """A function (a, b, out) that puts the reduction of a and b into out; sums for avg, see `average`.
 
     Raises InputError for an op or a type that is not known.
     """
-    if op not in OPS:
-        raise InputError(f"reduction {op!r}: would be one of {', '.join(OPS)}")
+    if op not in REDUCTIONS:
+        raise InputError(f"reduction {op!r} is not known; it must be one of {', '.join(REDUCTIONS)}")
     ufunc = _UFUNC[op]
-    if type_named(kind) != "bfloat16":
 
-        def plainly(a: Array, b: Array, out: Array) -> None:
-            ufunc(a, b, out=out)
+    def reduce(a: Array, b: Array, out: Array) -> None:
+        ufunc(a, b, out=out)
 
-        return plainly
+    def reduce_bfloat16(a: Array, b: Array, out: Array) -> None:
+        out[:] = narrow(ufunc(widen(a, kind), widen(b, kind)), kind)
 
-    def by_float(a: Array, b: Array, out: Array) -> None:
-        out[:] = narrowed(ufunc(widened(a, kind), widened(b, kind)), kind)
-
-    return by_float
+    return reduce_bfloat16 if parse_type(kind) == "bfloat16" else reduce
 
 
-def averaged(values: Array, kind: str, ranks: int) -> None:
+def average(values: Array, kind: str, ranks: int) -> None:
     """Divide sums by the number of ranks, in place; whole numbers are rounded towards zero, as NCCL does."""
     if kind.startswith("int"):
         values[:] = np.sign(values) * (np.abs(values) // ranks)
     else:
-        numbers = widened(values, kind)
-        values[:] = narrowed(numbers / numbers.dtype.type(ranks), kind)
+        numbers = widen(values, kind)
+        values[:] = narrow(numbers / numbers.dtype.type(ranks), kind)

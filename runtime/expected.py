@@ -1,4 +1,4 @@
-"""What a collective must leave behind, reckoned from its goal alone: nothing here looks at a program's steps."""
+"""What a collective must leave behind, computed from its goal alone: nothing here looks at a program's steps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 from emit.goal import Goal
 from runtime.buffers import Layout
-from runtime.dtypes import Array, averaged, narrowed, reducer, widened
+from runtime.dtypes import Array, average, narrow, reducer, widen
 
 
-def filled(layout: Layout, rank: int, kind: str, op: str, seed: int = 0) -> Array:
+def make_input(layout: Layout, rank: int, kind: str, op: str, seed: int = 0) -> Array:
     """An input buffer of small numbers whose reductions are exact in every type."""
     rng = np.random.default_rng([seed, rank])
     values = rng.integers(1, 3 if op == "prod" else 5, layout.sizes(rank)[0])
-    return narrowed(values.astype(np.float32), kind)
+    return narrow(values.astype(np.float32), kind)
 
 
-def wrong_elements(
+def count_wrong(
     goal: Goal,
     layout: Layout,
     given: Sequence[Array],
@@ -50,7 +50,7 @@ def wrong_elements(
             for part in parts[1:]:
                 reduce(total, part, total)
             if op == "avg" and len(parts) > 1:
-                averaged(total, kind, layout.program.nranks)
+                average(total, kind, layout.program.nranks)
             made[number] = total
         first, end = layout.spans(index + 1)[index : index + 2].tolist()
         has = (inputs, outputs)[buffer][rank][first:end]
@@ -58,7 +58,7 @@ def wrong_elements(
         if has.shape != want.shape:
             wrong += max(has.size, want.size)
         elif op == "avg":
-            close = np.isclose(widened(has, kind).astype(float), widened(want, kind).astype(float), rtol=1e-2)
+            close = np.isclose(widen(has, kind).astype(float), widen(want, kind).astype(float), rtol=1e-2)
             wrong += int((~close).sum())
         else:
             wrong += int((has != want).sum())

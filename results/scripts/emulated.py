@@ -23,10 +23,9 @@ from emit.library.index import load_index
 from emit.program import Program
 from emit.timing.predict import Predictor
 from results.measuring.measure import grid, page, run, synth, write
-from runtime.bench import measured
+from runtime.bench import Settings, measure
 from runtime.gpu.cuda import cupy
 from runtime.gpu.executor import GpuExecutor
-from runtime.gpu.kernel import KernelExecutor
 from runtime.gpu.pace import Pace
 from tests.runtime.gpu.cpu_shim.shim import ShimExecutor, built
 from topologies.errors import InputError
@@ -44,7 +43,7 @@ CPU = (
 GPU = (0.02, 256 << 20)
 MANY = 256
 
-Make = Callable[[Program, Goal | None, Pace], KernelExecutor]
+Make = Callable[[Program, Goal | None, Pace], GpuExecutor | ShimExecutor]
 
 
 @dataclass(frozen=True)
@@ -100,11 +99,11 @@ def executed(
         pace = Pace(program, topology, slower=slower)
         executor = make(program, goal, pace)
         try:
-            row = measured(program, goal, size, "float", "sum", executor=executor, iterations=1, warmup=0)
+            row = measure(program, goal, size, executor, Settings(iterations=1, warmup=0))
         except InputError as error:
             print(f"{name} at {size}: {error}", flush=True)
             continue
-        took = executor.paced
+        took = executor.emulated
         assert took is not None
         predicted = pace.predictor.time_us(row.size_bytes)
         blocks = len(executor.encoded.blocks)

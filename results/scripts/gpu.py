@@ -25,7 +25,7 @@ from emit.compiler.compile import compiled
 from emit.compiler.script_file import load_script
 from emit.program import FIFO_DEPTH, Program
 from results.measuring.measure import ROOT, grid, page, write
-from runtime.bench import measured
+from runtime.bench import measure
 from runtime.gpu.cuda import cupy
 from runtime.gpu.executor import GpuExecutor, Launch
 from topologies.errors import InputError
@@ -81,7 +81,7 @@ def executor(program: Program, protocol: str) -> GpuExecutor:
 def prepared(cp: Any, made: GpuExecutor, size_bytes: int) -> Launch:
     """Ready to be launched in place on zeros: the time does not depend on the values."""
     buffers = [cp.zeros(size_bytes // 4, dtype=np.float32) for _ in range(RANKS)]
-    launch = made.prepared(buffers, buffers)
+    launch = made.prepare(buffers, buffers)
     assert launch is not None
     launch.kept = (*launch.kept, buffers)
     return launch
@@ -94,12 +94,12 @@ def over_several(largest: int, count: int) -> str:
         for title, program in programs():
             try:
                 made = GpuExecutor(program, devices=range(number))
-                small = measured(program, None, CHECKED, "float", "sum", executor=made)
-                row = measured(program, None, largest, "float", "sum", executor=made)
+                small = measure(program, None, CHECKED, made)
+                row = measure(program, None, largest, made)
             except InputError as error:
                 rows.append([number, title, str(error), "", ""])
                 continue
-            side = row.inplace or row.apart
+            side = row.in_place or row.out_of_place
             assert side is not None
             rows.append(
                 [number, title, small.wrong + row.wrong, f"{side.time_us:.1f}", f"{row.busbw(side):.1f}"]
@@ -154,9 +154,7 @@ def main() -> None:
     for title, program in programs():
         try:
             simple, ll = executor(program, "Simple"), executor(program, "LL")
-            wrong = sum(
-                measured(program, None, CHECKED, "float", "sum", executor=e).wrong for e in (simple, ll)
-            )
+            wrong = sum(measure(program, None, CHECKED, e).wrong for e in (simple, ll))
             launch = prepared(cp, simple, asked.largest)
             large = timed_us(cp, launch.go)
             launch.check()

@@ -18,7 +18,7 @@ import numpy as np
 from results.measuring.measure import grid, page, write
 from results.scripts.handwritten import draft_of, right, words
 from runtime.buffers import Layout, goal_of
-from runtime.expected import filled, wrong_elements
+from runtime.expected import count_wrong, make_input
 from runtime.host.executor import HostExecutor
 
 GOAL = 0.6
@@ -55,7 +55,7 @@ def timed(example: str, settings: dict[str, Any]) -> tuple[float, float, int]:
     program = right(draft)
     n = program.nranks
     layout = Layout.of(program, BYTES // 4)
-    given = [filled(layout, rank, "float", "sum") for rank in range(n)]
+    given = [make_input(layout, rank, "float", "sum") for rank in range(n)]
     executor = HostExecutor(program)
     best = float("inf")
     buffers = given
@@ -64,7 +64,7 @@ def timed(example: str, settings: dict[str, Any]) -> tuple[float, float, int]:
         begun = time.perf_counter()
         executor.run(buffers, buffers)
         best = min(best, time.perf_counter() - begun)
-    wrong = wrong_elements(goal_of(program, None, True), layout, given, buffers, buffers, "float", "sum")
+    wrong = count_wrong(goal_of(program, None, True), layout, given, buffers, buffers, "float", "sum")
     # every rank's part goes to the others, summed or to be summed, and comes back
     return best, 2 * (n - 1) / n * BYTES * n, wrong
 

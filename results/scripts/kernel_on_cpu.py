@@ -17,8 +17,9 @@ from pathlib import Path
 from emit.check.program import check
 from emit.program import FIFO_DEPTH, Program
 from results.measuring.measure import grid, page, write
-from runtime.bench import Executor, measured
-from runtime.dtypes import OPS, TYPES
+from runtime.bench import Settings, measure
+from runtime.dtypes import REDUCTIONS, TYPES
+from runtime.executor import Executor
 from runtime.host.executor import HostExecutor
 from tests.emit.random_programs import changed
 from tests.emit.right_programs import Right, right_programs
@@ -31,7 +32,7 @@ PROTOCOLS = ("Simple", "LL")
 def outcome(executor: Executor, right: Right, program: Program, size_bytes: int, kind: str, op: str) -> str:
     """right, wrong, report (of the sanitizer) or refused, with why."""
     try:
-        row = measured(program, right.goal, size_bytes, kind, op, executor=executor, iterations=1, warmup=0)
+        row = measure(program, right.goal, size_bytes, executor, Settings(kind, op, iterations=1, warmup=0))
     except SanitizerReport as error:
         return "report" if "data race" in str(error) else f"crash: {error}"
     except InputError as error:
@@ -66,7 +67,7 @@ def main() -> None:
             if said == "else":
                 continue
             protocol = rng.choice(PROTOCOLS)
-            kind, op = rng.choice(list(TYPES)), rng.choice(OPS)
+            kind, op = rng.choice(list(TYPES)), rng.choice(REDUCTIONS)
             size_bytes = rng.randrange(1, rng.choice([64, 512, 4096]) * TYPES[kind].itemsize)
             more = {
                 "threads": rng.randint(1, 2),

@@ -1,4 +1,4 @@
-"""The GPUs of this machine through CuPy: whether there are any, what the compiler is told, how many blocks fit."""
+"""The GPUs of this machine through CuPy: whether there are any, the compiler's options, how many blocks fit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from runtime.gpu.encoding import REDUCTIONS, TYPE_NAMES
+from runtime.gpu.encoding import REDUCTION_NAMES, TYPE_NAMES
 from topologies.errors import InputError
 
 THREADS = (512, 256, 128, 64)  # of a block, the first with which all blocks fit
@@ -29,14 +29,14 @@ def cupy() -> Any:
     return module
 
 
-def options(
+def compiler_options(
     kind: str, op: str, threads: int, *, paced: bool = False, several: bool = False
 ) -> tuple[str, ...]:
-    """What NVRTC is told beside the architecture, for one data type, reduction and number of threads a block."""
+    """Options of NVRTC beside the architecture, for one data type, reduction and number of threads a block."""
     return (
         "-std=c++17",
         f"-DTYPE={TYPE_NAMES[kind]}",
-        f"-DREDUCTION={REDUCTIONS[op]}",
+        f"-DREDUCTION={REDUCTION_NAMES[op]}",
         f"-DTHREADS={threads}",
         *(["-DPACED"] if paced else []),
         *(["-DSEVERAL"] if several else []),
@@ -53,8 +53,8 @@ def threads_that_fit(blocks: int, processors: int, per_processor: dict[int, int]
             return threads
     most = processors * max(per_processor.values())
     raise InputError(
-        f"{blocks} threadblocks on all ranks together, of which {most} fit on this GPU at once:"
-        f" would be at most {most}; fewer channels or instances make fewer"
+        f"{blocks} threadblocks on all ranks together, of which {most} fit on this GPU at once;"
+        f" it must be at most {most}: fewer channels or instances make fewer"
     )
 
 
@@ -64,14 +64,16 @@ def connect(cp: Any, devices: Sequence[int]) -> None:
     count = runtime.getDeviceCount()
     for number, device in enumerate(devices):
         if not 0 <= device < count or device in devices[:number]:
-            raise InputError(f"GPU {device}: would be different numbers from 0 to {count - 1}")
+            raise InputError(
+                f"GPU {device}: not there or named twice; it must be different numbers from 0 to {count - 1}"
+            )
     for device in devices:
         for other in devices:
             if other == device:
                 continue
             if not runtime.deviceCanAccessPeer(device, other):
                 raise InputError(
-                    f"GPU {device} cannot reach the memory of GPU {other}: would be GPUs with peer access to each other"
+                    f"GPU {device} cannot reach the memory of GPU {other}; they must have peer access to each other"
                 )
             with cp.cuda.Device(device):
                 try:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emit.check.cells import cells_of
+from emit.check.order import run
+from emit.check.races import find_races
 from emit.columns import Columns
+from emit.findings import Findings
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, RECEIVES, SENDS, WRITES_DST, Program
-from runtime.buffers import Layout, goal_of
+from runtime.buffers import Layout, executable_columns, goal_of, only_in_place
 from runtime.dtypes import TYPES, Array
-from runtime.gpu.ordering import messages_carry_order
 from runtime.gpu.pace import SHEET, Pace
 from topologies.errors import InputError
 
@@ -24,7 +27,7 @@ INCLUDED = ("device.h", "elements.h", "pace.h")
 # as the kernel calls them
 TYPE_NAMES = {"float": "float", "half": "Half", "bfloat16": "Bfloat", "double": "double", "int32": "int",
               "int64": "long long"}  # fmt: skip
-REDUCTIONS = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
+REDUCTION_NAMES = {"sum": "Sum", "prod": "Prod", "max": "Max", "min": "Min", "avg": "Sum"}
 SLOT_BYTES = {"Simple": 128 << 10, "LL": 32 << 10, "LL128": 32 << 10}
 # what the kernel's Job begins with, in its order; `Sizes` is the rest
 ADDRESSES = ("blocks", "steps", "spans", "memory", "cells", "held", "ends", "progress", "state", "report", "averages",
@@ -74,8 +77,9 @@ class Encoded:
         steps: what it does (bits), source buffer and cell, target buffer and cell, chunks, block and step waited for
             (−1: none), whether others wait for it.
         cells: of each rank where its scratch cells begin, and their number in all; (ranks + 1,).
-        ll: 0 Simple, 1 LL, 2 LL whose words also carry the order of what was written before (`ordering.py`).
+        ll: 0 Simple, 1 LL, 2 LL whose words also carry the order of what was written before (`_messages_carry_order`).
         depth: slots of a connection. slot_bytes: of each, a multiple of 16.
+        limit_s: a wait that takes longer ends the launch, and the error names who waited for what.
         pace: the network's time that it takes. Then chunks pass whole through slots of their size, as Simple's.
     """
 
@@ -83,22 +87,25 @@ class Encoded:
         self,
         program: Program,
         goal: Goal | None,
-        columns: Columns,
         depth: int | None = None,
         slot_bytes: int | None = None,
+        limit_s: float = 20.0,
         pace: Pace | None = None,
     ) -> None:
-        """`columns`: the program's, in which nothing was found. Raises InputError for steps that leave the buffers."""
-        self.program, self.goal, self.pace = program, goal, pace
-        self.columns = c = columns
+        """depth, slot_bytes: where not the protocol's own.
+
+        Raises InputError for steps that do not fit together or leave the buffers.
+        """
+        self.program, self.goal, self.pace, self.limit_s = program, goal, pace, limit_s
+        self.columns = c = executable_columns(program)
         self.depth = depth or FIFO_DEPTH[program.protocol]
         self.slot_bytes = slot_bytes or SLOT_BYTES[program.protocol]
         if self.slot_bytes < 16 or self.slot_bytes % 16:
-            raise InputError(f"slots of {self.slot_bytes} bytes: would be a multiple of 16")
+            raise InputError(f"slots of {self.slot_bytes} bytes; it must be a multiple of 16")
         self.ll = 0
         if program.protocol != "Simple" and pace is None:
-            self.ll = 2 if messages_carry_order(program, c, goal) else 1
-        self._inside()
+            self.ll = 2 if _messages_carry_order(program, c, goal) else 1
+        self._check_cells()
         out, into = (np.full(len(c.rank), -1, dtype=np.int64) for _ in range(2))
         for number, (sender, receiver) in enumerate(zip(c.sender, c.receiver, strict=True)):
             out[sender] = into[receiver] = number
@@ -117,7 +124,7 @@ class Encoded:
         scratch = np.cumsum([0, *(gpu.s_chunks for gpu in program.gpus)])
         self.cells = _narrow([scratch]).ravel()
 
-    def _inside(self) -> None:
+    def _check_cells(self) -> None:
         """No step leaves the caller's buffers: nothing else keeps the kernel from it."""
         c, p = self.columns, self.program
         of = Layout.of(p, 1)
@@ -132,23 +139,28 @@ class Encoded:
                 r, tb, position = c.place(step)
                 raise InputError(
                     f"rank {r} tb {tb} step {position} ({OPS[c.op[step]]}): {'ios'[buffer[step]]}[{at[step]}"
-                    f"..{at[step] + c.count[step] - 1}] leaves the buffer; would be below {room[r, buffer[step]]}"
+                    f"..{at[step] + c.count[step] - 1}] leaves the buffer; it must be below {room[r, buffer[step]]}"
                 )
 
     def spans(self, layout: Layout) -> NDArray[np.int64]:
         """First element of each cell of the largest buffer, and the end."""
         return layout.spans(max(max(layout.cells(rank)) for rank in range(self.program.nranks)))
 
-    def averages(self, inplace: bool) -> Table:
-        """Cells that hold sums: rank, buffer, cell. Raises InputError where nobody says what the goal is."""
-        goal = goal_of(self.program, self.goal, inplace)
+    def averages(self, op: str) -> Table:
+        """Cells to be divided after the last step: rank, buffer, cell; none but for avg.
+
+        Raises InputError where nothing says what the goal is.
+        """
+        if op != "avg":
+            return np.zeros((0, 3), dtype=np.int32)
+        goal = goal_of(self.program, self.goal, only_in_place(self.program))
         rank, buffer, index, number = goal.required
         sums = np.diff(goal.sets.start)[number] > 1
         return _narrow([rank[sums], buffer[sums], index[sums]])
 
-    def sizes(self, layout: Layout, kind: str, limit_ns: int, naverages: int) -> Sizes:
+    def sizes(self, layout: Layout, kind: str, naverages: int) -> Sizes:
         """How the chunks pass through the slots: windows of as many elements as a slot holds."""
-        size = TYPES[kind].itemsize
+        size, limit_ns = TYPES[kind].itemsize, int(self.limit_s * 1e9)
         if self.pace is not None:
             limit_ns += self.pace.limit_ns(self.chunk_bytes(layout, kind))
             slot_bytes, depth = _up(max(1, layout.longest * size)), self.pace.messages
@@ -174,7 +186,7 @@ class Encoded:
         """
         ranks = self.program.nranks
         if not 1 <= devices <= ranks:
-            raise InputError(f"{devices} devices for {ranks} ranks: would be 1 to {ranks}")
+            raise InputError(f"{devices} devices for {ranks} ranks; it must be 1 to {ranks}")
         return [number * ranks // devices for number in range(devices + 1)]
 
     def first_blocks(self, devices: int) -> list[int]:
@@ -191,8 +203,8 @@ class Encoded:
             return np.zeros(len(SHEET), dtype=np.int64)
         return self.pace.sheet(self.columns, self.chunk_bytes(layout, kind))
 
-    def told(self, report: Sequence[int]) -> InputError | None:
-        """What the kernel's report says, None where all went well."""
+    def explain(self, report: Sequence[int]) -> InputError | None:
+        """The kernel's report as an error, None where there is none."""
         if not report[0]:
             return None
         c = self.columns
@@ -202,7 +214,7 @@ class Encoded:
         where = f"rank {rank} tb {tb} step {position} ({OPS[c.op[step]]})"
         if why == 4:
             return InputError(
-                f"{where}: chunks of unequal length trade places; would be a count that the chunks divide"
+                f"{where}: chunks of unequal length trade places; the count must be one that the chunks divide"
             )
         if why == 1:
             what = "for tb {} step {}".format(*c.place(int(c.dep[step]))[1:])
@@ -224,12 +236,35 @@ def _narrow(columns: Sequence[Any]) -> Table:
     table = np.stack(columns, axis=1) if len(columns) else np.zeros((0, 0), dtype=np.int64)
     if table.size and int(np.abs(table).max()) >= 1 << 31:
         raise InputError(
-            f"program with the number {int(np.abs(table).max())}: would be less than 2^31 to be executed"
+            f"program with the number {int(np.abs(table).max())}; it must be less than 2^31 to be executed"
         )
     return np.ascontiguousarray(table, dtype=np.int32)
 
 
-def placed(inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
+def _messages_carry_order(program: Program, columns: Columns, goal: Goal | None) -> bool:
+    """Whether a program's messages must carry the order of what was written before them, beside their own data.
+
+    They must where threadblocks of a rank are kept apart only by messages that went round by way of other ranks; in
+    nearly all programs waits within the ranks do it. Where it cannot be found out (a program that deadlocks, a goal
+    that nothing states), the answer is yes. Cost: a replay and a search for races.
+    """
+    isolated = replace(
+        columns, sends=np.full_like(columns.sends, -1), receives=np.full_like(columns.receives, -1)
+    )
+    found = Findings()
+    try:
+        free = run(columns, None)
+        order = list(dict.fromkeys(free.order))  # each step once
+        for inplace, serves in ((True, program.inplace), (False, program.outofplace)):
+            if serves and free.complete:
+                cells = cells_of(program, columns, goal_of(program, goal, inplace), inplace)
+                find_races(isolated, order, cells, found)
+    except InputError:
+        return True
+    return bool(found.reported) or not free.complete
+
+
+def _placed(inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
     """Where each rank's input and output lie in one block of memory, in bytes, and how long that is.
 
     Arrays that share memory lie as they do with the caller. Raises InputError for arrays with gaps.
@@ -237,7 +272,7 @@ def placed(inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[list[tupl
     offsets, end = [], 0
     for rank, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
         if not (given.flags.c_contiguous and made.flags.c_contiguous):
-            raise InputError(f"rank {rank}: a buffer with gaps; would be contiguous")
+            raise InputError(f"rank {rank}: a buffer with gaps; it must be contiguous")
         pair = [(array.ctypes.data, array.nbytes) for array in (given, made)]
         if np.shares_memory(given, made):
             first = min(at for at, _ in pair)
@@ -248,6 +283,35 @@ def placed(inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[list[tupl
             end += _up(pair[0][1]) + pair[1][1]
         end = _up(end)
     return offsets, end
+
+
+def run_in_arena(
+    encoded: Encoded,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    launch: Callable[[list[tuple[int, int]], Array], tuple[Array, Sequence[int]]],
+) -> None:
+    """Run the kernel on NumPy buffers: they are copied into one block of memory, the arena, and back.
+
+    launch: given where each rank's input and output begin in the arena, in bytes, and the arena; it gives the arena
+    afterwards and the kernel's report. Raises InputError for what the report says, or arrays with gaps.
+    """
+    offsets, size = _placed(inputs, outputs)
+    arena = np.zeros(-(-size // 8) * 8, dtype=np.uint8)
+    views = [
+        (arena[at : at + array.nbytes], array)
+        for pair, arrays in zip(offsets, zip(inputs, outputs, strict=True), strict=True)
+        for at, array in zip(pair, arrays, strict=True)
+    ]
+    for view, array in views:
+        view[:] = array.view(np.uint8)
+    after, report = launch(offsets, arena)
+    error = encoded.explain(report)
+    if error is not None:
+        raise error
+    arena[:] = after
+    for view, array in views:
+        array.view(np.uint8)[:] = view
 
 
 def scratch_offsets(encoded: Encoded, layout: Layout, kind: str) -> tuple[list[int], int]:

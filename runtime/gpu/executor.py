@@ -15,11 +15,19 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import Program
-from runtime.buffers import Layout
+from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
-from runtime.gpu.cuda import THREADS, connect, cupy, options, threads_that_fit
-from runtime.gpu.encoding import ADDRESSES, REDUCTIONS, REPORT, gpu_source, scratch_offsets
-from runtime.gpu.kernel import KernelExecutor
+from runtime.executor import EmulatedTime
+from runtime.gpu.cuda import THREADS, compiler_options, connect, cupy, threads_that_fit
+from runtime.gpu.encoding import (
+    ADDRESSES,
+    REDUCTION_NAMES,
+    REPORT,
+    Encoded,
+    gpu_source,
+    run_in_arena,
+    scratch_offsets,
+)
 from runtime.gpu.pace import Pace
 from topologies.errors import InputError
 
@@ -43,15 +51,15 @@ class Launch:
         cp, e = of.cupy, of.encoded
         self.of = of
         self.interpret, self.average, self.threads = of.kernels(kind, op)
-        averages = of._averages(op)
-        sizes = e.sizes(layout, kind, of.limit_ns, len(averages))
+        averages = e.averages(op)
+        sizes = e.sizes(layout, kind, len(averages))
         try:
             self.state = of.state if e.pace is None else _State(of, sizes.depth, sizes.slot_bytes)
         except MemoryError:
             slots = len(e.columns.connections) * sizes.depth
             raise InputError(
                 f"the GPU has no room for {slots} slots of {sizes.slot_bytes} bytes, as many as the network can have"
-                " under way: would be a smaller message"
+                " under way; the message must be smaller"
             ) from None
         fresh = e.sheet(layout, kind)
         offsets, size = scratch_offsets(e, layout, kind)
@@ -101,13 +109,13 @@ class Launch:
         for share, own in zip(self.of.shares, self.state.parts, strict=True):
             with self.of.on(share):
                 reports.append(own["report"].get().tolist())
-        told = self.of.encoded.told(next((report for report in reports if report[1]), reports[0]))
-        if told is not None:
+        error = self.of.encoded.explain(next((report for report in reports if report[1]), reports[0]))
+        if error is not None:
             self.of.state = _State(self.of)  # messages were left in the slots
             self.of.launches.clear()
-            raise told
+            raise error
         if self.of.encoded.pace is not None:
-            self.of.paced = self.of.encoded.pace.took(self.sheet.get())
+            self.of.emulated = self.of.encoded.pace.read_times(self.sheet.get())
 
 
 class _State:
@@ -148,13 +156,13 @@ class _State:
                     cp.cuda.Device().synchronize()  # another GPU's kernel may write here before the zeros are there
 
 
-class GpuExecutor(KernelExecutor):
-    """A program ready to be run on a GPU, which stands for all ranks, or on several. Used as HostExecutor is.
+class GpuExecutor:
+    """An `Executor` on a GPU, which stands for all ranks, or on several.
 
     Buffers are NumPy's, which are copied there and back, or CuPy's, which are used where they lie.
 
     Attributes:
-        arrays: CuPy, to make buffers with. shares: which GPU stands for which ranks.
+        shares: which GPU stands for which ranks. encoded: the program as the kernel reads it.
     """
 
     def __init__(
@@ -168,18 +176,20 @@ class GpuExecutor(KernelExecutor):
         pace: Pace | None = None,
         devices: Sequence[int] | None = None,
     ) -> None:
-        """devices: numbers of the GPUs, None: the current one. Neighbouring ranks are together.
+        """devices: numbers of the GPUs, None: the current one; each has neighbouring ranks. Else as in `Encoded`.
 
         Raises InputError without CuPy or a GPU, for a program that cannot be run, for GPUs that there are not or that
         cannot write into each other's memory, or for the pace of a network on several: each has its own clock.
         """
-        super().__init__(program, goal, depth, slot_bytes, limit_s, pace)
+        self.program, self.goal = program, goal
+        self.kernel_us: float | None = None
+        self.emulated: EmulatedTime | None = None
+        self.encoded = e = Encoded(program, goal, depth, slot_bytes, limit_s, pace)
         self.cupy = self.arrays = cp = cupy()
         self.devices = tuple(devices) if devices is not None else (int(cp.cuda.Device().id),)
         if pace is not None and len(self.devices) > 1:
-            raise InputError(f"devices {self.devices}: a network's time is kept on one GPU; would be one")
+            raise InputError(f"devices {self.devices}: a network is emulated on one GPU; it must be one")
         connect(cp, self.devices)
-        e = self.encoded
         ranks, blocks = e.groups(len(self.devices)), e.first_blocks(len(self.devices))
         self.shares = [
             Share(device, ranks[k], ranks[k + 1], blocks[k], blocks[k + 1] - blocks[k])
@@ -195,7 +205,7 @@ class GpuExecutor(KernelExecutor):
         self.state = _State(self)
 
     def on(self, share: Share) -> AbstractContextManager[Any]:
-        """While it lasts, CuPy's current GPU is this one."""
+        """A context in which CuPy's current GPU is this one."""
         found: AbstractContextManager[Any] = self.cupy.cuda.Device(share.device)
         return found
 
@@ -206,34 +216,34 @@ class GpuExecutor(KernelExecutor):
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
     ) -> None:
-        """Execute once; see HostExecutor.run.
-
-        Raises:
-            InputError: buffers that do not fit the program, more blocks than the GPU holds at once, or a program
-                that stops before its end.
-        """
-        if not len(inputs) or not isinstance(inputs[0], self.cupy.ndarray):
-            super().run(inputs, outputs, kind=kind, op=op)
+        """Execute once; see `Executor.run`. Raises InputError also for more blocks than the GPU holds at once."""
+        if len(inputs) and isinstance(inputs[0], self.cupy.ndarray):
+            launch = self.prepare(inputs, outputs, kind=kind, op=op)
+            self.kernel_us = 0.0
+            if launch is not None:
+                self._run_timed(launch)
             return
-        launch = self.prepared(inputs, outputs, kind=kind, op=op)
-        self.kernel_us = 0.0
-        if launch is not None:
-            self._timed(launch)
+        layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
+        if not layout.elements:
+            self.kernel_us = None if self.kernel_us is None else 0.0
+            return
+        run_in_arena(
+            self.encoded,
+            inputs,
+            outputs,
+            lambda offsets, arena: self._copied(layout, offsets, arena, kind, op),
+        )
 
-    def _share(self, given: Any, made: Any) -> bool:
-        """By their bounds, for they have no gaps: CuPy's exact answer looks at every element."""
-        if not isinstance(given, self.cupy.ndarray):
-            return super()._share(given, made)
-        return bool(self.cupy.may_share_memory(given, made))
-
-    def prepared(
+    def prepare(
         self, inputs: Sequence[Any], outputs: Sequence[Any], *, kind: str = "float", op: str = "sum"
     ) -> Launch | None:
         """The launch for these CuPy arrays, None where there is nothing to do. Raises InputError as `run` does.
 
         A program that works in place only has its inputs moved there now, and not again by `Launch.go`.
         """
-        layout, inputs, kind = self._ready(inputs, outputs, kind, op)
+        # by their bounds, for they have no gaps: CuPy's exact answer looks at every element
+        shares = self.cupy.may_share_memory
+        layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op, shares)
         if not layout.elements or not len(self.encoded.blocks):
             return None
         pairs: list[tuple[Any, Any]] = list(zip(inputs, outputs, strict=True))
@@ -241,10 +251,10 @@ class GpuExecutor(KernelExecutor):
             for rank in range(share.first, share.end):
                 for array in pairs[rank]:
                     if not array.flags.c_contiguous:
-                        raise InputError(f"rank {rank}: a buffer with gaps; would be contiguous")
+                        raise InputError(f"rank {rank}: a buffer with gaps; it must be contiguous")
                     if array.device.id != share.device:
                         raise InputError(
-                            f"rank {rank}: a buffer on GPU {array.device.id}; would be on GPU {share.device}"
+                            f"rank {rank}: a buffer on GPU {array.device.id}; it must be on GPU {share.device}"
                         )
         memory = np.array([[given.data.ptr, made.data.ptr] for given, made in pairs], dtype=np.int64)
         key = (layout.elements, kind, op, memory.tobytes())
@@ -255,12 +265,12 @@ class GpuExecutor(KernelExecutor):
 
     def kernels(self, kind: str, op: str) -> tuple[Any, Any, int]:
         """The interpreter and the averaging kernel, and their threads a block."""
-        key = (kind, REDUCTIONS[op])
+        key = (kind, REDUCTION_NAMES[op])
         if key not in self.compiled:
-            self.compiled[key] = self._compiled(kind, op)
+            self.compiled[key] = self._compile(kind, op)
         return self.compiled[key]
 
-    def _compiled(self, kind: str, op: str) -> tuple[Any, Any, int]:
+    def _compile(self, kind: str, op: str) -> tuple[Any, Any, int]:
         """Both kernels, loaded on every GPU: to load one while others wait for it could last for ever."""
         modules: dict[int, Any] = {}
         limit = THREADS[0]
@@ -272,14 +282,9 @@ class GpuExecutor(KernelExecutor):
                     if threads > limit:
                         continue
                     if threads not in modules:
-                        asked = options(
-                            kind,
-                            op,
-                            threads,
-                            paced=self.encoded.pace is not None,
-                            several=len(self.shares) > 1,
-                        )
-                        modules[threads] = self.cupy.RawModule(code=gpu_source(), options=asked)
+                        paced, several = self.encoded.pace is not None, len(self.shares) > 1
+                        options = compiler_options(kind, op, threads, paced=paced, several=several)
+                        modules[threads] = self.cupy.RawModule(code=gpu_source(), options=options)
                     kernel = modules[threads].get_function("synth_interpret").kernel
                     occupancy = self.cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor
                     per[threads] = occupancy(kernel.ptr, threads, 0)
@@ -293,7 +298,7 @@ class GpuExecutor(KernelExecutor):
                     _ = function.kernel
         return interpret, average, limit
 
-    def _timed(self, launch: Launch) -> None:
+    def _run_timed(self, launch: Launch) -> None:
         event = self.cupy.cuda.Event
         marks = []
         for share in self.shares:
@@ -309,12 +314,12 @@ class GpuExecutor(KernelExecutor):
         for begun, ended in marks:
             ended.synchronize()
             took.append(1e3 * self.cupy.cuda.get_elapsed_time(begun, ended))
-        self.kernel_us = max(took) if self.paced is None else self.paced.measured_us
+        self.kernel_us = max(took) if self.emulated is None else self.emulated.measured_us
 
-    def _executed(
+    def _copied(
         self, layout: Layout, offsets: list[tuple[int, int]], arena: Array, kind: str, op: str
     ) -> tuple[Array, Sequence[int]]:
-        """The buffers and the report afterwards."""
+        """Run on an arena that is copied to the GPUs; it and the report afterwards."""
         cuts = [min(offsets[share.first]) for share in self.shares] + [arena.nbytes]
         memory = np.array(offsets, dtype=np.int64)
         there = []
@@ -323,7 +328,7 @@ class GpuExecutor(KernelExecutor):
                 there.append(self.cupy.asarray(arena[low:high]))
                 memory[share.first : share.end] += there[-1].data.ptr - low
         if len(self.encoded.blocks):
-            self._timed(Launch(self, layout, memory, kind, op))
+            self._run_timed(Launch(self, layout, memory, kind, op))
         back = []
         for share, part in zip(self.shares, there, strict=True):
             with self.on(share):

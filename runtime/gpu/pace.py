@@ -1,14 +1,13 @@
-"""A network's time as the tables that `pace.h` reads: a program that is executed and takes as long as it would there.
+"""An emulated network as the tables that `pace.h` reads: an executed program takes as long as it would there.
 
 Bytes, links, limits, α and FIFO slots are those of `emit.timing.predict`, whose model of time this is: a step is one
-transmission, and a protocol is no more than its number of slots. Who comes first where several wait for one link is
-found out while the program runs.
+transmission, and a protocol is no more than its number of slots. Who goes first where several wait for one link is
+decided while the program runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from emit.columns import Columns
 from emit.program import Program
 from emit.timing.predict import Predictor
+from runtime.executor import EmulatedTime
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -33,20 +33,8 @@ _LONGEST_US = 1e11  # about a day, as a network that is so much slower takes it
 _SAME = 1 + 1e-12  # sums of rates that differ by rounding only are one, as in emit.timing.loop
 
 
-@dataclass(frozen=True)
-class Paced:
-    """What a paced launch took, in µs of the network.
-
-    measured_us: on the device's clock, until the last block was over. due_us: what the network's own time was then:
-    where it is much less, the device was too slow to stand for this network.
-    """
-
-    measured_us: float
-    due_us: float
-
-
 class Pace:
-    """A program on a network whose time it is to take. Times the predicted ones: `predictor`.
+    """A program on a network that is emulated; `predictor` gives the predicted times.
 
     slower: every bandwidth divided by it, every α times it, so that a device keeps up; times are given as if it were 1.
     messages: slots of a connection that hold all that can be under way.
@@ -57,7 +45,7 @@ class Pace:
     ) -> None:
         """Raises InputError as Predictor does, or for a factor that is not above 0."""
         if not 0 < slower < 1e9:
-            raise InputError(f"slower {slower:g}: would be a number above 0")
+            raise InputError(f"slower {slower:g}; it must be a number above 0")
         self.slower = slower
         self.predictor = Predictor(program, topology, group)
         net, c = self.predictor.network, self.predictor.columns
@@ -89,13 +77,13 @@ class Pace:
             most = (depth + 1) * int(c.count[step[mine]].max())
             self.messages = max(self.messages, min(most, int(c.count[step[mine]].sum())))
         places = [[*net.uses(int(li)).tolist(), net.nresources + int(li)] for li in links]
-        self._full(places, rates, np.concatenate([net.capacity_gbs, net.bandwidth_gbs]))
+        self._keep_shared(places, rates, np.concatenate([net.capacity_gbs, net.bandwidth_gbs]))
         self._alpha_us = np.where(rates > 0, net.alpha_us[links] if net.nlinks else 0.0, 0.0)
 
-    def _full(
+    def _keep_shared(
         self, places: list[list[int]], rates: NDArray[np.float64], capacity: NDArray[np.float64]
     ) -> None:
-        """Keep what can be full: what the connections that use it could fill more than once."""
+        """Keep the links and limits that can be full: those that their connections could fill more than once."""
         users: dict[int, list[int]] = {}
         for number, mine in enumerate(places):
             if rates[number]:
@@ -106,8 +94,10 @@ class Pace:
         self._users = [users[place] for place in kept]
         self._used = [[renumbered[p] for p in mine if p in renumbered] for mine in places]
         self._rates = np.round(rates * _RATE).astype(np.int64)
-        room = [int(capacity[place] * _RATE) + len(users[place]) for place in kept]  # each rate is rounded
-        self._capacity = np.array(room, dtype=np.int64)
+        capacities = [
+            int(capacity[place] * _RATE) + len(users[place]) for place in kept
+        ]  # each rate is rounded
+        self._capacity = np.array(capacities, dtype=np.int64)
 
     @property
     def shared(self) -> int:
@@ -119,7 +109,7 @@ class Pace:
         return self.predictor.time_us(chunk_bytes / self.predictor.chunk_bytes(1.0))
 
     def limit_ns(self, chunk_bytes: float) -> int:
-        """What no wait should take."""
+        """A limit that no wait should reach, in ns."""
         return int(4e3 * self.slower * self.predicted_us(chunk_bytes))
 
     def sheet(self, columns: Columns, chunk_bytes: float) -> Numbers:
@@ -127,7 +117,7 @@ class Pace:
         takes_us = self.slower * self.predicted_us(chunk_bytes)
         if takes_us > _LONGEST_US:
             raise InputError(
-                f"a network {self.slower:g} times slower takes {takes_us / 1e6:.0f} s: would be less slow"
+                f"a network {self.slower:g} times slower takes {takes_us / 1e6:.0f} s; it must take at most a day"
             )
         alpha = np.round(self._alpha_us * _PS * self.slower).astype(np.int64)
         paces = self._paces.copy()
@@ -146,10 +136,10 @@ class Pace:
         head[len(SHEET) - len(parts) :] = len(SHEET) + np.cumsum([0, *map(len, parts[:-1])])
         return np.concatenate([head, *parts]).astype(np.int64)
 
-    def took(self, sheet: Sequence[int] | Numbers) -> Paced:
-        """What a sheet says after a launch."""
+    def read_times(self, sheet: Sequence[int] | Numbers) -> EmulatedTime:
+        """The times that the kernel left in a sheet."""
         ended, due = (int(sheet[SHEET.index(name)]) / _PS / self.slower for name in ("ended", "due"))
-        return Paced(ended, due)
+        return EmulatedTime(ended, due)
 
 
 def _rows(lists: list[list[int]]) -> tuple[Numbers, Numbers, Numbers]:

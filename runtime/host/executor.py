@@ -1,9 +1,9 @@
 """The host executor: any Program on the CPU, by as many threads as there are cores.
 
-A threadblock is not a thread here but a place in its steps; a core takes one that can go on and takes it as far as it
-goes. Large chunks pass in windows, as on a GPU: all steps for the first elements of every chunk, then for the next.
-What a waiting receiver gets is read straight from the sender's buffer, whose step ends only then; everything else goes
-through the connection's FIFO slots.
+A threadblock is not a thread here but a position in its steps; a thread takes one that can advance and advances it as
+far as it can. Large chunks pass in windows, as on a GPU: all steps for the first elements of every chunk, then for the
+next. What a waiting receiver gets is read straight from the sender's buffer, whose step ends only then; everything
+else goes through the connection's FIFO slots.
 """
 
 from __future__ import annotations
@@ -12,27 +12,26 @@ import os
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from emit.columns import columns_of
-from emit.findings import Findings
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, OPS, READS_SRC, Program
-from runtime.buffers import Layout, goal_of
-from runtime.dtypes import TYPES, Array, averaged, reducer, type_named
+from runtime.buffers import Layout, executable_columns, goal_of, only_in_place, prepare_buffers
+from runtime.dtypes import TYPES, Array, average, reducer
+from runtime.executor import EmulatedTime
 from topologies.errors import InputError
 
-WINDOW_BYTES = 512 << 10  # of a chunk at a time: source and destination stay in a core's cache
-_HARMLESS = frozenset({"limit", "wrong result"})
+WINDOW_BYTES = 512 << 10  # of a chunk at a time: source and destination stay in a core's second-level cache
 
 
 @dataclass(eq=False)
 class _Block:
-    """A threadblock on its way: window, step (a number in the columns), chunk of the step."""
+    """Where a threadblock is: window, step (a number in the columns), chunk of the step. Its steps: first..last-1."""
 
-    number: int
     first: int
     last: int
     window: int = 0
@@ -53,15 +52,22 @@ class _Message:
 
 
 class HostExecutor:
-    """A program ready to be run on this machine's CPU. Raises InputError for one whose steps do not fit together."""
+    """An `Executor` on this machine's CPU. Raises InputError for a program whose steps do not fit together."""
 
-    def __init__(self, program: Program, goal: Goal | None = None, threads: int | None = None) -> None:
-        found = Findings()
-        self.program, self.goal = program, goal
-        self.columns = c = columns_of(program, found)
-        for finding in found.reported:
-            if finding.kind not in _HARMLESS:
-                raise InputError(f"cannot be run: {finding.kind}: {finding.message}")
+    arrays = np
+    kernel_us: float | None = None
+    emulated: EmulatedTime | None = None
+
+    def __init__(
+        self,
+        program: Program,
+        goal: Goal | None = None,
+        threads: int | None = None,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        """goal: what a custom collective must achieve. threads: None: as many as there are cores."""
+        self.program, self.goal, self.window_bytes = program, goal, window_bytes
+        self.columns = c = executable_columns(program)
         self.threads = threads or os.cpu_count() or 1
         self.depth = FIFO_DEPTH[program.protocol]
         self.op = [OPS[code] for code in c.op.tolist()]
@@ -70,92 +76,31 @@ class HostExecutor:
         self.dst, self.dst_at = c.dst.tolist(), c.dst_at.tolist()
         self.count = [max(1, count) for count in c.count.tolist()]
         self.dep, self.sends, self.receives = c.dep.tolist(), c.sends.tolist(), c.receives.tolist()
-        self.block_of, self.start = c.block.tolist(), c.start.tolist()
+        self.start = c.start.tolist()
+
+    def at(self, rank: int) -> AbstractContextManager[None]:  # noqa: ARG002 - all ranks have the same memory
+        return nullcontext()
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
     ) -> None:
-        """Execute once. `inputs`, `outputs`: per rank, one-dimensional; the same arrays (or parts) in place.
-
-        A program that works in place only first gets a copy of the inputs where they are apart from the outputs.
-
-        Raises:
-            InputError: buffers that do not fit the program, or a program that stops before its end.
-        """
-        kind = type_named(kind)
-        layout = Layout.of(self.program, self._elements(inputs, outputs))
-        inplace = self.program.inplace and not self.program.outofplace
-        for rank, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
-            self._fits(rank, given, made, layout, kind)
-        if inplace:
-            inputs = self._moved_in(layout, inputs, outputs)
+        """Execute once; see `Executor.run`."""
+        layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
         _Run(self, layout, inputs, outputs, kind, op).go()
-        if op == "avg":
-            goal = goal_of(self.program, self.goal, inplace)
-            self._average(goal, layout, inputs, outputs, kind)
-
-    def _elements(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> int:
-        p = self.program
-        if len(inputs) != p.nranks or len(outputs) != p.nranks:
-            raise InputError(
-                f"{len(inputs)} inputs and {len(outputs)} outputs: would be {p.nranks} each, one a rank"
-            )
-        one = Layout.of(p, 1)
-        return next(
-            (
-                len(array) // size
-                for rank in range(p.nranks)
-                for array, size in zip((inputs[rank], outputs[rank]), one.sizes(rank), strict=True)
-                if size
-            ),
-            0,
-        )
-
-    def _fits(self, rank: int, given: Array, made: Array, layout: Layout, kind: str) -> None:
-        for name, array, size in zip(("input", "output"), (given, made), layout.sizes(rank), strict=True):
-            if size and (array.shape != (size,) or array.dtype != TYPES[kind]):
-                raise InputError(
-                    f"rank {rank}: {name} of {array.shape} {array.dtype}: would be ({size},) {TYPES[kind]}"
-                )
-
-    def _share(self, given: Array, made: Array) -> bool:
-        return np.shares_memory(given, made)
-
-    def _moved_in(self, layout: Layout, inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
-        """The inputs as parts of the outputs (or the other way round), where the program looks for them."""
-        p = self.program
-        goal = goal_of(p, self.goal, True)
-        found = []
-        for rank, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
-            shift = goal.o_in_i[rank]
-            if shift is None or self._share(given, made):
-                found.append(given)
-            elif shift <= 0 and len(given) <= len(made):  # the input lies in the output
-                first = -shift // layout.chunks * layout.elements
-                place = made[first : first + len(given)]
-                np.copyto(place, given)
-                found.append(place)
-            else:
-                raise InputError(
-                    f"{p.name}: works in place only, and {p.collective} needs room for all of the input:"
-                    " would be an output that is part of it"
-                )
-        return found
-
-    def _average(
-        self, goal: Goal, layout: Layout, inputs: Sequence[Array], outputs: Sequence[Array], kind: str
-    ) -> None:
-        rank, buffer, index, _ = (column.tolist() for column in goal.required)
-        wanted = np.diff(goal.sets.start)[goal.required[3]].tolist()
-        for r, side, at, parts in zip(rank, buffer, index, wanted, strict=True):
+        if op != "avg":
+            return
+        goal = goal_of(self.program, self.goal, only_in_place(self.program))
+        contributions = np.diff(goal.sets.start)[goal.required[3]]
+        for rank, buffer, index, parts in zip(
+            *(column.tolist() for column in (*goal.required[:3], contributions)), strict=True
+        ):
             if parts > 1:
-                array = (inputs[r], outputs[r])[side]
-                first, end = layout.spans(at + 1)[at : at + 2].tolist()
-                averaged(array[first:end], kind, self.program.nranks)
+                first, end = layout.spans(index + 1)[index : index + 2].tolist()
+                average((inputs, outputs)[buffer][rank][first:end], kind, self.program.nranks)
 
 
 class _Run:
-    """One execution: who stands where, what is in the slots, who waits for what."""
+    """One execution: where each threadblock is, what is in the slots, who waits for what."""
 
     def __init__(
         self,
@@ -169,27 +114,20 @@ class _Run:
         self.of, self.reduce = of, reducer(op, kind)
         p = of.program
         size = TYPES[kind].itemsize
-        self.width = max(1, min(WINDOW_BYTES // size, max(1, layout.longest)))
+        self.width = max(1, min(of.window_bytes // size, max(1, layout.longest)))
         self.windows = max(1, -(-layout.longest // self.width))
         self.memory: list[tuple[Array, Array, Array]] = []
         self.spans: list[tuple[list[int], list[int]]] = []
-        self.held: list[dict[tuple[int, int], int]] = [
-            {} for _ in p.gpus
-        ]  # scratch: (cell, window) → elements
+        # of each rank's scratch: (cell, window) → elements
+        self.held: list[dict[tuple[int, int], int]] = [{} for _ in p.gpus]
         self.longest = layout.longest
         for rank, gpu in enumerate(p.gpus):
             scratch = np.empty(gpu.s_chunks * layout.longest, dtype=TYPES[kind])
             self.memory.append((inputs[rank], outputs[rank], scratch))
-            i_cells, o_cells = layout.cells(rank)
-            self.spans.append(
-                (
-                    layout.spans(max(i_cells, gpu.i_chunks)).tolist(),
-                    layout.spans(max(o_cells, gpu.o_chunks)).tolist(),
-                )
-            )
-        self.blocks = [
-            _Block(b, of.start[b], of.start[b + 1], step=of.start[b]) for b in range(len(of.start) - 1)
-        ]
+            cells = zip(layout.cells(rank), (gpu.i_chunks, gpu.o_chunks), strict=True)
+            given, made = (layout.spans(max(pair)).tolist() for pair in cells)
+            self.spans.append((given, made))
+        self.blocks = [_Block(first, last, step=first) for first, last in pairwise(of.start)]
         self.slots: list[deque[_Message]] = [deque() for _ in of.columns.connections]
         self.in_flight = [0] * len(self.slots)
         self.done = [0] * len(of.op)  # windows through which a step has gone
@@ -222,7 +160,7 @@ class _Run:
                         self.change.notify_all()
                         return
                     if not self.ready:
-                        raise InputError(f"the program stops before its end: {self._stuck()}")
+                        raise InputError(f"the program stops before its end: {self._describe_deadlock()}")
                     block = self.ready.popleft()
                     self.running += 1
                 self._advance(block)
@@ -232,11 +170,11 @@ class _Run:
                 self.change.notify_all()
 
     def _advance(self, block: _Block) -> None:
-        """Take a block as far as it goes."""
+        """Advance a block until it waits or ends."""
         of = self.of
         while True:
             with self.change:
-                if self.fault is not None or block.over or self._waits(block):
+                if self.fault is not None or block.over or self._must_wait(block):
                     self.running -= 1
                     if block.over:
                         self.left -= 1
@@ -251,7 +189,7 @@ class _Run:
             values = self._execute(block, message, out >= 0, lend)
             with self.change:
                 if message is not None:
-                    self._read(message, into)
+                    self._free_slot(message, into)
                 if out >= 0:
                     self.in_flight[out] += 1
                     self.slots[out].append(_Message(values, block if lend else None))  # type: ignore[arg-type]
@@ -259,10 +197,10 @@ class _Run:
                 if out >= 0 and lend:
                     self.running -= 1  # goes on when it was read
                     return
-                self._passed(block)
+                self._finish_chunk(block)
 
-    def _waits(self, block: _Block) -> bool:
-        """Whether the block cannot go on; it is then noted where somebody will find it."""
+    def _must_wait(self, block: _Block) -> bool:
+        """Whether the block cannot advance; it is then put where who ends the wait finds it."""
         of, step = self.of, block.step
         need, into, out = of.dep[step], of.receives[step], of.sends[step]
         if need >= 0 and self.done[need] <= block.window:
@@ -290,11 +228,11 @@ class _Run:
         self.ready.appendleft(block)
         self.change.notify()
 
-    def _read(self, message: _Message, connection: int) -> None:
+    def _free_slot(self, message: _Message, connection: int) -> None:
         self.in_flight[connection] -= 1
         self._wake(self.waits_slot, connection)
         if message.owner is not None:
-            self._passed(message.owner)
+            self._finish_chunk(message.owner)
             if message.owner.over:
                 self.left -= 1
                 if not self.left:
@@ -302,7 +240,7 @@ class _Run:
             else:
                 self._resume(message.owner)
 
-    def _passed(self, block: _Block) -> None:
+    def _finish_chunk(self, block: _Block) -> None:
         """One chunk of one step is over."""
         step = block.step
         block.chunk += 1
@@ -368,7 +306,7 @@ class _Run:
             raise _unequal(rank, "io"[buffer], cell, len(view), put)
         return view
 
-    def _stuck(self) -> str:
+    def _describe_deadlock(self) -> str:
         c = self.of.columns
         for block in self.blocks:
             if block.over:
@@ -392,5 +330,5 @@ class _Run:
 def _unequal(rank: int, buffer: str, cell: int, has: int, comes: int) -> InputError:
     return InputError(
         f"rank {rank} {buffer}[{cell}] has {has} elements, {comes} come to it: chunks of unequal length trade places;"
-        " would be a count that the chunks divide"
+        " the count must be one that the chunks divide"
     )

@@ -70,7 +70,7 @@ def calibrated(
     """
     for (a, b), link in measured.items():
         if not (link.gbs > 0 and np.isfinite(link.gbs) and np.isfinite(link.alpha_us)):
-            raise InputError(f"link {a}→{b}: {link.gbs} GB/s, {link.alpha_us} µs: would be positive")
+            raise InputError(f"link {a}→{b}: {link.gbs} GB/s, {link.alpha_us} µs; it must be positive")
     gbs = np.zeros(topology.nlinks)
     alpha: dict[int, list[float]] = {}
     for pair, wires in _crossed(topology):

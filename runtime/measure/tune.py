@@ -62,7 +62,7 @@ def asked_collectives(text: str) -> list[str]:
         with suppress(InputError):
             found.append(parse_name(part.strip()))
         if not found or found[-1] not in COLLECTIVES:
-            raise InputError(f"--ops: {part.strip()!r}: would be all, or of {', '.join(COLLECTIVES)}")
+            raise InputError(f"--ops: {part.strip()!r}; it must be all, or of {', '.join(COLLECTIVES)}")
     return list(dict.fromkeys(found))
 
 
@@ -71,7 +71,7 @@ def asked_types(text: str) -> list[str]:
     found = [part.strip() for part in text.split(",")]
     for kind in found:
         if kind not in KINDS:
-            raise InputError(f"--types: {kind!r}: would be one of {', '.join(KINDS)}")
+            raise InputError(f"--types: {kind!r}; it must be one of {', '.join(KINDS)}")
     return list(dict.fromkeys(found))
 
 
@@ -92,7 +92,7 @@ def asked_sizes(text: str) -> list[int]:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"--sizes {text!r}: would be FROM:TO, FROM:TO:FACTOR with a factor above 1, or sizes with commas"
+            f"--sizes {text!r}; it must be FROM:TO, FROM:TO:FACTOR with a factor above 1, or sizes with commas"
         ) from None
     sizes, size = [], float(first)
     while size <= last:

@@ -22,9 +22,9 @@ import torch.distributed as dist
 import runtime.torch.process_group as ours
 from emit.program import ROOTED, Program
 from emit.timing.predict import bus_factor
-from runtime.bench import Half, Row
+from runtime.bench import Row, Settings, Timing
 from runtime.built_in import COLLECTIVES
-from runtime.dtypes import type_named
+from runtime.dtypes import parse_type
 from runtime.measure.tune import Measured
 from runtime.torch.calls import tally
 from runtime.torch.choice import Call, Way
@@ -49,12 +49,12 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
     """
     rank, world = _number("RANK"), _number("WORLD_SIZE")
     if world < 2:
-        raise InputError(f"WORLD_SIZE={world}: a job of one rank; would be of two or more")
+        raise InputError(f"WORLD_SIZE={world}: a job of one rank; it must be of two or more")
     if rank >= world:
-        raise InputError(f"RANK={rank}: would be 0 to {world - 1}, for WORLD_SIZE={world}")
+        raise InputError(f"RANK={rank}; it must be 0 to {world - 1}, for WORLD_SIZE={world}")
     _number("MASTER_PORT", 65535)
     if not os.environ.get("MASTER_ADDR"):
-        raise InputError("MASTER_ADDR is not set: would be started by torchrun, or with --ranks")
+        raise InputError("MASTER_ADDR is not set; it must be started by torchrun, or with --ranks")
     torch.set_num_threads(1)
     try:
         dist.init_process_group("cpu:synth,cuda:synth", timeout=timedelta(seconds=timeout_s))
@@ -70,9 +70,9 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
 def _number(name: str, most: int = 1 << 30) -> int:
     text = os.environ.get(name, "")
     if not text:
-        raise InputError(f"{name} is not set: would be started by torchrun, or with --ranks")
+        raise InputError(f"{name} is not set; it must be started by torchrun, or with --ranks")
     if not (text.isascii() and text.isdigit() and int(text) <= most):
-        raise InputError(f"{name}={text!r}: would be a whole number up to {most}")
+        raise InputError(f"{name}={text!r}; it must be a whole number up to {most}")
     return int(text)
 
 
@@ -320,44 +320,36 @@ def measured(
 _KINDS = {"float": "float32", "half": "float16", "double": "float64"}  # torch's names of nccl-tests' types
 
 
-def row(
-    program: Program, name: str, size_bytes: int, kind: str, op: str, iterations: int, warmup: int
-) -> Row:
+def measure_program(program: Program, name: str, size_bytes: int, settings: Settings) -> Row:
     """A program of the library at one size, as nccl-tests measures it; name: as the library has it.
 
     Raises InputError for a program that torch has no call for, or that cannot be run at this size.
     """
     if program.collective not in COLLECTIVES:
         raise InputError(f"{name}: torch has no call for {program.collective!r}")
-    plain = type_named(kind)
-    case = Case(
-        program.collective,
-        size_bytes,
-        _KINDS.get(plain, plain),
-        op,
-        tuple(range(program.nranks)),
-        program.root,
-    )
+    plain = parse_type(settings.kind)
+    ranks = tuple(range(program.nranks))
+    case = Case(program.collective, size_bytes, _KINDS.get(plain, plain), settings.op, ranks, program.root)
     way = Way("synth", name)
     bench = Bench(case, [way])
     if not bench.took:
         raise InputError(f"{name}: cannot be run on {case.call.size_bytes} bytes of {plain} over torch")
-    for runs in (warmup, iterations):
+    for runs in (settings.warmup, settings.iterations):
         bench.runs[way] = runs
         if runs:
             bench.turn()
     took = bench.took[0]
-    half = Half(1e6 * took.seconds[-1], took.wrong)
-    apart = program.collective not in ("allreduce", "broadcast", "reduce")
+    timing = Timing(1e6 * took.seconds[-1], took.wrong)
+    in_place = program.collective in ("allreduce", "broadcast", "reduce")
     return Row(
         name,
         case.call.size_bytes,
         case.block if program.collective in ("allgather", "reducescatter") else case.block * case.blocks,
         plain,
-        op,
+        settings.op,
         program.root if program.collective in ROOTED else -1,
-        half if apart else None,
-        None if apart else half,
+        None if in_place else timing,
+        timing if in_place else None,
         bus_factor(program.collective, program.nranks),
         program.collective in REDUCING,
     )

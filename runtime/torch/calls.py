@@ -223,7 +223,7 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
             if tensor.layout == torch.strided and _shares(tensor):
                 raise ValueError(
                     f"{call.collective}: several elements of an output of shape {list(tensor.shape)} are one place in"
-                    " memory: would be a tensor of its own, as by .contiguous()"
+                    " memory; it must be a tensor of its own, as by .contiguous()"
                 )
         choice, part = self._choice(call, tensors, redop, elements)
         self._number += 1
@@ -349,7 +349,7 @@ class Calls(dist.ProcessGroup):  # type: ignore[misc]
 
     def _message(self, name: str, tensors: Any, tag: int, what: str, peers: list[int]) -> Passed:
         if not 0 <= tag < OWN_TAG:
-            raise ValueError(f"tag {tag}: would be 0 to {OWN_TAG - 1}; those above are the schedules'")
+            raise ValueError(f"tag {tag}; it must be 0 to {OWN_TAG - 1}; those above are the schedules'")
         within = self._on(tensors[0])
         size_bytes = sum(t.numel() * t.element_size() for t in tensors)
         told = f"{what}, {size_bytes} bytes"

@@ -196,7 +196,7 @@ class Chooser:
 
     def __post_init__(self) -> None:
         if self.backend not in BACKENDS:
-            raise InputError(f"SYNTH_BACKEND={self.backend}: would be one of {', '.join(BACKENDS)}")
+            raise InputError(f"SYNTH_BACKEND={self.backend}; it must be one of {', '.join(BACKENDS)}")
         try:
             self.entries = [] if self.library is None else _entries(self.library)
         except InputError as error:

@@ -36,7 +36,7 @@ def same_choices(inner: Any, said: str, fault: str | None, ranks: Sequence[int])
         if code != every[0][0]:
             raise InputError(
                 f"rank {rank} has another SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE or SYNTH_CHECK than rank"
-                f" {ranks[0]}, or other files under these names: would be the same on all ranks"
+                f" {ranks[0]}, or other files under these names; it must be the same on all ranks"
             )
 
 
@@ -53,5 +53,5 @@ def _compare(calls: dict[int, str]) -> None:
     for rank, call in calls.items():
         if call != calls[first]:
             raise RuntimeError(
-                f"rank {rank} calls {call}, rank {first} calls {calls[first]}: would be the same on all ranks"
+                f"rank {rank} calls {call}, rank {first} calls {calls[first]}; it must be the same on all ranks"
             )

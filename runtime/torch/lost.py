@@ -218,7 +218,7 @@ def _difference(said: dict[int, dict[str, Any]]) -> str:
             continue
         other, call = first.setdefault(number, (rank, told))
         if call != told:
-            return f"rank {rank} calls {told}, rank {other} calls {call}: would be the same on all ranks"
+            return f"rank {rank} calls {told}, rank {other} calls {call}; it must be the same on all ranks"
     return ""
 
 

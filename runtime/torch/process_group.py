@@ -59,9 +59,9 @@ def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
     algorithm: with synth, a program of the library or a built-in one. Raises InputError for another name.
     """
     if backend not in BACKENDS:
-        raise InputError(f"back end {backend!r}: would be one of {', '.join(BACKENDS)}")
+        raise InputError(f"back end {backend!r}; it must be one of {', '.join(BACKENDS)}")
     if algorithm is not None and backend != "synth":
-        raise InputError(f"algorithm {algorithm} with back end {backend}: would be with synth")
+        raise InputError(f"algorithm {algorithm} with back end {backend}; it must be with synth")
     asked.append(Way(backend, algorithm))
     try:
         yield
@@ -172,7 +172,7 @@ class Group(Rooted):
             op = op_of(opts.reduceOp)
             if op is None or out.dtype not in REDUCED:
                 raise ValueError(
-                    f"reduce_scatter of unequal parts: would be a reduction of numbers, not {op} of {out.dtype}"
+                    f"reduce_scatter of unequal parts; it must be a reduction of numbers, not {op} of {out.dtype}"
                 )
             return self._direct(
                 self._call("reducescatter", out, sum(part.numel() for part in parts)),
@@ -278,7 +278,7 @@ class Group(Rooted):
     def _blocks(self, what: str, elements: int, block: int) -> None:
         if elements != block * self._n:
             raise ValueError(
-                f"{what}: {elements} elements in {self._n} blocks of {block}: would be {block * self._n}"
+                f"{what}: {elements} elements in {self._n} blocks of {block}; it must be {block * self._n}"
             )
 
     def _swap(self, wire: Wire, parts: Sequence[Tensor], into: Sequence[Tensor]) -> None:
@@ -318,7 +318,7 @@ def _cut(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[Tensor
     wanted = list(sizes) if sizes else [rows // ranks] * ranks
     if len(wanted) != ranks or sum(wanted) != rows:
         raise ValueError(
-            f"all_to_all_single: blocks of {wanted} rows: would be {ranks} that add up to {rows}"
+            f"all_to_all_single: blocks of {wanted} rows; it must be {ranks} that add up to {rows}"
         )
     return list(tensor.split(wanted))
 

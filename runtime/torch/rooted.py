@@ -112,7 +112,7 @@ class Rooted(Calls):
 
     def _one_a_rank(self, what: str, word: str, tensors: Sequence[Tensor]) -> None:
         if len(tensors) != self._n:
-            raise ValueError(f"{what}: {len(tensors)} {word}: would be {self._n}, one a rank")
+            raise ValueError(f"{what}: {len(tensors)} {word}; it must be {self._n}, one a rank")
 
 
 def spread(values: Tensor, into: Sequence[Tensor]) -> None:

@@ -132,7 +132,7 @@ def run(part: Part, given: Tensor | None, made: Tensor | None, elements: int, op
     layout = Layout.of(part.program, elements)
     if not part.fits(elements):
         raise InputError(
-            f"{part.program.name}: chunks of unequal length trade places: would be a multiple of {layout.chunks}"
+            f"{part.program.name}: chunks of unequal length trade places; it must be a multiple of {layout.chunks}"
             f" elements, not {elements}"
         )
     like = given if given is not None else made

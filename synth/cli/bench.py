@@ -2,39 +2,44 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from runtime.bench import Executor, Row, measured, sizes
-from runtime.dtypes import reducer, type_named
-from runtime.gpu.cuda import cupy
-from runtime.gpu.executor import GpuExecutor
-from runtime.gpu.pace import Pace, Paced
-from runtime.host.executor import HostExecutor
+from runtime.backends import BACKENDS, Measure, Request, choose_backend
+from runtime.bench import Row, Settings, Timing, message_sizes
+from runtime.dtypes import parse_type, reducer
 from synth.cli.bench_choice import Chosen, Known, chooser
-from synth.cli.bench_table import HEAD, line, said
-from synth.cli.bench_torch import over_torch
 from synth.cli.options import json_option, print_json
 from synth.model.pattern import parse_size
-from synth.model.problem import parse_ranks
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
 
-_BEHIND = 1.02  # of the network's own time: from here on it is said
+_BEHIND = 1.02  # of the network's own time: from here on a warning says that the GPU could not follow
+
+HEAD = "\n".join(
+    (
+        f"#{'':>46}{'out-of-place':^35}{'in-place':^35}",
+        f"#{'size':>12}{'count':>12}{'type':>10}{'redop':>7}{'root':>5}"
+        + f"{'time':>11}{'algbw':>8}{'busbw':>8}{'#wrong':>8}" * 2
+        + f"{'predicted':>11}{'bound':>11}  algorithm",
+        f"#{'(B)':>12}{'(elements)':>12}{'':22}"
+        + f"{'(us)':>11}{'(GB/s)':>8}{'(GB/s)':>8}{'':>8}" * 2
+        + f"{'(us)':>11}" * 2,
+    )
+)
 
 
 @click.command("bench")
 @click.argument("path")
 @click.option(
     "--backend",
-    type=click.Choice(["host", "gpu", "torch"]),
-    help="gpu: a GPU stands for all ranks; host: threads of this CPU; torch: a process a rank. Default: gpu where there"
-    " is one, else host.",
+    type=click.Choice(list(BACKENDS)),
+    help="; ".join(f"{row.name}: {row.summary}" for row in BACKENDS.values())
+    + ". Default: gpu where there is one, else host.",
 )
 @click.option("-b", "--minbytes", default="1M", metavar="SIZE", help="Smallest message. Default: 1M.")
 @click.option("-e", "--maxbytes", metavar="SIZE", help="Largest message. Default: the smallest.")
@@ -56,7 +61,7 @@ _BEHIND = 1.02  # of the network's own time: from here on it is said
 @click.option(
     "--emulate",
     metavar="T",
-    help="One GPU takes the time of this network: machine, machine:N, family (torus:4x4) or FILE.toml.",
+    help="One GPU emulates this network: machine, machine:N, family (torus:4x4) or FILE.toml.",
 )
 @click.option(
     "--slower",
@@ -97,33 +102,30 @@ def bench(
     \b
     synth bench out/msccl/FILE.xml -b 8 -e 64M -f 4
     """
-
     low = parse_size(minbytes, "--minbytes")
     high = parse_size(maxbytes, "--maxbytes") if maxbytes else low
     step = parse_size(stepbytes, "--stepbytes") if stepbytes else 0
     if high < low:
-        raise InputError(f"-e {maxbytes}: would be {minbytes} (-b) or more")
-    asked = list(sizes(low, high, stepfactor, step))
-    type_named(datatype), reducer(op, "float")  # refused before the head of the table
-    backend, made = _executors(backend, devices, emulate, slower)
-    network = _network(emulate)
-    about = network or _network(topo)
+        raise InputError(f"-e {maxbytes}: is less than -b; it must be {minbytes} or more")
+    sizes = list(message_sizes(low, high, stepfactor, step))
+    parse_type(datatype), reducer(op, "float")  # refused before the head of the table
+    given = {"--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None}
+    used = choose_backend(backend, [name for name, value in given.items() if value is not None])
+    if slower != 1 and emulate is None:
+        raise InputError("--slower: is for a network that is emulated; it must be with --emulate")
+    network = None if emulate is None else load(emulate)
+    about = network if topo is None or network is not None else load(topo)
     choose = chooser(Path(path), collective, group)
-    chosen = [(size, found) for size in asked if (found := choose(size)) is not None]
+    chosen = [(size, found) for size in sizes if (found := choose(size)) is not None]
     if not chosen:
         raise InputError(f"{path}: no algorithm serves any of the sizes")
-    run = _Run(backend, network, about, slower, as_json)
-    if made is None:
-        with over_torch(Path(path), chosen[0][1].program.nranks, datatype, op, iters, warmup_iters) as (
-            measure,
-            tells,
-        ):
-            run.tells = tells
-            run.rows_of(chosen, measure)
-    else:
-        run.rows_of(chosen, run.executed(made, datatype, op, iters, warmup_iters))
-    if run.tells:
-        for size in sorted(set(asked) - {size for size, _ in chosen}):
+    settings = Settings(datatype, op, iters, warmup_iters)
+    request = Request(Path(path), chosen[0][1].program.nranks, settings, devices, network, slower)
+    run = _Run(used.name, request, about, as_json)
+    with used.open(request) as (measure, run.prints):
+        run.measure_rows(chosen, measure)
+    if run.prints:
+        for size in sorted(set(sizes) - {size for size, _ in chosen}):
             click.echo(f"# no algorithm of {path} serves {size} bytes", err=True)
         run.end()
     if run.wrong:
@@ -131,129 +133,93 @@ def bench(
 
 
 class _Run:
-    """The rows of one command, told as they come."""
+    """The rows of one command, printed as they come."""
 
-    def __init__(
-        self, backend: str, network: Topology | None, about: Topology | None, slower: float, as_json: bool
-    ) -> None:
-        """network: that is emulated. about: that times are predicted on; None: what each file was made for."""
-        self._backend, self._network, self._slower, self._json = backend, network, slower, as_json
-        self._about = about
-        self.tells = True
+    def __init__(self, backend: str, request: Request, about: Topology | None, as_json: bool) -> None:
+        """about: the network that times are predicted on; None: what each file was made for."""
+        self._backend, self._request, self._about, self._json = backend, request, about, as_json
+        self.prints = True
         self.wrong = 0
         self._behind = 1.0
         self._rows: list[dict[str, Any]] = []
-        self._paced: Paced | None = None  # of the last run
 
-    def rows_of(self, chosen: Sequence[tuple[int, Chosen]], measure: Callable[[Chosen, int], Row]) -> None:
+    def measure_rows(self, chosen: Sequence[tuple[int, Chosen]], measure: Measure) -> None:
         """Measure each file at its size."""
-
         known: dict[str, Known] = {}
+        network = self._request.network
         for size, of in chosen:
             row = measure(of, size)
             self.wrong += row.wrong
-            if not self.tells:
+            if not self.prints:
                 continue
             if of.name not in known:
                 known[of.name] = Known(of, self._about or of.made_for(), self._about is not None)
             figures = known[of.name].predicted_us(row.size_bytes), known[of.name].bound_us(row.size_bytes)
-            self._rows.append(said(row, of.name, self._backend, *figures))
-            if self._paced is not None and self._network is not None:
-                paced = {"network": self._network.name, "slower": self._slower, "due_us": self._paced.due_us}
-                self._rows[-1] |= paced
-                self._behind = max(self._behind, self._paced.measured_us / max(self._paced.due_us, 1e-9))
+            self._rows.append(as_object(row, of.name, self._backend, *figures))
+            if row.emulated is not None and network is not None:
+                due_us = row.emulated.due_us
+                self._rows[-1] |= {"network": network.name, "slower": self._request.slower, "due_us": due_us}
+                self._behind = max(self._behind, row.emulated.measured_us / max(due_us, 1e-9))
             if not self._json:
-                click.echo((HEAD + "\n" if len(self._rows) == 1 else "") + line(row, of.name, *figures))
-
-    def executed(
-        self, made: Maker, kind: str, op: str, iterations: int, warmup: int
-    ) -> Callable[[Chosen, int], Row]:
-        """What measures a file at a size with an executor of this process."""
-
-        executors: dict[str, Executor] = {}
-
-        def measure(of: Chosen, size: int) -> Row:
-            if of.name not in executors:
-                executors[of.name] = made(of, self._network)
-            executor = executors[of.name]
-            row = measured(
-                of.program, of.goal, size, kind, op, executor=executor, iterations=iterations, warmup=warmup
-            )
-            self._paced = getattr(executor, "paced", None)
-            return row
-
-        return measure
+                click.echo((HEAD + "\n" if len(self._rows) == 1 else "") + format_row(row, of.name, *figures))
 
     def end(self) -> None:
         """The last lines."""
+        network = self._request.network
         right = "every element right" if not self.wrong else f"{self.wrong} elements wrong"
         if self._json:
             print_json({"rows": self._rows, "wrong": self.wrong})
         else:
-            on = "" if self._network is None else f", {self._network.name}'s time"
+            on = "" if network is None else f", {network.name}'s time"
             click.echo(f"# {self._backend}{on}: {right}")
-        if self._behind > _BEHIND and self._network is not None:
+        if self._behind > _BEHIND and network is not None:
             click.echo(
-                f"# the GPU came up to {self._behind - 1:.0%} behind {self._network.name}'s own time: give a larger"
-                " --slower",
+                f"# the GPU came up to {self._behind - 1:.0%} behind {network.name}'s own time: give a larger --slower",
                 err=True,
             )
 
 
-Maker = Callable[["Chosen", "Topology | None"], "Executor"]
+def format_row(row: Row, name: str, predicted: float | None, bound: float | None) -> str:
+    """A row of the table; `predicted`, `bound`: µs, None where not known."""
+
+    def side(timing: Timing | None) -> str:
+        if timing is None:
+            return f"{'N/A':>11}{'N/A':>8}{'N/A':>8}{'N/A':>8}"
+        return f"{timing.time_us:>11.1f}{row.algbw(timing):>8.2f}{row.busbw(timing):>8.2f}{timing.wrong:>8}"
+
+    last = "".join(f"{us:>11.1f}" if us is not None else f"{'–':>11}" for us in (predicted, bound))
+    redop = row.op if row.reduces else "none"
+    return (
+        f" {row.size_bytes:>12}{row.count:>12}{row.kind:>10}{redop:>7}{row.root:>5}"
+        f"{side(row.out_of_place)}{side(row.in_place)}{last}  {name}"
+    )
 
 
-def _network(spec: str | None) -> Topology | None:
+def as_object(
+    row: Row, name: str, backend: str, predicted: float | None, bound: float | None
+) -> dict[str, Any]:
+    """The same as an object of JSON."""
 
-    return None if spec is None else load(spec)
+    def side(timing: Timing | None) -> dict[str, Any] | None:
+        if timing is None:
+            return None
+        return {
+            "time_us": timing.time_us,
+            "algbw_gbs": row.algbw(timing),
+            "busbw_gbs": row.busbw(timing),
+            "wrong": timing.wrong,
+        }
 
-
-def _executors(
-    backend: str | None, devices: str | None, emulate: str | None, slower: float
-) -> tuple[str, Maker | None]:
-    """The back end's name, and what makes its executor for a file, None for torch. InputError where there is none."""
-    for name, given in (("--devices", devices), ("--emulate", emulate), ("--slower", slower != 1 or None)):
-        if given is not None and backend in ("host", "torch"):
-            raise InputError(f"{name}: is for GPUs; would be with --backend gpu")
-    if slower != 1 and emulate is None:
-        raise InputError("--slower: is for a network that is emulated; would be with --emulate")
-    if backend == "torch":
-        return backend, None
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        raise InputError("one rank of several, as torchrun starts them: would be with --backend torch")
-    wants_gpu = backend == "gpu" or devices is not None or emulate is not None
-    if not wants_gpu and (backend == "host" or not _has_gpu()):
-        return "host", _on_host
-
-    module = cupy()
-    count = int(module.cuda.runtime.getDeviceCount())
-    numbers = None if devices is None else parse_ranks(devices, "--devices", count)
-
-    def on_gpu(chosen: Chosen, network: Topology | None) -> Executor:
-        return _on_gpu(chosen, network, numbers, slower)
-
-    return "gpu", on_gpu
-
-
-def _has_gpu() -> bool:
-
-    try:
-        cupy()
-    except InputError:
-        return False
-    return True
-
-
-def _on_host(chosen: Chosen, _: Topology | None) -> Executor:
-
-    return HostExecutor(chosen.program, chosen.goal)
-
-
-def _on_gpu(
-    chosen: Chosen, network: Topology | None, devices: Sequence[int] | None, slower: float
-) -> Executor:
-
-    pace = None
-    if network is not None:
-        pace = Pace(chosen.program, network, chosen.communicator(network), slower)
-    return GpuExecutor(chosen.program, chosen.goal, pace=pace, devices=devices)
+    return {
+        "algorithm": name,
+        "backend": backend,
+        "size_bytes": row.size_bytes,
+        "count": row.count,
+        "type": row.kind,
+        "redop": row.op if row.reduces else "none",
+        "root": row.root,
+        "out_of_place": side(row.out_of_place),
+        "in_place": side(row.in_place),
+        "predicted_us": predicted,
+        "bound_us": bound,
+    }

@@ -121,7 +121,7 @@ def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[
     questions = sorted({_question(e) for e in entries})
     if len(questions) != 1:
         asked = (
-            "--collective and --group: would be one of"
+            "--collective and --group: must be one of"
             if questions
             else "--collective, --group: there are only"
         )

@@ -24,7 +24,7 @@ from runtime.measure.tune import (
     table_text,
 )
 from runtime.torch.choice import Chooser
-from runtime.torch.local_ranks import of_a_job, started
+from runtime.torch.launch import is_rank_of_job, launch_ranks
 from synth.model.problem import parse_ranks
 from synth.storage.columns import replaced
 from topologies.errors import InputError
@@ -109,7 +109,7 @@ def tune(
                 raise
             os._exit(130)  # the others stand in the middle of a collective
     if not found:
-        raise InputError(f"--sizes {sizes}: hold no element of every block; would be larger")
+        raise InputError(f"--sizes {sizes}: hold no element of every block; it must be larger")
     if me == 0:
         for _, same in groupby(
             (m for m in found if m not in own), key=lambda m: (m.group, m.kind, m.size_bytes)
@@ -127,7 +127,7 @@ def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, 
     found = [tuple(sorted(parse_ranks(text, "--group", world))) for text in groups] or [tuple(range(world))]
     for members in found:
         if len(members) < 2:
-            raise InputError(f"--group {','.join(map(str, members))}: would be two ranks or more")
+            raise InputError(f"--group {','.join(map(str, members))}; it must be two ranks or more")
     _can_be_written(out)
     _ = Chooser.of_environment().said  # reads all that is named
     return found
@@ -137,7 +137,7 @@ def _can_be_written(out: str) -> None:
     """Raises InputError now, not after minutes of measuring."""
     folder = Path(out).parent
     if not out or Path(out).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"-o {out!r}: cannot be written; would be a file in a folder that is there")
+        raise InputError(f"-o {out!r}: cannot be written; it must be a file in a folder that is there")
 
 
 def _not_there(out: str) -> str:
@@ -241,7 +241,7 @@ def _wired(spec: str | None, count: int, out: str) -> Topology:
     _can_be_written(out)
     found = load(spec if spec is not None else f"full:{count}")
     if found.nranks != count:
-        raise InputError(f"{count} ranks: topology {found.name} has {found.nranks}; would be as many")
+        raise InputError(f"{count} ranks: topology {found.name} has {found.nranks}; it must be as many")
     return found
 
 
@@ -263,13 +263,13 @@ def _needs_torch() -> None:
 def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:
     """Returns in a rank; else starts the ranks here, after `check`, and leaves with their exit code."""
 
-    if of_a_job():
+    if is_rank_of_job():
         if ranks is not None and os.environ["WORLD_SIZE"] not in ("", str(ranks)):
             raise InputError(
-                f"--ranks {ranks}: this is a rank of a job of {os.environ['WORLD_SIZE']}; would be left out"
+                f"--ranks {ranks}: this is a rank of a job of {os.environ['WORLD_SIZE']}; it must be left out"
             )
         return
     if ranks is None:
-        raise InputError("--ranks: would be how many processes to start here; or start this with torchrun")
+        raise InputError("--ranks; it must be how many processes to start here; or start this with torchrun")
     check(ranks)
-    raise SystemExit(started(ranks, sys.argv[1:]))
+    raise SystemExit(launch_ranks(ranks, sys.argv[1:]))

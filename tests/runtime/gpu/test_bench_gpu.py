@@ -111,13 +111,16 @@ def test_a_gpu_that_does_not_keep_up_is_said(synth: Call, ring: Path) -> None:
 
 
 REFUSED = [
-    (("--backend", "host", "--emulate", "dgx1"), "--emulate: is for GPUs"),
-    (("--backend", "host", "--devices", "0,1"), "--devices: is for GPUs"),
+    (
+        ("--backend", "host", "--emulate", "dgx1"),
+        "--emulate: not with --backend host; it must be with --backend gpu",
+    ),
+    (("--backend", "host", "--devices", "0,1"), "--devices: not with --backend host"),
     (("--slower", "4"), "--slower: is for a network that is emulated"),
-    (("--emulate", "dgx1", "--slower", "0"), "slower 0: would be a number above 0"),
+    (("--emulate", "dgx1", "--slower", "0"), "slower 0; it must be a number above 0"),
     (("--emulate", "nowhere"), "topology 'nowhere': not known"),
     (("--emulate", "line:4"), "has no link from it in line"),
-    (("--emulate", "dgx1", "--devices", "0,1"), "a network's time is kept on one GPU"),
+    (("--emulate", "dgx1", "--devices", "0,1"), "a network is emulated on one GPU; it must be one"),
     (("--devices", "0,2"), "--devices"),
 ]
 

@@ -11,20 +11,19 @@ import numpy as np
 import pytest
 
 from emit.program import FIFO_DEPTH
-from runtime.bench import measured
+from runtime.bench import Settings, measure
 from runtime.buffers import Layout
-from runtime.dtypes import OPS, TYPES
+from runtime.dtypes import REDUCTIONS, TYPES
 from runtime.gpu.cuda import cupy, threads_that_fit
 from runtime.gpu.executor import GpuExecutor
 from runtime.gpu.pace import Pace
+from tests.runtime.example_runs import PROGRAMS, wrong_after_run
 from tests.runtime.gpu.cpu_shim.fake_cupy import device_array, install_fake_cupy
 from tests.runtime.gpu.cpu_shim.shim import built, compiler
-from tests.runtime.host import test_host
-from tests.runtime.host.test_host import PROGRAMS
 from topologies.errors import InputError
 from topologies.load import load
 
-KINDS_AND_OPS = list(itertools.product(TYPES, OPS))
+KINDS_AND_OPS = list(itertools.product(TYPES, REDUCTIONS))
 
 
 @pytest.fixture
@@ -43,15 +42,14 @@ def shared(kernels: Path) -> Path:
 @pytest.mark.usefixtures("stood_in")
 @pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda n: PROGRAMS[n][0].name)
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
-def test_every_program(which: int, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_program(which: int, protocol: str) -> None:
     """Buffers of NumPy, copied there and back; as many launches as there are types, on the same slots."""
     program, goal = PROGRAMS[which]
     program = replace(program, protocol=protocol)
     made = GpuExecutor(program, goal, depth=FIFO_DEPTH[PROGRAMS[which][0].protocol], slot_bytes=256)
-    monkeypatch.setattr(test_host, "HostExecutor", lambda *_: made)
     for number, kind in enumerate(TYPES):
-        op = OPS[(which + number) % len(OPS)]
-        assert test_host.execute(program, goal, 101, kind, op, apart=bool(number % 2)) == 0
+        op = REDUCTIONS[(which + number) % len(REDUCTIONS)]
+        assert wrong_after_run(made, program, goal, 101, kind, op, apart=bool(number % 2)) == 0
 
 
 @pytest.mark.usefixtures("stood_in")
@@ -61,9 +59,9 @@ def test_buffers_on_the_device_are_used_where_they_lie() -> None:
     executor = GpuExecutor(program, goal)
     for _ in range(2):
         buffers = [device_array(np.full(50, rank + 1, np.float32)) for rank in range(4)]
-        launch = executor.prepared(buffers, buffers)
+        launch = executor.prepare(buffers, buffers)
         assert launch is not None
-        assert executor.prepared(buffers, buffers) is launch
+        assert executor.prepare(buffers, buffers) is launch
         for turn in range(3):
             launch.go()
             launch.check()
@@ -129,7 +127,7 @@ def test_without_cupy_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("number", range(len(KINDS_AND_OPS)), ids=lambda n: "-".join(KINDS_AND_OPS[n]))
-def test_on_the_gpu(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_gpu(number: int) -> None:
     """As on CPU threads, on a real one; skipped where there is none."""
     try:
         cupy()
@@ -139,10 +137,9 @@ def test_on_the_gpu(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for protocol, which, elements in (("Simple", number, 100_003), ("LL", number + 3, 61)):
         program, goal = PROGRAMS[which % len(PROGRAMS)]
         depth = FIFO_DEPTH[program.protocol]
-        monkeypatch.setattr(
-            test_host, "HostExecutor", lambda p, g, _, depth=depth: GpuExecutor(p, g, depth=depth)
-        )
-        assert test_host.execute(replace(program, protocol=protocol), goal, elements, kind, op) == 0
+        changed = replace(program, protocol=protocol)
+        executor = GpuExecutor(changed, goal, depth=depth)
+        assert wrong_after_run(executor, changed, goal, elements, kind, op) == 0
 
 
 def test_on_the_gpu_at_the_pace_of_a_network() -> None:
@@ -154,10 +151,10 @@ def test_on_the_gpu_at_the_pace_of_a_network() -> None:
     for program, goal in PROGRAMS:
         topology = load(f"full:{program.nranks},bw=25,alpha=0.7")
         executor = GpuExecutor(program, goal, pace=Pace(program, topology, slower=200.0))
-        row = measured(program, goal, 100_000, "float", "sum", executor=executor, iterations=2)
+        row = measure(program, goal, 100_000, executor, Settings(iterations=2))
         assert row.wrong == 0
-        assert executor.paced is not None
-        assert executor.paced.measured_us >= executor.paced.due_us > 0
+        assert executor.emulated is not None
+        assert executor.emulated.measured_us >= executor.emulated.due_us > 0
 
 
 def test_on_the_gpus_together() -> None:
@@ -175,4 +172,4 @@ def test_on_the_gpus_together() -> None:
             executor = GpuExecutor(
                 changed, goal, devices=devices, depth=FIFO_DEPTH[program.protocol], slot_bytes=4096
             )
-            assert measured(changed, goal, 100_003, "half", "sum", executor=executor).wrong == 0
+            assert measure(changed, goal, 100_003, executor, Settings("half", "sum")).wrong == 0

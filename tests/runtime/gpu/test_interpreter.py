@@ -18,17 +18,17 @@ from emit.compiler.compile import compiled
 from emit.compiler.script_file import load_script
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
-from runtime.bench import measured
+from runtime.bench import Settings, measure
 from runtime.buffers import Layout
-from runtime.dtypes import OPS, TYPES, Array, narrowed, widened
+from runtime.dtypes import REDUCTIONS, TYPES, Array, narrow, widen
 from runtime.gpu.encoding import ADDRESSES, SOURCE, Sizes
 from runtime.host.executor import HostExecutor
+from tests import EXAMPLES
+from tests.runtime.example_runs import PROGRAMS, with_first_step, wrong_after_run
 from tests.runtime.gpu.cpu_shim.shim import SanitizerReport, ShimExecutor, built, compiler
-from tests.runtime.host import test_host
-from tests.runtime.host.test_host import PROGRAMS
 from topologies.errors import InputError
 
-KINDS_AND_OPS = list(itertools.product(TYPES, OPS))
+KINDS_AND_OPS = list(itertools.product(TYPES, REDUCTIONS))
 
 
 @pytest.fixture(scope="session")
@@ -80,15 +80,9 @@ def run(
     """Wrong elements when the kernel on CPU threads executes it; the slots are as many as it was compiled for."""
     program, goal = which
     depth = FIFO_DEPTH[program.protocol]
-
-    def executor(program: Program, goal: Goal | None, threads: int) -> ShimExecutor:
-        return ShimExecutor(program, goal, binary, threads=threads, depth=depth, **more)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(test_host, "HostExecutor", executor)
-        return test_host.execute(
-            replace(program, protocol=protocol), goal, elements, kind, op, threads, apart
-        )
+    program = replace(program, protocol=protocol)
+    executor = ShimExecutor(program, goal, binary, threads=threads, depth=depth, **more)
+    return wrong_after_run(executor, program, goal, elements, kind, op, apart)
 
 
 @pytest.mark.parametrize("number", range(len(KINDS_AND_OPS)), ids=lambda n: "-".join(KINDS_AND_OPS[n]))
@@ -136,14 +130,14 @@ def test_rounds_as_the_host_does(binary: Path, kind: str, op: str) -> None:
     numbers[rng.random((4, 400)) < 0.02] = np.inf
     numbers[rng.random((4, 400)) < 0.02] = np.nan
     with np.errstate(all="ignore"):
-        given = [narrowed(row.astype(np.float32), kind) for row in numbers]
+        given = [narrow(row.astype(np.float32), kind) for row in numbers]
         for executor in (HostExecutor(program, goal, 1), ShimExecutor(program, goal, binary)):
             buffers = [row.copy() for row in given]
             outputs: list[Array] = [np.zeros_like(row) for row in given]
             if program.inplace and not program.outofplace:
                 outputs = buffers
             executor.run(buffers, outputs, kind=kind, op=op)
-            results.append(np.concatenate([widened(row, kind) for row in outputs]))
+            results.append(np.concatenate([widen(row, kind) for row in outputs]))
     assert np.array_equal(*results, equal_nan=True)
     assert np.isnan(results[0]).any()
     assert np.isfinite(results[0]).any()
@@ -196,14 +190,14 @@ def test_there_are_missing_waits_to_be_seen() -> None:
 
 def test_messages_that_carry_order(watched: Path) -> None:
     """A rank's threadblocks that only messages by way of another rank keep apart: LL's words must then say more."""
-    draft = load_script(test_host.EXAMPLES / "halving_doubling.py", ["ranks=4", "instances=2"]).draft()
+    draft = load_script(EXAMPLES / "halving_doubling.py", ["ranks=4", "instances=2"]).draft()
     found = compiled(draft, "executor-nccl").program
     program = replace(found, protocol="LL")
     executor = ShimExecutor(program, draft.goal, watched, depth=FIFO_DEPTH[found.protocol])
     assert executor.encoded.ll == 2
-    assert measured(program, draft.goal, 400, "int32", "sum", executor=executor).wrong == 0
+    assert measure(program, draft.goal, 400, executor, Settings("int32", "sum")).wrong == 0
     executor.encoded.ll = 1
-    assert reported(lambda: measured(program, draft.goal, 400, "int32", "sum", executor=executor))
+    assert reported(lambda: measure(program, draft.goal, 400, executor, Settings("int32", "sum")))
     program, goal = PROGRAMS[2]
     assert ShimExecutor(replace(program, protocol="LL"), goal, watched).encoded.ll == 1
 
@@ -217,9 +211,9 @@ def test_a_copy_onto_itself_disturbs_nobody(watched: Path, protocol: str) -> Non
     ]
     other = [ThreadBlock(-1, 0, 0, [Step("r", "i", 0, "o", 0, 1)])]
     program = Program("b", "broadcast", protocol, 2, 1, True, True, [Gpu(1, 1, 0, root), Gpu(1, 1, 0, other)])
-    row = measured(program, None, 4000, "half", "sum", executor=ShimExecutor(program, None, watched))
-    assert row.apart is not None
-    assert row.inplace is not None
+    row = measure(program, None, 4000, ShimExecutor(program, None, watched), Settings("half", "sum"))
+    assert row.out_of_place is not None
+    assert row.in_place is not None
     assert row.wrong == 0
 
 
@@ -275,7 +269,7 @@ def assert_it_waits(program: Program, message: str) -> None:
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
 def test_chunks_of_unequal_length(binary: Path, protocol: str) -> None:
     program, goal = PROGRAMS[0]
-    wrong = test_host._spoilt(program, 1, "s", Step("s", "i", 0, "i", 0, 1))
+    wrong = with_first_step(program, 1, "s", Step("s", "i", 0, "i", 0, 1))
     with pytest.raises(InputError, match=r"rank \d tb 0 step \d .*: chunks of unequal length trade places"):
         run(binary, (wrong, goal), 63, "float", "sum", protocol)
 
@@ -284,9 +278,9 @@ def test_a_step_that_leaves_the_buffer() -> None:
     """No more cells than the caller's buffer has, whatever the program says of its size."""
     program, goal = PROGRAMS[0]
     gpus = [replace(gpu, i_chunks=99, o_chunks=99) for gpu in program.gpus]
-    wide = test_host._spoilt(replace(program, gpus=gpus), 1, "s", Step("s", "i", 90, "i", 0, 1))
+    wide = with_first_step(replace(program, gpus=gpus), 1, "s", Step("s", "i", 90, "i", 0, 1))
     with pytest.raises(
-        InputError, match=r"rank 1 tb 0 step 0 \(s\): i\[90..90\] leaves the buffer; would be below"
+        InputError, match=r"rank 1 tb 0 step 0 \(s\): i\[90..90\] leaves the buffer; it must be below"
     ):
         ShimExecutor(wide, goal, Path())
 

@@ -9,8 +9,8 @@ import re
 
 import pytest
 
-from runtime.dtypes import OPS, TYPES
-from runtime.gpu.cuda import options
+from runtime.dtypes import REDUCTIONS, TYPES
+from runtime.gpu.cuda import compiler_options
 from runtime.gpu.encoding import gpu_source
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90", "sm_100")
@@ -68,11 +68,14 @@ CASES = list(itertools.product(ARCHITECTURES, range(len(FORMS))))
 def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> None:
     """Every type and reduction comes once; the options are those that the executor gives."""
     number = CASES.index((arch, form))
-    kind, op = list(TYPES)[number % len(TYPES)], OPS[(number + number // len(OPS)) % len(OPS)]
+    kind, op = (
+        list(TYPES)[number % len(TYPES)],
+        REDUCTIONS[(number + number // len(REDUCTIONS)) % len(REDUCTIONS)],
+    )
     program = ctypes.c_void_p()
     source = gpu_source().encode()
     assert library.nvrtcCreateProgram(ctypes.byref(program), source, b"interpreter.cu", 0, None, None) == 0
-    given = options(kind, op, 512, **FORMS[form])
+    given = compiler_options(kind, op, 512, **FORMS[form])
     asked = [option.encode() for option in (*given, f"--gpu-architecture={arch}")]
     failed = library.nvrtcCompileProgram(program, len(asked), (ctypes.c_char_p * len(asked))(*asked))
     log = found_by(library, program, "ProgramLog")
@@ -88,9 +91,9 @@ def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> N
 
 
 def test_every_type_and_reduction_is_compiled() -> None:
-    asked = [(n % len(TYPES), (n + n // len(OPS)) % len(OPS)) for n in range(len(CASES))]
+    asked = [(n % len(TYPES), (n + n // len(REDUCTIONS)) % len(REDUCTIONS)) for n in range(len(CASES))]
     assert {kind for kind, _ in asked} == set(range(len(TYPES)))
-    assert {op for _, op in asked} == set(range(len(OPS)))
+    assert {op for _, op in asked} == set(range(len(REDUCTIONS)))
 
 
 def found_by(library: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> str:

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from emit.goal import Goal
 from emit.program import Gpu, Program, Step, ThreadBlock
 from emit.timing.predict import Predictor
-from runtime.bench import Row, measured
+from runtime.bench import Row, Settings, measure
 from runtime.buffers import Layout
 from runtime.gpu.encoding import SOURCE
 from runtime.gpu.executor import GpuExecutor
 from runtime.gpu.pace import HOLD, PACE, SHEET, TIMES, Pace
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
+from tests.runtime.example_runs import PROGRAMS
 from tests.runtime.gpu.cpu_shim.fake_cupy import install_fake_cupy
 from tests.runtime.gpu.cpu_shim.shim import SanitizerReport, ShimExecutor, built, compiler
-from tests.runtime.host.test_host import PROGRAMS
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.reader import read_text
@@ -58,7 +58,7 @@ def executed(
     executor = ShimExecutor(
         program, goal, binary, pace=Pace(program, topology, slower=last_us / max(predicted, 1e-3))
     )
-    row = measured(program, goal, size, "float", "sum", executor=executor, iterations=1, warmup=0)
+    row = measure(program, goal, size, executor, Settings(iterations=1, warmup=0))
     return executor, row, Predictor(program, topology).time_us(row.size_bytes)
 
 
@@ -79,16 +79,18 @@ def test_as_predicted_where_nothing_is_shared(binary: Path, which: int) -> None:
     for alpha, size in ((0.7, 512), (0.0, 40_000)):
         topology = load(f"full:{program.nranks},bw=25,alpha={alpha}")
         executor, row, predicted = executed(binary, PROGRAMS[which], topology, size)
-        pace, paced = executor.encoded.pace, executor.paced
+        pace, paced = executor.encoded.pace, executor.emulated
         assert row.wrong == 0
         assert pace is not None
         assert paced is not None
         assert paced.measured_us >= paced.due_us
         if not pace.shared:
-            rounding = len(executor.columns.op) * 2e-6 / pace.slower
+            rounding = len(executor.encoded.columns.op) * 2e-6 / pace.slower
             assert paced.due_us == pytest.approx(predicted, abs=rounding, rel=1e-9)
     assert (
-        row.apart is None or row.apart.time_us == pytest.approx(paced.measured_us) or row.inplace is not None
+        row.out_of_place is None
+        or row.out_of_place.time_us == pytest.approx(paced.measured_us)
+        or row.in_place is not None
     )
 
 
@@ -115,10 +117,10 @@ def test_nothing_carries_more_than_it_can(
     assert row.wrong == 0
     assert_room(executor, topology)
     problem = make_problem(topology, program.collective, range(program.nranks))
-    assert executor.paced is not None
+    assert executor.emulated is not None
     assert (
-        executor.paced.measured_us
-        >= executor.paced.due_us
+        executor.emulated.measured_us
+        >= executor.emulated.due_us
         >= prove(problem).at(row.size_bytes)[0] * (1 - 1e-6)
     )
 
@@ -164,7 +166,7 @@ def test_the_room_is_really_looked_at(binary: Path) -> None:
     assert pace.shared
     pace._used = [[] for _ in pace._used]
     executor = ShimExecutor(program, goal, binary, pace=pace)
-    measured(program, goal, 40_000, "float", "sum", executor=executor, iterations=1, warmup=0)
+    measure(program, goal, 40_000, executor, Settings(iterations=1, warmup=0))
     with pytest.raises(AssertionError):
         assert_room(executor, topology)
 
@@ -176,9 +178,9 @@ def test_a_faster_network_is_seen(binary: Path) -> None:
     pace = Pace(program, topology, slower=2000.0)
     pace._byte_us = pace._byte_us / 2
     executor = ShimExecutor(program, goal, binary, pace=pace)
-    measured(program, goal, 40_000, "float", "sum", executor=executor, iterations=1, warmup=0)
-    assert executor.paced is not None
-    assert executor.paced.due_us < 0.9 * Predictor(program, topology).time_us(40_000)
+    measure(program, goal, 40_000, executor, Settings(iterations=1, warmup=0))
+    assert executor.emulated is not None
+    assert executor.emulated.due_us < 0.9 * Predictor(program, topology).time_us(40_000)
 
 
 def sanitized(binary: Path, kernels: Path) -> bool:
@@ -207,8 +209,8 @@ def hasty(binary: Path, kernels: Path, tmp_path_factory: pytest.TempPathFactory)
 def test_a_kernel_that_does_not_wait_is_seen(hasty: Path) -> None:
     """It is over before the network would be."""
     executor, _, _ = executed(hasty, PROGRAMS[0], load("ring:4,bw=25,alpha=0.7"), 512, last_us=2e5)
-    assert executor.paced is not None
-    assert executor.paced.measured_us < executor.paced.due_us
+    assert executor.emulated is not None
+    assert executor.emulated.measured_us < executor.emulated.due_us
 
 
 def test_a_missing_lock_is_seen_by_the_sanitizer(hasty: Path) -> None:
@@ -232,9 +234,9 @@ def test_a_protocol_is_its_slots(binary: Path) -> None:
         executor, row, predicted = executed(binary, (changed, goal), topology, 3000)
         assert row.wrong == 0
         assert executor.encoded.ll == 0
-        assert executor.paced is not None
+        assert executor.emulated is not None
         if executor.encoded.pace is not None and not executor.encoded.pace.shared:
-            assert executor.paced.due_us == pytest.approx(predicted, rel=1e-6)
+            assert executor.emulated.due_us == pytest.approx(predicted, rel=1e-6)
 
 
 def test_launches_and_threads(binary: Path) -> None:
@@ -244,10 +246,10 @@ def test_launches_and_threads(binary: Path) -> None:
     times = []
     for launches, threads in ((1, 1), (3, 2)):
         executor = ShimExecutor(program, goal, binary, pace=pace, launches=launches, threads=threads)
-        row = measured(program, goal, 6000, "half", "max", executor=executor, iterations=1, warmup=0)
+        row = measure(program, goal, 6000, executor, Settings("half", "max", iterations=1, warmup=0))
         assert row.wrong == 0
-        assert executor.paced is not None
-        times.append(executor.paced.due_us)
+        assert executor.emulated is not None
+        times.append(executor.emulated.due_us)
     if not pace.shared:
         assert times[0] == times[1]
 
@@ -260,8 +262,8 @@ def test_who_sends_nothing(binary: Path) -> None:
     given, made = ([np.full(9, value, np.float32) for _ in range(2)] for value in (3, 0))
     executor.run(given, made)
     assert all((array == 3).all() for array in made)
-    assert executor.paced is not None
-    assert executor.paced.due_us == 0
+    assert executor.emulated is not None
+    assert executor.emulated.due_us == 0
 
 
 def test_the_sheet_is_what_the_kernel_reads() -> None:
@@ -279,10 +281,12 @@ def slow(program: Program, slower: float) -> ShimExecutor:
 def test_refusals() -> None:
     program, _ = PROGRAMS[0]
     for slower in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(InputError, match=r"slower .*: would be a number above 0"):
+        with pytest.raises(InputError, match=r"slower .*; it must be a number above 0"):
             Pace(program, load("ring:4"), slower=slower)
-    with pytest.raises(InputError, match=r"a network 1e\+08 times slower takes \d+ s: would be less slow"):
-        measured(program, None, 1 << 20, "float", "sum", executor=slow(program, 1e8))
+    with pytest.raises(
+        InputError, match=r"a network 1e\+08 times slower takes \d+ s; it must take at most a day"
+    ):
+        measure(program, None, 1 << 20, slow(program, 1e8))
     with pytest.raises(InputError, match="has no link from it in line"):
         Pace(program, load("line:4"))
     with pytest.raises(InputError, match="program has 4 ranks"):
@@ -305,20 +309,20 @@ def test_the_gpu_executor_tells_the_time_of_the_network() -> None:
     program, goal = PROGRAMS[0]
     topology = load("ring:4,bw=25,alpha=0.7")
     executor = GpuExecutor(program, goal, pace=Pace(program, topology, slower=2000.0))
-    row = measured(program, goal, 6000, "float", "sum", executor=executor, iterations=2, warmup=0)
+    row = measure(program, goal, 6000, executor, Settings(iterations=2, warmup=0))
     assert row.wrong == 0
-    assert executor.paced is not None
+    assert executor.emulated is not None
     predicted = Predictor(program, topology).time_us(row.size_bytes)
-    assert executor.paced.due_us == pytest.approx(predicted, rel=1e-6)
-    assert executor.kernel_us == executor.paced.measured_us >= executor.paced.due_us
-    halves = [half for half in (row.apart, row.inplace) if half is not None]
+    assert executor.emulated.due_us == pytest.approx(predicted, rel=1e-6)
+    assert executor.kernel_us == executor.emulated.measured_us >= executor.emulated.due_us
+    halves = [half for half in (row.out_of_place, row.in_place) if half is not None]
     assert min(half.time_us for half in halves) >= predicted * (1 - 1e-6)
 
 
 @pytest.mark.usefixtures("stood_in")
 def test_one_clock_only() -> None:
     program, goal = PROGRAMS[0]
-    with pytest.raises(InputError, match="a network's time is kept on one GPU"):
+    with pytest.raises(InputError, match="a network is emulated on one GPU"):
         GpuExecutor(program, goal, pace=Pace(program, load("ring:4")), devices=(0, 1))
 
 

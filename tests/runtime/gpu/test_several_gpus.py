@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from emit.program import FIFO_DEPTH
-from runtime.bench import measured
+from runtime.bench import Settings, measure
 from runtime.buffers import Layout
 from runtime.gpu.executor import GpuExecutor
+from tests.runtime.example_runs import PROGRAMS, wrong_after_run
 from tests.runtime.gpu.cpu_shim.fake_cupy import Device, Module, device_array, install_fake_cupy
 from tests.runtime.gpu.cpu_shim.shim import ShimExecutor, built, compiler
-from tests.runtime.host import test_host
-from tests.runtime.host.test_host import PROGRAMS
 from topologies.errors import InputError
 
 
@@ -59,7 +58,7 @@ def test_split_launches(watched: Path, which: int) -> None:
         launches=2,
         devices=2 + which % 2,
     )
-    assert measured(program, goal, 1999, "half", op, executor=executor, iterations=1, warmup=0).wrong == 0
+    assert measure(program, goal, 1999, executor, Settings("half", op, iterations=1, warmup=0)).wrong == 0
 
 
 def test_who_gives_up_ends_all(watched: Path) -> None:
@@ -82,13 +81,12 @@ def test_who_gives_up_ends_all(watched: Path) -> None:
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize("devices", [(0, 1), (3, 1, 0)])
-def test_every_program(devices: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_program(devices: tuple[int, ...]) -> None:
     """Buffers of NumPy; what a GPU looks at again and again is its own; waits are ordered for the whole system."""
     for which, (program, goal) in enumerate(PROGRAMS):
         executor = GpuExecutor(program, goal, slot_bytes=256, devices=devices)
-        monkeypatch.setattr(test_host, "HostExecutor", lambda *_, made=executor: made)
         op = "avg" if which % 2 else "sum"
-        assert test_host.execute(program, goal, 101, "float", op, apart=bool(which % 2)) == 0
+        assert wrong_after_run(executor, program, goal, 101, "float", op, apart=bool(which % 2)) == 0
         assert [share.device for share in executor.shares] == list(devices)
         assert {rank for share in executor.shares for rank in range(share.first, share.end)} == set(
             range(program.nranks)
@@ -108,7 +106,7 @@ def test_buffers_lie_with_their_ranks() -> None:
     executor.run(buffers, buffers)
     assert all((buffer.get() == 10).all() for buffer in buffers)
     assert executor.kernel_us == 1000.0
-    with pytest.raises(InputError, match="rank 0: a buffer on GPU 2; would be on GPU 1"):
+    with pytest.raises(InputError, match="rank 0: a buffer on GPU 2; it must be on GPU 1"):
         executor.run(buffers[::-1], buffers[::-1])
 
 
@@ -120,9 +118,9 @@ def test_peer_access_goes_both_ways(gpus: object) -> None:
 
 
 REFUSED = [
-    ((0, 0), "GPU 0: would be different numbers from 0 to 3"),
-    ((0, 4), "GPU 4: would be different numbers from 0 to 3"),
-    ((), "0 devices for 4 ranks: would be 1 to 4"),
+    ((0, 0), "GPU 0: not there or named twice; it must be different numbers from 0 to 3"),
+    ((0, 4), "GPU 4: not there or named twice; it must be different numbers from 0 to 3"),
+    ((), "0 devices for 4 ranks; it must be 1 to 4"),
 ]
 
 
@@ -136,7 +134,9 @@ def test_refusals(devices: tuple[int, ...], words: str) -> None:
 @pytest.mark.usefixtures("gpus")
 def test_gpus_that_cannot_reach_each_other() -> None:
     Device.peers = False
-    with pytest.raises(InputError, match="GPU 0 cannot reach the memory of GPU 3: would be"):
+    with pytest.raises(
+        InputError, match="GPU 0 cannot reach the memory of GPU 3; they must have peer access"
+    ):
         GpuExecutor(*PROGRAMS[0], devices=(0, 3))
 
 

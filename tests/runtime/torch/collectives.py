@@ -196,7 +196,7 @@ def refusals() -> None:
         lambda: dist.all_to_all_single(torch.zeros(n + 1), torch.zeros(n + 1)),
         lambda: dist.send(torch.zeros(1), (dist.get_rank() + 1) % n, tag=1 << 30),
     ):
-        expect(["would be"], call, ValueError)
+        expect(["it must be"], call, ValueError)
 
 
 def falls_back() -> None:

@@ -263,5 +263,5 @@ def gaps() -> None:
     want[::3] = torch.arange(20.0)[::3] * n + sum(range(n))
     torch.testing.assert_close(whole, want)
     for tensor in (torch.ones(1).expand(8), torch.ones(3, 1).expand(3, 4)):
-        expect(["one place in memory", "would be"], partial(dist.all_reduce, tensor), ValueError)
+        expect(["one place in memory", "it must be"], partial(dist.all_reduce, tensor), ValueError)
     dist.broadcast(whole, 0)  # nothing is left over

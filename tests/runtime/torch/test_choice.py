@@ -133,7 +133,7 @@ def test_bad_rows(tmp_path: Path, row: dict[str, Any], word: str) -> None:
 
 
 def test_what_the_environment_names(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="SYNTH_BACKEND=fast: would be"):
+    with pytest.raises(InputError, match="SYNTH_BACKEND=fast; it must be"):
         Chooser.of_environment({"SYNTH_BACKEND": "fast"})
     with pytest.raises(InputError, match=r"nowhere\.json"):
         Chooser.of_environment({"SYNTH_TABLE": str(tmp_path / "nowhere.json")})

@@ -98,7 +98,7 @@ def test_a_library_names_what_ran(synth: Call, here: Path) -> None:
         assert [alone[key] for key in ("predicted_us", "bound_us")] == [row["predicted_us"], row["bound_us"]]
     assert synth("allgather", *asked).code == 0
     answer = synth("bench", "out")
-    assert (answer.code, "would be one of allgather on" in answer.err) == (2, True)
+    assert (answer.code, "must be one of allgather on" in answer.err) == (2, True)
     assert synth("bench", "out", "--collective", "all_gather_into_tensor", "-n", "1", "-b", "8K").code == 0
 
 
@@ -112,9 +112,9 @@ def test_one_side_only(synth: Call, here: Path) -> None:
 
 REFUSED = [
     (("-b", "0"), "--minbytes"),
-    (("-b", "2K", "-e", "1K"), "-e 1K: would be 2K (-b) or more"),
+    (("-b", "2K", "-e", "1K"), "-e 1K: is less than -b; it must be 2K or more"),
     (("-f", "1", "-e", "2M"), "a factor above 1"),
-    (("-d", "float8"), "type 'float8': would be one of float, half"),
+    (("-d", "float8"), "type 'float8' is not known; it must be one of float, half"),
     (("-o", "xor"), "reduction 'xor'"),
     (("--group", "0,1"), "choose from a library"),
 ]

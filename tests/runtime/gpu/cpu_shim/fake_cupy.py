@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime.gpu.encoding import REDUCTIONS, TYPE_NAMES
+from runtime.gpu.encoding import REDUCTION_NAMES, TYPE_NAMES
 
 PROCESSORS = 40  # of each, with room for one block of 256 threads
 
@@ -92,7 +92,7 @@ class Module:
             option[2:].split("=", 1) for option in options if option.startswith("-D") and "=" in option
         )
         self.type = list(TYPE_NAMES.values()).index(asked["TYPE"])
-        self.reduction = list(dict.fromkeys(REDUCTIONS.values())).index(asked["REDUCTION"])
+        self.reduction = list(dict.fromkeys(REDUCTION_NAMES.values())).index(asked["REDUCTION"])
         self.threads = int(asked["THREADS"])
         self.library = ctypes.CDLL(str(Module.libraries["-DPACED" in options]))
         Module.made.append(options)

@@ -7,6 +7,8 @@ import os
 import shutil
 import struct
 import subprocess
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,16 +16,18 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import Program
-from runtime.buffers import Layout
+from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
+from runtime.executor import EmulatedTime
 from runtime.gpu.encoding import (
-    REDUCTIONS,
+    REDUCTION_NAMES,
     REPORT,
     SOURCE,
     TYPE_NAMES,
+    Encoded,
+    run_in_arena,
     scratch_offsets,
 )
-from runtime.gpu.kernel import KernelExecutor
 from runtime.gpu.pace import Pace
 from topologies.errors import InputError
 
@@ -84,16 +88,19 @@ def built(folder: Path, sanitizer: str = "", paced: bool = False, kernel: Path =
     return made
 
 
-class ShimExecutor(KernelExecutor):
-    """A program ready to be run by the kernel on CPU threads. Used as HostExecutor is.
+class ShimExecutor:
+    """An `Executor` that runs the kernel on CPU threads.
 
     binary: from `built`, `paced` where there is a pace. threads: of a block. launches: one after the other, each on
     the inputs as given. devices: as many launches at once, as of several GPUs. depth, slot_bytes, limit_s, pace: see
-    KernelExecutor. SanitizerReport is raised for what a sanitizer sees.
+    `Encoded`. SanitizerReport is raised for what a sanitizer sees.
 
     Attributes:
+        kernel_us, emulated: see `Executor`; both None without a pace.
         sheet: with a pace, all its numbers as the last launch left them.
     """
+
+    arrays = np
 
     def __init__(
         self,
@@ -109,29 +116,48 @@ class ShimExecutor(KernelExecutor):
         pace: Pace | None = None,
         devices: int = 1,
     ) -> None:
-        super().__init__(program, goal, depth, slot_bytes, limit_s, pace)
+        self.program, self.goal = program, goal
+        self.encoded = Encoded(program, goal, depth, slot_bytes, limit_s, pace)
+        self.kernel_us: float | None = None
+        self.emulated: EmulatedTime | None = None
         self.devices = devices
         self.sheet: Array | None = None
         self.binary, self.launches, self.threads = binary, launches, threads
 
-    def _executed(
+    def at(self, rank: int) -> AbstractContextManager[None]:  # noqa: ARG002 - all ranks have the same memory
+        return nullcontext()
+
+    def run(
+        self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
+    ) -> None:
+        """Execute once; see `Executor.run`."""
+        layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
+        if layout.elements:
+            run_in_arena(
+                self.encoded,
+                inputs,
+                outputs,
+                lambda offsets, arena: self._launch(layout, offsets, arena, kind, op),
+            )
+
+    def _launch(
         self, layout: Layout, offsets: list[tuple[int, int]], arena: Array, kind: str, op: str
     ) -> tuple[Array, list[int]]:
         """The buffers and the report afterwards."""
         e = self.encoded
-        averages = self._averages(op)
+        averages = e.averages(op)
         scratch, scratch_bytes = scratch_offsets(e, layout, kind)
         memory = np.array([[*pair, at] for pair, at in zip(offsets, scratch, strict=True)], dtype=np.int64)
-        names = list(dict.fromkeys(REDUCTIONS.values()))
+        names = list(dict.fromkeys(REDUCTION_NAMES.values()))
         asked = [
             list(TYPE_NAMES).index(kind),
-            names.index(REDUCTIONS[op]),
+            names.index(REDUCTION_NAMES[op]),
             self.threads,
             self.launches,
             len(e.columns.connections),
             scratch_bytes,
         ]
-        sizes = e.sizes(layout, kind, self.limit_ns, len(averages))
+        sizes = e.sizes(layout, kind, len(averages))
         parts: list[Array] = [
             np.array(asked, dtype=np.int64),
             sizes.numbers(),
@@ -160,10 +186,9 @@ class ShimExecutor(KernelExecutor):
         after = np.frombuffer(ended.stdout, dtype=np.uint8, count=arena.nbytes)
         report = np.frombuffer(ended.stdout, dtype=np.uint32, count=REPORT, offset=arena.nbytes)
         if e.pace is not None:
-            said = np.frombuffer(ended.stdout[arena.nbytes + report.nbytes :], dtype=np.int64)
-            self.sheet = said
-            self.paced = e.pace.took(said)
-            self.kernel_us = self.paced.measured_us
+            self.sheet = np.frombuffer(ended.stdout[arena.nbytes + report.nbytes :], dtype=np.int64)
+            self.emulated = e.pace.read_times(self.sheet)
+            self.kernel_us = self.emulated.measured_us
         return after, report.tolist()
 
 

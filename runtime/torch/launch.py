@@ -16,43 +16,43 @@ from types import FrameType
 _PATIENCE_S = 5.0  # for the others, once one has failed
 
 
-def of_a_job() -> bool:
-    """Whether this process is a rank already, started by torchrun or by `started`."""
+def is_rank_of_job() -> bool:
+    """Whether this process is a rank already, started by torchrun or by `launch_ranks`."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def started(ranks: int, words: Sequence[str]) -> int:
+def launch_ranks(ranks: int, words: Sequence[str]) -> int:
     """Run `synth WORDS` as so many ranks; the exit code of the first that failed, or 0.
 
-    Only rank 0 is heard, unless another fails first: then that one's last line is. Ctrl-C is passed on to rank 0, which
-    has a few seconds for what it wants to keep.
+    Only rank 0 prints, unless another fails first: then that one's last line is printed. Ctrl-C is passed on to rank 0,
+    which has a few seconds to save what it has.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    about = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+    environment = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
              "MASTER_PORT": str(port), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # fmt: skip
-    said = [tempfile.TemporaryFile() for _ in range(1, ranks)]  # noqa: SIM115 - closed below
+    errors = [tempfile.TemporaryFile() for _ in range(1, ranks)]  # noqa: SIM115 - closed below
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "synth.cli", *words],
-            env=os.environ | about | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=os.environ | environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=None if rank == 0 else subprocess.DEVNULL,
-            stderr=None if rank == 0 else said[rank - 1],
-            start_new_session=True,  # Ctrl-C is for this process, which tells rank 0
+            stderr=None if rank == 0 else errors[rank - 1],
+            start_new_session=True,  # Ctrl-C is for this process, which passes it on to rank 0
         )
         for rank in range(ranks)
     ]
-    handlers = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         failed = _first_failed(processes)
         if failed is None:
             return 0
-        _ended(processes)
+        _wait_for_others(processes)
         code = int(processes[failed].returncode)
-        if failed and (processes[0].returncode or 0) <= 0:  # rank 0 did not say why
-            said[failed - 1].seek(0)
-            last = said[failed - 1].read().decode("utf-8", "replace").strip().splitlines()
+        if failed and (processes[0].returncode or 0) <= 0:  # rank 0 printed no reason
+            errors[failed - 1].seek(0)
+            last = errors[failed - 1].read().decode("utf-8", "replace").strip().splitlines()
             plain = f"synth: rank {failed} ended with exit code {code}"
             print(last[-1] if last and code > 0 else plain, file=sys.stderr)
         return code if code > 0 else 1
@@ -67,11 +67,11 @@ def started(ranks: int, words: Sequence[str]) -> int:
         for process in processes:
             process.kill()
             process.wait()
-        for file in said:
+        for file in errors:
             file.close()
 
 
-def _leave(number: int, _: FrameType | None) -> None:
+def _exit(number: int, _: FrameType | None) -> None:
     raise SystemExit(128 + number)  # the ranks do not outlive this process
 
 
@@ -87,8 +87,8 @@ def _first_failed(processes: Sequence[subprocess.Popen[bytes]]) -> int | None:
         time.sleep(0.05)
 
 
-def _ended(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Give those that are left a while to say their error, too."""
+def _wait_for_others(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Give those that still run a while to print their error, too."""
     until = time.monotonic() + _PATIENCE_S
     while time.monotonic() < until and any(process.poll() is None for process in processes):
         time.sleep(0.05)
