@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from synth.engines.flow.search import quotient_question
-from synth.model.collective import Collective, parse_name
+from synth.model.collective import Collective
 from synth.model.problem import Problem, make_problem
+from synth.model.registry import parse_name
 from synth.present.statement import fastest, statement
 from synth.present.table import table
 from synth.search.portfolio import WARM, search

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from synth.engines.greedy import route
-from synth.model.collective import NAMES, ROOTED, Collective, alltoallv
+from synth.model.collective import Collective, alltoallv
 from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule
@@ -23,6 +23,16 @@ SPECS = (
     "ring:5", "ring:2", "line:4", "full:4", "mesh:2x3", "torus:3x3", "hypercube:3", "star:4", "fattree:3x2x2",
     "dragonfly:3x2x2", "dgx1", "ndv2", "mi250", "ndv2:2",
 )  # fmt: skip
+
+
+# What the registry must hold; the order is that in which seeds draw.
+NAMED = (
+    "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "scatter", "gather", "sendrecv",
+    "alltonext",
+)  # fmt: skip
+NAMES = (*NAMED, "alltoallv")
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
+TRANSLATABLE = ("allgather", "alltoall", "reducescatter", "allreduce")
 
 
 def random_topology(rng: random.Random, most: int = 6) -> Topology:

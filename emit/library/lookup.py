@@ -9,7 +9,7 @@ from pathlib import Path
 
 from emit.goal import Goal
 from emit.library.index import INDEX, MAX_INDEX_BYTES, Entry, goal_stated, load_index, read_index
-from synth.model.collective import parse_name
+from synth.model.registry import parse_name
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from runtime.built_in import COLLECTIVES
 from runtime.torch.choice import FORMAT, Way
-from synth.model.collective import parse_name
 from synth.model.pattern import parse_size
+from synth.model.registry import parse_name
 from topologies.errors import InputError
 
 GAIN = 1.05  # ours must be so much faster than the wrapped back end, or noise decides

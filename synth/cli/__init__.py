@@ -14,34 +14,20 @@ from typing import Any, NamedTuple
 
 import click
 
+from synth.model.registry import KINDS, parse_name
 from topologies.errors import InputError
 
 _RETRY_S = 0.02  # after which an interrupt that fell into an import is tried again
 
 
 class Row(NamedTuple):
-    """A command: `module:attribute` of its click.Command, or of what makes one from its name and one-line help."""
+    """A command: `module:attribute` of its click.Command, or of what makes one from its collective's row."""
 
     where: str
     summary: str
 
 
 COMMANDS = {
-    "allreduce": Row("search:collective_command", "Every rank gets the sum of all buffers."),
-    "allgather": Row("search:collective_command", "Every rank gets all blocks."),
-    "reducescatter": Row("search:collective_command", "Every rank gets its block of the sum."),
-    "alltoall": Row("search:collective_command", "Every rank sends a block of its own to every other."),
-    "alltoallv": Row(
-        "search:collective_command", "All-to-all with a size of its own for every pair (--sizes)."
-    ),
-    "broadcast": Row("search:collective_command", "The root's buffer goes to all."),
-    "reduce": Row("search:collective_command", "The root gets the sum of all buffers."),
-    "scatter": Row("search:collective_command", "Every rank gets its block from the root."),
-    "gather": Row("search:collective_command", "The root gets every rank's block."),
-    "sendrecv": Row(
-        "search:collective_command", "Every rank sends its buffer to the next, the last to the first."
-    ),
-    "alltonext": Row("search:collective_command", "Every rank but the last sends its buffer to the next."),
     "pattern": Row("search:pattern", "A pattern of your own: who holds which chunk before and after."),
     "topo": Row("topologies:topo", "Topologies: list, show, check."),
     "prove": Row(
@@ -83,29 +69,34 @@ COMMANDS = {
 }
 
 
+def commands() -> dict[str, Row]:
+    """All commands by name, in the order of the help page: the registered collectives, then the rest."""
+    searches = {kind.name: Row("search:collective_command", kind.summary) for kind in KINDS.values()}
+    return searches | COMMANDS
+
+
 class LazyGroup(click.Group):
     """Imports a command when it is called; takes torch's spellings of collectives too, and suggests near names."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - in the order of the table
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        name = cmd_name if cmd_name in COMMANDS else _spelled(cmd_name)
-        if name not in COMMANDS:
+        known = commands()
+        name = cmd_name if cmd_name in known else _spelled(cmd_name)
+        if name not in known:
             return None
         if name not in self.commands:
-            module, _, attribute = COMMANDS[name].where.partition(":")
+            module, _, attribute = known[name].where.partition(":")
             found: Any = getattr(import_module(f"{__name__}.{module}"), attribute)
-            self.commands[name] = (
-                found if isinstance(found, click.Command) else found(name, COMMANDS[name].summary)
-            )
+            self.commands[name] = found if isinstance(found, click.Command) else found(KINDS[name])
         return self.commands[name]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        limit = formatter.width - 6 - max(map(len, COMMANDS))
+        limit = formatter.width - 6 - max(map(len, commands()))
         rows = [
             (name, click.Command(name, help=row.summary).get_short_help_str(limit))
-            for name, row in COMMANDS.items()
+            for name, row in commands().items()
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
@@ -115,7 +106,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
-            near = difflib.get_close_matches(name.lower(), COMMANDS, n=2, cutoff=0.5)
+            near = difflib.get_close_matches(name.lower(), commands(), n=2, cutoff=0.5)
             hint = f"; did you mean {' or '.join(near)}?" if near else "."
             raise InputError(f"command {name[:60]!r} is not known{hint} See synth --help")
         return super().resolve_command(ctx, args)
@@ -123,8 +114,6 @@ class LazyGroup(click.Group):
 
 def _spelled(name: str) -> str:
     """Our name of a collective that torch spells otherwise; the name itself where there is none."""
-    from synth.model.collective import parse_name  # brings NumPy, which no other name needs
-
     try:
         return parse_name(name)
     except InputError:

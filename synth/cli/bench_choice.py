@@ -15,8 +15,8 @@ from emit.program import Program
 from emit.targets import TARGETS
 from emit.timing.predict import Predictor
 from synth.bounds.prove import Bound, prove
-from synth.model.collective import NAMED, ROOTED, parse_name
 from synth.model.problem import make_problem, parse_ranks
+from synth.model.registry import find_kind, parse_name
 from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
 from topologies.load import load
@@ -90,10 +90,10 @@ def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
     program, entry = chosen.program, chosen.entry
     collective, ranks = program.collective, tuple(range(program.nranks))
     relays: tuple[int, ...] = ()
-    root: int | None = program.root if collective in ROOTED else None
+    root: int | None = program.root if find_kind(collective).rooted else None
     if entry is not None and entry.topology == topology.name:
         collective, ranks, relays, root = entry.collective, entry.group, entry.relays, entry.root
-    if collective not in NAMED or len(ranks) < 2:
+    if not find_kind(collective).by_name or len(ranks) < 2:
         return None
     return prove(make_problem(topology, collective, ranks, relays=relays, root=root))
 

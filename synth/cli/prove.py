@@ -11,7 +11,6 @@ import click
 
 from synth.bounds.witness import Witness
 from synth.cli.options import json_option, print_json
-from synth.model.collective import NAMED
 from synth.present.statement import count, size_words, time_words
 from synth.storage.columns import origin_of
 from synth.storage.proof import (
@@ -120,7 +119,7 @@ def _asked_words(stored: Stored) -> str:
     problem = stored.problem
     name = problem.collective.name
     if not stored.as_named:
-        not_so = ", which is not what the name means" if name in NAMED else ""
+        not_so = ", which is not what the name means" if problem.collective.kind.by_name else ""
         name += f" as the file states it{not_so}"
     words = f"{name} on {problem.topology.name}"
     if len(problem.group) < problem.topology.nranks:

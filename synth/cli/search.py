@@ -12,11 +12,9 @@ from typing import Any
 import click
 
 from synth.cli.options import Asked, declare, json_option, topo_option
+from synth.model.registry import Kind
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
-
-_ROOTED = ("broadcast", "reduce", "scatter", "gather")
-_EXAMPLES = {"alltoallv": "synth alltoallv --topo dgx1 --sizes sizes.csv"}
 
 _question = declare(
     topo_option,
@@ -62,22 +60,23 @@ _question = declare(
 )
 
 
-def collective_command(name: str, summary: str) -> click.Command:
+def collective_command(kind: Kind) -> click.Command:
     """The command of one collective."""
-    example = _EXAMPLES.get(name, f"synth {name} --topo dgx-a100 --group 0,2,4,6")
+    example = f"synth {kind.name} --topo dgx-a100 --group 0,2,4,6"
     own = []
-    if name in _ROOTED:
+    if kind.rooted:
         example += " --root 2"
         own.append(click.option("--root", type=int, metavar="RANK", help="Default: the group's first."))
-    if name == "alltoallv":
+    if kind.by_size:
+        example = f"synth {kind.name} --topo dgx1 --sizes sizes.csv"
         own.append(
             click.option("--sizes", required=True, metavar="FILE", help="Matrix of bytes, CSV or JSON.")
         )
 
-    @click.command(name, help=f"{summary}\n\n\b\n{example}\n")
+    @click.command(kind.name, help=f"{kind.summary}\n\n\b\n{example}\n")
     @declare(*own, _question)
     def command(sizes: str | None = None, **asked: Any) -> None:
-        _answer(name, sizes, **asked)
+        _answer(kind.name, sizes, **asked)
 
     return command
 

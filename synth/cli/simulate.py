@@ -13,9 +13,9 @@ from emit.program import Program
 from emit.timing.predict import Predictor, bus_factor
 from synth.bounds.prove import prove
 from synth.cli.options import json_option, print_json, topo_option
-from synth.model.collective import NAMED, ROOTED
 from synth.model.pattern import parse_size
 from synth.model.problem import Problem, make_problem, parse_ranks
+from synth.model.registry import find_kind
 from synth.present.statement import OPTIMAL, alpha_words, count, size_words, time_words
 from topologies.errors import InputError
 from topologies.load import load
@@ -151,7 +151,9 @@ def _priced(
         "collective": program.collective,
         "topology": topology.name,
         "group": list(predictor.group),
-        "root": predictor.group[program.root] if problem is not None and _rooted(program) else None,
+        "root": predictor.group[program.root]
+        if problem is not None and find_kind(program.collective).rooted
+        else None,
         "protocol": program.protocol,
         "fifo_depth": predictor.fifo_depth,
         "steps": program.nsteps,
@@ -165,17 +167,12 @@ def _priced(
     }
 
 
-def _rooted(program: Program) -> bool:
-
-    return program.collective in ROOTED
-
-
 def _problem(program: Program, topology: Topology, predictor: Predictor) -> Problem | None:
     """What the file answers, where its name says it."""
 
-    if program.collective not in NAMED or program.nranks < 2:
+    if not find_kind(program.collective).by_name or program.nranks < 2:
         return None
-    root = predictor.group[program.root] if _rooted(program) else None
+    root = predictor.group[program.root] if find_kind(program.collective).rooted else None
     return make_problem(topology, program.collective, predictor.group, root=root)
 
 

@@ -37,7 +37,7 @@ def even_counts(members: Sequence[Member]) -> list[int]:
     shares, sizes = [], []
     for member in members:
         whole = member.collective
-        shares.append(whole.nranks if whole.name == "allreduce" and whole.chunks % whole.nranks else 1)
+        shares.append(whole.nranks if whole.kind.in_shares and whole.chunks % whole.nranks else 1)
         sizes.append(float(whole.fraction.max()) * member.size_bytes / shares[-1])
     least = max(min(sizes), max(sizes) / _UNEVEN)
     return [share * max(1, round(size / least)) for share, size in zip(shares, sizes, strict=True)]

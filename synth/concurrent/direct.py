@@ -32,7 +32,7 @@ def direct_together(
         chunks: of every block; as few as Direct needs when None.
     """
     # an allreduce needs a share a rank
-    shares = [m.collective.nranks for m in asked.members if m.collective.name == "allreduce"]
+    shares = [m.collective.nranks for m in asked.members if m.collective.kind.in_shares]
     if chunks is not None and any(chunks % share for share in shares):
         return None
     try:

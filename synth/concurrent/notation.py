@@ -14,9 +14,10 @@ import re
 from collections.abc import Sequence
 
 from synth.concurrent.union import Member
-from synth.model.collective import Collective, named, parse_name
+from synth.model.collective import Collective, named
 from synth.model.pattern import parse_size
 from synth.model.process_groups import parse_groups
+from synth.model.registry import parse_name
 from topologies.errors import InputError
 from topologies.faults.apply import alive
 from topologies.text.fields import shown

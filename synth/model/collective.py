@@ -7,14 +7,14 @@ A chunk that does not reduce is one value; several holders before mean several c
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from synth.model.registry import AHEAD, BUFFER, EVERY, KINDS, OWN, PAIR, ROOT, Kind, find_kind, parse_name
 from topologies.arrays import grouped
 from topologies.errors import InputError
 
@@ -92,6 +92,11 @@ class Collective:
         return ptr, np.ascontiguousarray(rows[order, 0])
 
     @property
+    def kind(self) -> Kind:
+        """The row that its name has in `registry`; one that claims nothing for a pattern."""
+        return find_kind(self.name)
+
+    @property
     def reducing(self) -> bool:
         return bool(self.reduces.any())
 
@@ -109,7 +114,7 @@ class Collective:
         return self.fraction * size_bytes
 
 
-def _make(
+def make_collective(
     name: str,
     nranks: int,
     fraction: Floats | float,
@@ -122,6 +127,12 @@ def _make(
     reduces: bool = False,
     root: int = 0,
 ) -> Collective:
+    """A collective with one chunk a block, from its conditions in any order.
+
+    Args:
+        fraction: bytes of a chunk / message size, one for all or shape (nchunks,).
+        pre, post, in_index, out_index: as in `Collective`, each pair in one order.
+    """
     order_pre, order_post = np.lexsort(pre.T[::-1]), np.lexsort(post.T[::-1])
     return Collective(
         name=name,
@@ -169,76 +180,6 @@ def subdivided(whole: Collective, chunks: int) -> Collective:
     )
 
 
-def _every(nranks: int, nchunks: int) -> Ints:
-    return np.column_stack([np.repeat(np.arange(nranks), nchunks), np.tile(np.arange(nchunks), nranks)])
-
-
-def _own(nranks: int) -> Ints:
-    return np.column_stack([np.arange(nranks), np.arange(nranks)])
-
-
-def _at(rank: int, nchunks: int) -> Ints:
-    return np.column_stack([np.full(nchunks, rank), np.arange(nchunks)])
-
-
-def allreduce(k: int, _root: int = 0) -> Collective:
-    cells = _every(k, 1)
-    return _make("allreduce", k, 1.0, cells, cells, cells[:, 1], cells[:, 1], nchunks=1, reduces=True)
-
-
-def allgather(k: int, _root: int = 0) -> Collective:
-    own, every = _own(k), _every(k, k)
-    return _make("allgather", k, 1 / k, own, every, own[:, 1] * 0, every[:, 1], nchunks=k)
-
-
-def reducescatter(k: int, _root: int = 0) -> Collective:
-    own, every = _own(k), _every(k, k)
-    return _make("reducescatter", k, 1 / k, every, own, every[:, 1], own[:, 1] * 0, nchunks=k, reduces=True)
-
-
-def gather(k: int, root: int = 0) -> Collective:
-    own, at = _own(k), _at(root, k)
-    return _make("gather", k, 1 / k, own, at, own[:, 1] * 0, at[:, 1], nchunks=k, root=root)
-
-
-def scatter(k: int, root: int = 0) -> Collective:
-    own, at = _own(k), _at(root, k)
-    return _make("scatter", k, 1 / k, at, own, at[:, 1], own[:, 1] * 0, nchunks=k, root=root)
-
-
-def broadcast(k: int, root: int = 0) -> Collective:
-    at, every = _at(root, 1), _every(k, 1)
-    return _make("broadcast", k, 1.0, at, every, at[:, 1], every[:, 1], nchunks=1, root=root)
-
-
-def reduce(k: int, root: int = 0) -> Collective:
-    at, every = _at(root, 1), _every(k, 1)
-    return _make("reduce", k, 1.0, every, at, every[:, 1], at[:, 1], nchunks=1, reduces=True, root=root)
-
-
-def alltoall(k: int, _root: int = 0) -> Collective:
-    source, dest = (a.ravel() for a in np.indices((k, k)))
-    ident = np.arange(k * k)
-    pre, post = np.column_stack([source, ident]), np.column_stack([dest, ident])
-    return _make("alltoall", k, 1 / k, pre, post, dest, source, nchunks=k * k)
-
-
-def _shift(name: str, k: int, last: bool) -> Collective:
-    pre = _own(k if last else k - 1)
-    post = np.column_stack([(pre[:, 0] + 1) % k, pre[:, 1]])
-    return _make(name, k, 1.0, pre, post, pre[:, 1] * 0, pre[:, 1] * 0, nchunks=len(pre))
-
-
-def sendrecv(k: int, _root: int = 0) -> Collective:
-    """Every rank sends its buffer to the next, the last to the first (nccl-tests' sendrecv)."""
-    return _shift("sendrecv", k, last=True)
-
-
-def alltonext(k: int, _root: int = 0) -> Collective:
-    """Every rank but the last sends its buffer to the next (MSCCLang, section 7)."""
-    return _shift("alltonext", k, last=False)
-
-
 def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
     """All-to-all with a block of its own size for every pair.
 
@@ -272,7 +213,7 @@ def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
     source, dest = np.nonzero(table)
     ident = np.arange(len(source))
     # a rank's blocks lie one after the other in its buffers, empty ones take no place
-    return _make(
+    return make_collective(
         "alltoallv",
         len(table),
         table[source, dest] / size,
@@ -293,62 +234,62 @@ def _place_within(owner: Ints) -> Ints:
     return place
 
 
-Builder = Callable[[int, int], Collective]
-NAMED: dict[str, Builder] = {
-    "allreduce": allreduce,
-    "allgather": allgather,
-    "reducescatter": reducescatter,
-    "alltoall": alltoall,
-    "broadcast": broadcast,
-    "reduce": reduce,
-    "scatter": scatter,
-    "gather": gather,
-    "sendrecv": sendrecv,
-    "alltonext": alltonext,
-}
-NAMES = (*NAMED, "alltoallv")
-ROOTED = ("broadcast", "reduce", "scatter", "gather")
-_ALIASES = {  # torch.distributed's spellings, after '_' and '-' are dropped
-    "allgatherintotensor": "allgather",
-    "reducescattertensor": "reducescatter",
-    "alltoallsingle": "alltoall",
-    "bcast": "broadcast",
-}
-
-
-def parse_name(name: str) -> str:
-    """The collective's own name for any accepted spelling (`all_reduce`, `all_gather_into_tensor`, …).
-
-    Raises:
-        InputError: unknown, with the nearest names.
-    """
-    plain = name.lower().replace("_", "").replace("-", "")
-    plain = _ALIASES.get(plain, plain)
-    if plain in NAMES:
-        return plain
-    near = difflib.get_close_matches(plain, NAMES, n=2, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "."
-    raise InputError(f"collective: {name!r} is not known{hint} It is one of: {', '.join(NAMES)}")
-
-
 def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
     """A named collective over `nranks` ranks with `chunks` chunks a block and its root at position `root`.
 
     Raises:
         InputError: unknown name, fewer than two ranks, no chunks, a root outside the group, or too large.
     """
-    name = parse_name(name)
-    if name == "alltoallv":
-        raise InputError("alltoallv: needs a size matrix (--sizes FILE); alltoall has equal sizes")
+    kind = KINDS[parse_name(name)]
+    if kind.by_size:
+        raise InputError(f"{kind.name}: needs a size matrix (--sizes FILE); alltoall has equal sizes")
     if nranks < 2:
         raise InputError(f"group: has {nranks} rank; a collective needs at least 2")
     if chunks < 1:
         raise InputError(f"chunks: {chunks} is not possible; it must be 1 or more")
     if not 0 <= root < nranks:
         raise InputError(f"root: position {root} is not in a group of {nranks}")
-    wide = nranks * nranks if name in ("alltoall", "allgather", "reducescatter") else nranks
-    if wide * chunks > MAX_ENTRIES:
+    if kind.entries(nranks) * chunks > MAX_ENTRIES:
         raise InputError(
-            f"{name}: {nranks} ranks × {chunks} chunks is more than is held in memory; use fewer chunks or ranks"
+            f"{kind.name}: {nranks} ranks × {chunks} chunks is more than is held in memory; use fewer chunks or ranks"
         )
-    return subdivided(NAMED[name](nranks, root), chunks)
+    if kind.build is None:
+        return subdivided(_stated(kind, nranks, root), chunks)
+    return subdivided(replace(kind.build(nranks, root), name=kind.name), chunks)
+
+
+def _stated(kind: Kind, k: int, root: int) -> Collective:
+    """What the words of a kind say, with one chunk a block (a pair's are numbered source · k + destination)."""
+    if kind.unit == PAIR:
+        source, dest = (a.ravel() for a in np.indices((k, k)))
+        ident = np.arange(k * k)
+        pre, post = np.column_stack([source, ident]), np.column_stack([dest, ident])
+        return make_collective(kind.name, k, 1 / k, pre, post, dest, source, nchunks=k * k)
+    nchunks = 1 if kind.unit == BUFFER and kind.before != OWN else k - (kind.after == AHEAD)
+    (pre, in_index), (post, out_index) = (
+        _cells(where, k, nchunks, root) for where in (kind.before, kind.after)
+    )
+    return make_collective(
+        kind.name,
+        k,
+        1.0 if kind.unit == BUFFER else 1 / k,
+        pre,
+        post,
+        in_index,
+        out_index,
+        nchunks=nchunks,
+        reduces=kind.reduces,
+        root=root if kind.rooted else 0,
+    )
+
+
+def _cells(where: str, k: int, nchunks: int, root: int) -> tuple[Ints, Ints]:
+    """Rows (rank, chunk) where a word of `registry` has the chunks, and their places there."""
+    chunk = np.arange(nchunks)
+    if where == EVERY:
+        rank, chunk = np.repeat(np.arange(k), nchunks), np.tile(chunk, k)
+    elif where == ROOT:
+        rank = np.full(nchunks, root)
+    else:
+        rank = chunk if where == OWN else (chunk + 1) % k
+    return np.column_stack([rank, chunk]), chunk if where in (EVERY, ROOT) else 0 * chunk

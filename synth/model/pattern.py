@@ -26,7 +26,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from synth.model.collective import Collective, Floats, Ints, parse_name
+from synth.model.collective import Collective, Floats, Ints
+from synth.model.registry import parse_name
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 from topologies.text.toml import parsed_toml

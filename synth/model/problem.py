@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.model.collective import ROOTED, Collective, Floats, Ints, named, subdivided
+from synth.model.collective import Collective, Floats, Ints, named, subdivided
 from topologies.arrays import strongly_connected
 from topologies.errors import InputError
 from topologies.network import Network, network
@@ -88,7 +88,7 @@ def question(problem: Problem) -> dict[str, Any]:
         "topology": problem.topology.name,
         "group": list(problem.group),
         "relays": list(problem.relays),
-        "root": problem.group[collective.root] if collective.name in ROOTED else None,
+        "root": problem.group[collective.root] if collective.kind.rooted else None,
     }
 
 

@@ -51,5 +51,5 @@ def phases(problem: Problem) -> list[Phase]:
     if reversible(problem.collective):
         return [Phase(problem, reversed=True)]
     # a chunk of a phase is a rank's share of the whole
-    share = problem.collective.nranks if problem.collective.name == "allreduce" else 1
+    share = problem.collective.nranks if problem.collective.kind.in_shares else 1
     return [Phase(problem, part=0, reversed=True, share=share), Phase(problem, part=1, share=share)]

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.model.collective import MAX_ENTRIES, NAMED, Collective, Floats, Ints, named
+from synth.model.collective import MAX_ENTRIES, Collective, Floats, Ints, named
 from synth.model.problem import Problem, check_ranks, make_problem
+from synth.model.registry import KINDS, find_kind
 from synth.storage.columns import ColumnFile
 from topologies.arrays import components
 from topologies.errors import InputError
@@ -85,7 +86,7 @@ def _by_name(problem: Problem) -> bool:
     """Whether the name, the chunks, the root and the shifts alone give this collective back."""
     collective = problem.collective
     name, k, chunks = collective.name, collective.nranks, collective.chunks
-    if name not in NAMED:
+    if not collective.kind.by_name:
         return False
     if problem.quotient is not None:
         from synth.symmetry.quotient import representative_chunks
@@ -101,7 +102,7 @@ def _by_name(problem: Problem) -> bool:
 
 def _share(name: str, k: int, chunks: int) -> int:
     """Chunks as a quotient counts them, of chunks a block: an allreduce's block is cut into a share a rank."""
-    return chunks // k if name == "allreduce" else chunks
+    return chunks // k if find_kind(name).in_shares else chunks
 
 
 def rebuilt(file: ColumnFile) -> Problem:
@@ -146,7 +147,7 @@ def _check_weight(
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS), len(members)
     entries = 0
     if not about.boolean("columns", False):
-        entries = k * chunks * (k if name in ("alltoall", "allgather", "reducescatter") else 1)
+        entries = chunks * find_kind(name).entries(k)
         if shifts is not None:
             entries = (
                 max(1, k // math.prod(extent for _, extent in shifts)) * k * max(1, _share(name, k, chunks))
@@ -185,17 +186,16 @@ def _network_bytes(topology: Topology, members: tuple[int, ...]) -> int:
 def _stated_quotient(
     topology: Topology, about: Fields, group: tuple[int, ...], relays: tuple[int, ...], shifts: Shifts
 ) -> Problem:
-    from synth.symmetry.quotient import TRANSLATABLE, quotient_by
+    from synth.symmetry.quotient import quotient_by
 
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_ENTRIES), len(group)
-    if name not in TRANSLATABLE or relays:
-        about.fail(
-            "name", f"{shown(name)} has no quotient; it is one of {', '.join(TRANSLATABLE)}, without relays"
-        )
+    if not find_kind(name).translatable or relays:
+        able = [kind.name for kind in KINDS.values() if kind.translatable]
+        about.fail("name", f"{shown(name)} has no quotient; it is one of {', '.join(able)}, without relays")
     check_ranks(group, "group", topology.nranks)
     share = _share(name, k, chunks)
     held = k // math.prod(extent for _, extent in shifts) * k * share
-    if k < 2 or not 0 < held <= MAX_ENTRIES or (name == "allreduce" and share * k != chunks):
+    if k < 2 or not 0 < held <= MAX_ENTRIES or (find_kind(name).in_shares and share * k != chunks):
         about.fail("chunks", f"{chunks} chunks over {k} ranks have no quotient")
     try:
         return quotient_by(topology, name, share, group, shifts)
@@ -244,8 +244,9 @@ def _collective(file: ColumnFile, about: Fields, nranks: int) -> Collective:
     if about.integer("ranks", 2, MAX_RANKS) != nranks:
         about.fail("ranks", f"{about.values['ranks']}, but the group has {nranks}")
     if not about.boolean("columns", False):
-        if name not in NAMED:
-            about.fail("name", f"{shown(name)} is none of {', '.join(NAMED)}, and no columns state it")
+        if not find_kind(name).by_name:
+            able = [kind.name for kind in KINDS.values() if kind.by_name]
+            about.fail("name", f"{shown(name)} is none of {', '.join(able)}, and no columns state it")
         return named(name, nranks, chunks, root)
     if not name.isprintable() or not 1 <= len(name) <= 40:
         about.fail("name", f"{shown(name)} is no name; must be 1 to 40 printable characters")

@@ -15,8 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from synth.model.collective import MAX_ENTRIES, Collective, Ints, named, parse_name
+from synth.model.collective import MAX_ENTRIES, Collective, Ints, named
 from synth.model.problem import Problem, Quotient, check_ranks
+from synth.model.registry import KINDS, OWN, PAIR, find_kind, parse_name
 from synth.model.schedule import Schedule
 from synth.symmetry.quotient_check import check_quotient, check_translations
 from topologies.arrays import pointers, row_entries, strongly_connected
@@ -33,7 +34,6 @@ from topologies.symmetry.translations import (
 from topologies.topology import Topology
 
 __all__ = [
-    "TRANSLATABLE",
     "expand",
     "quotient_by",
     "quotient_problem",
@@ -41,7 +41,6 @@ __all__ = [
     "whole_problem",
 ]
 
-TRANSLATABLE = ("allgather", "alltoall", "reducescatter", "allreduce")
 _CELLS_AT_ONCE = 1 << 15  # a block of rows stays in the processor's cache
 
 
@@ -68,7 +67,7 @@ def quotient_problem(
         InputError: ranks that do not exist or repeat, a group of one, no chunks, or an unknown name.
     """
     name, members = _question(topology, name, chunks, group)
-    if name not in TRANSLATABLE or len(relays):
+    if not find_kind(name).translatable or len(relays):
         return None
     net = network(topology, members)
     found = shifts(net)
@@ -91,9 +90,10 @@ def quotient_by(topology: Topology, name: str, chunks: int, group: Sequence[int]
     """
     name, members = _question(topology, name, chunks, group)
     check_translations(found, len(members))
-    if name not in TRANSLATABLE or not found:
+    if not find_kind(name).translatable or not found:
+        able = [kind.name for kind in KINDS.values() if kind.translatable]
         raise QuotientRefused(
-            f"quotient: {name} by {len(found)} translations; it must be {' or '.join(TRANSLATABLE)}, by one or more"
+            f"quotient: {name} by {len(found)} translations; it must be {' or '.join(able)}, by one or more"
         )
     if _entries(len(members), chunks, found) > MAX_ENTRIES:
         raise InputError(f"{name}: {len(members)} ranks × {chunks} chunks is more than is held in memory")
@@ -142,8 +142,8 @@ def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Colle
     Chunk numbers are the whole's without those of other ranks: part p of owner i's share is i·chunks + p, for
     alltoall (i·k + destination)·chunks + p.
     """
-    part = np.arange(chunks)
-    if name == "alltoall":
+    kind, part = find_kind(name), np.arange(chunks)
+    if kind.unit == PAIR:
         i, dest, p = (a.ravel() for a in np.indices((len(owners), k, chunks)))
         ident = (i * k + dest) * chunks + p
         pre, in_index = np.column_stack([owners[i], ident]), dest * chunks + p
@@ -156,16 +156,16 @@ def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Colle
         every = np.column_stack([np.repeat(np.arange(k), len(ident)), np.tile(ident, k)])
         own = np.column_stack([np.repeat(owners, chunks), ident])
         placed, local = np.tile(share, k), np.tile(part, len(owners))
-        pre, in_index = (own, local) if name == "allgather" else (every, placed)
-        post, out_index = (own, local) if name == "reducescatter" else (every, placed)
+        pre, in_index = (own, local) if kind.before == OWN else (every, placed)
+        post, out_index = (own, local) if kind.after == OWN else (every, placed)
     return Collective(
         name=name,
         nranks=k,
-        chunks=chunks * k if name == "allreduce" else chunks,
+        chunks=chunks * k if kind.in_shares else chunks,
         nchunks=len(ident),
-        reduces=np.full(len(ident), name in ("reducescatter", "allreduce")),
+        reduces=np.full(len(ident), kind.reduces),
         # the same two roundings as in the whole
-        fraction=np.full(len(ident), 1.0 / (k * chunks) if name == "allreduce" else 1.0 / k / chunks),
+        fraction=np.full(len(ident), 1.0 / (k * chunks) if kind.in_shares else 1.0 / k / chunks),
         pre=pre,
         post=post,
         in_index=in_index,
@@ -195,10 +195,10 @@ def _quotient_network(net: Network, found: Shifts) -> Network:
 
 def _stated(problem: Problem) -> tuple[Quotient, int]:
     """What the problem is the quotient of, and its chunks a rank (and pair). Raises InputError where it is none."""
-    if problem.quotient is None or problem.collective.name not in TRANSLATABLE:
+    kind = problem.collective.kind
+    if problem.quotient is None or not kind.translatable:
         raise InputError(f"{problem.collective.name}: this problem is no quotient")
-    k = problem.collective.nranks
-    return problem.quotient, problem.collective.chunks // (k if problem.collective.name == "allreduce" else 1)
+    return problem.quotient, problem.collective.chunks // (problem.collective.nranks if kind.in_shares else 1)
 
 
 def whole_problem(problem: Problem) -> Problem:
@@ -206,9 +206,9 @@ def whole_problem(problem: Problem) -> Problem:
 
     Raises InputError where it is too large to be held in memory, or the problem is no quotient.
     """
-    quotient, chunks = _stated(problem)
-    k, name = problem.collective.nranks, problem.collective.name
-    collective = named(name, k, chunks * k if name == "allreduce" else chunks)
+    quotient, _ = _stated(problem)
+    known = problem.collective
+    collective = named(known.name, known.nranks, known.chunks)
     return replace(problem, collective=collective, network=quotient.whole, quotient=None)
 
 
@@ -218,7 +218,7 @@ def _places(problem: Problem, chunk: Ints) -> tuple[Ints, Ints, Ints]:
     k = problem.collective.nranks
     owners = representatives(quotient.translations, k)
     block, part = chunk // chunks, chunk % chunks
-    if problem.collective.name == "alltoall":
+    if problem.collective.kind.unit == PAIR:
         return owners[block // k], block % k, part
     return owners[block], np.zeros_like(block), part
 
@@ -226,7 +226,7 @@ def _places(problem: Problem, chunk: Ints) -> tuple[Ints, Ints, Ints]:
 def _numbers(problem: Problem, owner: Ints, dest: Ints, part: Ints) -> Ints:
     """Chunks of the whole problem."""
     chunks = _stated(problem)[1]
-    if problem.collective.name == "alltoall":
+    if problem.collective.kind.unit == PAIR:
         owner = owner * problem.collective.nranks + dest
     return owner * chunks + part
 
@@ -251,7 +251,7 @@ def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
         rows = slice(low, low + block)
         link[rows] = tables.links(schedule.link[rows])
         goals = (
-            tables.ranks(dest[rows]) if problem.collective.name == "alltoall" else np.zeros(1, dtype=np.int64)
+            tables.ranks(dest[rows]) if problem.collective.kind.unit == PAIR else np.zeros(1, dtype=np.int64)
         )
         chunk[rows] = _numbers(problem, tables.owners(owner[rows]), goals, part[rows, None])
     return full, Schedule(

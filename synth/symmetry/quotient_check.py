@@ -14,6 +14,7 @@ import numpy as np
 
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.problem import Problem, Quotient
+from synth.model.registry import OWN, PAIR
 from topologies.errors import QuotientRefused
 from topologies.network import Network, network
 
@@ -166,8 +167,8 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
 
 def _check_collective(collective: Collective, quotient: Quotient) -> None:
     """The chunks are those of the representatives in the collective of this name, placed as in the whole."""
-    name, k = collective.name, collective.nranks
-    if name not in ("allgather", "alltoall", "reducescatter", "allreduce") or k != quotient.whole.nranks:
+    name, kind, k = collective.name, collective.kind, collective.nranks
+    if not kind.translatable or k != quotient.whole.nranks:
         raise QuotientRefused(
             f"quotient: {name} over {k} ranks is not moved by the translations of {quotient.whole.nranks} ranks"
         )
@@ -175,20 +176,19 @@ def _check_collective(collective: Collective, quotient: Quotient) -> None:
     for stride, extent in quotient.translations:
         lowest.reshape(-1, extent, stride)[:, 1:] = False
     owners = np.flatnonzero(lowest)
-    wide = k if name == "alltoall" else 1
+    wide = k if kind.unit == PAIR else 1
     parts, over = divmod(collective.nchunks, len(owners) * wide)
-    if over or parts < 1 or collective.chunks != (parts * k if name == "allreduce" else parts):
+    if over or parts < 1 or collective.chunks != (parts * k if kind.in_shares else parts):
         raise QuotientRefused(
             f"quotient: {collective.nchunks} chunks are not those of {len(owners)} representative ranks"
         )
-    adds = name in ("reducescatter", "allreduce")
-    if (collective.reduces != adds).any():
-        raise QuotientRefused(f"quotient: {name} {'adds' if adds else 'copies'} every chunk")
+    if (collective.reduces != kind.reduces).any():
+        raise QuotientRefused(f"quotient: {name} {'adds' if kind.reduces else 'copies'} every chunk")
     if (np.abs(collective.fraction * k * parts - 1) > _ROUND_OFF).any():
         raise QuotientRefused(f"quotient: a chunk of {name} is not 1/{k * parts} of the message")
-    for word, rows, index in (
-        ("precondition", collective.pre, collective.in_index),
-        ("postcondition", collective.post, collective.out_index),
+    for word, where, rows, index in (
+        ("precondition", kind.before, collective.pre, collective.in_index),
+        ("postcondition", kind.after, collective.post, collective.out_index),
     ):
         rank, chunk = rows[:, 0], rows[:, 1]
         if (rows < 0).any() or (rank >= k).any() or (chunk >= collective.nchunks).any():
@@ -197,14 +197,11 @@ def _check_collective(collective: Collective, quotient: Quotient) -> None:
             raise QuotientRefused(f"quotient: the {word} is not in order")
         part, block = chunk % parts, chunk // parts
         owner, goal = owners[block // wide], block % wide
-        one = word == {"allgather": "precondition", "reducescatter": "postcondition"}.get(name)
-        place = part if one else owner * parts + part
-        at = owner if one else rank
-        if name == "alltoall":
-            one = True
-            at, place = (
-                (owner, goal * parts + part) if word == "precondition" else (goal, owner * parts + part)
-            )
+        one = where == OWN
+        at, place = (owner, part) if one else (rank, owner * parts + part)
+        if kind.unit == PAIR:
+            ends = (owner, goal) if word == "precondition" else (goal, owner)
+            at, place = ends[0], ends[1] * parts + part
         full = len(rows) == collective.nchunks * (1 if one else k)
         if not full or (rank != at).any() or (index != place).any():
             raise QuotientRefused(

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from synth.model.collective import ROOTED, Collective, Ints
+from synth.model.collective import Collective, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from topologies.network import Network, network
@@ -56,7 +56,7 @@ def free_symmetry(problem: Problem) -> Symmetry:
     """
     collective, net = problem.collective, problem.network
     k = collective.nranks
-    roots = [collective.root] if collective.name in ROOTED else []
+    roots = [collective.root] if collective.kind.rooted else []
     members = [r for r in range(k) if r not in roots]
     classes = [c for c in (roots, members, list(range(k, net.nranks))) if c]
     if roots:

@@ -132,7 +132,7 @@ class Sends:
         """Which part of its block, or of its owner's share, a row's chunk is: 0 for the first, towards 1."""
         collective = self.router.problem.collective
         block = collective.chunks
-        if collective.name == "allreduce" and block > collective.nranks:
+        if collective.kind.in_shares and block > collective.nranks:
             block //= collective.nranks
         return (self.chunk % block) / block
 

@@ -13,9 +13,10 @@ from synth.bounds.prove import Bound
 from synth.model.allowed import Allowed
 from synth.model.collective import Floats
 from synth.model.problem import Problem
+from synth.model.registry import find_kind
 from synth.model.schedule import Schedule
 from synth.search.frontier import LARGEST, SMALLEST
-from synth.symmetry.quotient import TRANSLATABLE, quotient_problem
+from synth.symmetry.quotient import quotient_problem
 from topologies.topology import Topology
 
 FLOW = "flow"
@@ -76,7 +77,7 @@ class FlowSearch:
         if size is None and sends > EXPANDED:
             self.sizes = self.sizes[:1]  # so large an answer is made once
         # an all-reduce is cut into a share a rank; a quotient's chunks are shares already
-        shares = problem.collective.name == "allreduce" and problem.quotient is None and chunks is None
+        shares = problem.collective.kind.in_shares and problem.quotient is None and chunks is None
         self.unit = problem.collective.nranks if shares else 1
         self.sends = sends * self.unit
 
@@ -214,7 +215,7 @@ def quotient_question(
 ) -> Problem | None:
     """A named collective's quotient, where it is so large that its schedule is not expanded; else None."""
     k = len(group)
-    if relays or name not in TRANSLATABLE or k * k <= EXPANDED // 4:
+    if relays or not find_kind(name).translatable or k * k <= EXPANDED // 4:
         return None
     found = quotient_problem(
         topology, name, 1, None if k == topology.nranks and list(group) == list(range(k)) else group
@@ -228,7 +229,7 @@ def quotient_question(
 
 def quotient_of(problem: Problem) -> Problem | None:
     """The same question's quotient by the network's symmetry; None where there is none of use."""
-    if problem.quotient is not None or problem.relays or problem.collective.name not in TRANSLATABLE:
+    if problem.quotient is not None or problem.relays or not problem.collective.kind.translatable:
         return None
     found = quotient_problem(problem.topology, problem.collective.name, 1, problem.group)
     return found if found is not None and found.quotient is not None and found.quotient.order >= 4 else None

@@ -59,7 +59,7 @@ class ExactSearch:
         """Steps, sums exchanged at one go, time slots; all that the options ask for."""
         if self.options.engine in ("auto", "cpsat", "smt") and not self._lucky():
             self._exact()
-            if self.problem.collective.name == "allreduce":
+            if self.problem.collective.kind.in_shares:
                 self._combining()
         if self.options.engine in ("auto", "milp"):
             self._timed()

@@ -25,9 +25,9 @@ from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.bounds.witness import KINDS, Witness, check, recompute
 from synth.model.problem import Problem, least_latency, make_problem
 from synth.model.requirements import needs
-from synth.symmetry.quotient import TRANSLATABLE, quotient_problem
+from synth.symmetry.quotient import quotient_problem
 from synth.timing.simulate import predict_us
-from tests.random_problems import answered, random_problem, random_topology
+from tests.random_problems import TRANSLATABLE, answered, random_problem, random_topology
 from topologies.errors import BadWitness
 from topologies.load import load
 from topologies.network import Network

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from synth.cli import COMMANDS, cli
+from synth.cli import cli, commands
 from tests import EXAMPLES
 from tests.synth.cli.calling import Call
 
@@ -238,7 +238,7 @@ def test_example_of_the_help_can_be_run(synth: Call, here: Path, command: tuple[
 
 def test_summaries_are_the_commands_own() -> None:
     context = click.Context(cli)
-    for name, row in COMMANDS.items():
+    for name, row in commands().items():
         command = cli.get_command(context, name)
         assert command is not None
         assert command.get_short_help_str(1000) == row.summary

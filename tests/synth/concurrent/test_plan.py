@@ -18,7 +18,7 @@ from synth.concurrent.notation import parse_members
 from synth.concurrent.plan import Several, plan
 from synth.concurrent.planner import AT_ONCE, DIRECT, IN_TURN, TOGETHER, WITHIN
 from synth.concurrent.union import Member, alone, check_inside, merged, split, times_by_group, together
-from synth.model.collective import Collective, alltoall, alltoallv, named
+from synth.model.collective import Collective, alltoallv, named
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
 from synth.solvers.workers import Workers
@@ -146,7 +146,7 @@ def test_a_fairer_order_is_an_order_of_the_same_sends(seed: int) -> None:
     members = []
     for _ in range(3):
         ranks = tuple(rng.sample(range(topology.nranks), 3))
-        members.append(Member(ranks, alltoall(3), rng.choice((1e4, 1e6, 1e7))))
+        members.append(Member(ranks, named("alltoall", 3, 1), rng.choice((1e4, 1e6, 1e7))))
     union = together(topology, members, "all")
     parts = []
     for problem, member in zip(alone(union), members, strict=True):

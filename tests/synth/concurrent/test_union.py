@@ -23,12 +23,12 @@ from synth.concurrent.union import (
     together,
 )
 from synth.engines.greedy import route
-from synth.model.collective import ROOTED, Collective, allgather, alltoall, named, subdivided
+from synth.model.collective import Collective, named, subdivided
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import replay
-from tests.random_problems import answered, random_collective, random_topology
+from tests.random_problems import ROOTED, answered, random_collective, random_topology
 from topologies.errors import InputError, ScheduleRefused
 from topologies.load import load
 from topologies.network import network
@@ -209,7 +209,7 @@ def test_more_chunks(seed: int, chunks: int) -> None:
 def halves(relays: str | list[int] = "none", spec: str = "torus:2x4") -> Together:
     topology = load(spec)
     groups = parse_groups("tp=4", topology.nranks)
-    return together(topology, [Member(g, alltoall(4), 4096) for g in groups], relays)
+    return together(topology, [Member(g, named("alltoall", 4, 1), 4096) for g in groups], relays)
 
 
 def test_who_may_hold_what() -> None:
@@ -218,7 +218,7 @@ def test_who_may_hold_what() -> None:
     assert inside.allowed.tolist() == [[True] * 4 + [False] * 4, [False] * 4 + [True] * 4]
     assert halves("all").allowed.all()
     topology = load("ring:6")
-    members = [Member((0, 1), allgather(2), 64), Member((2, 1), allgather(2), 64)]
+    members = [Member((0, 1), named("allgather", 2, 1), 64), Member((2, 1), named("allgather", 2, 1), 64)]
     named_relays = together(topology, members, [2, 5])  # 2 is in a group and may anyway
     assert named_relays.problem.ranks == (0, 1, 2, 5)
     assert named_relays.allowed.all()
@@ -284,7 +284,7 @@ def test_names_and_one_group_alone() -> None:
 
 def test_many_groups_are_stated_at_once() -> None:
     topology = load("torus:16x16")
-    shared: Collective = allgather(2)
+    shared: Collective = named("allgather", 2, 1)
     members = [Member(g, shared, 64) for g in parse_groups("x=2", 256)]
     union = together(topology, members)
     assert union.problem.collective.nchunks == 256
@@ -378,17 +378,20 @@ def test_questions_that_cannot_be() -> None:
             together(on, members, relays)
         assert len(str(error.value).splitlines()) == 1
 
-    good = Member((0, 1), allgather(2), 64)
+    good = Member((0, 1), named("allgather", 2, 1), 64)
     refused("there is none")
-    refused("group 0,6: rank 6 is not in this topology", good, Member((0, 6), allgather(2), 64))
-    refused("group 0,0: rank 0 is given twice", Member((0, 0), allgather(2), 64))
-    refused("group x: has 3 ranks, but allgather is stated for 2", Member((0, 1, 2), allgather(2), 64, "x"))
-    refused("0 is no message size", Member((0, 1), allgather(2), 0))
-    refused("nan is no message size", Member((0, 1), allgather(2), float("nan")))
+    refused("group 0,6: rank 6 is not in this topology", good, Member((0, 6), named("allgather", 2, 1), 64))
+    refused("group 0,0: rank 0 is given twice", Member((0, 0), named("allgather", 2, 1), 64))
+    refused(
+        "group x: has 3 ranks, but allgather is stated for 2",
+        Member((0, 1, 2), named("allgather", 2, 1), 64, "x"),
+    )
+    refused("0 is no message size", Member((0, 1), named("allgather", 2, 1), 0))
+    refused("nan is no message size", Member((0, 1), named("allgather", 2, 1), float("nan")))
     refused("'some' is not known", good, relays="some")
     refused("rank 7 is not in this topology", good, relays=[7])
     # joined through the other group's ranks only, at which its chunks may not be
-    pair = (Member((0, 2, 4), allgather(3), 64), Member((1, 3, 5), allgather(3), 64))
+    pair = (Member((0, 2, 4), named("allgather", 3, 1), 64), Member((1, 3, 5), named("allgather", 3, 1), 64))
     refused(
         r"^group 0,2,4: rank 2 cannot reach rank 0 inside the group; let others relay: --relay 1,3", *pair
     )

@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.model.collective import (
-    NAMED,
-    NAMES,
-    ROOTED,
-    Collective,
-    alltoallv,
-    named,
-    parse_name,
-    subdivided,
-)
+from synth.model.collective import Collective, alltoallv, named, subdivided
+from synth.model.registry import KINDS, parse_name
+from tests.random_problems import NAMED, NAMES, ROOTED, TRANSLATABLE
 from topologies.errors import InputError
 
 # (rank, place in its input) pairs that hold data before; (rank, place in its output) after; for each place of an
@@ -107,6 +100,17 @@ def test_cutting_keeps_totals(name: str, k: int, first: int, second: int) -> Non
         ]
         np.testing.assert_allclose(*per_rank)
     np.testing.assert_allclose(cut.chunk_bytes(1e6).sum(), whole.chunk_bytes(1e6).sum())
+
+
+def test_the_rows_say_what_is_known_of_each() -> None:
+    assert sorted(KINDS) == sorted(NAMES)
+    for told, named_so in (("by_name", NAMED), ("rooted", ROOTED), ("translatable", TRANSLATABLE)):
+        assert sorted(name for name, kind in KINDS.items() if getattr(kind, told)) == sorted(named_so)
+    for name in NAMED:
+        collective, kind = named(name, 5, 1), KINDS[name]
+        assert kind.entries(5) >= max(len(collective.pre), len(collective.post))
+        assert kind.reduces == collective.reducing
+        assert kind.in_shares == (name == "allreduce")
 
 
 def test_holds_and_wants_are_the_tables() -> None:

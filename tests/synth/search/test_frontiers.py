@@ -16,12 +16,13 @@ from emit.library.save import documents
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.bounds.witness import check
-from synth.model.collective import NAMED, alltoallv
+from synth.model.collective import alltoallv
 from synth.search.frontier import LARGEST, SMALLEST
 from synth.search.result import ENGINES
 from synth.solvers.workers import Workers
 from synth.timing.simulate import timed
 from synth.verify.replay import replay
+from tests.random_problems import NAMED
 
 TOPOLOGIES = ("ring:5", "line:4", "mesh:2x3", "star:4", "full:4", "hypercube:3", "dgx1", "z52", "dgx-a100")
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.engines.greedy import route
-from synth.model.collective import NAMED, ROOTED, alltoallv, named
+from synth.model.collective import alltoallv, named
 from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
 from synth.storage.columns import write_columns
@@ -21,7 +21,7 @@ from synth.storage.schedule_file import load_schedule, save_schedule, write_sche
 from synth.symmetry.quotient import quotient_problem
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
-from tests.random_problems import random_problem
+from tests.random_problems import NAMED, ROOTED, random_problem
 from tests.synth.storage.stored_files import written
 from topologies.errors import InputError
 from topologies.load import load

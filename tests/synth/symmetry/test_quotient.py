@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from synth.model.collective import Collective, Ints
 from synth.model.problem import Problem, Quotient, make_problem
 from synth.model.schedule import Schedule, untimed
-from synth.symmetry.quotient import TRANSLATABLE, expand, quotient_by, quotient_problem, whole_problem
+from synth.symmetry.quotient import expand, quotient_by, quotient_problem, whole_problem
 from synth.symmetry.quotient_check import check_quotient
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import replay
-from tests.random_problems import answered
+from tests.random_problems import TRANSLATABLE, answered
 from topologies.errors import InputError, QuotientRefused, ScheduleRefused
 from topologies.load import load
 from topologies.network import Network, network

@@ -34,11 +34,11 @@ from synth.search.result import Options
 from synth.solvers.workers import Workers
 from synth.storage.proof import digest, proof_path, save_proof
 from synth.storage.schedule_file import load_schedule, write_schedule
-from synth.symmetry.quotient import TRANSLATABLE, expand, quotient_problem
+from synth.symmetry.quotient import expand, quotient_problem
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import TUNING, replay
 from tests import ROOT
-from tests.random_problems import random_large, random_symmetric
+from tests.random_problems import TRANSLATABLE, random_large, random_symmetric
 from topologies.errors import ScheduleRefused
 from topologies.load import load
 
