@@ -16,7 +16,7 @@ test: .venv/.installed-dev
 	@set -e; warm=$$(mktemp -d); trap 'rm -rf "$$warm"' EXIT; \
 	( for asked in "alltoall --topo mesh:8x8x8 --chunks 1 --size 1G" "allgather --topo torus:4x4x4 --engine flow --size 64M"; \
 	do $(BIN)/synth $$asked --budget 5s --proof --out "$$warm"; done ) > /dev/null 2>&1 & \
-	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy; wait
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports; wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15
 
 results: .venv/.installed
@@ -35,7 +35,7 @@ gpu: .venv/.installed-dev
 	$(BIN)/python -m results.scripts.emulated
 
 clean:
-	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:

@@ -18,6 +18,7 @@ from synth.concurrent.isolated import parts_alone
 from synth.concurrent.notation import parse_members
 from synth.concurrent.plan import Several, plan
 from synth.model.problem import parse_ranks
+from synth.present.concurrent import statement, table
 from synth.solvers.workers import Workers
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule, write_schedule
@@ -84,7 +85,7 @@ def _report(found: Several, asked: Asked) -> None:
     clear_progress()
     paths = saved(found, asked.out, proof=asked.proof)
     if asked.as_json:
-        document = found.statement()
+        document = statement(found)
         for path in paths:
             key = "proof_file" if path.name.endswith(".proof.json") else "schedule"
             document.setdefault(key, str(path))
@@ -92,7 +93,7 @@ def _report(found: Several, asked: Asked) -> None:
         print_json(document)
     else:
         closing = [f"replayed and right → {', '.join(map(str, paths))}", *ending(found.ended, asked.begun)]
-        click.echo(found.table() + "\n\n" + "   ".join(closing))
+        click.echo(table(found) + "\n\n" + "   ".join(closing))
     if found.ended == "interrupted":
         raise SystemExit(130)
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -134,18 +133,6 @@ class Several:
         """What Direct takes for all groups at once; None where there is no Direct for these collectives."""
         known = self.others.get(DIRECT)
         return None if known is None else known[0]
-
-    def statement(self) -> dict[str, Any]:
-        """Everything, as `synth.present.concurrent.statement` documents it."""
-        from synth.present.concurrent import statement
-
-        return statement(self)
-
-    def table(self) -> str:
-        """What the command line prints."""
-        from synth.present.concurrent import table
-
-        return table(self)
 
 
 def plan(

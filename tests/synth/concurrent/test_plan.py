@@ -21,6 +21,7 @@ from synth.concurrent.union import Member, alone, check_inside, merged, split, t
 from synth.model.collective import Collective, alltoallv, named
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
+from synth.present.concurrent import statement, table
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.simulate import predict_us, time_us, timed
@@ -184,7 +185,7 @@ def test_the_same_question_gets_the_same_answer() -> None:
         assert np.array_equal(
             getattr(one.algorithm.schedule, column), getattr(two.algorithm.schedule, column)
         )
-    first, second = one.statement(), two.statement()
+    first, second = statement(one), statement(two)
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
 
 
@@ -283,13 +284,13 @@ def test_interrupted_there_is_an_answer() -> None:
 def test_statement_and_table() -> None:
     members = members_of(((0, 1, 2), "alltoall", 1 << 20), ((3, 4, 5), "allgather", 1 << 24))
     found = quick("ring:6", members)
-    said = found.statement()
+    said = statement(found)
     assert [g["ranks"] for g in said["groups"]] == [[0, 1, 2], [3, 4, 5]]
     assert said["time_us"] == max(g["time_us"] for g in said["groups"]) == found.makespan_us
     assert said["gap"] == pytest.approx(said["time_us"] / said["bound_us"])
     assert said["vs_sum"] == pytest.approx(sum(g["alone_us"] for g in said["groups"]) / said["time_us"])
     assert said["by"] in said["plans"]
-    text = found.table()
+    text = table(found)
     for words in (
         "0-2",
         "3-5",
@@ -305,8 +306,8 @@ def test_statement_and_table() -> None:
     many = plan(
         "ring:80", members_of(*(((2 * i, 2 * i + 1), "alltoall", 1e6) for i in range(40))), budget=0.5
     )
-    assert "… 9 more …" in many.table()
-    assert len(many.table().splitlines()) < 50
+    assert "… 9 more …" in table(many)
+    assert len(table(many).splitlines()) < 50
 
 
 PARSED = [
