@@ -48,7 +48,8 @@ class Limits:
 class Target:
     """One executor.
 
-    name: as `--target` has it.  reader: who reads its files.  load: how that is told of them, LIBRARY being the folder.
+    name: as `--target` has it.  reader: who reads its files.  load: the variables that tell it of them; the library is
+    in out.
     format: key of FORMATS.  folder, suffix: in a library its files are FOLDER/NAME + SUFFIX, and nothing else is there.
     collectives: those it can do (`Program.collective`) → as its files spell them.
     limits: that a program compiled for it keeps.
@@ -99,12 +100,12 @@ TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         Target(
-            name="executor-nccl", reader="msccl-executor-nccl", load="MSCCL_ALGO_DIR=LIBRARY/msccl",
+            name="executor-nccl", reader="msccl-executor-nccl", load="MSCCL_ALGO_DIR=out/msccl",
             format="msccl", folder="msccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("executor-nccl", 64, 1024, 32),
         ),
         Target(
-            name="rccl", reader="RCCL", load="MSCCL_ALGO_DIR=LIBRARY/msccl-rccl",
+            name="rccl", reader="RCCL", load="MSCCL_ALGO_DIR=out/msccl-rccl",
             format="msccl", folder="msccl-rccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
         ),
@@ -118,7 +119,7 @@ TARGETS: dict[str, Target] = {
         ),
         Target(
             # the writer of plans splits what is too long for one: a program need only fit msccl
-            name="mscclpp", reader="MSCCL++'s executor", load="MSCCLPP_EXECUTION_PLAN_DIR=LIBRARY/mscclpp",
+            name="mscclpp", reader="MSCCL++'s executor", load="MSCCLPP_EXECUTION_PLAN_DIR=out/mscclpp",
             format="mscclpp", folder="mscclpp", suffix=".json",
             collectives=_spelled(
                 "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom"

@@ -16,7 +16,8 @@ from emit.formats import verify_program, write_program
 from emit.goal import Goal
 from emit.library.lookup import goal_beside
 from emit.program import Program
-from emit.targets import TARGETS, Target, choose_protocol, choose_target, target_for
+from emit.targets import Target, choose_protocol, choose_target, target_for
+from synth.cli.options import target_option
 from synth.model.problem import parse_ranks
 from synth.storage.columns import replaced
 from synth.storage.schedule_file import load_schedule
@@ -32,12 +33,7 @@ def _compiling(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."
         ),
-        click.option(
-            "--target",
-            default="auto",
-            metavar="NAME",
-            help=f"{', '.join(TARGETS)}; auto: the first that can.",
-        ),
+        target_option("the first that can"),
         click.option(
             "--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."
         ),

@@ -9,7 +9,8 @@ import click
 
 from emit.formats import FORMATS, verify_program, write_program
 from emit.library.lookup import goal_beside
-from emit.targets import TARGETS, choose_target, only_target_of, target_named
+from emit.targets import choose_target, only_target_of, target_named
+from synth.cli.options import target_option
 from synth.model.problem import parse_ranks
 from synth.storage.columns import opened, replaced
 from topologies.errors import InputError
@@ -20,12 +21,7 @@ from topologies.text.fields import shown
 @click.command("convert")
 @click.argument("source")
 @click.argument("out")
-@click.option(
-    "--target",
-    default="auto",
-    metavar="NAME",
-    help=f"{', '.join(TARGETS)}; auto: whose files end as OUT does, else the first that can.",
-)
+@target_option("whose files end as OUT does, else the first that can")
 @click.option("--protocol", type=click.Choice(["Simple", "LL", "LL128"]), help="Default: the file's.")
 @click.option("--topo", metavar="T", help="Where it will run: a plan uses port channels between nodes.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the file's. Default: 0, 1, …")

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from emit.targets import TARGETS
+
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
 
@@ -16,6 +18,12 @@ json_option: Option = click.option("--json", "as_json", is_flag=True, help="Prin
 topo_option: Option = click.option(
     "--topo", required=True, metavar="T", help="Machine, machine:N, family (torus:4x4) or FILE.toml."
 )
+
+
+def target_option(auto: str) -> Option:
+    """`--target` with all targets there are, and how their executors load the files; auto: what it is without."""
+    known = ", ".join(f"{target.name} ({target.load})" for target in TARGETS.values())
+    return click.option("--target", default="auto", metavar="NAME", help=f"{known}; auto: {auto}.")
 
 
 def declare(*options: Option) -> Option:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from synth.cli.options import Asked, declare, json_option, topo_option
+from synth.cli.options import Asked, declare, json_option, target_option, topo_option
 from synth.model.registry import Kind
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
@@ -47,12 +47,7 @@ _question = declare(
     click.option("--budget", default="30s", metavar="TIME", help="Time for the search: 30s, 500ms, 5m."),
     click.option("--seed", type=int, default=0, metavar="N", help="Seed of the solvers."),
     click.option("--out", default="out", metavar="DIR", help="Folder for the files. Default: out."),
-    click.option(
-        "--target",
-        default="auto",
-        metavar="NAME",
-        help="executor-nccl, rccl, msccl, mscclpp; auto: the first XML that can.",
-    ),
+    target_option("the first that can"),
     click.option(
         "--proof", is_flag=True, help="Also write the schedule and what proves its bound, for synth prove."
     ),

@@ -1,0 +1,66 @@
+"""The rows of targets and formats hold together, and the right one is found for a question or a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emit.formats import FORMATS, format_of, verify_file, verify_program
+from emit.msccl.write import write_msccl
+from emit.program import FIFO_DEPTH, OPS
+from emit.targets import TARGETS, Target, choose_protocol, choose_target, target_for
+from synth.model.problem import make_problem
+from tests.emit.small_programs import ring_allgather
+from topologies.errors import InputError
+from topologies.load import load
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_a_row_fits_its_format(target: Target) -> None:
+    form = FORMATS[target.format]
+    assert target.suffix == form.suffix
+    assert target.runs_here == form.holds_program
+    assert form.write is not None
+    assert set(target.protocols) == set(FIFO_DEPTH)
+    assert target.limits.ops <= set(OPS)
+    assert not target.only_inplace & target.only_outofplace
+    assert len([t for t in TARGETS.values() if t.folder == target.folder]) == 1
+
+
+def test_the_format_of_a_file_follows_from_its_name_or_its_start(tmp_path: Path) -> None:
+    texts = {"msccl": write_msccl(ring_allgather(3)), "mscclpp": ' \n{"name": 1}', "schedule": "PK\x03\x04"}
+    for name, text in texts.items():
+        (tmp_path / "file").write_text(text)
+        assert format_of(tmp_path / "file").name == name
+        assert format_of(f"nowhere/a{FORMATS[name].suffix.upper()}").name == name
+    assert format_of("nowhere/a").name == format_of(tmp_path).name == "msccl"
+    (tmp_path / "ring").write_text(texts["msccl"])
+    assert verify_file(tmp_path / "ring").status == verify_program(tmp_path / "ring").status == "right"
+    for name in ("a.json", "a.synth"):
+        assert "give an MSCCL XML file" in verify_program(tmp_path / name).lines[0]
+
+
+def test_what_serves_a_problem() -> None:
+    ring = load("ring:4")
+    for collective, relays, asked, right in (
+        ("allreduce", (), "auto", "executor-nccl"), ("gather", (), "auto", "executor-nccl"),
+        ("alltonext", (), "auto", "msccl"), ("allgather", (3,), "auto", "msccl"), ("allgather", (), "rccl", "rccl"),
+        ("allgather", (3,), "mscclpp", "mscclpp"), ("allgather", (3,), "rccl", "msccl or mscclpp or --relay none"),
+        ("gather", (), "mscclpp", "use --target executor-nccl or rccl"), ("gather", (), "msccl", "has no name for"),
+        ("gather", (3,), "mscclpp", "gather with relays; use --target msccl or --relay none"),
+        ("allgather", (), "nccl", "is not known"),
+    ):  # fmt: skip
+        problem = make_problem(ring, collective, [0, 1, 2], relays)
+        if right in TARGETS:
+            assert target_for(problem, asked).name == right
+        else:
+            with pytest.raises(InputError, match=right):
+                target_for(problem, asked)
+    assert choose_target("reducescatter").name == "executor-nccl"
+    assert [choose_protocol(size) for size in (0, 256 << 10, (256 << 10) + 1, None)] == [
+        "LL",
+        "LL",
+        "Simple",
+        "Simple",
+    ]
