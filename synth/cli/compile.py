@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from emit.goal import Goal
 from emit.library.lookup import goal_beside
 from emit.program import Program
 from emit.targets import Target, choose_protocol, choose_target, target_for
-from synth.cli.options import target_option
+from synth.cli.options import declare, target_option
 from synth.model.problem import parse_ranks
 from synth.storage.columns import replaced
 from synth.storage.schedule_file import load_schedule
@@ -27,37 +26,23 @@ from topologies.load import load
 from topologies.topology import Topology
 
 
-def _compiling(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that all three share."""
-    options = [
-        click.option(
-            "-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."
-        ),
-        target_option("the first that can"),
-        click.option(
-            "--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."
-        ),
-        click.option("--explain", is_flag=True, help="Say what every pass did."),
-        click.option(
-            "--passes",
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_listed,
-            help="List the passes and exit.",
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if not asked:
         return
     for name, what in PASSES.items():
         click.echo(f"{name:10} {what}")
     context.exit()
+
+
+_compiling = declare(
+    click.option("-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."),
+    target_option("the first that can"),
+    click.option("--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."),
+    click.option("--explain", is_flag=True, help="Say what every pass did."),
+    click.option(
+        "--passes", is_flag=True, is_eager=True, expose_value=False, callback=_listed, help="List the passes and exit."
+    ),
+)  # fmt: skip
 
 
 def _placed(topo: str | None, group: str | None, program: Program) -> tuple[Topology, list[int]] | None:
