@@ -49,6 +49,14 @@ class Columns:
         block = int(self.block[step])
         return int(self.rank[block]), int(self.tb[block]), step - int(self.start[block])
 
+    def messages(self) -> tuple[Column, Column]:
+        """The steps that send, and in the same order those that receive: the k-th of a connection meets its k-th."""
+        out, into = (np.flatnonzero(column >= 0) for column in (self.sends, self.receives))
+        return (
+            out[np.argsort(self.sends[out], kind="stable")],
+            into[np.argsort(self.receives[into], kind="stable")],
+        )
+
     def is_op(self, names: frozenset[str]) -> NDArray[np.bool_]:
         """Which steps have an op among `names`."""
         table = np.array([name in names for name in OPS])
@@ -285,11 +293,7 @@ def _connections(
 
 def _pairs(c: Columns, found: Findings) -> None:
     """The k-th send of a connection meets its k-th receive."""
-    both = []
-    for uses in (c.sends, c.receives):
-        at = np.flatnonzero(uses >= 0)
-        both.append(at[np.argsort(uses[at], kind="stable")])
-    out, into = both
+    out, into = c.messages()
     sizes = [
         np.bincount(c.sends[out], minlength=len(c.connections)),
         np.bincount(c.receives[into], minlength=len(c.connections)),

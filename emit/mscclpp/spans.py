@@ -20,11 +20,12 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class Placed:
+class StepPlacement:
     """Where one step's data is. `old`: what a reduction reads of its destination.
 
     slot: of a receive, scratch where it arrives (None: straight at `dst`). copy: of a send, scratch into which the
-    source is copied first. ready: it must wait until the receiver's call has started. still: it moves nothing.
+    source is copied first. temp: scratch for the sum of a reduction that only sends it on. awaits_start: it must wait
+    until the receiver's call has started. idle: it moves nothing. deps: steps of the rank that it waits for.
     """
 
     src: list[Span] = field(default_factory=list)
@@ -33,25 +34,25 @@ class Placed:
     slot: Span | None = None
     copy: Span | None = None
     temp: Span | None = None
-    ready: bool = False
-    still: bool = False
+    awaits_start: bool = False
+    idle: bool = False
     deps: list[Step] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Places:
+class Placement:
     """`steps`: of every step. match: of every send its receive. copies: (rank, from, to) to begin with.
 
-    late: sends whose sender must hear, before it ends, that the receiver's call has started. unanswered: sends on
-    port channels of whose arrival their sender never hears. scratch: plain chunks of each rank; packets: of packets.
+    unstarted: sends whose sender must hear, before it ends, that the receiver's call has started. unconfirmed: sends
+    on port channels of whose arrival their sender never hears. scratch: plain chunks of each rank; packets: of packets.
     keys: of a rank's span, numbers of its cells: equal where memory is.
     """
 
-    steps: list[Placed]
+    steps: list[StepPlacement]
     match: dict[Step, Step]
     copies: list[tuple[int, Span, Span]]
-    late: set[Step]
-    unanswered: set[Step]
+    unstarted: set[Step]
+    unconfirmed: set[Step]
     scratch: list[int]
     packets: list[int]
     keys: Callable[[int, Span], Iterable[int]]

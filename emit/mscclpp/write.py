@@ -16,39 +16,19 @@ from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Findings
 from emit.goal import Goal, buffer_sizes, goal_for
-from emit.mscclpp.blocks import drafted
 from emit.mscclpp.check import check_plan
-from emit.mscclpp.inplace import in_place
-from emit.mscclpp.numbers import numbered
-from emit.mscclpp.places import places_of
-from emit.mscclpp.plan import MAX_OPS, NO_LIMIT, Plan
-from emit.mscclpp.text import plan_text
-from emit.program import Program
+from emit.mscclpp.numbering import Numbering
+from emit.mscclpp.placement import Placer
+from emit.mscclpp.plan import MAX_OPS, NO_LIMIT, Plan, plan_text
+from emit.mscclpp.threadblocks import make_threadblocks
+from emit.program import WRITES_DST, Gpu, Program, Step, ThreadBlock
 from topologies.errors import InputError
-
-__all__ = ["plan_documents", "write_plan"]
 
 # Operations for the steps of a threadblock, tried until it fits with what others need of it.
 _ROOMS = (56, 48, 40, 32, 24)
 _ALIGNMENT = 16  # bytes: what a thread moves; the executor refuses chunks of other sizes
 _FREE = 1 << 20  # FIFO slots: a plan has none to run out of
 _FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom")
-
-
-def plan_documents(
-    program: Program, name: str, nodes: Sequence[int] | None = None, goal: Goal | None = None
-) -> dict[str, str]:
-    """File name → text of a plan for each kind of call, in place or out of place, that the program serves.
-
-    name: without ending; an in-place plan beside an out-of-place one gets `-inplace`. nodes, goal: see `write_plan`.
-    """
-    forms = [form for form, served in ((False, program.outofplace), (True, program.inplace)) if served]
-    made = {}
-    for form in forms:
-        called = f"{name}-inplace" if form and len(forms) > 1 else name
-        text = write_plan(replace(program, name=called), goal, nodes=nodes, inplace=form)
-        made[f"{called}.json"] = text
-    return made
 
 
 def write_plan(
@@ -81,7 +61,7 @@ def write_plan(
             f"collective {program.collective!r} has no goal of its own: would be given one to check against"
         )
     if form and not own:
-        program, own = in_place(program), True
+        program, own = _in_place(program), True
     plan = _plan(replace(program, inplace=own, outofplace=not own), goal, nodes, form)
     text = plan_text(plan)
     check_plan(text, goal, program.root).raise_if_wrong(f"execution plan of {program.name}")
@@ -121,8 +101,8 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
         wanted = goal_for(program.collective, n, program.nchunks_per_loop, program.inplace, program.root)
     cells = cells_of(program, c, wanted, program.inplace)
     order = run(c, None, split=False).order
-    apart = wanted if program.inplace and not form else None
-    places = places_of(program, c, order, cells, where, packets=packets, apart=apart)
+    separate = wanted if program.inplace and not form else None
+    placement = Placer(program, c, order, cells, where, packets=packets, separate=separate).placement()
     sizes = [(gpu.i_chunks, gpu.o_chunks) for gpu in program.gpus]
     if goal is None:
         sizes = [
@@ -130,8 +110,8 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
             for rank in range(n)
         ]
     for room in _ROOMS:
-        blocks = drafted(c, places, where, packets, room)
-        gpus = numbered(blocks, places, where, sizes, packets)
+        blocks = make_threadblocks(c, placement, where, packets, room)
+        gpus = Numbering(blocks, placement, where, sizes, packets).gpus()
         if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
             break
     chunks = max(outputs if program.collective == "allgather" else inputs for inputs, outputs in sizes)
@@ -152,3 +132,54 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
         alignment=_ALIGNMENT,
         max_bytes=program.max_bytes or NO_LIMIT,
     )
+
+
+def _in_place(program: Program) -> Program:
+    """A program for calls out of place, made to serve calls in place.
+
+    Results wait in scratch until inputs are read: what it puts into the output is put into scratch, and copied out
+    after all else. The program must have passed its check for calls out of place.
+    """
+    gpus = [_gpu_in_place(gpu) for gpu in program.gpus]
+    return replace(program, gpus=gpus, inplace=True, outofplace=False)
+
+
+def _gpu_in_place(gpu: Gpu) -> Gpu:
+    blocks = []
+    waits: list[Step] = []
+    for tb, block in enumerate(gpu.threadblocks):
+        steps = [_output_in_scratch(step, gpu.s_chunks) for step in block.steps]
+        if steps:
+            steps[-1] = replace(steps[-1], has_dep=True)
+            waits.append(Step("nop", "i", -1, "o", -1, 0, tb, len(steps) - 1))
+        blocks.append(replace(block, steps=steps))
+    copies = [Step("cpy", "s", gpu.s_chunks + at, "o", at, count) for at, count in _output_runs(gpu)]
+    if copies:
+        if waits:
+            copies[0] = replace(copies[0], dep_tb=waits[-1].dep_tb, dep_step=waits[-1].dep_step)
+        blocks.append(ThreadBlock(-1, -1, 0, [*waits[:-1], *copies]))
+    return replace(gpu, s_chunks=gpu.s_chunks + gpu.o_chunks, threadblocks=blocks)
+
+
+def _output_runs(gpu: Gpu) -> list[tuple[int, int]]:
+    """(first chunk, chunks) of the parts of the output that are written."""
+    steps = [step for block in gpu.threadblocks for step in block.steps]
+    chunks = sorted(
+        {s.dst_off + n for s in steps if s.op in WRITES_DST and s.dst_buf == "o" for n in range(s.count)}
+    )
+    runs: list[tuple[int, int]] = []
+    for chunk in chunks:
+        if runs and sum(runs[-1]) == chunk:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((chunk, 1))
+    return runs
+
+
+def _output_in_scratch(step: Step, first: int) -> Step:
+    """The step with `first`.. of scratch for the output."""
+    if step.src_buf == "o":
+        step = replace(step, src_buf="s", src_off=step.src_off + first)
+    if step.dst_buf == "o":
+        step = replace(step, dst_buf="s", dst_off=step.dst_off + first)
+    return step

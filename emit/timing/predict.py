@@ -169,7 +169,7 @@ class Predictor:
         """Every transmission at this size. Raises InputError for a deadlock."""
         _, start, took = self._run(size_bytes)
         c, ends = self.columns, self._ends
-        step, into = _paired(c)
+        step, into = c.messages()
         times = np.diff(self._moves)[step]
         nth = positions(times)
         step, into = np.repeat(step, times), np.repeat(into, times)
@@ -311,15 +311,6 @@ def _ties(c: Columns, ends: Ints, nranks: int) -> Ints:
     tie = np.empty(nsteps, dtype=np.int64)
     tie[np.lexsort((np.arange(nsteps), away, position))] = np.arange(nsteps)
     return tie
-
-
-def _paired(c: Columns) -> tuple[Ints, Ints]:
-    """The steps that send and those that receive it, in the same order: a connection keeps its order."""
-    out, into = (np.flatnonzero(column >= 0) for column in (c.sends, c.receives))
-    return (
-        out[np.argsort(c.sends[out], kind="stable")],
-        into[np.argsort(c.receives[into], kind="stable")],
-    )
 
 
 def _places_of(c: Columns, steps: Ints) -> Ints:

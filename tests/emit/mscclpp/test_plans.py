@@ -15,10 +15,9 @@ from emit.check.program import check
 from emit.compiler.lower import lower
 from emit.goal import Goal, goal_for
 from emit.mscclpp.check import check_plan
-from emit.mscclpp.plan import MAX_CHANNELS, MAX_OPS
+from emit.mscclpp.plan import MAX_CHANNELS, MAX_OPS, plan_text
 from emit.mscclpp.read import read_plan
-from emit.mscclpp.text import plan_text
-from emit.mscclpp.write import plan_documents, write_plan
+from emit.mscclpp.write import write_plan
 from emit.program import Gpu, Program, Step, ThreadBlock
 from synth.baselines import baseline
 from synth.model.problem import make_problem
@@ -253,7 +252,7 @@ def test_a_message_whose_place_is_in_use_goes_through_scratch() -> None:
     assert "race" in {f.kind for f in check_plan(json.dumps(spoilt), goal).findings}
 
 
-def test_documents_for_both_kinds_of_call() -> None:
+def test_a_program_for_both_kinds_of_call() -> None:
     """A program that copies its own block where it must serves both."""
     n = 3
     gpus = []
@@ -265,13 +264,11 @@ def test_documents_for_both_kinds_of_call() -> None:
                 blocks.append(ThreadBlock(-1, p, 0, [Step("r", "i", 0, "o", p, 1)]))
         gpus.append(Gpu(1, n, 0, blocks))
     both = Program("both", "allgather", "Simple", n, n, True, True, gpus)
-    made = plan_documents(both, "ag")
-    assert list(made) == ["ag.json", "ag-inplace.json"]
-    for name, text in made.items():
-        plan = read_plan(text)
-        assert (plan.name, plan.inplace) == (name.removesuffix(".json"), "inplace" in name)
+    for inplace in (False, True):
+        text = write_plan(both, inplace=inplace)
+        assert read_plan(text).inplace is inplace
         assert check_plan(text).ok
-    assert list(plan_documents(alltoall(3), "a2a")) == ["a2a.json"]
+    assert read_plan(write_plan(both)).inplace
 
 
 def test_sizes_and_limits_of_messages() -> None:

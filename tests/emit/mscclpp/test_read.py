@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.mscclpp.check import check_plan, verify_plan
+from emit.mscclpp.plan import plan_text
 from emit.mscclpp.read import MAX_BYTES, read_plan
-from emit.mscclpp.text import plan_text
 from emit.mscclpp.write import write_plan
 from tests.emit.small_programs import allpairs_allreduce, alltoall
 from topologies.errors import InputError

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from emit.columns import Columns
 from emit.mscclpp.plan import MAX_OP_BUFFERS, MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, PACKETS
-from emit.mscclpp.spans import Placed, Places, Span, Step, split_spans
+from emit.mscclpp.spans import Placement, Span, Step, StepPlacement, split_spans
 from emit.program import OPS
 
 
-class Far(NamedTuple):
+class RemoteSpan(NamedTuple):
     """A span of another rank's memory."""
 
     rank: int
@@ -24,37 +24,40 @@ class Far(NamedTuple):
 
 
 @dataclass(slots=True)
-class Draft:
-    """An operation before its numbers: `sends` are the messages on whose channels it is, `steps` those that it waits
-    for or that others wait for; `back`: the signal goes from the receiver to the sender."""
+class SymbolicOp:
+    """An operation before its numbers.
+
+    sends: the messages on whose channels it is. steps: those that it waits for, or that others wait for. back: the
+    signal goes from the receiver to the sender.
+    """
 
     name: str
-    src: tuple[Span | Far, ...] = ()
-    dst: tuple[Span | Far, ...] = ()
+    src: tuple[Span | RemoteSpan, ...] = ()
+    dst: tuple[Span | RemoteSpan, ...] = ()
     sends: list[Step] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     kind: str = ""
     back: bool = False
 
 
-# By cell the kind of dealing out and the element, which say whose thread's it is; None: several threads'.
+# By cell whether packets are spread over the threads, and the element: which thread's it is. None: several threads'.
 _Touched = dict[int, tuple[bool, int] | None]
 
 
 @dataclass(slots=True)
-class DraftBlock:
+class SymbolicBlock:
     """A threadblock of a plan: steps of one threadblock of the program, in order."""
 
     rank: int
     steps: list[Step] = field(default_factory=list)
-    ops: list[Draft] = field(default_factory=list)
+    ops: list[SymbolicOp] = field(default_factory=list)
 
 
-class _Filling:
+class _BlockBuilder:
     """Adds operations to a threadblock, with a nop wherever its threads must catch up with each other."""
 
     def __init__(
-        self, block: DraftBlock, keys: Callable[[int, Span], Iterable[int]], connection: list[int]
+        self, block: SymbolicBlock, keys: Callable[[int, Span], Iterable[int]], connection: list[int]
     ) -> None:
         self.block, self.keys, self.connection = block, keys, connection
         self.users: dict[tuple[str, int], int] = {}  # (signal or wait, connection) → thread
@@ -65,7 +68,7 @@ class _Filling:
 
     def nop(self) -> None:
         if self.apart:
-            self.block.ops.append(Draft("nop"))
+            self.block.ops.append(SymbolicOp("nop"))
             self.read.clear()
             self.written.clear()
             self.users.clear()
@@ -75,27 +78,27 @@ class _Filling:
     def await_steps(self, steps: list[Step]) -> None:
         """Wait for other threadblocks of the rank."""
         if steps:
-            self._merge(Draft("sem_acquire", steps=steps), MAX_OP_SEMAPHORES)
+            self._merge(SymbolicOp("sem_acquire", steps=steps), MAX_OP_SEMAPHORES)
             self.heard = self.apart = True
 
     def wait(self, send: Step, kind: str, back: bool = False) -> None:
         """Wait for a message, or (back) for the receiver's word."""
-        self._merge(Draft("wait", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
+        self._merge(SymbolicOp("wait", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
         self.heard = self.apart = True
 
     def signal(self, send: Step, kind: str, back: bool = False) -> None:
         self.nop()
-        self._merge(Draft("signal", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
+        self._merge(SymbolicOp("signal", sends=[send], kind=kind, back=back), MAX_OP_CHANNELS)
 
     def release(self, step: Step) -> None:
         self.nop()
-        self._merge(Draft("sem_release", steps=[step]), MAX_OP_SEMAPHORES)
+        self._merge(SymbolicOp("sem_release", steps=[step]), MAX_OP_SEMAPHORES)
 
-    def _merge(self, op: Draft, most: int) -> None:
+    def _merge(self, op: SymbolicOp, most: int) -> None:
         """Add to the operation before, where that is of one kind; the n-th channel is the n-th thread's affair."""
         last = self.block.ops[-1] if self.block.ops else None
-        alike = last is not None and (last.name, last.kind, last.back) == (op.name, op.kind, op.back)
-        if last is None or not alike or len(last.sends) + len(last.steps) + 1 > most:
+        same = last is not None and (last.name, last.kind, last.back) == (op.name, op.kind, op.back)
+        if last is None or not same or len(last.sends) + len(last.steps) + 1 > most:
             last = None
         if op.sends:  # a channel counts its signals and its waits: until the next nop only one thread may
             use = (op.name, self.connection[op.sends[0]])
@@ -114,17 +117,19 @@ class _Filling:
     def move(
         self,
         name: str,
-        src: Iterable[Span | Far],
-        dst: Iterable[Span | Far],
+        src: Iterable[Span | RemoteSpan],
+        dst: Iterable[Span | RemoteSpan],
         kind: str = "",
         send: Step | None = None,
     ) -> None:
         """A data operation; packets carry their own order."""
-        op = Draft(name, tuple(src), tuple(dst), [] if send is None else [send], kind=kind)
+        op = SymbolicOp(name, tuple(src), tuple(dst), [] if send is None else [send], kind=kind)
         if name in ("re", "repkt") and self._added(op):
             return
         reads, writes = self._touched(op.src, name), self._touched(op.dst, name)
-        met = _meet(self.written, reads) or _meet(self.written, writes) or _meet(self.read, writes)
+        met = (
+            _conflict(self.written, reads) or _conflict(self.written, writes) or _conflict(self.read, writes)
+        )
         if self.heard or met or (kind == "port" and self.apart):
             self.nop()
         self.block.ops.append(op)
@@ -133,7 +138,7 @@ class _Filling:
         self.written |= writes
         self.apart = True
 
-    def _added(self, op: Draft) -> bool:
+    def _added(self, op: SymbolicOp) -> bool:
         """Whether the reduction could be made part of the one before it, which leaves its sum in the same place."""
         if not self.block.ops:
             return False
@@ -150,33 +155,37 @@ class _Filling:
             self.read[cell] = thread if self.read.get(cell, thread) == thread else None
         return True
 
-    def _touched(self, spans: Iterable[Span | Far], name: str) -> _Touched:
-        """By cell which thread's it is: operations on packets deal their elements out differently."""
+    def _touched(self, spans: Iterable[Span | RemoteSpan], name: str) -> _Touched:
+        """By cell which thread's it is: operations on packets spread their elements differently."""
         touched: _Touched = {}
         for place in spans:
-            rank, span = (place.rank, place.span) if isinstance(place, Far) else (self.block.rank, place)
+            rank, span = (
+                (place.rank, place.span) if isinstance(place, RemoteSpan) else (self.block.rank, place)
+            )
             if span.kind != "p":
                 for n, cell in enumerate(self.keys(rank, span)):
                     touched[cell] = (name in PACKETS, n)
         return touched
 
 
-def _meet(before: _Touched, now: _Touched) -> bool:
+def _conflict(before: _Touched, now: _Touched) -> bool:
     """Whether some cell is not one thread's in both."""
     if len(before) < len(now):
         return any(cell in now and (now[cell] != thread or thread is None) for cell, thread in before.items())
     return any(cell in before and before[cell] != thread for cell, thread in now.items())
 
 
-def drafted(c: Columns, places: Places, nodes: list[int], packets: bool, room: int) -> list[DraftBlock]:
+def make_threadblocks(
+    c: Columns, places: Placement, nodes: list[int], packets: bool, room: int
+) -> list[SymbolicBlock]:
     """All threadblocks, those of a rank together, with at most about `room` operations each.
 
     Where one of the program is cut, the next part begins when the one before has done its last step.
     """
-    fill = _Packets(c, places, nodes) if packets else _Simple(c, places, nodes)
+    translator = _PacketTranslator(c, places, nodes) if packets else _PutTranslator(c, places, nodes)
     sends = c.sends.tolist()
     waited = {step for placed in places.steps for step in placed.deps}
-    blocks: list[DraftBlock] = []
+    blocks: list[SymbolicBlock] = []
     ranks = c.rank.tolist()
     copies: dict[int, list[tuple[Span, Span]]] = {}
     for rank, source, target in places.copies:
@@ -184,23 +193,23 @@ def drafted(c: Columns, places: Places, nodes: list[int], packets: bool, room: i
     for number, rank in enumerate(ranks):
         if number == 0 or rank != ranks[number - 1]:
             blocks += _copies(rank, copies.pop(rank, []), room)
-        block = DraftBlock(rank)
-        filling = _Filling(block, places.keys, sends)
+        block = SymbolicBlock(rank)
+        builder = _BlockBuilder(block, places.keys, sends)
         low, high = int(c.start[number]), int(c.start[number + 1])
         for step in range(low, high):
             if len(block.ops) + _most(places.steps[step]) > room and block.steps:
                 last = block.steps[-1]
                 if last not in waited:
-                    filling.release(last)
+                    builder.release(last)
                 blocks.append(block)
-                block = DraftBlock(rank)
-                filling = _Filling(block, places.keys, sends)
-                filling.await_steps([last])
-            filling.await_steps(places.steps[step].deps)
+                block = SymbolicBlock(rank)
+                builder = _BlockBuilder(block, places.keys, sends)
+                builder.await_steps([last])
+            builder.await_steps(places.steps[step].deps)
             block.steps.append(step)
-            fill.step(filling, step)
+            translator.step(builder, step)
             if step in waited:
-                filling.release(step)
+                builder.release(step)
         if block.ops or block.steps:
             blocks.append(block)
     for rank, rest in copies.items():
@@ -208,45 +217,45 @@ def drafted(c: Columns, places: Places, nodes: list[int], packets: bool, room: i
     return blocks
 
 
-def _most(placed: Placed) -> int:
+def _most(placed: StepPlacement) -> int:
     """Operations of a step at most."""
     spans = len(placed.src) + len(placed.old) + len(placed.dst) + 3
     return 8 + 3 * spans + len(placed.deps)
 
 
-def _copies(rank: int, copies: list[tuple[Span, Span]], room: int) -> list[DraftBlock]:
+def _copies(rank: int, copies: list[tuple[Span, Span]], room: int) -> list[SymbolicBlock]:
     blocks = []
     for low in range(0, len(copies), room):
-        block = DraftBlock(rank)
+        block = SymbolicBlock(rank)
         for source, target in copies[low : low + room]:
-            block.ops.append(Draft("copy", (source,), (target,)))
+            block.ops.append(SymbolicOp("copy", (source,), (target,)))
         blocks.append(block)
     return blocks
 
 
-class _Filler:
-    """What the two protocols have in common."""
+class _Translator:
+    """Steps of a program as operations: what the two protocols share; `message` is each one's own."""
 
-    def __init__(self, c: Columns, places: Places, nodes: list[int]) -> None:
+    def __init__(self, c: Columns, places: Placement, nodes: list[int]) -> None:
         self.c, self.places = c, places
         self.names = [OPS[op] for op in c.op.tolist()]
         self.sent_by = {receive: send for send, receive in places.match.items()}
         self.kinds = ["memory" if nodes[u] == nodes[v] else "port" for u, v, _ in c.connections]
         self.to = [v for _, v, _ in c.connections]
 
-    def step(self, filling: _Filling, step: Step) -> None:
+    def step(self, builder: _BlockBuilder, step: Step) -> None:
         name, placed = self.names[step], self.places.steps[step]
-        if name == "nop" or placed.still:
+        if name == "nop" or placed.idle:
             return
         if name in ("cpy", "re"):
             packed = placed.src[0].kind == "p"
             move = ("repkt" if packed else "re") if name == "re" else "upkt" if packed else "copy"
             for _, piece in split_spans(*([placed.old] if name == "re" else []), placed.src, placed.dst):
-                filling.move(move, piece[:-1], piece[-1:])
+                builder.move(move, piece[:-1], piece[-1:])
             return
-        self.message(filling, step, name, placed)
+        self.message(builder, step, name, placed)
 
-    def message(self, filling: _Filling, step: Step, name: str, placed: Placed) -> None:
+    def message(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
         raise NotImplementedError
 
     def arrival(self, send: Step) -> list[Span]:
@@ -254,66 +263,66 @@ class _Filler:
         placed = self.places.steps[self.places.match[send]]
         return [placed.slot] if placed.slot is not None else placed.dst
 
-    def far(self, send: Step, span: Span) -> Far:
-        return Far(self.to[int(self.c.sends[send])], span)
+    def remote(self, send: Step, span: Span) -> RemoteSpan:
+        return RemoteSpan(self.to[int(self.c.sends[send])], span)
 
     def kind(self, send: Step) -> str:
         return self.kinds[int(self.c.sends[send])]
 
 
-class _Simple(_Filler):
+class _PutTranslator(_Translator):
     """Put, then signal; wait, then use."""
 
-    def message(self, filling: _Filling, step: Step, name: str, placed: Placed) -> None:
+    def message(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
         sends = name in ("s", "rcs", "rrs", "rrcs")
         slot = [placed.slot] if placed.slot is not None else []
         if name != "s":
             send = self.sent_by[step]
-            filling.wait(send, self.kind(send))
-        if sends and placed.ready:
-            filling.wait(step, self.kind(step), back=True)
+            builder.wait(send, self.kind(send))
+        if sends and placed.awaits_start:
+            builder.wait(step, self.kind(step), back=True)
         if name in ("r", "rcs"):
             # first: whoever gets the message takes it that this step is done
             for _, piece in split_spans(slot, placed.dst) if slot else ():
-                filling.move("copy", piece[:1], piece[1:])
+                builder.move("copy", piece[:1], piece[1:])
             if name == "rcs":
-                self.send(filling, step, slot or placed.dst, placed)
+                self.send(builder, step, slot or placed.dst, placed)
         elif name == "rrc":
             for _, piece in split_spans(placed.src, slot, placed.dst):
-                filling.move("re", piece[:2], piece[2:])
+                builder.move("re", piece[:2], piece[2:])
         elif name == "s":
-            self.send(filling, step, placed.src, placed)
+            self.send(builder, step, placed.src, placed)
         else:
             into = placed.dst if name == "rrcs" else slot
             if self.kind(step) == "memory" and placed.copy is None:
                 for _, piece in split_spans(placed.src, slot, into, self.arrival(step)):
-                    filling.move("res", piece[:2], (piece[2], self.far(step, piece[3])), "memory")
-                filling.signal(step, "memory")
+                    builder.move("res", piece[:2], (piece[2], self.remote(step, piece[3])), "memory")
+                builder.signal(step, "memory")
             else:
                 for _, piece in split_spans(placed.src, slot, into):
-                    filling.move("re", piece[:2], piece[2:])
-                self.send(filling, step, into, placed)
+                    builder.move("re", piece[:2], piece[2:])
+                self.send(builder, step, into, placed)
 
-    def send(self, filling: _Filling, step: Step, source: list[Span], placed: Placed) -> None:
+    def send(self, builder: _BlockBuilder, step: Step, source: list[Span], placed: StepPlacement) -> None:
         """Put what lies in `source`, and say so."""
         if placed.copy is not None and source != [placed.slot]:
             for _, piece in split_spans(source, [placed.copy]):
-                filling.move("copy", piece[:1], piece[1:])
+                builder.move("copy", piece[:1], piece[1:])
             source = [placed.copy]
         kind = self.kind(step)
         pieces = split_spans(source, self.arrival(step))
         for n, (_, piece) in enumerate(pieces):
             name = "put" if kind == "memory" or n < len(pieces) - 1 else "pws"
             on = step if kind == "port" else None
-            filling.move(name, piece[:1], [self.far(step, piece[1])], kind, on)
+            builder.move(name, piece[:1], [self.remote(step, piece[1])], kind, on)
         if kind == "memory":
-            filling.signal(step, kind)
+            builder.signal(step, kind)
 
 
-class _Packets(_Filler):
+class _PacketTranslator(_Translator):
     """Data and flags together, always into scratch: whoever reads them waits for the flags."""
 
-    def message(self, filling: _Filling, step: Step, name: str, placed: Placed) -> None:
+    def message(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
         slot = [placed.slot] if placed.slot is not None else []
         sends = name in ("s", "rcs", "rrs", "rrcs")
         kind = self.kind(step) if sends else ""
@@ -322,26 +331,26 @@ class _Packets(_Filler):
             packets = placed.src
         elif name == "s" and kind == "memory":
             for _, piece in split_spans(placed.src, self.arrival(step)):
-                filling.move("ppkt", piece[:1], [self.far(step, piece[1])], kind)
+                builder.move("ppkt", piece[:1], [self.remote(step, piece[1])], kind)
             return
         elif name == "s":
             for _, piece in split_spans(placed.src, packets):
-                filling.move("cpkt", piece[:1], piece[1:])
+                builder.move("cpkt", piece[:1], piece[1:])
         elif name in ("rrs", "rrcs"):
             into = placed.dst if placed.temp is None else [placed.temp]
             if kind == "memory":
                 for _, piece in split_spans(placed.src, slot, into, self.arrival(step)):
-                    filling.move("respkt", piece[:2], (piece[2], self.far(step, piece[3])), kind)
+                    builder.move("respkt", piece[:2], (piece[2], self.remote(step, piece[3])), kind)
                 return
             for _, piece in split_spans(placed.src, slot, into, packets):
-                filling.move("recpkt", piece[:2], piece[2:])
+                builder.move("recpkt", piece[:2], piece[2:])
         if sends:
             for _, piece in split_spans(packets, self.arrival(step)):
                 on = step if kind == "port" else None
-                filling.move("rppkt", piece[:1], [self.far(step, piece[1])], kind, on)
+                builder.move("rppkt", piece[:1], [self.remote(step, piece[1])], kind, on)
         if name in ("r", "rcs"):
             for _, piece in split_spans(slot, placed.dst):
-                filling.move("upkt", piece[:1], piece[1:])
+                builder.move("upkt", piece[:1], piece[1:])
         elif name == "rrc":
             for _, piece in split_spans(placed.src, slot, placed.dst):
-                filling.move("repkt", piece[:2], piece[2:])
+                builder.move("repkt", piece[:2], piece[2:])

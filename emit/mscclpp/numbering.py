@@ -1,33 +1,30 @@
-"""Drafted threadblocks → a plan's ranks: the numbers of channels, remote buffers and semaphores."""
+"""Symbolic threadblocks → a plan's ranks: the numbers of channels, remote buffers and semaphores."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from emit.mscclpp.blocks import Draft, DraftBlock, Far
 from emit.mscclpp.plan import MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, Op, Part, PlanBlock, PlanGpu, RemoteBuffer
-from emit.mscclpp.spans import Places, Span, Step
+from emit.mscclpp.spans import Placement, Span, Step
+from emit.mscclpp.threadblocks import RemoteSpan, SymbolicBlock, SymbolicOp
 
-_Wire = tuple[int, int]  # the threadblock that sends on a channel, and the one that receives
+_Channel = tuple[int, int]  # the threadblock that sends on a channel, and the one that receives
 _NOP = Op("nop")
 
 
-def numbered(
-    blocks: list[DraftBlock],
-    places: Places,
-    nodes: list[int],
-    sizes: list[tuple[int, int]],
-    packets: bool,
-) -> list[PlanGpu]:
-    """The ranks of a plan; sizes: of each, input and output chunks. The blocks gain what their other ends need."""
-    return _Numbers(blocks, places, nodes, sizes, packets).gpus()
+class Numbering:
+    """One plan's numbers; sizes: of each rank, input and output chunks.
 
+    Attributes:
+        part, place: of each step its threadblock and its place among that one's steps.
+        channel_of: of each send. first_packet: of each rank the packet that its scratch for packets begins with.
+        semaphores: of each rank, by (threadblock that releases, one that acquires). needed: those of each step.
+    """
 
-class _Numbers:
     def __init__(
         self,
-        blocks: list[DraftBlock],
-        places: Places,
+        blocks: list[SymbolicBlock],
+        places: Placement,
         nodes: list[int],
         sizes: list[tuple[int, int]],
         packets: bool,
@@ -38,19 +35,22 @@ class _Numbers:
         for number, block in enumerate(blocks):
             for at, step in enumerate(block.steps):
                 self.part[step], self.place[step] = number, at
-        self.wire: dict[Step, _Wire] = {
+        self.channel_of: dict[Step, _Channel] = {
             send: (self.part[send], self.part[receive]) for send, receive in sorted(places.match.items())
         }
         self.first_packet = [-(-plain // 2) if packets else 0 for plain in places.scratch]
-        self.semaphores: list[dict[_Wire, int]] = [{} for _ in sizes]
+        self.semaphores: list[dict[_Channel, int]] = [{} for _ in sizes]
         self.needed: dict[Step, list[int]] = defaultdict(list)
-        self.got: dict[Step, dict[int, list[int]]] = {}
 
-    def kind(self, wire: _Wire) -> str:
-        u, v = (self.blocks[end].rank for end in wire)
+    def _type(self, u: int, v: int) -> str:
+        """Of the channels between two ranks."""
         return "memory" if self.nodes[u] == self.nodes[v] else "port"
 
+    def _type_of(self, channel: _Channel) -> str:
+        return self._type(*(self.blocks[end].rank for end in channel))
+
     def gpus(self) -> list[PlanGpu]:
+        """The ranks of the plan. The symbolic blocks gain what their other ends need."""
         self._other_ends()
         acquired = self._edges()
         made = []
@@ -66,34 +66,35 @@ class _Numbers:
         for rank, gpu in enumerate(made):
             gpu.semaphores = [0] * len(self.semaphores[rank])
             for other, kind in buffers[rank]:
-                way = "memory" if self.nodes[rank] == self.nodes[other] else "port"
-                gpu.buffers.append(RemoteBuffer(other, kind, (way,)))
+                gpu.buffers.append(RemoteBuffer(other, kind, (self._type(rank, other),)))
         return made
 
     def _other_ends(self) -> None:
         """Receivers say at once that they have started, where a sender asks; and at their end that all arrived."""
         top: dict[int, list[Step]] = defaultdict(list)
         for send, placed in enumerate(self.places.steps):
-            if placed.ready or send in self.places.late:
-                top[self.wire[send][1]].append(send)
+            if placed.awaits_start or send in self.places.unstarted:
+                top[self.channel_of[send][1]].append(send)
         for number, sends in top.items():
-            ops: list[Draft] = []
+            ops: list[SymbolicOp] = []
             for kind in ("memory", "port"):
-                chosen = [send for send in sends if self.kind(self.wire[send]) == kind]
+                chosen = [send for send in sends if self._type_of(self.channel_of[send]) == kind]
                 for low in range(0, len(chosen), MAX_OP_CHANNELS):
                     part = chosen[low : low + MAX_OP_CHANNELS]
-                    ops.append(Draft("signal", sends=part, kind=kind, back=True))
+                    ops.append(SymbolicOp("signal", sends=part, kind=kind, back=True))
             self.blocks[number].ops[:0] = ops
-        answers = {self.wire[send]: send for send in sorted(self.places.unanswered)}
-        told: set[int] = set()
+        answers = {self.channel_of[send]: send for send in sorted(self.places.unconfirmed)}
+        confirmed: set[int] = set()
         for (_, receiver), send in answers.items():
-            if receiver not in told:
-                self.blocks[receiver].ops.append(Draft("nop"))
-                told.add(receiver)
-            self.blocks[receiver].ops.append(Draft("signal", sends=[send], kind="port", back=True))
-        for send in [*sorted(self.places.late), *answers.values()]:
-            wire = self.wire[send]
-            self.blocks[wire[0]].ops.append(Draft("wait", sends=[send], kind=self.kind(wire), back=True))
+            if receiver not in confirmed:
+                self.blocks[receiver].ops.append(SymbolicOp("nop"))
+                confirmed.add(receiver)
+            self.blocks[receiver].ops.append(SymbolicOp("signal", sends=[send], kind="port", back=True))
+        for send in [*sorted(self.places.unstarted), *answers.values()]:
+            channel = self.channel_of[send]
+            self.blocks[channel[0]].ops.append(
+                SymbolicOp("wait", sends=[send], kind=self._type_of(channel), back=True)
+            )
 
     def _edges(self) -> dict[tuple[int, int], list[int]]:
         """Of each (threadblock, operation) that waits for steps the semaphores; what a part knows is not asked for."""
@@ -118,29 +119,29 @@ class _Numbers:
                 acquired[number, at] = ids
         return acquired
 
-    def _channels(self, made: list[PlanGpu]) -> dict[tuple[_Wire, int], int]:
+    def _channels(self, made: list[PlanGpu]) -> dict[tuple[_Channel, int], int]:
         """Of each channel's end (channel, rank) its number there; the k-th to a rank meets that rank's k-th back."""
-        ends: dict[tuple[_Wire, int], int] = {}
-        wires = list(dict.fromkeys(self.wire.values()))
-        of_rank: dict[tuple[int, str], list[tuple[int, int, _Wire]]] = defaultdict(list)
-        for n, wire in enumerate(wires):
-            u, v = (self.blocks[end].rank for end in wire)
-            of_rank[u, self.kind(wire)].append((v, n, wire))
-            of_rank[v, self.kind(wire)].append((u, n, wire))
+        ends: dict[tuple[_Channel, int], int] = {}
+        channels = list(dict.fromkeys(self.channel_of.values()))
+        of_rank: dict[tuple[int, str], list[tuple[int, int, _Channel]]] = defaultdict(list)
+        for n, channel in enumerate(channels):
+            u, v = (self.blocks[end].rank for end in channel)
+            of_rank[u, self._type_of(channel)].append((v, n, channel))
+            of_rank[v, self._type_of(channel)].append((u, n, channel))
         for rank, gpu in enumerate(made):
             for kind in ("memory", "port"):
                 mine = sorted(of_rank[rank, kind])
                 gpu.peers[kind] = [peer for peer, _, _ in mine]
-                for n, (_, _, wire) in enumerate(mine):
-                    ends[wire, rank] = n
+                for n, (_, _, channel) in enumerate(mine):
+                    ends[channel, rank] = n
         return ends
 
     def _block(
         self,
         number: int,
-        block: DraftBlock,
+        block: SymbolicBlock,
         acquired: dict[tuple[int, int], list[int]],
-        ends: dict[tuple[_Wire, int], int],
+        ends: dict[tuple[_Channel, int], int],
         buffers: dict[tuple[int, str], int],
     ) -> PlanBlock:
         made = PlanBlock()
@@ -148,16 +149,16 @@ class _Numbers:
         remote: dict[str, dict[int, int]] = {"memory": {}, "port": {}}
 
         def channel(send: Step, kind: str) -> int:
-            end = ends[self.wire[send], block.rank]
+            end = ends[self.channel_of[send], block.rank]
             return channels[kind].setdefault(end, len(channels[kind]))
 
-        def part(place: Span | Far, kind: str) -> Part:
-            span = place.span if isinstance(place, Far) else place
-            rank = place.rank if isinstance(place, Far) else block.rank
+        def part(place: Span | RemoteSpan, kind: str) -> Part:
+            span = place.span if isinstance(place, RemoteSpan) else place
+            rank = place.rank if isinstance(place, RemoteSpan) else block.rank
             name, index = span.kind, span.first
             if name == "p":
                 name, index = "s", index + self.first_packet[rank]
-            if not isinstance(place, Far):
+            if not isinstance(place, RemoteSpan):
                 return Part("L", name, index, span.size)
             in_gpu = buffers.setdefault((rank, name), len(buffers))
             return Part("R", remote[kind].setdefault(in_gpu, len(remote[kind])), index, span.size)

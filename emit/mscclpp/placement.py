@@ -10,46 +10,36 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emit.check.capacity import CAPACITY
 from emit.check.cells import Cells
+from emit.check.clocks import Row, VectorClocks
 from emit.columns import Columns
 from emit.goal import Goal, buffer_sizes
-from emit.mscclpp.spans import Placed, Places, Span, Step
-from emit.mscclpp.unread import Origin, plain_scratch, unread
+from emit.mscclpp.spans import Placement, Span, Step, StepPlacement
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
 
-Row = NDArray[np.int32]
-Message = tuple[Step, Row, int]  # the send, what it knows, and the ranks that it knows to have started
-MAX_ENTRIES = 1 << 26  # int32 entries of clocks
+Origin = tuple[Step, int]  # a receive, and which of its chunks
+_ABLE = frozenset({"re", "cpy", "s"})  # have a form that takes its source from packets
 _REACH = 1 << 40  # more than any buffer has chunks
 _SCAN = 16  # slots looked at for one that is free again
 
 
-def places_of(
-    program: Program,
-    c: Columns,
-    order: list[Step],
-    cells: Cells,
-    nodes: list[int],
-    *,
-    packets: bool,
-    apart: Goal | None = None,
-) -> Places:
-    """Decide for every step of a program that passed its check; `order` takes each step once.
+class _Message(NamedTuple):
+    """What the receiver of `send` learns: positions in blocks that are over, and ranks (as bits) that have started."""
 
-    nodes: of each rank. apart: the program's own (in place) goal, where the plan is to be out of place: input is then
-    read where it lies, and results are written to the output.
-
-    Raises InputError for more threadblocks and messages than can be followed.
-    """
-    return _Placing(program, c, order, cells, nodes, packets, apart).placed()
+    send: Step
+    known: Row
+    started: int
 
 
-class _Placing:
+class Placer:
+    """Decides where the data of every step lies."""
+
     def __init__(
         self,
         program: Program,
@@ -57,22 +47,34 @@ class _Placing:
         order: list[Step],
         cells: Cells,
         nodes: list[int],
+        *,
         packets: bool,
-        apart: Goal | None,
+        separate: Goal | None = None,
     ) -> None:
+        """
+        Args:
+            program, c, cells: a program that passed its check, its columns and cells.
+            order: an order of execution that takes each step once.
+            nodes: of each rank.
+            separate: the program's own (in place) goal, where the plan is to be out of place: input is then read where
+                it lies, and results are written to the output.
+
+        Raises:
+            InputError: more threadblocks and messages than can be followed.
+        """
         self.program, self.c, self.order, self.cells = program, c, order, cells
-        self.nodes, self.packets, self.apart = nodes, packets, apart
+        self.nodes, self.packets, self.separate = nodes, packets, separate
         self.rank_of = c.rank.tolist()
         self.block_of, self.count = c.block.tolist(), c.count.tolist()
         self.position = (np.arange(len(c.block)) - c.start[c.block]).tolist()
-        self.steps = [Placed() for _ in self.count]
-        self.match = _matches(c)
+        self.steps = [StepPlacement() for _ in self.count]
+        self.match = dict(zip(*(steps.tolist() for steps in c.messages()), strict=True))
         nblocks = len(self.rank_of)
-        if nblocks * nblocks * 2 > MAX_ENTRIES:
+        if nblocks * nblocks > CAPACITY.clock_entries:
             raise InputError(f"program of {nblocks} threadblocks: too large for an execution plan")
-        self.rows = list(np.zeros((nblocks, nblocks), dtype=np.int32))
-        self.local = list(np.zeros((nblocks, nblocks), dtype=np.int32)) if packets else self.rows
-        self.known = [1 << rank for rank in self.rank_of]  # ranks that are known to have started
+        self.clocks = VectorClocks(nblocks)  # positions in blocks that are over, counted from 1
+        self.local = VectorClocks(nblocks) if packets else self.clocks  # the same without what packets tell
+        self.started = [1 << rank for rank in self.rank_of]  # bits: ranks that a block knows to have started
         self.packet_slots = [0] * program.nranks
         self.slots: list[list[tuple[Span, Step]]] = [[] for _ in range(program.nranks)]
         self.written: dict[int, Step] = {}
@@ -84,64 +86,65 @@ class _Placing:
         self.sends: list[int] = c.sends.tolist()
         self.crossing = [nodes[u] != nodes[v] for u, v, _ in c.connections]
         self.names = [OPS[op] for op in c.op.tolist()]
-        self.from_packets = unread(c, order, cells) if packets else {}
+        self.from_packets = _packet_readers(c, order, cells) if packets else {}
         self.stays = {receive for found in self.from_packets.values() for receive, _ in found}
-        plain = plain_scratch(c, self.from_packets)
+        plain = _plain_scratch_ranks(c, self.from_packets)
         self.scratch = [gpu.s_chunks if rank in plain else 0 for rank, gpu in enumerate(program.gpus)]
-        self.parcels: dict[Step, Message] = {}  # what is known of those that stay in packets
+        self.in_packets: dict[Step, _Message] = {}  # of receives that stay in packets
         self.kept: dict[Step, tuple[Row, Row, int]] = {}
 
-    def placed(self) -> Places:
+    def placement(self) -> Placement:
+        """Follow the program's order of execution to its end."""
         c = self.c
         reads, writes, both = (c.is_op(x).tolist() for x in (READS_SRC, WRITES_DST, READS_DST))
         dep, sends, receives = c.dep.tolist(), self.sends, c.receives.tolist()
         awaited = {d for d in dep if d >= 0}
-        flying: list[deque[Message]] = [deque() for _ in c.connections]
+        in_flight: list[deque[_Message]] = [deque() for _ in c.connections]
         for step in self.order:
             block = self.block_of[step]
-            row, local = self.rows[block], self.local[block]
+            row, local = self.clocks.row(block), self.local.row(block)
             placed = self.steps[step]
             if dep[step] >= 0 and not self.packets:
                 self._after(step, dep[step])
-            message: Message | None = None
+            message: _Message | None = None
             if receives[step] >= 0:
-                message = flying[receives[step]].popleft()
-                message[1][self.block_of[message[0]]] = self.position[message[0]] + 1
+                message = in_flight[receives[step]].popleft()
+                message.known[self.block_of[message.send]] = self.position[message.send] + 1
                 if step in self.stays:
-                    self.parcels[step] = message
+                    self.in_packets[step] = message
                 else:
                     self._hear(block, message)
             for receive in dict.fromkeys(receive for receive, _ in self.from_packets.get(step, ())):
-                self._hear(block, self.parcels[receive])
+                self._hear(block, self.in_packets[receive])
             if self.names[step] != "nop":
                 self._place(step, reads[step], writes[step], both[step], message)
             if sends[step] >= 0:
                 target = c.connections[sends[step]][1]
-                if not self.packets and not self.known[block] >> target & 1:
-                    placed.ready = True
-                    self.known[block] |= 1 << target
-                flying[sends[step]].append((step, row.copy(), self.known[block]))
+                if not self.packets and not self.started[block] >> target & 1:
+                    placed.awaits_start = True
+                    self.started[block] |= 1 << target
+                in_flight[sends[step]].append(_Message(step, row.copy(), self.started[block]))
             row[block] = local[block] = self.position[step] + 1
             if step in awaited:
-                self.kept[step] = (row.copy(), local.copy(), self.known[block])
+                self.kept[step] = (row.copy(), local.copy(), self.started[block])
         return self._finished()
 
-    def _hear(self, block: int, message: Message) -> None:
-        np.maximum(self.rows[block], message[1], out=self.rows[block])
-        self.known[block] |= message[2]
+    def _hear(self, block: int, message: _Message) -> None:
+        self.clocks.learn(block, message.known)
+        self.started[block] |= message.started
 
-    def _place(self, step: Step, reads: bool, writes: bool, both: bool, message: Message | None) -> None:
+    def _place(self, step: Step, reads: bool, writes: bool, both: bool, message: _Message | None) -> None:
         c, placed = self.c, self.steps[step]
         rank = self.rank_of[self.block_of[step]]
         source = range(self.cells.src[step], self.cells.src[step] + self.count[step])
         target = range(self.cells.dst[step], self.cells.dst[step] + self.count[step])
         if self.names[step] == "cpy" and source == target:
-            placed.still = True
+            placed.idle = True
             return
         if step in self.stays:
             assert message is not None  # it receives
             self._arrive(step, rank, reads, message, [])
-            placed.still = True
+            placed.idle = True
             return
         if step in self.from_packets:
             placed.src = self._packed(self.from_packets[step])
@@ -158,18 +161,21 @@ class _Placing:
             self._arrive(step, rank, reads, message, write_keys)
         for key in read_keys:
             if self.packets and key in self.written:
-                self._known(step, self.written[key], self.local)
+                self._order(step, self.written[key], self.local)
             self.readers.setdefault(key, {})[self.block_of[step]] = step
             if self.names[step] == "s" and self._in_flight(step):
                 self.flights.setdefault(key, []).append(step)
         for key in write_keys:
             if self.packets:
                 if key in self.written:
-                    self._known(step, self.written[key], self.local)
+                    self._order(step, self.written[key], self.local)
                 for reader in self.readers.get(key, {}).values():
-                    self._known(step, reader, self.rows)
+                    self._order(step, reader, self.clocks)
             for flight in self.flights.pop(key, ()):
-                if not self._passed(self.rows[self.block_of[step]], self.match[flight]) and flight != step:
+                if (
+                    not self._passed(self.clocks.row(self.block_of[step]), self.match[flight])
+                    and flight != step
+                ):
                     self._copied(flight)
             self.readers.pop(key, None)
             self.written[key] = step
@@ -209,25 +215,24 @@ class _Placing:
     def _passed(self, row: Row, step: Step) -> bool:
         return bool(row[self.block_of[step]] > self.position[step])
 
-    def _known(self, step: Step, other: Step, rows: list[Row]) -> None:
+    def _order(self, step: Step, other: Step, clocks: VectorClocks) -> None:
         """A semaphore orders what messages do not: their flags say nothing of what else was written."""
         block = self.block_of[step]
-        if self.block_of[other] != block and not self._passed(rows[block], other):
+        if self.block_of[other] != block and not self._passed(clocks.row(block), other):
             self._after(step, other)
 
     def _after(self, step: Step, other: Step) -> None:
         """The step waits for another one of its rank."""
         block = self.block_of[step]
         self.steps[step].deps.append(other)
-        for rows in (self.rows, self.local):
-            rows[block][self.block_of[other]] = max(
-                rows[block][self.block_of[other]], self.position[other] + 1
-            )
+        for clocks in (self.clocks, self.local):
+            row = clocks.row(block)
+            row[self.block_of[other]] = max(row[self.block_of[other]], self.position[other] + 1)
         if other in self.kept:
-            row, local, known = self.kept[other]
-            np.maximum(self.rows[block], row, out=self.rows[block])
-            np.maximum(self.local[block], local, out=self.local[block])
-            self.known[block] |= known
+            known, local, started = self.kept[other]
+            self.clocks.learn(block, known)
+            self.local.learn(block, local)
+            self.started[block] |= started
 
     def _packed(self, origins: list[Origin]) -> list[Span]:
         """The packets in which these chunks lie."""
@@ -235,16 +240,12 @@ class _Placing:
         for offset, (receive, n) in enumerate(origins):
             slot = self.steps[receive].slot
             assert slot is not None  # it came in packets
-            last = spans[-1] if spans else None
-            if last is not None and last.first + last.size == slot.first + n:
-                spans[-1] = last._replace(size=last.size + 1)
-            else:
-                spans.append(Span(offset, "p", slot.first + n, 1))
+            _extend(spans, Span(offset, "p", slot.first + n, 1))
         return spans
 
-    def _arrive(self, step: Step, rank: int, reduces: bool, message: Message, keys: list[int]) -> None:
+    def _arrive(self, step: Step, rank: int, reduces: bool, message: _Message, keys: list[int]) -> None:
         """Where what this step receives is put."""
-        row = message[1]
+        row = message.known
         count, placed = self.count[step], self.steps[step]
         if self.packets:
             self.packet_slots[rank] += count
@@ -274,7 +275,7 @@ class _Placing:
 
     def keys(self, rank: int, span: Span) -> Iterable[int]:
         """Numbers of the cells of a span of the plan."""
-        if self.apart is None:
+        if self.separate is None:
             first = self.base[rank][BUFFERS.index(span.kind)] + span.first
         else:
             first = (rank * 3 + BUFFERS.index(span.kind)) * _REACH + span.first
@@ -282,23 +283,19 @@ class _Placing:
 
     def _spans(self, rank: int, kind: str, at: int, cells: range, writes: bool) -> list[Span]:
         """Where the plan keeps these cells of the program."""
-        if self.apart is None or kind == "s":
+        if self.separate is None or kind == "s":
             return [Span(0, kind, at, len(cells))]
         spans: list[Span] = []
         for offset, cell in enumerate(cells):
             if writes:
                 self.touched.add(cell)
             kind, index = self._where(rank, cell, writes or cell in self.touched)
-            last = spans[-1] if spans else None
-            if last is not None and last.kind == kind and last.first + last.size == index:
-                spans[-1] = Span(last.offset, kind, last.first, last.size + 1)
-            else:
-                spans.append(Span(offset, kind, index, 1))
+            _extend(spans, Span(offset, kind, index, 1))
         return spans
 
     def _where(self, rank: int, cell: int, written: bool) -> tuple[str, int]:
         """An in-place cell's own input, or once it is written its output, or scratch where it has none."""
-        assert self.apart is not None
+        assert self.separate is not None
         base, p = self.base[rank], self.program
         sizes = buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, rank, p.root)
         at = cell - base[0]
@@ -311,52 +308,123 @@ class _Placing:
             self.home[cell] = Span(0, "s", self._plain(rank, 1), 1)
         return "s", self.home[cell].first
 
-    def _finished(self) -> Places:
+    def _copies(self) -> list[tuple[int, Span, Span]]:
+        """(rank, from, to): what an out-of-place plan copies first, where an in-place program left its cells alone."""
+        if self.separate is None:
+            return []
         copies: list[tuple[int, Span, Span]] = []
-        if self.apart is not None:
-            ranks, codes, index, _ = (column.tolist() for column in self.apart.required)
-            for rank, code, at in zip(ranks, codes, index, strict=True):
-                cell = self.base[rank][code] + at
-                if cell not in self.touched:
-                    (kind, source), (into, target) = (
-                        self._where(rank, cell, False),
-                        self._where(rank, cell, True),
-                    )
-                    last = copies[-1] if copies else None
-                    if (
-                        last is not None
-                        and (last[0], last[1].kind, last[2].kind) == (rank, kind, into)
-                        and (last[1].first + last[1].size, last[2].first + last[2].size) == (source, target)
-                    ):
-                        n = last[1].size + 1
-                        copies[-1] = (rank, Span(0, kind, last[1].first, n), Span(0, into, last[2].first, n))
-                    else:
-                        copies.append((rank, Span(0, kind, source, 1), Span(0, into, target, 1)))
+        for rank, code, at in zip(*(column.tolist() for column in self.separate.required[:3]), strict=True):
+            cell = self.base[rank][code] + at
+            if cell in self.touched:
+                continue
+            source, target = (Span(0, *self._where(rank, cell, writes), 1) for writes in (False, True))
+            last = copies[-1] if copies else None
+            if (
+                last is not None
+                and last[0] == rank
+                and _follows(last[1], source)
+                and _follows(last[2], target)
+            ):
+                n = last[1].size + 1
+                copies[-1] = (rank, last[1]._replace(size=n), last[2]._replace(size=n))
+            else:
+                copies.append((rank, source, target))
+        return copies
+
+    def _finished(self) -> Placement:
         ends: dict[int, Row] = {}
-        known: dict[int, int] = defaultdict(int)
+        started: dict[int, int] = defaultdict(int)
         for block, rank in enumerate(self.rank_of):
-            ends[rank] = np.maximum(ends[rank], self.rows[block]) if rank in ends else self.rows[block].copy()
-            known[rank] |= self.known[block]
-        late: set[Step] = set()
-        unanswered: set[Step] = set()
+            row = self.clocks.row(block)
+            ends[rank] = np.maximum(ends[rank], row) if rank in ends else row
+            started[rank] |= self.started[block]
+        unstarted: set[Step] = set()
+        unconfirmed: set[Step] = set()
         asked: set[tuple[int, int]] = set()
         for step, connection in enumerate(self.sends):
             if connection < 0:
                 continue
             u, v, _ = self.c.connections[connection]
-            if self.packets and not known[u] >> v & 1 and (u, v) not in asked:
+            if self.packets and not started[u] >> v & 1 and (u, v) not in asked:
                 asked.add((u, v))
-                late.add(step)
+                unstarted.add(step)
             if self._in_flight(step) and not self._passed(ends[u], self.match[step]):
-                unanswered.add(step)
-        return Places(
-            self.steps, self.match, copies, late, unanswered, self.scratch, self.packet_slots, self.keys
+                unconfirmed.add(step)
+        return Placement(
+            self.steps,
+            self.match,
+            self._copies(),
+            unstarted,
+            unconfirmed,
+            self.scratch,
+            self.packet_slots,
+            self.keys,
         )
 
 
-def _matches(c: Columns) -> dict[Step, Step]:
-    """Of every send the receive that takes it."""
-    out, into = (np.flatnonzero(uses >= 0) for uses in (c.sends, c.receives))
-    out = out[np.argsort(c.sends[out], kind="stable")]
-    into = into[np.argsort(c.receives[into], kind="stable")]
-    return dict(zip(out.tolist(), into.tolist(), strict=True))
+def _follows(span: Span, after: Span) -> bool:
+    """Whether `after` begins where `span` ends."""
+    return after.kind == span.kind and after.first == span.first + span.size
+
+
+def _extend(spans: list[Span], span: Span) -> None:
+    """Append a span, as part of the one before where it follows that."""
+    if spans and _follows(spans[-1], span):
+        spans[-1] = spans[-1]._replace(size=spans[-1].size + span.size)
+    else:
+        spans.append(span)
+
+
+def _packet_readers(c: Columns, order: list[Step], cells: Cells) -> dict[Step, list[Origin]]:
+    """Messages that a plan of packets need not unpack: whoever uses what was received reads it from the packets.
+
+    Returns, of each step that takes its whole source from packets, where each chunk came from.
+
+    The receives that are named there put nothing anywhere: all that they receive into scratch is used so.
+    """
+    scratch = BUFFERS.index("s")
+    reads, writes, both = (c.is_op(x).tolist() for x in (READS_SRC, WRITES_DST, READS_DST))
+    names = [OPS[op] for op in c.op.tolist()]
+    origin: dict[int, Origin] = {}
+    users: dict[Step, list[Origin]] = {}
+    left: set[Step] = set()  # receives that may stay as they came
+    used: set[Origin] = set()
+    for step in order:
+        count = int(c.count[step])
+        source, target = cells.src[step], cells.dst[step]
+        if reads[step]:
+            found = [origin.get(source + n) for n in range(count)]
+            known = [at for at in found if at is not None]
+            if names[step] in _ABLE and len(known) == count:
+                users[step] = known
+                used.update(known)
+            else:
+                left.difference_update(receive for receive, _ in known)
+        if both[step]:
+            left.difference_update(origin[target + n][0] for n in range(count) if target + n in origin)
+        if writes[step]:
+            stays = names[step] == "r" and c.dst[step] == scratch
+            if stays:
+                left.add(step)
+            for n in range(count):
+                if stays:
+                    origin[target + n] = (step, n)
+                else:
+                    origin.pop(target + n, None)
+    left -= {step for step in left if any((step, n) not in used for n in range(int(c.count[step])))}
+    while True:
+        mixed = {at[0] for found in users.values() if any(r not in left for r, _ in found) for at in found}
+        if left.isdisjoint(mixed):
+            break
+        left -= mixed
+    return {step: found for step, found in users.items() if all(receive in left for receive, _ in found)}
+
+
+def _plain_scratch_ranks(c: Columns, users: dict[Step, list[Origin]]) -> set[int]:
+    """The ranks that use scratch of the program other than what `_packet_readers` leaves in packets."""
+    scratch = BUFFERS.index("s")
+    src = c.is_op(READS_SRC) & (c.src == scratch)
+    dst = c.is_op(WRITES_DST | READS_DST) & (c.dst == scratch)
+    src[list(users)] = False
+    dst[[receive for found in users.values() for receive, _ in found]] = False
+    return set(c.rank[c.block[src | dst]].tolist())
