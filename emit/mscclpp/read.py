@@ -19,13 +19,13 @@ from emit.mscclpp.plan import (
     PlanGpu,
     RemoteBuffer,
 )
+from emit.program import BUFFERS
 from synth.storage.columns import opened, origin_of
 from topologies.errors import InputError
 
 MAX_BYTES = 24 << 20  # parsed, the worst text of that size takes three quarters of a GiB
 MAX_RANKS = 4096
 MAX_NUMBER = 1 << 31
-_BUFFERS = ("i", "o", "s")
 _SIDE = {"type": "L", "buffer_id": "R", "switch_channel_id": "W"}
 
 
@@ -115,18 +115,22 @@ class _Reader:
             raise self.fail(where, f"{_shown(value)}; would be true or false")
         return value
 
-    def field(self, holder: dict[str, Any], name: str, where: str) -> Any:
+    def get(
+        self, holder: dict[str, Any], name: str, where: str, take: Callable[..., Any], *bounds: Any
+    ) -> Any:
+        """`take` on a value that must be there, with what bounds it."""
         if name not in holder:
             raise self.fail(where, f"no {name}; would have it")
-        return holder[name]
+        return take(holder[name], f"{where}.{name}" if where else name, *bounds)
 
     def each(
         self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]
     ) -> list[Any]:
         """`take` on each element of a list that must be there."""
         place = f"{where}.{name}" if where else name
-        values = self.items(self.field(holder, name, where), place)
-        return [take(value, f"{place}[{n}]") for n, value in enumerate(values)]
+        return [
+            take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))
+        ]
 
     def plan(self, value: Any) -> Plan:
         top = self.object(value, "")
@@ -139,28 +143,36 @@ class _Reader:
             )
         if not 1 <= len(gpus) <= MAX_RANKS:
             raise self.fail("gpus", f"{len(gpus)} of them; would be 1..{MAX_RANKS}")
+        defaults = {
+            "use_double_scratch_buffer": False,
+            "reuse_resources": False,
+            "buffer_alignment": 16,
+            "num_threads_per_block": 1024,
+            "min_message_size": 0,
+            "max_message_size": NO_LIMIT,
+        }
+        top = defaults | top
         return Plan(
-            name=self.word(self.field(top, "name", ""), "name"),
-            collective=self.word(self.field(top, "collective", ""), "collective"),
-            protocol=self.word(self.field(top, "protocol", ""), "protocol"),
-            inplace=self.truth(self.field(top, "inplace", ""), "inplace"),
+            name=self.get(top, "name", "", self.word),
+            collective=self.get(top, "collective", "", self.word),
+            protocol=self.get(top, "protocol", "", self.word),
+            inplace=self.get(top, "inplace", "", self.truth),
             gpus=[self.gpu(gpu, n) for n, gpu in enumerate(gpus)],
-            double=self.truth(top.get("use_double_scratch_buffer", False), "use_double_scratch_buffer"),
-            reuse=self.truth(top.get("reuse_resources", False), "reuse_resources"),
-            alignment=self.integer(top.get("buffer_alignment", 16), "buffer_alignment", 1),
-            threads=self.integer(top.get("num_threads_per_block", 1024), "num_threads_per_block", 1, 1024),
-            min_bytes=self.integer(top.get("min_message_size", 0), "min_message_size", 0, NO_LIMIT),
-            max_bytes=self.integer(top.get("max_message_size", NO_LIMIT), "max_message_size", 0, NO_LIMIT),
+            double=self.get(top, "use_double_scratch_buffer", "", self.truth),
+            reuse=self.get(top, "reuse_resources", "", self.truth),
+            alignment=self.get(top, "buffer_alignment", "", self.integer, 1),
+            threads=self.get(top, "num_threads_per_block", "", self.integer, 1, 1024),
+            min_bytes=self.get(top, "min_message_size", "", self.integer, 0, NO_LIMIT),
+            max_bytes=self.get(top, "max_message_size", "", self.integer, 0, NO_LIMIT),
         )
 
     def gpu(self, value: Any, number: int) -> PlanGpu:
         where = f"gpus[{number}]"
         gpu = self.object(value, where)
-        if self.integer(self.field(gpu, "id", where), f"{where}.id") != number:
+        if self.get(gpu, "id", where, self.integer) != number:
             raise self.fail(f"{where}.id", f"{gpu['id']}; would be {number}, its place in gpus")
         sizes = [
-            self.integer(self.field(gpu, f"{name}_chunks", where), f"{where}.{name}_chunks")
-            for name in ("input", "output", "scratch")
+            self.get(gpu, f"{side}_chunks", where, self.integer) for side in ("input", "output", "scratch")
         ]
         made = PlanGpu(sizes[0], sizes[1], sizes[2])
         made.peers = {"memory": [], "port": []}
@@ -168,140 +180,121 @@ class _Reader:
         made.buffers = self.each(gpu, "remote_buffers", where, self.remote)
         if "semaphores" in gpu:
             made.semaphores = self.each(gpu, "semaphores", where, self.semaphore)
-        blocks: list[tuple[int, PlanBlock]] = self.each(gpu, "threadblocks", where, self.block)
-        for place, (at, block) in enumerate(blocks):
-            if at != place:
+        for place, (number_there, block) in enumerate(self.each(gpu, "threadblocks", where, self.block)):
+            if number_there != place:
                 raise self.fail(
-                    f"{where}.threadblocks[{place}].id", f"{at}; would be {place}, its place in the list"
+                    f"{where}.threadblocks[{place}].id",
+                    f"{number_there}; would be {place}, its place in the list",
                 )
             made.blocks.append(block)
         return made
 
     def channel(self, value: Any, where: str, gpu: PlanGpu) -> None:
         channel = self.object(value, where)
-        kind = self.word(self.field(channel, "channel_type", where), f"{where}.channel_type", CHANNEL_TYPES)
+        kind = self.get(channel, "channel_type", where, self.word, CHANNEL_TYPES)
         if kind == "switch":
-            buffer = self.word(self.field(channel, "buffer_type", where), f"{where}.buffer_type", _BUFFERS)
-            for ranks in self.each(channel, "rank_groups", where, self.rank_group):
-                gpu.switches.append((buffer, tuple(ranks)))
+            buffer = self.get(channel, "buffer_type", where, self.word, BUFFERS)
+            gpu.switches += [
+                (buffer, ranks) for ranks in self.each(channel, "rank_groups", where, self.rank_group)
+            ]
             return
         gpu.peers[kind] += self.each(channel, "connected_to", where, self.integer)
 
-    def rank_group(self, value: Any, where: str) -> list[int]:
+    def rank_group(self, value: Any, where: str) -> tuple[int, ...]:
         group = self.object(value, where)
-        self.integer(self.field(group, "size", where), f"{where}.size")
-        return self.each(group, "ranks", where, self.integer)
+        self.get(group, "size", where, self.integer)
+        return tuple(self.each(group, "ranks", where, self.integer))
 
     def remote(self, value: Any, where: str) -> RemoteBuffer:
         buffer = self.object(value, where)
         types = self.each(
             buffer, "access_channel_types", where, lambda v, w: self.word(v, w, ("memory", "port"))
         )
-        return RemoteBuffer(
-            self.integer(self.field(buffer, "rank", where), f"{where}.rank"),
-            self.word(self.field(buffer, "type", where), f"{where}.type", _BUFFERS),
-            tuple(types),
-        )
+        rank = self.get(buffer, "rank", where, self.integer)
+        return RemoteBuffer(rank, self.get(buffer, "type", where, self.word, BUFFERS), tuple(types))
 
     def semaphore(self, value: Any, where: str) -> int:
-        held = self.field(self.object(value, where), "init_value", where)
-        return self.integer(held, f"{where}.init_value", -MAX_NUMBER)
+        held: int = self.get(self.object(value, where), "init_value", where, self.integer, -MAX_NUMBER)
+        return held
 
     def block(self, value: Any, where: str) -> tuple[int, PlanBlock]:
         block = self.object(value, where)
         made = PlanBlock()
 
-        def listed(name: str, kind: str, ids: str, into: dict[str, list[int]]) -> None:
+        def read_ids(name: str, kind: str, ids: str, into: dict[str, list[int]]) -> None:
             def take(value: Any, at: str) -> None:
                 entry = self.object(value, at)
-                word = self.word(self.field(entry, kind, at), f"{at}.{kind}", CHANNEL_TYPES)
+                word = self.get(entry, kind, at, self.word, CHANNEL_TYPES)
                 into.setdefault(word, []).extend(self.each(entry, ids, at, self.integer))
 
             self.each(block, name, where, take)
 
-        listed("channels", "channel_type", "channel_ids", made.channels)
+        read_ids("channels", "channel_type", "channel_ids", made.channels)
         if "remote_buffer_refs" in block:
-            listed("remote_buffer_refs", "access_channel_type", "remote_buffer_ids", made.buffers)
+            read_ids("remote_buffer_refs", "access_channel_type", "remote_buffer_ids", made.buffers)
         made.ops = self.each(block, "ops", where, self.op)
-        return self.integer(self.field(block, "id", where), f"{where}.id"), made
+        return self.get(block, "id", where, self.integer), made
 
     def op(self, value: Any, where: str) -> Op:
         op = self.object(value, where)
-        name = self.word(self.field(op, "name", where), f"{where}.name")
+        name = self.get(op, "name", where, self.word)
         if name not in SHAPES:
             raise self.fail(f"{where}.name", f"{_shown(name)}; would be one of {', '.join(SHAPES)}")
         if name == "nop":
             return _NOP
-        kind = ""
-        if "channel_type" in op:
-            kind = self.word(op["channel_type"], f"{where}.channel_type", (*CHANNEL_TYPES, "none"))
 
         def numbers(field: str) -> list[int]:
-            found = op.get(field, [])
-            if isinstance(found, list) and all(type(x) is int and 0 <= x <= MAX_NUMBER for x in found):
-                return found
+            ids = op.get(field, [])
+            if isinstance(ids, list) and all(type(x) is int and 0 <= x <= MAX_NUMBER for x in ids):
+                return ids
             return self.each(op, field, where, self.integer)
 
         def parts(field: str) -> list[Part]:
             return self.each(op, field, where, self.part) if field in op else []
 
-        group = (0, 1)
+        more: dict[str, Any] = {}
+        if "channel_type" in op:
+            more["channel_type"] = self.get(op, "channel_type", where, self.word, (*CHANNEL_TYPES, "none"))
         if "tbg_info" in op:
-            info = self.object(op["tbg_info"], f"{where}.tbg_info")
-            size = self.integer(self.field(info, "tbg_size", where), f"{where}.tbg_info.tbg_size", 1, 1024)
-            group = (
-                self.integer(self.field(info, "tb_id", where), f"{where}.tbg_info.tb_id", 0, size - 1),
-                size,
-            )
-        barrier = blocks = unit = chunks = 0
+            info, at = self.get(op, "tbg_info", where, self.object), f"{where}.tbg_info"
+            size = self.get(info, "tbg_size", at, self.integer, 1, 1024)
+            more["group"] = (self.get(info, "tb_id", at, self.integer, 0, size - 1), size)
         if name == "barrier":
-            barrier = self.integer(self.field(op, "barrier_id", where), f"{where}.barrier_id")
-            blocks = self.integer(self.field(op, "num_threadblocks", where), f"{where}.num_threadblocks", 1)
-        inner: list[Op] = []
+            more["barrier"] = self.get(op, "barrier_id", where, self.integer)
+            more["blocks"] = self.get(op, "num_threadblocks", where, self.integer, 1)
         if name == "pipeline":
             if where.count(".ops[") > 1:
                 raise self.fail(where, "a pipeline inside a pipeline; would stand in a threadblock")
-            context = self.object(self.field(op, "iter_context", where), f"{where}.iter_context")
-            unit = self.integer(self.field(context, "unit_size", where), f"{where}.iter_context.unit_size", 1)
-            chunks = self.integer(
-                self.field(context, "num_chunks", where), f"{where}.iter_context.num_chunks", 1
-            )
-            inner = self.each(op, "ops", where, self.op)
-        redop = self.word(op["reduce_op"], f"{where}.reduce_op") if "reduce_op" in op else ""
+            context, at = self.get(op, "iter_context", where, self.object), f"{where}.iter_context"
+            more["unit_bytes"] = self.get(context, "unit_size", at, self.integer, 1)
+            more["unit_chunks"] = self.get(context, "num_chunks", at, self.integer, 1)
+            more["ops"] = self.each(op, "ops", where, self.op)
+        if "reduce_op" in op:
+            more["redop"] = self.get(op, "reduce_op", where, self.word)
         return Op(
-            name=name,
-            src=parts("src_buff"),
-            dst=parts("dst_buff"),
-            channel_type=kind,
+            name,
+            parts("src_buff"),
+            parts("dst_buff"),
             channels=numbers("channel_ids"),
             semaphores=numbers("semaphore_ids"),
-            barrier=barrier if name == "barrier" else -1,
-            blocks=blocks,
-            group=group,
-            redop=redop,
-            ops=inner,
-            unit_bytes=unit,
-            unit_chunks=chunks,
+            **more,
         )
 
     def part(self, value: Any, where: str) -> Part:
         part = self.object(value, where)
         if len(part) == 3 and type(part.get("index")) is type(part.get("size")) is int:  # as most are
             index, size, kind = part["index"], part["size"], part.get("type")
-            if 0 <= index <= MAX_NUMBER and 1 <= size <= MAX_NUMBER and kind in _BUFFERS:
+            if 0 <= index <= MAX_NUMBER and 1 <= size <= MAX_NUMBER and kind in BUFFERS:
                 return Part("L", kind, index, size)
-        if ("type" in part) + ("buffer_id" in part) + ("switch_channel_id" in part) != 1:
-            has = " and ".join(key for key in _SIDE if key in part)
-            raise self.fail(where, f"has {has or 'none'}; would have one of {', '.join(_SIDE)}")
-        key = next(key for key in _SIDE if key in part)
-        at: str | int
-        if key == "type":
-            at = self.word(part[key], f"{where}.type", _BUFFERS)
-        else:
-            at = self.integer(part[key], f"{where}.{key}")
-        index = self.integer(self.field(part, "index", where), f"{where}.index")
-        size = self.integer(self.field(part, "size", where), f"{where}.size", 1)
-        return Part(_SIDE[key], at, index, size)
+        sides = [key for key in _SIDE if key in part]
+        if len(sides) != 1:
+            raise self.fail(
+                where, f"has {' and '.join(sides) or 'none'}; would have one of {', '.join(_SIDE)}"
+            )
+        key = sides[0]
+        at = self.get(part, key, where, *((self.word, BUFFERS) if key == "type" else (self.integer,)))
+        index = self.get(part, "index", where, self.integer)
+        return Part(_SIDE[key], at, index, self.get(part, "size", where, self.integer, 1))
 
 
 _NOP = Op("nop")
