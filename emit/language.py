@@ -10,11 +10,17 @@ object of its own, and a reference to what has been overwritten since is an erro
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from emit.compiler.ir import BUFFER, NONE, Draft, cell
-from emit.compiler.passes.depth import by_depth
+from emit.compiler.ir import BUFFER, NONE, Instructions, cell
+from emit.compiler.passes.depth import order_by_depth
 from emit.compiler.passes.split import split
 from emit.goal import BLOCKED, Goal, buffer_sizes, goal_for
 from emit.program import BUFFERS, Gpu, Program
@@ -24,6 +30,7 @@ _INPLACE = ("allreduce", "allgather", "reducescatter")
 _COLLECTIVES = (
     *_INPLACE, "alltoall", "broadcast", "reduce", "gather", "scatter", "custom",
 )  # fmt: skip
+_FUNCTION = "algorithm"  # what a file must define
 Cell = tuple[int, int]  # rank, number of the cell
 
 
@@ -112,7 +119,7 @@ class Script:
             )
         per_loop = chunks * ranks if collective in BLOCKED else chunks
         self.instances = instances
-        self.like = Program(
+        self.header = Program(
             name=name,
             collective=collective,
             protocol=protocol,
@@ -136,14 +143,14 @@ class Script:
         left_out = (
             {"allgather": 0, "allreduce": 1, "reducescatter": 1}.get(collective) if self.inplace else None
         )
-        self.like = replace(
-            self.like,
+        self.header = replace(
+            self.header,
             gpus=[Gpu(0 if left_out == 0 else i, 0 if left_out == 1 else o, 0, ()) for i, o in sizes],
         )
         self._left_out = None if left_out is None else BUFFERS[left_out]
         self.goal = goal or goal_for(collective, ranks, per_loop, self.inplace, root)
-        self._draft = Draft(self.like, goal)
-        self._aliases = self._draft.aliases()[0]
+        self._ir = Instructions(self.header, goal)
+        self._aliases = self._ir.aliases()[0]
         self._versions: dict[Cell, int] = {}
         self._written: dict[Cell, str] = {}  # by which line
         if self.goal is not None:
@@ -154,7 +161,7 @@ class Script:
     @property
     def ranks(self) -> int:
         """How many ranks take part."""
-        return self.like.nranks
+        return self.header.nranks
 
     def chunk(self, rank: int, buffer: str, index: int, count: int = 1) -> Chunk:
         """What `rank`'s buffer "i", "o" or "s" holds from `index` on.
@@ -168,14 +175,14 @@ class Script:
             versions.append(self._versions[at])
         return Chunk(self, rank, buffer, index, count, tuple(versions))
 
-    def draft(self) -> Draft:
+    def instructions(self) -> Instructions:
         """What was written so far, for the compiler.
 
         Raises InputError where nothing was.
         """
-        if not len(self._draft):
-            raise InputError(f"{self.like.name}: moves nothing")
-        return _instances(by_depth(self._draft), self.instances)
+        if not len(self._ir):
+            raise InputError(f"{self.header.name}: moves nothing")
+        return _instances(order_by_depth(self._ir), self.instances)
 
     def _move(
         self, what: Chunk, rank: int, buffer: str, index: int, adds: bool, channel: int | None
@@ -194,14 +201,14 @@ class Script:
                 raise self._wrong(
                     f"{what.buffer}[{what.index}] and {buffer}[{index}], {what.count} chunks each, overlap"
                 )
-            self._draft.add(rank, "re" if adds else "cpy", src, dst, what.count)
+            self._ir.add(rank, "re" if adds else "cpy", src, dst, what.count)
         else:
-            sent = self._draft.add(what.rank, "s", src, NONE, what.count)
-            lane = NONE if channel is None else channel
-            self._draft.lane[sent] = lane
-            at = self._draft.add(rank, "rrc" if adds else "r", NONE, dst, what.count, sent, lane)
+            sent = self._ir.add(what.rank, "s", src, NONE, what.count)
+            asked = NONE if channel is None else channel
+            self._ir.channel[sent] = asked
+            at = self._ir.add(rank, "rrc" if adds else "r", NONE, dst, what.count, sent, asked)
             if adds:
-                self._draft.src[at] = dst
+                self._ir.src[at] = dst
         line = self._line()
         for place in to:
             self._versions[place] = self._versions.get(place, 0) + 1
@@ -243,31 +250,95 @@ class Script:
         return InputError(f"{self._line()}: {what}")
 
 
-def _instances(draft: Draft, copies: int) -> Draft:
+def _instances(ir: Instructions, copies: int) -> Instructions:
     """So many programs side by side: chunk c of the one is chunk c × copies + i of the i-th."""
     if copies == 1:
-        return draft
-    p = draft.like
+        return ir
+    p = ir.header
     gpus = [Gpu(g.i_chunks * copies, g.o_chunks * copies, g.s_chunks * copies, ()) for g in p.gpus]
-    made = Draft(replace(p, gpus=gpus, nchunks_per_loop=p.nchunks_per_loop * copies), draft.goal)
-    if draft.goal is not None:
+    made = Instructions(replace(p, gpus=gpus, nchunks_per_loop=p.nchunks_per_loop * copies), ir.goal)
+    if ir.goal is not None:
         raise InputError(f"{p.name}: instances of a custom goal: would be 1")
-    draft = split(draft, 1)  # neighbours are brought together again by aggregation
+    ir = split(ir, 1)  # neighbours are brought together again by aggregation
 
     def at(place: int, copy: int) -> int:
         return NONE if place == NONE else place // BUFFER * BUFFER + place % BUFFER * copies + copy
 
-    for n in range(len(draft)):
+    for n in range(len(ir)):
         for copy in range(copies):
-            lane = max(draft.lane[n], 0) * copies + copy
-            source = draft.source[n]
+            channel = max(ir.channel[n], 0) * copies + copy
+            source = ir.source[n]
             made.add(
-                draft.rank[n],
-                draft.op[n],
-                at(draft.src[n], copy),
-                at(draft.dst[n], copy),
+                ir.rank[n],
+                ir.op[n],
+                at(ir.src[n], copy),
+                at(ir.dst[n], copy),
                 1,
                 NONE if source == NONE else source * copies + copy,
-                lane,
+                channel,
             )
     return made
+
+
+def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
+    """Run a file and call its function `algorithm`, with settings such as "ranks=4" as arguments.
+
+    The file is the user's own program: it is executed.
+
+    Raises:
+        InputError: the file, its function, a setting or the algorithm is at fault; with the file's line.
+    """
+    where = Path(path)
+    try:
+        text = where.read_bytes()
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read ({error.strerror or error})") from None
+    names: dict[str, Any] = {"__name__": where.stem, "__file__": str(where)}
+    try:
+        code = compile(text, str(where), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise InputError(f"{where}{line}: no Python: {getattr(error, 'msg', error)}") from None
+    _call(where, lambda: exec(code, names))
+    function = names.get(_FUNCTION)
+    if not callable(function):
+        raise InputError(f"{where}: has no function {_FUNCTION}(); it would return a Script")
+    asked = _settings(settings)
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**asked)
+    except TypeError as error:
+        takes = ", ".join(str(p) for p in signature.parameters.values()) or "none"
+        raise InputError(f"{where}: {_FUNCTION}() with these settings: {error}; it takes {takes}") from None
+    script = _call(where, lambda: function(**asked))
+    if not isinstance(script, Script):
+        raise InputError(f"{where}: {_FUNCTION}() returned {type(script).__name__}; would be a Script")
+    return script
+
+
+def _settings(texts: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--set {text}: would be name=value")
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[name] = value
+    return found
+
+
+def _call(where: Path, call: Any) -> Any:
+    """What a call returns; an error in the user's file is one line that names its line."""
+    try:
+        return call()
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(where)]
+        line = f", line {lines[-1]}" if lines else ""
+        message = str(error).strip().splitlines()
+        raise InputError(
+            f"{where}{line}: {type(error).__name__}{': ' + message[0] if message else ''}"
+        ) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from emit.compiler.compile import compiled
+from emit.compiler.compile import compile_instructions
 from emit.language import Script
 from emit.program import ROOTED, Program
 from topologies.errors import InputError
@@ -186,4 +186,4 @@ def built_in(collective: str, name: str, ranks: int, root: int = 0) -> Program:
     script = (
         _TO_ROOT[collective][name](ranks, root) if collective in ROOTED else _PLAIN[collective][name](ranks)
     )
-    return compiled(script.draft()).program
+    return compile_instructions(script.instructions()).program

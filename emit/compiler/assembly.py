@@ -1,4 +1,4 @@
-"""Draft → Program: channels, threadblocks, and the dependencies between them."""
+"""Instructions → Program: channels, threadblocks, and the dependencies between them."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from emit.compiler.ir import BUFFER, NONE, Draft, peers, scratch_chunks
+from emit.compiler.ir import BUFFER, NONE, Instructions, peers, scratch_chunks
+from emit.compiler.tuning import TUNING
 from emit.program import BUFFERS, Gpu, Program, Step, ThreadBlock
 from emit.targets import Limits
 from topologies.errors import InputError
 
 Clocks = NDArray[np.int32]
 Block = tuple[int, int, int]  # channel, rank it sends to, rank it receives from (−1: none)
-_CLOCK_ENTRIES = 4_000_000  # up to here what messages imply is known too
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How instructions are dealt out.
+    """How instructions are laid out in channels and threadblocks.
 
-    spread: channels over which the messages of a connection are dealt out, in runs or, with `turns`, one by one.
+    spread: channels over which the messages of a connection are spread, in runs or, with `round_robin`, one by one.
     paired: one threadblock may send to one rank and receive from another; else each has one of its own.
     """
 
     spread: int = 1
     paired: bool = True
-    turns: bool = False
+    round_robin: bool = False
 
 
-def assembled(draft: Draft, limits: Limits, layout: Layout, after: list[list[int]]) -> Program:
-    """A program that executes the draft; `after`: what `followed` says about it.
+def assemble(ir: Instructions, limits: Limits, layout: Layout, after: list[list[int]]) -> Program:
+    """A program that executes the instructions; `after`: what `predecessors` says about them.
 
-    Raises InputError where its fused instructions do not fit together on their lanes.
+    Raises InputError where its fused instructions do not fit together on their channels.
     """
-    channel = _channels(draft, limits, layout)
-    blocks, block_of = _threadblocks(draft, channel, layout, after, limits.steps_per_tb)
-    waits = _waits(draft, blocks, block_of, after)
+    channel = _channels(ir, limits, layout)
+    blocks, block_of = _threadblocks(ir, channel, layout, after, limits.steps_per_tb)
+    waits = _waits(ir, blocks, block_of, after)
     if any(len(mine) > limits.dep_tb for mine in blocks):
-        block_of = _awaited_first(draft, blocks, block_of, waits)
-    return _program(draft, blocks, block_of, waits)
+        block_of = _awaited_first(ir, blocks, block_of, waits)
+    return _program(ir, blocks, block_of, waits)
 
 
 def _awaited_first(
-    draft: Draft, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]
+    ir: Instructions, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]
 ) -> list[int]:
     """Number the blocks anew (in place), those that others wait for first: executors name no others."""
     awaited = [[False] * len(mine) for mine in blocks]
     for others in waits:
         for other in others:
-            awaited[draft.rank[other]][block_of[other]] = True
+            awaited[ir.rank[other]][block_of[other]] = True
     new: list[list[int]] = []
     for rank, mine in enumerate(blocks):
         order = sorted(range(len(mine)), key=lambda b: (not awaited[rank][b], b))
@@ -60,50 +60,50 @@ def _awaited_first(
             places[b] = place
         new.append(places)
         blocks[rank] = [mine[b] for b in order]
-    return [new[rank][b] for rank, b in zip(draft.rank, block_of, strict=True)]
+    return [new[rank][b] for rank, b in zip(ir.rank, block_of, strict=True)]
 
 
-def _channels(draft: Draft, limits: Limits, layout: Layout) -> list[int]:
+def _channels(ir: Instructions, limits: Limits, layout: Layout) -> list[int]:
     """The channel of every instruction that sends or receives; a chain of fused ones has one channel."""
-    nranks, spread = draft.like.nranks, layout.spread
+    nranks, spread = ir.header.nranks, layout.spread
     crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # a channel has room for so many peers
     size: dict[tuple[int, int], int] = defaultdict(int)
-    for n, source in enumerate(draft.source):
+    for n, source in enumerate(ir.source):
         if source != NONE:
-            size[draft.rank[source], draft.rank[n]] += 1
+            size[ir.rank[source], ir.rank[n]] += 1
     passed: dict[tuple[int, int], int] = defaultdict(int)
-    channel = [0] * len(draft)
-    for n, source in enumerate(draft.source):
+    channel = [0] * len(ir)
+    for n, source in enumerate(ir.source):
         if source == NONE:
             continue
-        u, v = draft.rank[source], draft.rank[n]
+        u, v = ir.rank[source], ir.rank[n]
         at = passed[u, v]
         passed[u, v] += 1
-        if draft.source[source] != NONE:
+        if ir.source[source] != NONE:
             channel[n] = channel[source]  # fused: what it sends goes on the channel that it receives on
             continue
-        lane = draft.lane[n]
-        if lane == NONE:
-            lane = (v - u) % nranks * crowd // nranks
-        run = at % spread if layout.turns else at // -(-size[u, v] // spread)
-        channel[n] = lane * spread + run
+        first = ir.channel[n]
+        if first == NONE:
+            first = (v - u) % nranks * crowd // nranks
+        run = at % spread if layout.round_robin else at // -(-size[u, v] // spread)
+        channel[n] = first * spread + run
         channel[source] = channel[n]
     return channel
 
 
 def _threadblocks(
-    draft: Draft, channel: list[int], layout: Layout, after: list[list[int]], room: int
+    ir: Instructions, channel: list[int], layout: Layout, after: list[list[int]], room: int
 ) -> tuple[list[list[Block]], list[int]]:
     """Per rank its blocks, and for every instruction the number of its block there."""
-    nranks = draft.like.nranks
+    nranks = ir.header.nranks
     sends: list[set[tuple[int, int]]] = [set() for _ in range(nranks)]  # channel, peer
     receives: list[set[tuple[int, int]]] = [set() for _ in range(nranks)]
     tied: list[dict[tuple[int, int], int]] = [
         {} for _ in range(nranks)
     ]  # (channel, receives from) → sends to
     local = [0] * nranks
-    ends = [peers(draft, n) for n in range(len(draft))]
-    for n, rank in enumerate(draft.rank):
+    ends = [peers(ir, n) for n in range(len(ir))]
+    for n, rank in enumerate(ir.rank):
         into, out = ends[n]
         if into != NONE:
             receives[rank].add((channel[n], into))
@@ -129,7 +129,7 @@ def _threadblocks(
         if not mine or not layout.paired:  # half of the room is for nops
             mine += [(k, NONE, NONE) for k in range(-(-2 * local[rank] // room))]
         blocks.append(sorted(mine))
-    return blocks, _placed(draft, channel, ends, blocks, after, room)
+    return blocks, _placed(ir, channel, ends, blocks, after, room)
 
 
 def _paired(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) -> list[Block]:
@@ -150,7 +150,7 @@ def _paired(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) -> list[Blo
 
 
 def _placed(
-    draft: Draft,
+    ir: Instructions,
     channel: list[int],
     ends: list[tuple[int, int]],
     blocks: list[list[Block]],
@@ -162,8 +162,8 @@ def _placed(
     by_receive = [{(ch, into): b for b, (ch, _, into) in enumerate(mine) if into != NONE} for mine in blocks]
     own = [[b for b, key in enumerate(mine) if key[1:] == (NONE, NONE)] for mine in blocks]
     load = [[0] * len(mine) for mine in blocks]
-    place = [NONE] * len(draft)
-    for n, rank in enumerate(draft.rank):
+    place = [NONE] * len(ir)
+    for n, rank in enumerate(ir.rank):
         into, out = ends[n]
         if out != NONE:
             place[n] = by_send[rank][channel[n], out]
@@ -179,11 +179,11 @@ def _placed(
         for other in others:
             if place[other] == NONE and place[n] != NONE:
                 needs.setdefault(other, place[n])
-    for n, rank in enumerate(draft.rank):
+    for n, rank in enumerate(ir.rank):
         if place[n] != NONE:
             continue
-        came = [place[o] for o in after[n] if draft.source[o] != NONE]
-        if draft.op[n] == "re" and came:
+        came = [place[o] for o in after[n] if ir.source[o] != NONE]
+        if ir.op[n] == "re" and came:
             at = came[-1]  # an executor takes no nop between sums, so each stands behind what brought it
         elif own[rank]:
             at = next((b for b in own[rank] if 2 * load[rank][b] < room), own[rank][-1])
@@ -198,32 +198,32 @@ def _placed(
 
 
 def _waits(
-    draft: Draft, blocks: list[list[Block]], block_of: list[int], after: list[list[int]]
+    ir: Instructions, blocks: list[list[Block]], block_of: list[int], after: list[list[int]]
 ) -> list[list[int]]:
     """For every instruction those others that it must name: in another block, and not implied by the rest.
 
     Vector clocks: entry b of an instruction's row is how many instructions of block b are over when it is.
     """
     first = np.concatenate([[0], np.cumsum([len(mine) for mine in blocks])]).tolist()
-    everywhere = len(draft) * first[-1] <= _CLOCK_ENTRIES
+    everywhere = len(ir) * first[-1] <= TUNING.clock_entries
     width = first[-1] if everywhere else max((len(mine) for mine in blocks), default=0)
-    known: Clocks = np.zeros((len(draft), width), dtype=np.int32)
+    known: Clocks = np.zeros((len(ir), width), dtype=np.int32)
     # a message of many chunks begins to arrive while it is still being sent: what was over when that began
-    begun: Clocks = np.zeros((len(draft), width) if everywhere else (0, 0), dtype=np.int32)
-    total = [0] * len(draft)
+    begun: Clocks = np.zeros((len(ir), width) if everywhere else (0, 0), dtype=np.int32)
+    total = [0] * len(ir)
     latest: dict[tuple[int, int], int] = {}
-    index = [0] * len(draft)
-    waits: list[list[int]] = [[] for _ in range(len(draft))]
-    for n, rank in enumerate(draft.rank):
+    index = [0] * len(ir)
+    waits: list[list[int]] = [[] for _ in range(len(ir))]
+    for n, rank in enumerate(ir.rank):
         block = block_of[n]
         row = known[n]
         base = first[rank] if everywhere else 0
         before = latest.get((rank, block), NONE)
         if before != NONE:
             np.copyto(row, known[before])
-        source = draft.source[n] if everywhere else NONE
+        source = ir.source[n] if everywhere else NONE
         if source != NONE:
-            np.maximum(row, (known if draft.count[n] == 1 else begun)[source], out=row)
+            np.maximum(row, (known if ir.count[n] == 1 else begun)[source], out=row)
         others = [o for o in after[n] if block_of[o] != block]
         if len(others) > 1:
             others.sort(key=lambda o: (-total[o], o))
@@ -243,19 +243,21 @@ def _waits(
     return waits
 
 
-def _program(draft: Draft, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]) -> Program:
+def _program(
+    ir: Instructions, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]
+) -> Program:
     members: list[list[list[int]]] = [[[] for _ in mine] for mine in blocks]
-    position = [0] * len(draft)
+    position = [0] * len(ir)
     lengths = [[0] * len(mine) for mine in blocks]
-    for n, (rank, block) in enumerate(zip(draft.rank, block_of, strict=True)):
+    for n, (rank, block) in enumerate(zip(ir.rank, block_of, strict=True)):
         members[rank][block].append(n)
         lengths[rank][block] += max(1, len(waits[n]))
         position[n] = lengths[rank][block] - 1
-    awaited = bytearray(len(draft))
+    awaited = bytearray(len(ir))
     for others in waits:
         for other in others:
             awaited[other] = 1
-    scratch = scratch_chunks(draft)
+    scratch = scratch_chunks(ir)
     gpus = []
     for rank, mine in enumerate(blocks):
         made = []
@@ -265,33 +267,33 @@ def _program(draft: Draft, blocks: list[list[Block]], block_of: list[int], waits
                 at = [(block_of[o], position[o]) for o in waits[n]]
                 steps += [Step("nop", "i", -1, "o", -1, 0, tb, step, False) for tb, step in at[:-1]]
                 tb, step = at[-1] if at else (-1, -1)
-                steps.append(_step(draft, n, tb, step, bool(awaited[n])))
+                steps.append(_step(ir, n, tb, step, bool(awaited[n])))
             made.append(ThreadBlock(out, into, channel, steps))
-        old = draft.like.gpus[rank]
+        old = ir.header.gpus[rank]
         gpus.append(Gpu(old.i_chunks, old.o_chunks, scratch[rank], made))
-    return replace(draft.like, gpus=gpus)
+    return replace(ir.header, gpus=gpus)
 
 
-def _step(draft: Draft, n: int, tb: int, step: int, awaited: bool) -> Step:
-    src, dst = draft.src[n], draft.dst[n]
+def _step(ir: Instructions, n: int, tb: int, step: int, awaited: bool) -> Step:
+    src, dst = ir.src[n], ir.dst[n]
     # what an instruction does not use is written as readers expect it: the place that it does use
     if src == NONE:
         src = dst
     if dst == NONE:
         dst = src
     return Step(
-        draft.op[n],
+        ir.op[n],
         BUFFERS[src // BUFFER],
         src % BUFFER,
         BUFFERS[dst // BUFFER],
         dst % BUFFER,
-        draft.count[n],
+        ir.count[n],
         tb,
         step,
         awaited,
     )
 
 
-def longest(program: Program) -> int:
+def longest_threadblock(program: Program) -> int:
     """The most steps of a threadblock."""
     return max((len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks), default=0)

@@ -1,71 +1,44 @@
-"""Draft → Program for one target: which passes, in which order, and which of several layouts is best."""
+"""Instructions → a program for one target: which passes are used, and which of several layouts is best."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from emit.check.order import run
+from emit.check.program import check
 from emit.columns import columns_of
-from emit.compiler.assembly import Layout, assembled, longest
-from emit.compiler.ir import NONE, Draft, followed, scratch_chunks
-from emit.compiler.passes.absorb import absorb
-from emit.compiler.passes.aggregate import aggregate
-from emit.compiler.passes.dead import prune
-from emit.compiler.passes.depth import by_depth
-from emit.compiler.passes.fuse import fuse
-from emit.compiler.passes.scratch import reuse
-from emit.compiler.passes.split import split
-from emit.compiler.passes.unfuse import unfuse
+from emit.compiler.assembly import Layout, assemble, longest_threadblock
+from emit.compiler.ir import NONE, Instructions, instructions_of, predecessors, scratch_chunks
+from emit.compiler.passes.depth import keeps_message_order, order_by_depth
+from emit.compiler.passes.registry import ORDER, PASSES, REQUIRED
+from emit.compiler.tuning import TUNING, CompilerTuning
 from emit.findings import Findings
+from emit.goal import Goal
 from emit.program import FIFO_DEPTH, Program
 from emit.targets import Limits, check_limits, limits_of
 from topologies.errors import InputError
 
 Times = tuple[float, ...]
-Price = Callable[[Program], Times]  # µs at some message sizes, always the same ones
+Timer = Callable[[Program], Times]  # µs at some message sizes, always the same ones
+Variant = tuple[str, ...]  # those passes that are a choice which are used
 
-PASSES = {
-    "prune": "leave out what nobody reads",
-    "absorb": "reduce what arrives as it arrives, not from scratch",
-    "aggregate": "send neighbouring chunks that are ready together as one message",
-    "fuse": "receive, reduce and send on in one instruction",
-    "scratch": "use scratch again whose content is over",
-    "pair": "one threadblock sends and receives",
-    "deal": "more channels for a connection that waits for room",
-    "turn": "ranks that exchange take turns, where both would wait for room",
-}
-UNFUSED = 20_000  # from which on they are dealt out as they come
-_SLOWER = 1.002  # time over the least, up to which fewer instructions and threadblocks are preferred
-_LEAST_US = 1e-9
-_GAIN = 1.02  # what more channels must gain
-_MANY = 1_500  # instructions from which on not all ways are tried
-
-
-class Way(NamedTuple):
-    """Which of the passes that can cost time are used."""
-
-    aggregate: bool
-    fuse: bool
-    pair: bool
-    turn: bool
-
-
+_ROUNDING = 1e-9  # of times that are compared
+_LEAST_US = 1e-9  # copies within a rank take no time in the model; a ratio needs some
 # the shortest programs first
-_WAYS = (
-    Way(True, True, True, False),
-    Way(False, True, True, False),
-    Way(True, True, True, True),
-    Way(False, True, True, True),
-    Way(True, True, False, False),
-    Way(False, True, False, False),
-    Way(True, False, True, False),
-    Way(True, False, False, False),
-    Way(False, False, True, False),
-    Way(False, False, False, False),
+_VARIANTS: tuple[Variant, ...] = (
+    ("aggregate", "fuse", "pair"),
+    ("fuse", "pair"),
+    ("aggregate", "fuse", "pair", "turn"),
+    ("fuse", "pair", "turn"),
+    ("aggregate", "fuse"),
+    ("fuse",),
+    ("aggregate", "pair"),
+    ("aggregate",),
+    ("pair",),
+    (),
 )
 
 
@@ -74,121 +47,245 @@ class Compiled:
     """A program, and what was done to get it, a line each."""
 
     program: Program
-    said: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
 
 
-def compiled(
-    draft: Draft, target: str = "executor-nccl", *, price: Price | None = None, off: Collection[str] = ()
+def compile_instructions(
+    ir: Instructions,
+    target: str = "executor-nccl",
+    *,
+    timer: Timer | None = None,
+    without: Collection[str] = (),
+    tuning: CompilerTuning = TUNING,
 ) -> Compiled:
-    """A program for `target` that executes the draft.
+    """A program for `target` that executes the instructions.
 
-    price: how long a program takes; among the ways to compile, the shortest that takes next to no longer than the
-    best is taken. Without it the first that is free of deadlock. off: names of PASSES not to use.
+    Args:
+        timer: how long a program takes; among the variants, the shortest program that takes next to no longer than
+            the best is chosen. None: the first that is free of deadlock.
+        without: names of PASSES not to use.
 
-    Raises InputError where the draft does not fit the target's limits, or for a pass that there is not.
+    Raises:
+        InputError: the instructions do not fit the target's limits, or there is no such pass.
     """
-    for name in off:
+    for name in without:
         if name not in PASSES:
             raise InputError(f"pass {name!r} is not known; it is one of {', '.join(PASSES)}")
     limits = limits_of(target)
-    said = [f"draft: {_words(draft)}"]
-    asked = max(draft.lane, default=NONE)
+    log = [f"draft: {_describe(ir)}"]
+    asked = max(ir.channel, default=NONE)
     if asked >= limits.channels:
-        raise InputError(f"{draft.like.name}: channel {asked}; {target} has {limits.channels}")
-    draft = _on_lanes(draft)
-    draft = _said(said, "split", draft, split(draft, limits.count))
-    if "rcs" not in limits.ops:
-        draft = _said(said, "unfuse", draft, unfuse(draft, limits.ops))
-        off = {*off, "absorb", "fuse"}
-    if "prune" not in off:
-        draft = _said(said, "prune", draft, prune(draft))
-    drafts = _Drafts(draft, limits, off)
-    best: tuple[Times, Program, Way] | None = None
-    program: Program | None
+        raise InputError(f"{ir.header.name}: channel {asked}; {target} has {limits.channels}")
+    if asked != NONE:  # what asks for none is on channel 0
+        ir = ir.copy()
+        ir.channel = [max(channel, 0) for channel in ir.channel]
+    without = {*without, *(row.name for row in PASSES.values() if not row.needs <= limits.ops)}
+    for name, apply in REQUIRED.items():
+        ir = _logged(log, name, ir, apply(ir, limits))
+    search = _Search(_Passes(ir, limits, without, log), limits, timer, without, tuning)
+    variant, program = search.best()
+    log += search.passes.by(variant)[1]
+    if len(search.tried) > 1:
+        log.append("tried: " + "; ".join(search.tried))
+    log.append(f"program: {describe_size(program)}")
+    return Compiled(program, log)
+
+
+def optimize(
+    program: Program,
+    goal: Goal | None = None,
+    target: str = "executor-nccl",
+    *,
+    timer: Timer | None = None,
+    without: Collection[str] = (),
+) -> Compiled:
+    """Somebody's program compiled anew: never slower in the model, never longer, still right.
+
+    The best of the program itself and of what the passes make of it, on its own channels or on others.
+
+    Raises InputError for a program that is not right, or that `target` cannot hold in any form.
+    """
+    check(program, goal, target=None, split=False).raise_if_wrong()
+    own = instructions_of(program, goal)
+    free = replace(own.copy(), channel=[NONE] * len(own))
+    candidates: list[Compiled] = []
+    if check(program, goal, target=target).ok:
+        candidates.append(
+            Compiled(program, [f"program: {describe_size(program)}", "kept as it was: nothing is better"])
+        )
     fault: InputError | None = None
-    tried: list[str] = []
-    deadlocked = False
-    seen: set[tuple[int, bool]] = set()
-    for way in _WAYS if len(draft) < _MANY else (_WAYS[5], _WAYS[-1]) if len(draft) < UNFUSED else _WAYS[-1:]:
-        if any(getattr(way, name) and name in off for name in Way._fields) or (way.turn and not deadlocked):
-            continue
-        made = drafts.by(way)
-        if (id(made), way.pair) in seen:
-            continue  # a pass had nothing to do
-        seen.add((id(made), way.pair))
+    # on other channels only where both ends of every connection then still have one order
+    for ir in (own, free, order_by_depth(free)) if keeps_message_order(free) else (own,):
         try:
-            program = _laid_out(made, limits, way.pair)
+            made = compile_instructions(ir, target, timer=timer, without=without)
+            if check(made.program, goal, target=target).ok:
+                candidates.append(made)
         except InputError as error:
             fault = fault or error
-            continue
+    if not candidates:
+        raise fault or InputError(f"{program.name}: {target} cannot hold it")
+    able = candidates
+    if timer is not None:
+        times = [timer(made.program) for made in candidates]
+        if candidates[0].program is program:
+            able = [
+                c
+                for c, own in zip(candidates, times, strict=True)
+                if worst_ratio(own, times[0]) <= 1 + _ROUNDING
+            ]
+        else:
+            best = min(times, key=lambda own: mean_ratio(own, times[0]))
+            able = [c for c, own in zip(candidates, times, strict=True) if own == best]
+    return min(able, key=lambda made: _size(made.program))
+
+
+def _size(program: Program) -> tuple[int, int, int]:
+    """Steps, threadblocks, channels."""
+    return program.nsteps, sum(len(gpu.threadblocks) for gpu in program.gpus), program.nchannels
+
+
+class _Passes:
+    """The instructions after the passes of each variant, made once, and the lines on what these did."""
+
+    def __init__(self, ir: Instructions, limits: Limits, without: Collection[str], log: list[str]) -> None:
+        self.limits, self.without = limits, without
+        self.ir = self._apply("prune", ir, log)
+        self.made: dict[Variant, tuple[Instructions, list[str]]] = {}
+        self.scratch: dict[int, tuple[Instructions, Instructions]] = {}  # before and after that pass
+
+    def by(self, variant: Variant) -> tuple[Instructions, list[str]]:
+        """The instructions for a variant, and what was done to get them."""
+        key = tuple(name for name in variant if PASSES[name].apply is not None)
+        if key not in self.made:
+            log: list[str] = []
+            ir = self.ir
+            for name in ORDER:
+                if PASSES[name].choice and name not in variant:
+                    continue
+                if name == "scratch":  # several variants come to the same instructions
+                    known = self.scratch.get(id(ir)) or (ir, self._apply(name, ir, []))
+                    self.scratch[id(ir)] = known
+                    ir = _logged(log, name, *known)
+                    continue
+                ir = self._apply(name, ir, log)
+                if name == "fuse":
+                    ir = self._apply("prune", ir, log)
+            self.made[key] = ir, log
+        return self.made[key]
+
+    def _apply(self, name: str, ir: Instructions, log: list[str]) -> Instructions:
+        apply = PASSES[name].apply
+        return ir if name in self.without or apply is None else _logged(log, name, ir, apply(ir, self.limits))
+
+
+@dataclass
+class _Search:
+    """The search for the best variant; `tried` says what came of each."""
+
+    passes: _Passes
+    limits: Limits
+    timer: Timer | None
+    without: Collection[str]
+    tuning: CompilerTuning
+    tried: list[str] = field(default_factory=list)
+    fault: InputError | None = None
+    deadlocked: bool = False
+
+    def best(self) -> tuple[Variant, Program]:
+        """The variant that is chosen, and its program.
+
+        Raises InputError where none fits the target, or all deadlock.
+        """
+        ir, tuning = self.passes.ir, self.tuning
+        chosen: tuple[Times, Program, Variant] | None = None
+        seen: set[tuple[int, bool]] = set()
+        few = (_VARIANTS[5], ())[len(ir) >= tuning.unfused_from :]
+        for variant in _VARIANTS if len(ir) < tuning.few_variants_from else few:
+            if any(name in self.without for name in variant) or ("turn" in variant and not self.deadlocked):
+                continue
+            made = self.passes.by(variant)[0]
+            key = (id(made), "pair" in variant)
+            if key in seen:
+                continue  # a pass had nothing to do
+            seen.add(key)
+            program = self._try(variant, made)
+            if program is None:
+                continue
+            times = () if self.timer is None else self.timer(program)
+            self.tried.append(f"{_name(variant)}: {_format_times(times)}")
+            if chosen is None or mean_ratio(times, chosen[0]) * tuning.as_fast < 1:
+                chosen = (times, program, variant)
+            if self.timer is None:
+                break
+        spreads = "deal" not in self.without
+        if chosen is None:
+            made = self.passes.by(())[0]
+            last = self._spread_until_it_ends(made) if spreads and self.deadlocked else None
+            if last is None:
+                name = ir.header.name
+                raise self.fault or InputError(f"{name}: every order of its instructions deadlocks")
+            return (), last
+        if self.timer is not None and spreads and len(ir) < tuning.unfused_from:
+            return chosen[2], self._spread_while_faster(self.timer, *chosen)
+        return chosen[2], chosen[1]
+
+    def _try(self, variant: Variant, made: Instructions) -> Program | None:
+        """The variant's program; None where it does not fit, or does not end."""
+        try:
+            program = _assemble_on_few_channels(made, self.limits, "pair" in variant)
+        except InputError as error:
+            self.fault = self.fault or error
+            return None
         found = Findings()
-        check_limits(program, target, found)
+        check_limits(program, self.limits.name, found)
         if found.reported:
-            fault = fault or InputError(f"{draft.like.name}: {found.reported[0].message}")
-            continue
+            self.fault = self.fault or InputError(f"{made.header.name}: {found.reported[0].message}")
+            return None
         if not _ends(program):
-            deadlocked = True
-            tried.append(f"{_named(way)}: deadlocks at {FIFO_DEPTH[program.protocol]} slots")
-            continue
-        cost = () if price is None else price(program)
-        tried.append(f"{_named(way)}: {_told(cost)}")
-        if best is None or mean_ratio(cost, best[0]) * _SLOWER < 1:
-            best = (cost, program, way)
-        if price is None:
-            break
-    if best is None:
-        way = Way(*(False,) * 4)
-        program = _with_room(drafts.by(way), limits, tried) if "deal" not in off and deadlocked else None
-        if program is None:
-            raise fault or InputError(f"{draft.like.name}: every order of its instructions deadlocks")
-    else:
-        _, program, way = best
-        if price is not None and "deal" not in off and len(draft) < UNFUSED:
-            program = _dealt(best, drafts.by(way), limits, price, tried)
-    said += drafts.said[way[:2] + way[3:]]
-    if len(tried) > 1:
-        said.append("tried: " + "; ".join(tried))
-    said.append(f"program: {shape(program)}")
-    return Compiled(program, said)
+            self.deadlocked = True
+            self.tried.append(f"{_name(variant)}: deadlocks at {FIFO_DEPTH[program.protocol]} slots")
+            return None
+        return program
+
+    def _spread_while_faster(self, timer: Timer, times: Times, program: Program, variant: Variant) -> Program:
+        """The program with its messages over more channels, each with slots of its own, while that gains."""
+        made = self.passes.by(variant)[0]
+        before = predecessors(made)
+        crowd = Counter(tb.send for tb in program.gpus[0].threadblocks if tb.send >= 0)
+        least = max(crowd.values(), default=1)  # channels that a connection has already
+        for spread in (least, 2 * least, 4 * least, 8 * least)[least == 1 :]:
+            layout = Layout(spread, "pair" in variant, round_robin=True)
+            other = _assemble_if_it_ends(made, self.limits, layout, before)
+            if other is None:
+                break
+            took = timer(other)
+            self.tried.append(f"{spread} channels a connection: {_format_times(took)}")
+            gains = mean_ratio(took, times) * self.tuning.spread_gain <= 1
+            if not gains or worst_ratio(took, times) > self.tuning.as_fast:
+                break
+            times, program = took, other
+        return program
+
+    def _spread_until_it_ends(self, made: Instructions) -> Program | None:
+        """The program over as few channels as give it slots enough to end; None: there are not so many."""
+        before = predecessors(made)
+        for spread in range(2, self.limits.channels + 1):
+            layout = Layout(spread, False, round_robin=True)
+            program = _assemble_if_it_ends(made, self.limits, layout, before)
+            if program is not None:
+                self.tried.append(f"{spread} channels a connection: taken")
+                return program
+            if spread * spread > len(made):
+                break
+        return None
 
 
-def _dealt(
-    best: tuple[Times, Program, Way], draft: Draft, limits: Limits, price: Price, tried: list[str]
-) -> Program:
-    """The program with its messages dealt out over more channels, each with slots of its own, while that gains."""
-    cost, program, way = best
-    after = followed(draft)
-    crowd = Counter(tb.send for tb in program.gpus[0].threadblocks if tb.send >= 0)
-    least = max(crowd.values(), default=1)  # channels that a connection has already
-    for spread in (least, 2 * least, 4 * least, 8 * least)[least == 1 :]:
-        made = _spread(draft, limits, Layout(spread, way.pair, turns=True), after)
-        if made is None:
-            break
-        took = price(made)
-        tried.append(f"{spread} channels a connection: {_told(took)}")
-        if mean_ratio(took, cost) * _GAIN > 1 or worst_ratio(took, cost) > _SLOWER:
-            break
-        cost, program = took, made
-    return program
-
-
-def _with_room(draft: Draft, limits: Limits, tried: list[str]) -> Program | None:
-    """The program over as few channels as give it slots enough to come to its end; None: there are not so many."""
-    after = followed(draft)
-    for spread in range(2, limits.channels + 1):
-        made = _spread(draft, limits, Layout(spread, False, turns=True), after)
-        if made is not None:
-            tried.append(f"{spread} channels a connection: taken")
-            return made
-        if spread * spread > len(draft):
-            break
-    return None
-
-
-def _spread(draft: Draft, limits: Limits, layout: Layout, after: list[list[int]]) -> Program | None:
+def _assemble_if_it_ends(
+    ir: Instructions, limits: Limits, layout: Layout, before: list[list[int]]
+) -> Program | None:
     """The program so laid out, None where it does not fit or does not end."""
     try:
-        made = assembled(draft, limits, layout, after)
+        made = assemble(ir, limits, layout, before)
     except InputError:
         return None
     found = Findings()
@@ -196,68 +293,29 @@ def _spread(draft: Draft, limits: Limits, layout: Layout, after: list[list[int]]
     return None if found.reported or not _ends(made) else made
 
 
-def _on_lanes(draft: Draft) -> Draft:
-    """Where some messages ask for a channel, those that do not are on channel 0."""
-    if all(lane == NONE for lane in draft.lane):
-        return draft
-    made = draft.copy()
-    made.lane = [max(lane, 0) for lane in made.lane]
-    return made
+def _assemble_on_few_channels(ir: Instructions, limits: Limits, paired: bool) -> Program:
+    """The program over as few channels as the target's steps a threadblock allow.
 
-
-class _Drafts:
-    """The draft after the passes of each way, made once; `said`: what they did."""
-
-    def __init__(self, draft: Draft, limits: Limits, off: Collection[str]) -> None:
-        self.draft, self.limits, self.off = draft, limits, off
-        self.made: dict[tuple[bool, ...], Draft] = {}
-        self.said: dict[tuple[bool, ...], list[str]] = {}
-        self.final: dict[int, Draft] = {}  # by what it was before the last pass
-
-    def by(self, way: Way) -> Draft:
-        """The draft for a way."""
-        key = way[:2] + way[3:]
-        if key not in self.made:
-            said: list[str] = []
-            draft = self.draft
-            if way.turn:
-                draft = _said(said, "turn", draft, by_depth(draft, turns=True))
-            if "absorb" not in self.off:
-                draft = _said(said, "absorb", draft, absorb(draft))
-            if way.aggregate:
-                draft = _said(said, "aggregate", draft, aggregate(draft, self.limits.count))
-            if way.fuse:
-                draft = _said(said, "fuse", draft, fuse(draft))
-                if "prune" not in self.off:
-                    draft = _said(said, "prune", draft, prune(draft))
-            if "scratch" not in self.off:
-                if id(draft) not in self.final:
-                    self.final[id(draft)] = reuse(draft)
-                draft = _said(said, "scratch", draft, self.final[id(draft)])
-            self.made[key], self.said[key] = draft, said
-        return self.made[key]
-
-
-def _laid_out(draft: Draft, limits: Limits, paired: bool) -> Program:
-    """Over as few channels as the target's steps a threadblock allow."""
-    nodes = 1 + draft.like.nranks + max(Counter(draft.rank).values(), default=0)
+    Raises InputError where a rank's steps are more than the target's threadblocks and channels hold.
+    """
+    nodes = 1 + ir.header.nranks + max(Counter(ir.rank).values(), default=0)
     if nodes > limits.nodes:
         raise InputError(
-            f"{draft.like.name}: a rank has {nodes} XML nodes or more; {limits.name} takes at most {limits.nodes};"
+            f"{ir.header.name}: a rank has {nodes} XML nodes or more; {limits.name} takes at most {limits.nodes};"
             " use fewer chunks (--chunks)"
         )
-    after = followed(draft)
-    messages = Counter((draft.rank[s], draft.rank[n]) for n, s in enumerate(draft.source) if s >= 0)
+    before = predecessors(ir)
+    messages = Counter((ir.rank[s], ir.rank[n]) for n, s in enumerate(ir.source) if s >= 0)
     crowd = max(messages.values(), default=0)
     spread = max(1, -(-crowd // limits.steps_per_tb))
     while True:
-        program = assembled(draft, limits, Layout(spread, paired), after)
-        most = longest(program)
+        program = assemble(ir, limits, Layout(spread, paired), before)
+        most = longest_threadblock(program)
         if most <= limits.steps_per_tb and program.nchannels <= limits.channels:
             return program
         if program.nchannels > limits.channels or spread >= max(crowd, 1):
             raise InputError(
-                f"{draft.like.name}: needs {most} steps in a threadblock even with {limits.channels} channels;"
+                f"{ir.header.name}: needs {most} steps in a threadblock even with {limits.channels} channels;"
                 f" {limits.name} has room for {limits.steps_per_tb}; use fewer chunks (--chunks)"
             )
         spread = max(spread + 1, spread * most // limits.steps_per_tb)
@@ -275,12 +333,7 @@ def worst_ratio(times: Times, others: Times) -> float:
 
 
 def _ratio(time_us: float, other_us: float) -> float:
-    """Copies within a rank take no time in the model."""
     return max(time_us, _LEAST_US) / max(other_us, _LEAST_US)
-
-
-def _told(times: Times) -> str:
-    return " and ".join(f"{t:.6g} µs" for t in times) or "taken"
 
 
 def _ends(program: Program) -> bool:
@@ -290,31 +343,33 @@ def _ends(program: Program) -> bool:
     return not found.reported and run(c, FIFO_DEPTH[program.protocol]).complete
 
 
-def _named(way: Way) -> str:
-    used = [name for name, on in way._asdict().items() if on]
-    return " + ".join(used) or "none of these"
+def _name(variant: Variant) -> str:
+    return " + ".join(variant) or "none of these"
 
 
-def _said(said: list[str], name: str, before: Draft, after: Draft) -> Draft:
+def _format_times(times: Times) -> str:
+    return " and ".join(f"{t:.6g} µs" for t in times) or "taken"
+
+
+def _logged(log: list[str], name: str, before: Instructions, after: Instructions) -> Instructions:
+    """`after`, with a line on what became of the instructions, where the pass changed them."""
     if after is not before:
-        was, now = _words(before), _words(after)
-        said.append(f"{name}: {now}" if was != now else f"{name}: as it was")
+        was, now = _describe(before), _describe(after)
+        log.append(f"{name}: {now}" if was != now else f"{name}: as it was")
     return after
 
 
-def _words(draft: Draft) -> str:
-    kinds = Counter(draft.op)
-    told = ", ".join(f"{kinds[op]} {op}" for op in sorted(kinds))
-    return (
-        f"{len(draft)} instructions ({told}), {max(scratch_chunks(draft), default=0)} scratch chunks a rank"
-    )
+def _describe(ir: Instructions) -> str:
+    kinds = Counter(ir.op)
+    ops = ", ".join(f"{kinds[op]} {op}" for op in sorted(kinds))
+    return f"{len(ir)} instructions ({ops}), {max(scratch_chunks(ir), default=0)} scratch chunks a rank"
 
 
-def shape(program: Program) -> str:
-    """Its size in words."""
+def describe_size(program: Program) -> str:
+    """Its steps, threadblocks and channels in words."""
     nops = sum(step.op == "nop" for *_, step in program.steps())
     blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
     return (
         f"{program.nsteps} steps ({nops} nops), {blocks} threadblocks a rank, {program.nchannels} channels,"
-        f" {longest(program)} steps in the longest"
+        f" {longest_threadblock(program)} steps in the longest"
     )

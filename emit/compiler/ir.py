@@ -1,7 +1,7 @@
-"""A Draft: instructions of all ranks in one right order, before threadblocks and channels.
+"""The instruction IR: instructions of all ranks in one right order, before threadblocks and channels.
 
-Everything that becomes a Program is a Draft first: a schedule, an algorithm written by hand, somebody's file. Passes
-take a Draft and return a better one; `assembly` makes the Program.
+Whatever becomes a Program is Instructions first: a schedule, an algorithm written by hand, somebody's file. Passes take
+Instructions and return better ones; `assembly` makes the Program.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def cell(buffer: str, offset: int) -> int:
 
 
 @dataclass(eq=False)
-class Draft:
+class Instructions:
     """Instructions as columns, in an order in which executing them one after another is right.
 
     Of two instructions that touch a cell, one of them writing, the first in this order comes first in every program
-    made of the draft; everything else may run at once. Messages between two ranks on one lane keep this order too:
+    made of them; everything else may run at once. Messages between two ranks on one channel keep this order too:
     the k-th one sent is the k-th one received.
 
     Attributes:
-        like: says what the program is for (name, collective, protocol, sizes …); its gpus give i_chunks and o_chunks.
+        header: says what the program is for (name, collective, protocol, sizes …); its gpus give i_chunks and o_chunks.
         goal: what must be achieved where the collective's name does not say it.
         rank, op, src, dst, count: per instruction; src and dst are cells (`cell`), −1 where there is none.
         source: the instruction whose message this one receives, or −1; target: that which receives what it sends.
-        lane: the channel asked for (of a message: the same at both ends), or −1.
+        channel: the one asked for (of a message: the same at both ends), or −1.
     """
 
-    like: Program
+    header: Program
     goal: Goal | None = None
     rank: list[int] = field(default_factory=list)
     op: list[str] = field(default_factory=list)
@@ -54,13 +54,13 @@ class Draft:
     count: list[int] = field(default_factory=list)
     source: list[int] = field(default_factory=list)
     target: list[int] = field(default_factory=list)
-    lane: list[int] = field(default_factory=list)
+    channel: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.op)
 
     def add(
-        self, rank: int, op: str, src: int, dst: int, count: int, source: int = NONE, lane: int = NONE
+        self, rank: int, op: str, src: int, dst: int, count: int, source: int = NONE, channel: int = NONE
     ) -> int:
         """Append an instruction; its number. `source`: the instruction whose message it receives."""
         number = len(self.op)
@@ -71,23 +71,23 @@ class Draft:
         self.count.append(count)
         self.source.append(source)
         self.target.append(NONE)
-        self.lane.append(lane)
+        self.channel.append(channel)
         if source != NONE:
             self.target[source] = number
         return number
 
-    def copy(self) -> Draft:
-        """A draft that can be changed without changing this one."""
-        columns = (self.rank, self.op, self.src, self.dst, self.count, self.source, self.target, self.lane)
-        return Draft(self.like, self.goal, *(list(column) for column in columns))  # type: ignore[arg-type]
+    def copy(self) -> Instructions:
+        """Instructions that can be changed without changing these."""
+        columns = (self.rank, self.op, self.src, self.dst, self.count, self.source, self.target, self.channel)
+        return Instructions(self.header, self.goal, *(list(column) for column in columns))  # type: ignore[arg-type]
 
-    def kept(self, numbers: Sequence[int]) -> Draft:
+    def select(self, numbers: Sequence[int]) -> Instructions:
         """The instructions with these numbers, in this order; a message with one end left out has none at the other."""
         new = [NONE] * (len(self) + 1)
         for number, old in enumerate(numbers):
             new[old] = number
-        made = Draft(self.like, self.goal)
-        for name in ("rank", "op", "src", "dst", "count", "lane"):
+        made = Instructions(self.header, self.goal)
+        for name in ("rank", "op", "src", "dst", "count", "channel"):
             column = getattr(self, name)
             setattr(made, name, [column[old] for old in numbers])
         made.source = [new[self.source[old]] for old in numbers]
@@ -96,7 +96,7 @@ class Draft:
 
     def aliases(self) -> list[list[int | None]]:
         """For each kind of call that the program serves: per rank where o[0] lies in i, None where they are apart."""
-        p = self.like
+        p = self.header
         if self.goal is not None:
             return [list(self.goal.o_in_i)]
         found: list[list[int | None]] = []
@@ -119,13 +119,13 @@ class Draft:
         return self.dst[n] if self.op[n] in WRITES_DST else NONE
 
 
-def followed(draft: Draft) -> list[list[int]]:
+def predecessors(ir: Instructions) -> list[list[int]]:
     """For every instruction those earlier ones of its rank that it must come after: they share a cell."""
-    after: list[set[int]] = [set() for _ in draft.op]
-    for alias in draft.aliases():
-        writer: list[dict[int, int]] = [{} for _ in range(draft.like.nranks)]
-        readers: list[dict[int, list[int]]] = [{} for _ in range(draft.like.nranks)]
-        columns = zip(draft.rank, draft.op, draft.src, draft.dst, draft.count, after, strict=True)
+    after: list[set[int]] = [set() for _ in ir.op]
+    for alias in ir.aliases():
+        writer: list[dict[int, int]] = [{} for _ in range(ir.header.nranks)]
+        readers: list[dict[int, list[int]]] = [{} for _ in range(ir.header.nranks)]
+        columns = zip(ir.rank, ir.op, ir.src, ir.dst, ir.count, after, strict=True)
         for n, (rank, op, src, dst, count, mine) in enumerate(columns):
             shift = alias[rank]
             written, used = writer[rank], readers[rank]
@@ -157,8 +157,8 @@ def _memory(first: int, count: int, o_in_i: int | None) -> range:
     return range(first, first + count)
 
 
-def draft_of(program: Program, goal: Goal | None = None) -> Draft:
-    """The draft of a program that passes its check: threadblocks and dependencies are gone, lanes are its channels.
+def instructions_of(program: Program, goal: Goal | None = None) -> Instructions:
+    """The instructions of a program that passes its check, with its channels; threadblocks and dependencies are gone.
 
     Raises InputError for a program that cannot be executed in any order.
     """
@@ -169,8 +169,7 @@ def draft_of(program: Program, goal: Goal | None = None) -> Draft:
     executed = run(c, None, split=False)
     if not executed.complete:
         raise InputError("program cannot be executed: its waits go round in a circle")
-    draft = Draft(program, goal)
-    channel = {x: c.connections[x][2] for x in range(len(c.connections))}
+    ir = Instructions(program, goal)
     rank = c.rank[c.block].tolist()
     op, count = c.op.tolist(), c.count.tolist()
     src, dst = (c.src * BUFFER + c.src_at).tolist(), (c.dst * BUFFER + c.dst_at).tolist()
@@ -182,11 +181,11 @@ def draft_of(program: Program, goal: Goal | None = None) -> Draft:
             continue
         into, out = receives[step], sends[step]
         source = in_flight[into].popleft() if into >= 0 else NONE
-        lane = channel[into] if into >= 0 else channel[out] if out >= 0 else NONE
-        n = draft.add(rank[step], name, src[step], dst[step], count[step], source, lane)
+        channel = c.connections[max(into, out) if into < 0 else into][2] if max(into, out) >= 0 else NONE
+        n = ir.add(rank[step], name, src[step], dst[step], count[step], source, channel)
         if out >= 0:
             in_flight[out].append(n)
-    return draft
+    return ir
 
 
 def _by_level(c: Columns, order: list[int]) -> list[int]:
@@ -208,17 +207,17 @@ def _by_level(c: Columns, order: list[int]) -> list[int]:
     return sorted(order, key=level.__getitem__)
 
 
-def peers(draft: Draft, n: int) -> tuple[int, int]:
+def peers(ir: Instructions, n: int) -> tuple[int, int]:
     """(rank that instruction `n` receives from, rank that it sends to), −1 for none."""
-    source, target = draft.source[n], draft.target[n]
-    return (draft.rank[source] if source != NONE else NONE, draft.rank[target] if target != NONE else NONE)
+    source, target = ir.source[n], ir.target[n]
+    return (ir.rank[source] if source != NONE else NONE, ir.rank[target] if target != NONE else NONE)
 
 
-def scratch_chunks(draft: Draft) -> list[int]:
+def scratch_chunks(ir: Instructions) -> list[int]:
     """Per rank the scratch chunks that the instructions reach."""
-    need = np.zeros(draft.like.nranks, dtype=np.int64)
-    for n, rank in enumerate(draft.rank):
-        for first in (*draft.reads(n), draft.writes(n)):
+    need = np.zeros(ir.header.nranks, dtype=np.int64)
+    for n, rank in enumerate(ir.rank):
+        for first in (*ir.reads(n), ir.writes(n)):
             if first >= SCRATCH:
-                need[rank] = max(need[rank], first - SCRATCH + draft.count[n])
+                need[rank] = max(need[rank], first - SCRATCH + ir.count[n])
     return [int(x) for x in need]

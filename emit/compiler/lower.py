@@ -1,4 +1,4 @@
-"""Schedule → Draft: where chunks lie, and the instructions that move them, in an order that is right.
+"""Schedule → Instructions: where chunks lie, and the instructions that move them, in an order that is right.
 
 What a rank sends in a step of the schedule is read before what arrives in that step is written; beyond that the
 order is the schedule's in time.
@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from emit.compiler.compile import UNFUSED, Price, Times, compiled
-from emit.compiler.ir import BUFFER, NONE, SCRATCH, Draft
+from emit.compiler.compile import Timer, Times, compile_instructions
+from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
+from emit.compiler.tuning import TUNING
 from emit.goal import Goal
 from emit.program import Gpu, Program
 from emit.targets import limits_of
@@ -47,7 +48,7 @@ def lower(
     """
     problem, schedule = algorithm.problem, algorithm.schedule
     net, limits = problem.network, limits_of(target)
-    if 2 * len(schedule) >= UNFUSED:  # so many stay as they are, and need not be written down to be refused
+    if 2 * len(schedule) >= TUNING.unfused_from:  # refused before so many are written down
         ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])
         most = int(np.bincount(ends).max())
         if most > limits.nodes:
@@ -55,25 +56,25 @@ def lower(
                 f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} XML nodes;"
                 " use fewer chunks (--chunks)"
             )
-    draft = drafted(algorithm, name, protocol, min_bytes=min_bytes, max_bytes=max_bytes)
-    price = priced(problem.topology, problem.ranks, min_bytes, max_bytes)
-    return compiled(draft, target, price=price).program, draft.goal
+    ir = lower_to_instructions(algorithm, name, protocol, min_bytes=min_bytes, max_bytes=max_bytes)
+    timer = timer_for(problem.topology, problem.ranks, min_bytes, max_bytes)
+    return compile_instructions(ir, target, timer=timer).program, ir.goal
 
 
-def priced(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Price:
-    """Times in µs at the ends of the range of sizes that a program is for."""
+def timer_for(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Timer:
+    """Of a program, its times in µs at the ends of the range of sizes that it is for (max_bytes 0: no limit)."""
     ends = {float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)}
 
-    def price(program: Program) -> Times:
+    def times_us(program: Program) -> Times:
         return tuple(Predictor(program, topology, ranks).times_us(sorted(ends)).tolist())
 
-    return price
+    return times_us
 
 
-def drafted(
+def lower_to_instructions(
     algorithm: Algorithm, name: str, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0
-) -> Draft:
-    """The schedule as a draft, with its goal where the collective's name does not say it.
+) -> Instructions:
+    """The schedule as instructions, with its goal where the collective's name does not say it.
 
     Raises:
         InputError: an order of sends that no program can keep.
@@ -91,7 +92,7 @@ def drafted(
         per_loop = collective.nchunks // collective.nranks
     elif not named:
         per_loop = max(max((g.i_chunks, g.o_chunks)) for g in sizes)
-    like = Program(
+    header = Program(
         name=name,
         collective=collective.name if named else "custom",
         protocol=protocol,
@@ -104,8 +105,8 @@ def drafted(
         max_bytes=max_bytes,
         root=collective.root if named else 0,
     )
-    draft = Draft(like, None if named else custom_goal(collective, problem.nranks))
-    return _in_time(draft, *_fill(draft, algorithm, ranks))
+    ir = Instructions(header, None if named else custom_goal(collective, problem.nranks))
+    return _in_time(ir, *_fill(ir, algorithm, ranks))
 
 
 def goal_columns(collective: Collective) -> dict[str, list[list[Any]]]:
@@ -180,7 +181,7 @@ class _Rank:
         return self.scratch - 1
 
 
-def _fill(draft: Draft, algorithm: Algorithm, ranks: list[_Rank]) -> tuple[list[float], list[list[int]]]:
+def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank]) -> tuple[list[float], list[list[int]]]:
     """Instructions step by step; for each when it is due, and which earlier ones must come before it."""
     net, schedule = algorithm.problem.network, algorithm.schedule
     arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
@@ -195,7 +196,7 @@ def _fill(draft: Draft, algorithm: Algorithm, ranks: list[_Rank]) -> tuple[list[
     readers: dict[tuple[int, int], list[int]] = defaultdict(list)
 
     def put(rank: int, op: str, at: int, to: int, when: float, source: int = NONE) -> int:
-        n = draft.add(rank, op, at, to, 1, source)
+        n = ir.add(rank, op, at, to, 1, source)
         due.append(when)
         behind = [] if source == NONE else [source]
         read = [] if op == "r" else [at]
@@ -243,27 +244,27 @@ def _receive(put: Any, rank: _Rank, chunk: int, adds: bool, when: float, source:
     rank.home[chunk] = cell
 
 
-def _in_time(draft: Draft, due: list[float], after: list[list[int]]) -> Draft:
-    """The draft in the order of time, as far as what must come before what allows it."""
+def _in_time(ir: Instructions, due: list[float], after: list[list[int]]) -> Instructions:
+    """The instructions in the order of time, as far as what must come before what allows it."""
     latest: dict[tuple[int, int], int] = {}
-    for n, source in enumerate(draft.source):
+    for n, source in enumerate(ir.source):
         if source == NONE:
             continue
         for key, end in (
-            ((draft.rank[source], draft.rank[n]), n),
-            ((draft.rank[source], ~draft.rank[n]), source),
+            ((ir.rank[source], ir.rank[n]), n),
+            ((ir.rank[source], ~ir.rank[n]), source),
         ):
             before = latest.get(key)
             if before is not None:
                 after[end].append(before)
             latest[key] = end
-    by_time = sorted(range(len(draft)), key=due.__getitem__)
-    place = [0] * len(draft)
+    by_time = sorted(range(len(ir)), key=due.__getitem__)
+    place = [0] * len(ir)
     for at, n in enumerate(by_time):
         place[n] = at
     if any(place[o] > place[n] for n, others in enumerate(after) for o in others):
         by_time = _topological(place, after)
-    return draft.kept(by_time)
+    return ir.select(by_time)
 
 
 def _topological(place: list[int], after: list[list[int]]) -> list[int]:

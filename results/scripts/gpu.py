@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from emit.check.program import check
-from emit.compiler.compile import compiled
-from emit.compiler.script_file import load_script
+from emit.compiler.compile import compile_instructions
+from emit.language import load_script
 from emit.program import FIFO_DEPTH, Program
 from results.measuring.measure import ROOT, grid, page, write
 from runtime.bench import measure
@@ -47,8 +47,8 @@ TIMES = 20
 def programs() -> Iterator[tuple[str, Program]]:
     """All-reduces of 8 ranks, by hand."""
     for name, asked in CASES:
-        draft = load_script(EXAMPLES / f"{name}.py", [f"ranks={RANKS}", asked]).draft()
-        yield f"{name} {asked}", compiled(draft, "executor-nccl").program
+        ir = load_script(EXAMPLES / f"{name}.py", [f"ranks={RANKS}", asked]).instructions()
+        yield f"{name} {asked}", compile_instructions(ir, "executor-nccl").program
 
 
 def timed_us(cp: Any, once: Any, times: int = TIMES) -> float:

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from emit.check.program import check
-from emit.compiler.compile import PASSES, compiled
-from emit.compiler.ir import Draft
-from emit.compiler.script_file import load_script
+from emit.compiler.compile import compile_instructions
+from emit.compiler.ir import Instructions
+from emit.compiler.passes.registry import PASSES
+from emit.language import load_script
 from emit.msccl.read import read_msccl
 from emit.msccl.write import write_msccl
 from emit.program import Program
@@ -71,22 +72,22 @@ def shape_of(program: Program) -> Shape:
     )
 
 
-def draft_of(example: str, settings: Mapping[str, Any]) -> Draft:
-    """An example's draft."""
+def instructions_of(example: str, settings: Mapping[str, Any]) -> Instructions:
+    """An example's instructions."""
     asked = [f"{name}={value}" for name, value in settings.items()]
-    return load_script(EXAMPLES / f"{example}.py", asked).draft()
+    return load_script(EXAMPLES / f"{example}.py", asked).instructions()
 
 
-def target_of(draft: Draft) -> str:
+def target_of(ir: Instructions) -> str:
     """Who can load it."""
-    return "msccl" if draft.like.collective == "custom" else "executor-nccl"
+    return "msccl" if ir.header.collective == "custom" else "executor-nccl"
 
 
-def right(draft: Draft, off: tuple[str, ...] = ()) -> Program:
+def right(ir: Instructions, off: tuple[str, ...] = ()) -> Program:
     """Compiled and checked."""
-    target = target_of(draft)
-    program = compiled(draft, target, off=off).program
-    check(program, draft.goal, target=target).raise_if_wrong()
+    target = target_of(ir)
+    program = compile_instructions(ir, target, without=off).program
+    check(program, ir.goal, target=target).raise_if_wrong()
     return program
 
 
@@ -108,9 +109,9 @@ def emission() -> tuple[float, int]:
     steps = 0
     for _ in range(5):
         begun = time.perf_counter()
-        draft = draft_of(*TIMED)
-        program = compiled(draft).program
-        write_msccl(program, draft.goal)  # checks it
+        ir = instructions_of(*TIMED)
+        program = compile_instructions(ir).program
+        write_msccl(program, ir.goal)  # checks it
         best = min(best, time.perf_counter() - begun)
         steps = program.nsteps
     return best, steps
@@ -127,8 +128,8 @@ def text(kept: Mapping[str, Any]) -> str:
     more, fewer = [], 0
     for name, example, settings in PAIRS:
         theirs = Shape(*(kept[name][field] for field in Shape._fields))
-        draft = draft_of(example, settings)
-        ours = shape_of(right(draft))
+        ir = instructions_of(example, settings)
+        ours = shape_of(right(ir))
         if any(a > b for a, b in zip(ours, theirs, strict=True)):
             more.append(name)
         fewer += ours != theirs and name not in more
@@ -141,8 +142,8 @@ def text(kept: Mapping[str, Any]) -> str:
         )
     plain = []
     for example, settings in [*((e, s) for _, e, s in PAIRS), *OTHERS]:
-        draft = draft_of(example, settings)
-        none, all_ = shape_of(right(draft, tuple(PASSES))), shape_of(right(draft))
+        ir = instructions_of(example, settings)
+        none, all_ = shape_of(right(ir, tuple(PASSES))), shape_of(right(ir))
         plain.append(
             [f"`{words(example, settings)}`", *(f"{a} / {b}" for a, b in zip(all_, none, strict=True))]
         )

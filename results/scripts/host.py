@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from results.measuring.measure import grid, page, write
-from results.scripts.handwritten import draft_of, right, words
+from results.scripts.handwritten import instructions_of, right, words
 from runtime.buffers import Layout, goal_of
 from runtime.expected import count_wrong, make_input
 from runtime.host.executor import HostExecutor
@@ -51,8 +51,8 @@ def copy_rate(threads: int, size: int = BYTES) -> float:
 
 def timed(example: str, settings: dict[str, Any]) -> tuple[float, float, int]:
     """Seconds of an execution (the best of some), bytes that any all-reduce must move, wrong elements."""
-    draft = draft_of(example, settings)
-    program = right(draft)
+    ir = instructions_of(example, settings)
+    program = right(ir)
     n = program.nranks
     layout = Layout.of(program, BYTES // 4)
     given = [make_input(layout, rank, "float", "sum") for rank in range(n)]

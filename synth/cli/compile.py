@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from emit.compiler.compile import PASSES, Compiled, Price, compiled, shape
-from emit.compiler.lower import drafted, priced
-from emit.compiler.optimize import optimized
-from emit.compiler.script_file import load_script
+from emit.compiler.compile import Compiled, Timer, compile_instructions, describe_size
+from emit.compiler.compile import optimize as optimize_program
+from emit.compiler.lower import lower_to_instructions, timer_for
+from emit.compiler.passes.registry import PASSES
 from emit.formats import verify_program, write_program
 from emit.goal import Goal
+from emit.language import load_script
 from emit.library.lookup import goal_beside
 from emit.program import Program
 from emit.targets import Target, choose_protocol, choose_target, target_for
@@ -29,8 +30,8 @@ from topologies.topology import Topology
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if not asked:
         return
-    for name, what in PASSES.items():
-        click.echo(f"{name:10} {what}")
+    for row in PASSES.values():
+        click.echo(f"{row.name:10} {row.summary}")
     context.exit()
 
 
@@ -63,12 +64,12 @@ def _placed(topo: str | None, group: str | None, program: Program) -> tuple[Topo
     return topology, list(ranks)[: program.nranks]
 
 
-def _priced(where: tuple[Topology, list[int]] | None, program: Program) -> Price | None:
+def _priced(where: tuple[Topology, list[int]] | None, program: Program) -> Timer | None:
     """What decides between programs: the time on a topology, where one is given."""
     if where is None:
         return None
 
-    return priced(*where, program.min_bytes, program.max_bytes)
+    return timer_for(*where, program.min_bytes, program.max_bytes)
 
 
 def _nodes(where: tuple[Topology, list[int]] | None) -> list[int] | None:
@@ -93,10 +94,10 @@ def _written(
     with replaced(path) as file:
         file.write(text.encode())
     if explain:
-        for line in made.said:
+        for line in made.log:
             click.echo(f"  {line}")
     p = made.program
-    click.echo(f"{path}: {p.collective} on {p.nranks} ranks for {target.name}, checked: {shape(p)}")
+    click.echo(f"{path}: {p.collective} on {p.nranks} ranks for {target.name}, checked: {describe_size(p)}")
 
 
 @click.command("compile")
@@ -125,11 +126,11 @@ def compile_(
     synth compile examples/ring.py -o ring.xml --set ranks=4
     """
     script = load_script(file, settings)
-    draft = script.draft()
-    chosen = choose_target(script.like.collective, target)
-    where = _placed(topo, group, script.like)
-    made = compiled(draft, chosen.name, price=_priced(where, script.like), off=off)
-    _written(made, draft.goal, chosen, file, out, explain, _nodes(where))
+    ir = script.instructions()
+    chosen = choose_target(script.header.collective, target)
+    where = _placed(topo, group, script.header)
+    made = compile_instructions(ir, chosen.name, timer=_priced(where, script.header), without=off)
+    _written(made, ir.goal, chosen, file, out, explain, _nodes(where))
 
 
 @click.command("lower")
@@ -159,11 +160,11 @@ def lower_(
     chosen = target_for(problem, target)
     name = Path(file).stem[:63]
     used = choose_protocol(size) if protocol == "auto" else protocol
-    draft = drafted(algorithm, name, used)
-    price = priced(problem.topology, problem.ranks, size, size)
-    made = compiled(draft, chosen.name, price=price, off=off)
+    ir = lower_to_instructions(algorithm, name, used)
+    timer = timer_for(problem.topology, problem.ranks, size, size)
+    made = compile_instructions(ir, chosen.name, timer=timer, without=off)
     where = problem.topology, list(problem.ranks)
-    _written(made, draft.goal, chosen, file, out, explain, _nodes(where))
+    _written(made, ir.goal, chosen, file, out, explain, _nodes(where))
 
 
 @click.command("optimize")
@@ -196,7 +197,7 @@ def optimize(
     program = verdict.program
     chosen = choose_target(program.collective, target)
     where = _placed(topo or f"full:{max(2, program.nranks)}", group, program)
-    made = optimized(program, goal, chosen.name, price=_priced(where, program), off=off)
+    made = optimize_program(program, goal, chosen.name, timer=_priced(where, program), without=off)
     if out is None:
         out = f"{Path(file).stem}-optimized{chosen.suffix}"
     _written(made, goal, chosen, file, out, explain, _nodes(where) if topo else None)

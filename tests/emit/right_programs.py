@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from emit.compiler.compile import compiled
+from emit.compiler.compile import compile_instructions
 from emit.compiler.lower import lower
-from emit.compiler.script_file import load_script
 from emit.goal import Goal
+from emit.language import load_script
 from emit.msccl.read import read_msccl
 from emit.msccl.write import write_msccl
 from emit.program import Gpu, Program, Step, ThreadBlock
@@ -100,9 +100,9 @@ def compiled_scripts() -> Iterator[Right]:
     """The shipped algorithms, as the compiler makes them."""
     folder = EXAMPLES
     for name, settings, off in SCRIPTS:
-        draft = load_script(folder / name, settings).draft()
-        program = compiled(draft, "msccl", off=off).program
-        yield Right(f"{name} {' '.join(settings)}", program, draft.goal, "compiled")
+        ir = load_script(folder / name, settings).instructions()
+        program = compile_instructions(ir, "msccl", without=off).program
+        yield Right(f"{name} {' '.join(settings)}", program, ir.goal, "compiled")
 
 
 def stacked_reduce(n: int, width: int) -> Program:

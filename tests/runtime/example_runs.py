@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from emit.compiler.compile import compiled
-from emit.compiler.script_file import load_script
+from emit.compiler.compile import compile_instructions
 from emit.goal import Goal
+from emit.language import load_script
 from emit.program import Program, Step
 from runtime.buffers import Layout, goal_of
 from runtime.dtypes import TYPES, Array
@@ -34,9 +34,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 def programs() -> list[tuple[Program, Goal | None]]:
     found = []
     for name, asked in CASES:
-        draft = load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in asked.items()]).draft()
-        target = "msccl" if draft.like.collective == "custom" else "executor-nccl"
-        found.append((compiled(draft, target).program, draft.goal))
+        ir = load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in asked.items()]).instructions()
+        target = "msccl" if ir.header.collective == "custom" else "executor-nccl"
+        found.append((compile_instructions(ir, target).program, ir.goal))
     return found
 
 

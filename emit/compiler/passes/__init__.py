@@ -1,1 +1,1 @@
-"""Passes over a Draft, one idea a file: each takes a Draft and returns one that does the same, or the same one."""
+"""Passes over Instructions, one idea a file: each returns others that do the same, or the same object unchanged."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from emit.compiler.ir import NONE, SCRATCH, Draft
+from emit.compiler.ir import NONE, SCRATCH, Instructions
 from emit.compiler.passes.links import Neighbours
 
 
-def absorb(draft: Draft) -> Draft:
+def absorb(ir: Instructions) -> Instructions:
     """Replace a receive and the local reductions that use up what it brought."""
-    made = draft.copy()
+    made = ir.copy()
     near = Neighbours(made)
     gone: set[int] = set()
     for r in range(len(made)):
@@ -21,32 +21,32 @@ def absorb(draft: Draft) -> Draft:
         if stays == NONE:
             continue
         at = made.dst[sums[0]] - made.src[sums[0]] + made.dst[r]
-        count, source, lane = made.count[r], made.source[r], made.lane[r]
+        count, source, channel = made.count[r], made.source[r], made.channel[r]
         made.op[stays], made.src[stays], made.dst[stays], made.count[stays] = "rrc", at, at, count
-        made.source[stays], made.lane[stays], made.target[source] = source, lane, stays
+        made.source[stays], made.channel[stays], made.target[source] = source, channel, stays
         if stays != r:
             near.receives_as(r, stays)
         for n in {r, *sums} - {stays}:
             gone.add(n)
             near.leave(n, stays)
-    return made.kept([n for n in range(len(made)) if n not in gone]) if gone else draft
+    return made.select([n for n in range(len(made)) if n not in gone]) if gone else ir
 
 
-def _within(draft: Draft, first: int, n: int, r: int) -> bool:
-    return draft.dst[r] <= first and first + draft.count[n] <= draft.dst[r] + draft.count[r]
+def _within(ir: Instructions, first: int, n: int, r: int) -> bool:
+    return ir.dst[r] <= first and first + ir.count[n] <= ir.dst[r] + ir.count[r]
 
 
-def _used_up(draft: Draft, near: Neighbours, r: int, sums: list[int]) -> bool:
+def _used_up(ir: Instructions, near: Neighbours, r: int, sums: list[int]) -> bool:
     """Whether the reductions take every chunk once, to places that lie alike, and nobody else takes any."""
-    low, high = draft.dst[r], draft.dst[r] + draft.count[r]
-    apart = {draft.dst[n] - draft.src[n] for n in sums}
-    cells = sorted(c for n in sums for c in range(draft.src[n], draft.src[n] + draft.count[n]))
+    low, high = ir.dst[r], ir.dst[r] + ir.count[r]
+    apart = {ir.dst[n] - ir.src[n] for n in sums}
+    cells = sorted(c for n in sums for c in range(ir.src[n], ir.src[n] + ir.count[n]))
     if len(apart) != 1 or cells != list(range(low, high)) or abs(next(iter(apart))) < high - low:
         return False
     for n in near.before[r]:
         if n not in sums:
             # it may only write there anew, after all of them
-            read = any(first < high and low < first + draft.count[n] for first in draft.reads(n))
+            read = any(first < high and low < first + ir.count[n] for first in ir.reads(n))
             if read or n < sums[-1]:
                 return False
     return True

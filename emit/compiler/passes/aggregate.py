@@ -5,17 +5,17 @@ Source: MSCCLang (ASPLOS 2023), section 4.1, where the programmer asks for it; h
 
 from __future__ import annotations
 
-from emit.compiler.ir import NONE, Draft
+from emit.compiler.ir import NONE, Instructions
 from emit.compiler.passes.links import Neighbours
 
 
-def aggregate(draft: Draft, most: int) -> Draft:
+def aggregate(ir: Instructions, most: int) -> Instructions:
     """Merge messages that follow one another on a connection, up to `most` chunks each.
 
     The later one's data must be there when the earlier one is sent; neither end may have to wait for something that
     stands between.
     """
-    made = draft.copy()
+    made = ir.copy()
     near = Neighbours(made)
     gone: set[int] = set()
     for first in range(len(made)):
@@ -32,23 +32,23 @@ def aggregate(draft: Draft, most: int) -> Draft:
             gone.add(later)
             gone.add(made.target[later] if staying != made.target[later] else made.target[s])
             _join(made, near, s, later, staying)
-    return made.kept([n for n in range(len(made)) if n not in gone]) if gone else draft
+    return made.select([n for n in range(len(made)) if n not in gone]) if gone else ir
 
 
-def _merged(draft: Draft, near: Neighbours, s: int, later: int, most: int) -> int:
+def _merged(ir: Instructions, near: Neighbours, s: int, later: int, most: int) -> int:
     """Of the two receiving instructions the one whose place the merged one takes, −1 where it cannot be."""
-    r, behind = draft.target[s], draft.target[later]
+    r, behind = ir.target[s], ir.target[later]
     if (
-        draft.op[r] != draft.op[behind]
-        or draft.op[r] not in ("r", "rrc")
+        ir.op[r] != ir.op[behind]
+        or ir.op[r] not in ("r", "rrc")
         or near.received_after[r] != behind
-        or draft.count[s] + draft.count[later] > most
+        or ir.count[s] + ir.count[later] > most
     ):
         return NONE
-    apart = draft.src[later] - draft.src[s]
-    if apart not in (draft.count[s], -draft.count[later]) or draft.dst[behind] - draft.dst[r] != apart:
+    apart = ir.src[later] - ir.src[s]
+    if apart not in (ir.count[s], -ir.count[later]) or ir.dst[behind] - ir.dst[r] != apart:
         return NONE
-    if draft.op[r] == "rrc" and draft.src[behind] - draft.src[r] != apart:
+    if ir.op[r] == "rrc" and ir.src[behind] - ir.src[r] != apart:
         return NONE
     if any(n > s for n in near.after[later]):
         return NONE
@@ -59,14 +59,14 @@ def _merged(draft: Draft, near: Neighbours, s: int, later: int, most: int) -> in
     return NONE
 
 
-def _join(draft: Draft, near: Neighbours, s: int, later: int, stays: int) -> None:
-    r, behind = draft.target[s], draft.target[later]
+def _join(ir: Instructions, near: Neighbours, s: int, later: int, stays: int) -> None:
+    r, behind = ir.target[s], ir.target[later]
     goes = behind if stays == r else r
-    src, dst = min(draft.src[s], draft.src[later]), min(draft.dst[r], draft.dst[behind])
-    own = min(draft.src[r], draft.src[behind])
-    count = draft.count[s] + draft.count[later]
-    draft.src[s], draft.count[s] = src, count
-    draft.src[stays], draft.dst[stays], draft.count[stays] = own, dst, count
-    draft.target[s], draft.source[stays] = stays, s
+    src, dst = min(ir.src[s], ir.src[later]), min(ir.dst[r], ir.dst[behind])
+    own = min(ir.src[r], ir.src[behind])
+    count = ir.count[s] + ir.count[later]
+    ir.src[s], ir.count[s] = src, count
+    ir.src[stays], ir.dst[stays], ir.count[stays] = own, dst, count
+    ir.target[s], ir.source[stays] = stays, s
     near.leave(later, s)
     near.leave(goes, stays)

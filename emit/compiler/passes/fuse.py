@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 
-from emit.compiler.ir import NONE, Draft, peers
+from emit.compiler.ir import NONE, Instructions, peers
 from emit.compiler.passes.links import Neighbours
 
 _FUSED = {"r": "rcs", "rrc": "rrcs"}
 
 
-def fuse(draft: Draft) -> Draft:
+def fuse(ir: Instructions) -> Instructions:
     """Fuse receives with the sends that forward what they bring.
 
-    A threadblock receives from one rank and sends to one. So at each rank, and on each lane asked for, a rank to
+    A threadblock receives from one rank and sends to one. So at each rank, and on each channel asked for, a rank to
     receive from is matched with one to send to, those with most in common first.
     """
-    made = draft.copy()
+    made = ir.copy()
     near = Neighbours(made)
     gone: set[int] = set()
     found = _candidates(made, near)
@@ -31,20 +31,20 @@ def fuse(draft: Draft) -> Draft:
         if stays != NONE:
             _merge(made, near, r, s, stays)
             gone.add(s if stays == r else r)
-    return made.kept([n for n in range(len(made)) if n not in gone]) if gone else draft
+    return made.select([n for n in range(len(made)) if n not in gone]) if gone else ir
 
 
-def _candidates(draft: Draft, near: Neighbours) -> list[tuple[int, int]]:
+def _candidates(ir: Instructions, near: Neighbours) -> list[tuple[int, int]]:
     """Pairs (receive, send) of one rank where the send reads just what the receive wrote."""
     pairs = []
-    for s, op in enumerate(draft.op):
+    for s, op in enumerate(ir.op):
         if op != "s":
             continue
         for r in near.after[s]:
             if (
-                draft.op[r] in _FUSED
-                and (draft.dst[r], draft.count[r]) == (draft.src[s], draft.count[s])
-                and draft.lane[r] == draft.lane[draft.target[s]]
+                ir.op[r] in _FUSED
+                and (ir.dst[r], ir.count[r]) == (ir.src[s], ir.count[s])
+                and ir.channel[r] == ir.channel[ir.target[s]]
                 and _where(near, r, s) != NONE
             ):
                 pairs.append((r, s))
@@ -63,44 +63,44 @@ def _where(near: Neighbours, r: int, s: int) -> int:
     return NONE
 
 
-def _key(draft: Draft, r: int, s: int) -> tuple[int, int, int, int]:
-    """(rank, lane, receives from, sends to)."""
-    return draft.rank[r], draft.lane[r], peers(draft, r)[0], peers(draft, s)[1]
+def _key(ir: Instructions, r: int, s: int) -> tuple[int, int, int, int]:
+    """(rank, channel, receives from, sends to)."""
+    return ir.rank[r], ir.channel[r], peers(ir, r)[0], peers(ir, s)[1]
 
 
-def _matching(draft: Draft, found: list[tuple[int, int]]) -> set[tuple[int, int, int, int]]:
+def _matching(ir: Instructions, found: list[tuple[int, int]]) -> set[tuple[int, int, int, int]]:
     """What is fused with what, at every rank one to one."""
-    common = Counter(_key(draft, r, s) for r, s in found)
+    common = Counter(_key(ir, r, s) for r, s in found)
     taken_in: dict[tuple[int, int, int], int] = {}
     taken_out: dict[tuple[int, int, int], int] = {}
-    for n, op in enumerate(draft.op):  # what is fused already stays so
+    for n, op in enumerate(ir.op):  # what is fused already stays so
         if op in ("rcs", "rrcs", "rrs"):
-            into, out = peers(draft, n)
-            taken_in[draft.rank[n], draft.lane[n], into] = out
-            taken_out[draft.rank[n], draft.lane[n], out] = into
+            into, out = peers(ir, n)
+            taken_in[ir.rank[n], ir.channel[n], into] = out
+            taken_out[ir.rank[n], ir.channel[n], out] = into
     matched = set()
     for key, _ in sorted(common.items(), key=lambda item: (-item[1], item[0])):
-        rank, lane, into, out = key
-        if taken_in.setdefault((rank, lane, into), out) == out and (
-            taken_out.setdefault((rank, lane, out), into) == into
+        rank, channel, into, out = key
+        if taken_in.setdefault((rank, channel, into), out) == out and (
+            taken_out.setdefault((rank, channel, out), into) == into
         ):
             matched.add(key)
-        elif taken_in[rank, lane, into] == out:
-            del taken_in[rank, lane, into]
+        elif taken_in[rank, channel, into] == out:
+            del taken_in[rank, channel, into]
     return matched
 
 
-def _merge(draft: Draft, near: Neighbours, r: int, s: int, stays: int) -> None:
+def _merge(ir: Instructions, near: Neighbours, r: int, s: int, stays: int) -> None:
     goes = s if stays == r else r
-    source, target = draft.source[r], draft.target[s]
-    draft.op[stays] = _FUSED[draft.op[r]]
-    draft.src[stays], draft.dst[stays] = draft.src[r], draft.dst[r]
-    draft.source[stays], draft.target[stays] = source, target
-    draft.lane[stays] = draft.lane[r]
-    draft.target[source], draft.source[target] = stays, stays
+    source, target = ir.source[r], ir.target[s]
+    ir.op[stays] = _FUSED[ir.op[r]]
+    ir.src[stays], ir.dst[stays] = ir.src[r], ir.dst[r]
+    ir.source[stays], ir.target[stays] = source, target
+    ir.channel[stays] = ir.channel[r]
+    ir.target[source], ir.source[target] = stays, stays
     if stays == r:
         near.sends_as(s, r)
     else:
         near.receives_as(r, s)
-    draft.source[goes] = draft.target[goes] = NONE
+    ir.source[goes] = ir.target[goes] = NONE
     near.leave(goes, stays)

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from emit.compiler.ir import NONE, Draft, followed
+from emit.compiler.ir import NONE, Instructions, predecessors
 
 
 class Neighbours:
-    """Order on connections and by cells, for one draft; instructions may be taken out (`drop`), none moves.
+    """Order on connections and by cells, for one program; instructions may be taken out (`leave`), none moves.
 
     Attributes:
         after: for every instruction those earlier ones of its rank that share a cell with it.
         before: the other way round: those later ones that must follow it.
     """
 
-    def __init__(self, draft: Draft) -> None:
-        self.after = followed(draft)
-        self.before: list[list[int]] = [[] for _ in draft.op]
+    def __init__(self, ir: Instructions) -> None:
+        self.after = predecessors(ir)
+        self.before: list[list[int]] = [[] for _ in ir.op]
         for n, others in enumerate(self.after):
             for other in others:
                 self.before[other].append(n)
-        size = len(draft)
+        size = len(ir)
         self.sent_before, self.sent_after = [NONE] * size, [NONE] * size
         self.received_before, self.received_after = [NONE] * size, [NONE] * size
         latest_in: dict[tuple[int, int, int], int] = {}
         latest_out: dict[tuple[int, int, int], int] = {}
-        for n, source in enumerate(draft.source):
+        for n, source in enumerate(ir.source):
             if source != NONE:
-                key = (draft.rank[source], draft.rank[n], draft.lane[n])
+                key = (ir.rank[source], ir.rank[n], ir.channel[n])
                 _link(latest_in, key, n, self.received_before, self.received_after)
-        for n, target in enumerate(draft.target):
+        for n, target in enumerate(ir.target):
             if target != NONE:
-                key = (draft.rank[n], draft.rank[target], draft.lane[target])
+                key = (ir.rank[n], ir.rank[target], ir.channel[target])
                 _link(latest_out, key, n, self.sent_before, self.sent_after)
 
     def sends_as(self, gone: int, instead: int) -> None:

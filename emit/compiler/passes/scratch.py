@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from emit.compiler.ir import NONE, SCRATCH, Draft, followed
-
-_MOST_TENANTS = 1_000  # of a rank; every one is held against all before it
-MOST = 20_000  # instructions; what comes before what takes a bit for every two of them
+from emit.compiler.ir import NONE, SCRATCH, Instructions, predecessors
+from emit.compiler.tuning import TUNING
 
 
 @dataclass
@@ -20,13 +18,17 @@ class _Tenant:
     users: list[int] = field(default_factory=list)
 
 
-def reuse(draft: Draft) -> Draft:
+def reuse_scratch(ir: Instructions) -> Instructions:
     """Put contents at the lowest place where all that used it before is certainly over."""
-    tenants = _tenants(draft)
-    if not any(tenants.values()) or len(draft) > MOST or max(map(len, tenants.values())) > _MOST_TENANTS:
-        return draft
-    over = _over(draft)
-    made = draft.copy()
+    tenants = _tenants(ir)
+    if (
+        not any(tenants.values())
+        or len(ir) > TUNING.scratch_instructions
+        or max(map(len, tenants.values())) > TUNING.scratch_contents
+    ):
+        return ir
+    over = _over(ir)
+    made = ir.copy()
     for mine in tenants.values():
         taken: list[tuple[int, int, int]] = []  # first offset, one past the last, users as bits
         for tenant in sorted(mine, key=lambda t: (t.users[0], t.first)):
@@ -41,10 +43,10 @@ def reuse(draft: Draft) -> Draft:
             move = SCRATCH + at - tenant.first
             for user in tenant.users:
                 span = range(tenant.first, tenant.first + tenant.size)
-                if draft.src[user] in span:
-                    made.src[user] = draft.src[user] + move
-                if draft.dst[user] in span:
-                    made.dst[user] = draft.dst[user] + move
+                if ir.src[user] in span:
+                    made.src[user] = ir.src[user] + move
+                if ir.dst[user] in span:
+                    made.dst[user] = ir.dst[user] + move
     return made
 
 
@@ -59,13 +61,13 @@ def _place(taken: list[tuple[int, int, int]], size: int, surely: int) -> int:
     return at
 
 
-def _tenants(draft: Draft) -> dict[int, list[_Tenant]]:
+def _tenants(ir: Instructions) -> dict[int, list[_Tenant]]:
     """Per rank, runs of scratch cells that spans tie together."""
     spans: dict[int, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
-    for n, rank in enumerate(draft.rank):
-        for first in {*draft.reads(n), draft.writes(n)}:
+    for n, rank in enumerate(ir.rank):
+        for first in {*ir.reads(n), ir.writes(n)}:
             if first >= SCRATCH:
-                spans[rank][first, first + draft.count[n]].append(n)
+                spans[rank][first, first + ir.count[n]].append(n)
     found: dict[int, list[_Tenant]] = {}
     for rank, mine in spans.items():
         runs: list[_Tenant] = []
@@ -80,17 +82,17 @@ def _tenants(draft: Draft) -> dict[int, list[_Tenant]]:
     return found
 
 
-def _over(draft: Draft) -> list[int]:
+def _over(ir: Instructions) -> list[int]:
     """For every instruction, as bits, those that are over whenever it begins.
 
     A message of many chunks begins to arrive while it is still being sent.
     """
-    begun, ended = [0] * len(draft), [0] * len(draft)
-    for n, others in enumerate(followed(draft)):
-        source = draft.source[n]
+    begun, ended = [0] * len(ir), [0] * len(ir)
+    for n, others in enumerate(predecessors(ir)):
+        source = ir.source[n]
         for other in others:
             begun[n] |= ended[other]
         if source != NONE:
-            begun[n] |= ended[source] if draft.count[n] == 1 else begun[source]
+            begun[n] |= ended[source] if ir.count[n] == 1 else begun[source]
         ended[n] = begun[n] | (ended[source] if source != NONE else 0) | 1 << n
     return begun

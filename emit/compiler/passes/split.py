@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from emit.compiler.ir import NONE, Draft
+from emit.compiler.ir import NONE, Instructions
 
 
-def split(draft: Draft, most: int) -> Draft:
+def split(ir: Instructions, most: int) -> Instructions:
     """Every instruction for `most` chunks or fewer, in as few pieces as that takes, both ends of a message alike."""
-    if all(count <= most for count in draft.count):
-        return draft
-    made = Draft(draft.like, draft.goal)
-    first = [0] * len(draft)
-    for n, count in enumerate(draft.count):
+    if all(count <= most for count in ir.count):
+        return ir
+    made = Instructions(ir.header, ir.goal)
+    first = [0] * len(ir)
+    for n, count in enumerate(ir.count):
         first[n] = len(made)
-        src, dst, source = draft.src[n], draft.dst[n], draft.source[n]
+        src, dst, source = ir.src[n], ir.dst[n], ir.source[n]
         for piece, at in enumerate(range(0, count, most)):
             made.add(
-                draft.rank[n],
-                draft.op[n],
+                ir.rank[n],
+                ir.op[n],
                 src + at if src != NONE else NONE,
                 dst + at if dst != NONE else NONE,
                 min(most, count - at),
                 first[source] + piece if source != NONE else NONE,
-                draft.lane[n],
+                ir.channel[n],
             )
     return made

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from emit.compiler.ir import NONE, SCRATCH, Draft, scratch_chunks
+from emit.compiler.ir import NONE, SCRATCH, Instructions, scratch_chunks
 
 
-def unfuse(draft: Draft, ops: frozenset[str]) -> Draft:
-    """The draft in terms of s, r, cpy and re where `ops` lacks what it uses.
+def unfuse(ir: Instructions, ops: frozenset[str]) -> Instructions:
+    """The instructions in terms of s, r, cpy and re where `ops` lacks what it uses.
 
     What is to be reduced is received into scratch of its own first.
     """
-    if all(op in ops for op in draft.op):
-        return draft
-    made = Draft(draft.like, draft.goal)
-    spare = [SCRATCH + size for size in scratch_chunks(draft)]
-    sender = [NONE] * len(draft)  # of each old instruction, the new one that sends
-    for n, op in enumerate(draft.op):
-        rank, src, dst, count, lane = draft.rank[n], draft.src[n], draft.dst[n], draft.count[n], draft.lane[n]
-        source = sender[draft.source[n]] if draft.source[n] != NONE else NONE
+    if all(op in ops for op in ir.op):
+        return ir
+    made = Instructions(ir.header, ir.goal)
+    spare = [SCRATCH + size for size in scratch_chunks(ir)]
+    sender = [NONE] * len(ir)  # of each old instruction, the new one that sends
+    for n, op in enumerate(ir.op):
+        rank, src, dst, count, channel = ir.rank[n], ir.src[n], ir.dst[n], ir.count[n], ir.channel[n]
+        source = sender[ir.source[n]] if ir.source[n] != NONE else NONE
         if op in ops:
-            sender[n] = made.add(rank, op, src, dst, count, source, lane)
+            sender[n] = made.add(rank, op, src, dst, count, source, channel)
             continue
         if op == "rcs":
-            made.add(rank, "r", NONE, dst, count, source, lane)
+            made.add(rank, "r", NONE, dst, count, source, channel)
             at = dst
         else:
             # the sum is made where it must be, or beside it
             beside = spare[rank]
             spare[rank] += count
-            made.add(rank, "r", NONE, beside, count, source, lane)
+            made.add(rank, "r", NONE, beside, count, source, channel)
             if op == "rrs":
                 made.add(rank, "re", src, beside, count)
                 at = beside
@@ -40,5 +40,5 @@ def unfuse(draft: Draft, ops: frozenset[str]) -> Draft:
                 made.add(rank, "re", beside, dst, count)
                 at = dst
         if op != "rrc":
-            sender[n] = made.add(rank, "s", at, NONE, count, NONE, lane)
+            sender[n] = made.add(rank, "s", at, NONE, count, NONE, channel)
     return made

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.check.program import check
-from emit.compiler.compile import PASSES, compiled
-from emit.compiler.script_file import load_script
+from emit.compiler.compile import compile_instructions
+from emit.compiler.passes.registry import PASSES
 from emit.goal import Goal
-from emit.language import Chunk, Script
+from emit.language import Chunk, Script, load_script
 from emit.program import FIFO_DEPTH
 from emit.targets import TARGETS
 from tests import EXAMPLES
@@ -46,9 +46,9 @@ def test_every_example_is_tried() -> None:
 @pytest.mark.parametrize(("name", "asked"), CASES, ids=lambda value: str(value))
 def test_examples_are_right(name: str, asked: dict[str, Any], target: str) -> None:
     script = example(name, asked)
-    draft = script.draft()
-    made = compiled(draft, target)
-    report = check(made.program, draft.goal, target=target)
+    ir = script.instructions()
+    made = compile_instructions(ir, target)
+    report = check(made.program, ir.goal, target=target)
     assert report.ok, report.findings
     assert report.judged
     assert {step.op for *_, step in made.program.steps()} <= TARGETS[target].limits.ops
@@ -60,7 +60,7 @@ def test_an_all_reduce_ring_is_short() -> None:
 
 
 def test_a_ring_is_one_threadblock_of_fused_instructions() -> None:
-    program = compiled(example("ring", {}).draft()).program
+    program = compile_instructions(example("ring", {}).instructions()).program
     assert all(len(gpu.threadblocks) == 1 for gpu in program.gpus)
     assert program.nsteps == 8 * (2 * 8 - 1)
 
@@ -74,8 +74,8 @@ def test_the_wrong_algorithm_is_found_wrong() -> None:
             part = script.chunk((c + hop) % 4, "i", c).reduce(part)
         for hop in range(3, 6):
             part = part.copy((c + hop) % 4, "i", c)
-    draft = script.draft()
-    assert not check(compiled(draft).program, draft.goal).ok
+    ir = script.instructions()
+    assert not check(compile_instructions(ir).program, ir.goal).ok
 
 
 def _stale(script: Script, chunk: Chunk) -> None:
@@ -111,8 +111,8 @@ def test_mistakes_name_their_line(what: str) -> None:
 
 
 def _right(script: Script, off: Collection[str] = ()) -> bool:
-    draft = script.draft()
-    return check(compiled(draft, off=off).program, draft.goal).ok
+    ir = script.instructions()
+    return check(compile_instructions(ir, without=off).program, ir.goal).ok
 
 
 def test_channels_asked_for_and_not_on_one_connection() -> None:
@@ -158,9 +158,9 @@ def test_more_chunks_than_an_executor_takes_at_once(target: str) -> None:
     script = Script("x", "broadcast", 2, chunks=150)
     for r in range(2):
         script.chunk(0, "i", 0, 150).copy(r, "o", 0)
-    draft = script.draft()
-    program = compiled(draft, target).program
-    assert check(program, draft.goal, target=target).ok
+    ir = script.instructions()
+    program = compile_instructions(ir, target).program
+    assert check(program, ir.goal, target=target).ok
     assert max(step.count for *_, step in program.steps()) > 1
 
 
@@ -169,7 +169,7 @@ def test_a_channel_that_the_target_does_not_have() -> None:
     for r in range(2):
         script.chunk(0, "i", 0).copy(r, "o", 0, channel=40)
     with pytest.raises(InputError, match="channel 40; executor-nccl has 32"):
-        compiled(script.draft())
+        compile_instructions(script.instructions())
 
 
 def test_what_scripts_cannot_be() -> None:
@@ -182,7 +182,7 @@ def test_what_scripts_cannot_be() -> None:
 
 def test_what_holds_nothing_cannot_be_compiled() -> None:
     with pytest.raises(InputError, match="moves nothing"):
-        Script("x", "allreduce", 2).draft()
+        Script("x", "allreduce", 2).instructions()
 
 
 @st.composite
@@ -214,9 +214,9 @@ def scripts(draw: st.DrawFn) -> Script:
 
 def _outcome(script: Script, off: Collection[str]) -> list[dict[Cell, Held]]:
     """What the outputs hold after some interleaving; the program must be free of all but a wrong result."""
-    draft = script.draft()
-    program = compiled(draft, off=off).program
-    assert {f.kind for f in check(program, draft.goal).findings} <= {"wrong result"}
+    ir = script.instructions()
+    program = compile_instructions(ir, without=off).program
+    assert {f.kind for f in check(program, ir.goal).findings} <= {"wrong result"}
     memory = execute(program, FIFO_DEPTH[program.protocol], random.Random(len(off)))
     assert memory is not None
     seen = "i" if script.inplace else "o"

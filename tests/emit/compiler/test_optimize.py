@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.check.program import check
-from emit.compiler.compile import PASSES, compiled
-from emit.compiler.ir import draft_of
-from emit.compiler.lower import priced
-from emit.compiler.optimize import optimized
+from emit.compiler.compile import compile_instructions, optimize
+from emit.compiler.ir import instructions_of
+from emit.compiler.lower import timer_for
+from emit.compiler.passes.registry import PASSES
 from emit.language import Script
 from emit.program import FIFO_DEPTH, Program, Step
 from tests.emit.compiler.test_language import CASES, example, scripts
@@ -31,34 +31,34 @@ def _size(program: Program) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("program", OWN, ids=lambda p: f"{p.name}-{p.nranks}")
 def test_never_longer_never_slower_still_right(program: Program) -> None:
-    price = priced(load(f"full:{program.nranks}"), tuple(range(program.nranks)), 0, 0)
-    made = optimized(program, price=price).program
+    timer = timer_for(load(f"full:{program.nranks}"), tuple(range(program.nranks)), 0, 0)
+    made = optimize(program, timer=timer).program
     assert check(made, target="executor-nccl").ok
     assert _size(made) <= _size(program)
-    assert all(a <= b * (1 + 1e-9) for a, b in zip(price(made), price(program), strict=True))
+    assert all(a <= b * (1 + 1e-9) for a, b in zip(timer(made), timer(program), strict=True))
 
 
 @pytest.mark.parametrize(("name", "asked"), CASES[::3], ids=lambda value: str(value))
 def test_what_no_pass_has_touched(name: str, asked: dict[str, object]) -> None:
     """Lowered without passes and optimized: no longer than compiled with them from the start, but for turns."""
-    draft = example(name, asked).draft()
-    target = "msccl" if draft.like.collective == "custom" else "executor-nccl"
-    plain = compiled(draft, target, off=PASSES).program
-    made = optimized(plain, draft.goal, target).program
-    assert check(made, draft.goal, target=target).ok
+    ir = example(name, asked).instructions()
+    target = "msccl" if ir.header.collective == "custom" else "executor-nccl"
+    plain = compile_instructions(ir, target, without=PASSES).program
+    made = optimize(plain, ir.goal, target).program
+    assert check(made, ir.goal, target=target).ok
     assert _size(made) <= _size(plain)
 
 
 def test_nops_and_detours_are_gone() -> None:
     """All-pairs reduced from scratch by local sums becomes all-pairs reduced on arrival."""
     program = allpairs_allreduce(6, 2)
-    made = optimized(program).program
+    made = optimize(program).program
     assert all(step.op not in ("re", "nop") for *_, step in made.steps())
     assert made.nsteps < program.nsteps
 
 
 def test_for_a_target_without_fused_instructions() -> None:
-    made = optimized(ring_allreduce(4, protocol="Simple"), target="rccl").program
+    made = optimize(ring_allreduce(4, protocol="Simple"), target="rccl").program
     assert check(made, target="rccl").ok
 
 
@@ -69,21 +69,21 @@ def test_a_wrong_program_is_refused() -> None:
     spoilt = replace(block, steps=(Step("s", "o", 1, "o", 1, 1), *block.steps[1:]))
     wrong = replace(program, gpus=(replace(gpu, threadblocks=(spoilt,)), *program.gpus[1:]))
     with pytest.raises(InputError, match="does not pass its check"):
-        optimized(wrong)
+        optimize(wrong)
 
 
 @given(scripts(), st.sampled_from([(), tuple(PASSES)]))
 @settings(max_examples=30, deadline=None)
-def test_a_draft_of_a_program_is_the_program(script: Script, off: tuple[str, ...]) -> None:
+def test_instructions_of_a_program_make_it_again(script: Script, off: tuple[str, ...]) -> None:
     """Out of its threadblocks and into others, whatever a program does it still does."""
-    draft = script.draft()
-    program = compiled(draft, off=off).program
-    again = compiled(draft_of(program, draft.goal)).program
+    ir = script.instructions()
+    program = compile_instructions(ir, without=off).program
+    again = compile_instructions(instructions_of(program, ir.goal)).program
     depth = FIFO_DEPTH[program.protocol]
     seen = "i" if script.inplace else "o"
     results = []
     for one in (program, again):
-        assert {f.kind for f in check(one, draft.goal).findings} <= {"wrong result"}
+        assert {f.kind for f in check(one, ir.goal).findings} <= {"wrong result"}
         memory = execute(one, depth, random.Random(1))
         assert memory is not None
         results.append([{cell: held for cell, held in mine.items() if cell[0] == seen} for mine in memory])

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from emit.check.program import check
-from emit.compiler.compile import compiled
-from emit.compiler.script_file import load_script
+from emit.compiler.compile import compile_instructions
 from emit.goal import Goal
+from emit.language import load_script
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
 from runtime.bench import Settings, measure
 from runtime.buffers import Layout
@@ -190,14 +190,14 @@ def test_there_are_missing_waits_to_be_seen() -> None:
 
 def test_messages_that_carry_order(watched: Path) -> None:
     """A rank's threadblocks that only messages by way of another rank keep apart: LL's words must then say more."""
-    draft = load_script(EXAMPLES / "halving_doubling.py", ["ranks=4", "instances=2"]).draft()
-    found = compiled(draft, "executor-nccl").program
+    ir = load_script(EXAMPLES / "halving_doubling.py", ["ranks=4", "instances=2"]).instructions()
+    found = compile_instructions(ir, "executor-nccl").program
     program = replace(found, protocol="LL")
-    executor = ShimExecutor(program, draft.goal, watched, depth=FIFO_DEPTH[found.protocol])
+    executor = ShimExecutor(program, ir.goal, watched, depth=FIFO_DEPTH[found.protocol])
     assert executor.encoded.ll == 2
-    assert measure(program, draft.goal, 400, executor, Settings("int32", "sum")).wrong == 0
+    assert measure(program, ir.goal, 400, executor, Settings("int32", "sum")).wrong == 0
     executor.encoded.ll = 1
-    assert reported(lambda: measure(program, draft.goal, 400, executor, Settings("int32", "sum")))
+    assert reported(lambda: measure(program, ir.goal, 400, executor, Settings("int32", "sum")))
     program, goal = PROGRAMS[2]
     assert ShimExecutor(replace(program, protocol="LL"), goal, watched).encoded.ll == 1
 

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import runtime.torch.run
-from emit.compiler.compile import compiled
-from emit.compiler.script_file import load_script
+from emit.compiler.compile import compile_instructions
+from emit.language import load_script
 from emit.program import ROOTED, Gpu, Program, Step, ThreadBlock
 from runtime.built_in import built_in, names
 from runtime.torch.rank_program import Part, part_of
@@ -40,7 +40,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 def programs() -> list[Program]:
     found = [
-        compiled(load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in asked.items()]).draft()).program
+        compile_instructions(
+            load_script(EXAMPLES / f"{name}.py", [f"{k}={v}" for k, v in asked.items()]).instructions()
+        ).program
         for name, asked in CASES
     ]
     for collective in ("allreduce", "allgather", "reducescatter", "alltoall", *sorted(ROOTED)):

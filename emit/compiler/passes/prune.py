@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from emit.compiler.ir import BUFFER, NONE, SCRATCH, Draft
+from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
 from emit.goal import Goal, goal_for
 
 
-def prune(draft: Draft) -> Draft:
+def prune(ir: Instructions) -> Instructions:
     """Without instructions whose result nobody needs; a forwarded sum that is not kept is an rrs."""
-    needed: list[bool] = [False] * len(draft)
-    kept_here: list[bool] = [True] * len(draft)  # whether a fused instruction's own write is needed
-    alive = [_required(draft, mode) for mode in range(len(draft.aliases()))]
-    aliases = draft.aliases()
-    for n in range(len(draft) - 1, -1, -1):
-        first = draft.writes(n)
+    needed: list[bool] = [False] * len(ir)
+    kept_here: list[bool] = [True] * len(ir)  # whether a fused instruction's own write is needed
+    alive = [_required(ir, mode) for mode in range(len(ir.aliases()))]
+    aliases = ir.aliases()
+    for n in range(len(ir) - 1, -1, -1):
+        first = ir.writes(n)
         useful = first == NONE
         if first != NONE:
             for live, alias in zip(alive, aliases, strict=True):
-                places = _places(draft, n, first, alias)
+                places = _places(ir, n, first, alias)
                 if any(place in live for place in places):
                     useful = True
-        target = draft.target[n]
+        target = ir.target[n]
         sends = target != NONE and needed[target]
         needed[n] = sends or (useful and first != NONE)
         kept_here[n] = useful
@@ -28,35 +28,33 @@ def prune(draft: Draft) -> Draft:
             continue
         for live, alias in zip(alive, aliases, strict=True):
             if first != NONE and useful:
-                live.difference_update(_places(draft, n, first, alias))
-            for read in draft.reads(n):
-                live.update(_places(draft, n, read, alias))
-    if all(needed) and not any(
-        op == "rrcs" and not keep for op, keep in zip(draft.op, kept_here, strict=True)
-    ):
-        return draft
-    made = draft.copy()
+                live.difference_update(_places(ir, n, first, alias))
+            for read in ir.reads(n):
+                live.update(_places(ir, n, read, alias))
+    if all(needed) and not any(op == "rrcs" and not keep for op, keep in zip(ir.op, kept_here, strict=True)):
+        return ir
+    made = ir.copy()
     for n in range(len(made)):
         if needed[n] and made.op[n] == "rrcs" and not kept_here[n] and made.target[n] != NONE:
             made.op[n], made.dst[n] = "rrs", made.src[n]
         if needed[n] and made.op[n] in ("rcs", "rrcs") and not needed[made.target[n]]:
             made.op[n] = {"rcs": "r", "rrcs": "rrc"}[made.op[n]]
-    return made.kept([n for n in range(len(made)) if needed[n]])
+    return made.select([n for n in range(len(made)) if needed[n]])
 
 
-def _places(draft: Draft, n: int, first: int, alias: list[int | None]) -> list[tuple[int, int]]:
-    rank = draft.rank[n]
+def _places(ir: Instructions, n: int, first: int, alias: list[int | None]) -> list[tuple[int, int]]:
+    rank = ir.rank[n]
     shift = alias[rank]
     if shift is not None and BUFFER <= first < SCRATCH:
         first += shift - BUFFER
-    return [(rank, first + k) for k in range(draft.count[n])]
+    return [(rank, first + k) for k in range(ir.count[n])]
 
 
-def _required(draft: Draft, mode: int) -> set[tuple[int, int]]:
+def _required(ir: Instructions, mode: int) -> set[tuple[int, int]]:
     """Cells whose content matters in the end."""
-    p = draft.like
+    p = ir.header
     inplace = [True] * p.inplace + [False] * p.outofplace
-    goal: Goal | None = draft.goal
+    goal: Goal | None = ir.goal
     if goal is None:
         goal = goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace[mode], p.root)
     if goal is None:  # nobody knows: all that the caller can see

@@ -1,0 +1,34 @@
+"""What the compiler weighs: thresholds of the search for the best program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CompilerTuning:
+    """Thresholds, each with why that value.
+
+    Attributes:
+        unfused_from: instructions from which on nothing is fused, aggregated or spread over more channels: a program
+            of that size is near the executors' limits on XML nodes, and a pass over it takes seconds.
+        few_variants_from: instructions from which on only two variants are tried, for the same reason.
+        as_fast: time over the least, up to which fewer instructions and threadblocks are preferred: differences below
+            are no more than rounding in the model.
+        spread_gain: what more channels a connection must gain, as each costs an executor a threadblock.
+        clock_entries: entries (int32) of vector clocks up to which also what messages imply is known, so that fewer
+            waits are written: 16 MB.
+        scratch_instructions: up to which scratch is used again; which come before which takes a bit a pair.
+        scratch_contents: of a rank, up to which it is; each is compared with all before it.
+    """
+
+    unfused_from: int = 20_000
+    few_variants_from: int = 1_500
+    as_fast: float = 1.002
+    spread_gain: float = 1.02
+    clock_entries: int = 4_000_000
+    scratch_instructions: int = 20_000
+    scratch_contents: int = 1_000
+
+
+TUNING = CompilerTuning()
