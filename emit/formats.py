@@ -21,8 +21,8 @@ from emit.mscclpp.read import read_plan
 from emit.mscclpp.write import write_plan
 from emit.program import Program
 from emit.targets import Target
-from synth.storage.columns import opened, origin_of
 from topologies.errors import InputError
+from topologies.text.files import opened, origin_of
 
 __all__ = ["FORMATS", "Format", "format_of", "verify_file", "verify_program", "write_program"]
 

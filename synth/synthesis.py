@@ -18,7 +18,8 @@ from synth.search.result import ENGINES, Found, Options, Progress
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.faults.apply import alive, dead_ranks, hurt
+from topologies.faults.apply import degraded
+from topologies.faults.ranks import dead_ranks, live_ranks
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -99,16 +100,16 @@ def ask(
     if engine not in ENGINES:
         raise InputError(f"engine: {engine!r} is not known; it is one of {', '.join(ENGINES)}")
     healthy = topo if isinstance(topo, Topology) else load(topo)
-    topology = hurt(healthy, without, degrade)
+    topology = degraded(healthy, without, degrade)
     dead = dead_ranks(healthy, without)
-    members = list(alive(healthy, dead, group, "group"))
+    members = list(live_ranks(healthy, dead, group, "group"))
     if isinstance(relay, str):
         if relay not in ("none", "all"):
             raise InputError(f"relay: {relay!r} is not known; it is none, all or ranks")
         idle = set(members) | set(dead)
         outsiders = [r for r in range(topology.nranks) if r not in idle] if relay == "all" else []
     else:
-        outsiders = list(alive(healthy, dead, relay, "relay"))
+        outsiders = list(live_ranks(healthy, dead, relay, "relay"))
 
     def stated(where: Topology) -> Problem:
         plain = isinstance(collective, str) and (steps, rounds, root) == (None, None, None)

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import InputError
-from topologies.text.reader import Machine, Nics
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology
 
-__all__ = ["join"]
+__all__ = ["Machine", "Nics", "join"]
 
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Nics:
+    """How one node's NICs join it to others of its kind.
+
+    sends, receives: for each NIC the ranks of the node that send and receive through it (int64).
+    gbs: GB/s of each NIC, each way.  alpha_us: µs from rank to rank of another node, both NICs and fabric.
+    assumed: nobody published this α.
+    fabrics: NIC b sits on fabric b mod fabrics; 0 for no switch at all: each NIC sends to each of the other nodes.
+    """
+
+    sends: tuple[Ints, ...]
+    receives: tuple[Ints, ...]
+    gbs: float
+    alpha_us: float
+    assumed: bool
+    fabrics: int
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """One node, and its NICs where it has any."""
+
+    topology: Topology
+    nics: Nics | None = None
 
 
 def join(machine: Machine, count: int, name: str) -> Topology:

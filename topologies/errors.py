@@ -13,6 +13,9 @@ The message of each is one line: `<where>: <what is wrong>; it must be <what is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
+
 __all__ = [
     "BadWitness",
     "InputError",
@@ -25,6 +28,7 @@ __all__ = [
     "SynthError",
     "TooManySends",
     "VerificationError",
+    "did_you_mean",
 ]
 
 
@@ -77,3 +81,9 @@ class MessageLost(SynthError, RuntimeError):
     def __init__(self, text: str, peer: int) -> None:
         super().__init__(text)
         self.peer = peer
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """ "did you mean A or B?" for the names that are most like `name`, "" where none is."""
+    near = get_close_matches(name[:60], known[:2000], 3, 0.5)
+    return f"did you mean {' or '.join(near)}?" if near else ""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,15 +12,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import InputError
-from topologies.text.vertex_sets import is_switch_name
 
-__all__ = ["MAX_LINKS", "MAX_RANKS", "Limit", "Topology", "from_toml", "to_toml"]
+__all__ = [
+    "MAX_ALPHA_US",
+    "MAX_GBS",
+    "MAX_LINKS",
+    "MAX_RANKS",
+    "MIN_GBS",
+    "SWITCH_NAME",
+    "Limit",
+    "Topology",
+    "is_switch_name",
+]
 
 MAX_RANKS = 1_000_000
 MAX_LINKS = 4_200_000  # every pair of 2048 ranks; reading so many takes half a GiB
 # Beyond these a duration in µs overflows or loses its meaning; no cable is near them.
 MIN_GBS, MAX_GBS = 1e-9, 1e9
 MAX_ALPHA_US = 1e9
+SWITCH_NAME = r"[A-Za-z][A-Za-z0-9_.:/-]*"
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+def is_switch_name(name: str) -> bool:
+    """Whether `name` can name a switch: a letter, then letters, digits and _ . : / -."""
+    return re.fullmatch(SWITCH_NAME, name) is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +51,7 @@ class Limit:
     """
 
     name: str
-    links: NDArray[np.int64]
+    links: Ints
     bandwidth_gbs: float
 
 
@@ -55,37 +76,34 @@ class Topology:
     name: str
     nranks: int
     switches: tuple[str, ...]
-    link_src: NDArray[np.int64]
-    link_dst: NDArray[np.int64]
-    alpha_us: NDArray[np.float64]
-    bandwidth_gbs: NDArray[np.float64]
+    link_src: Ints
+    link_dst: Ints
+    alpha_us: Floats
+    bandwidth_gbs: Floats
     limits: tuple[Limit, ...] = ()
     alpha_assumed: bool = False
-    nodes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    nodes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     summary: str = ""
     source: str = ""
 
     def __post_init__(self) -> None:
-        self._check_words()
-        src = _integers("link_src", self.link_src)
-        dst = _integers("link_dst", self.link_dst)
-        alpha = _floats("alpha_us", self.alpha_us)
-        gbs = _floats("bandwidth_gbs", self.bandwidth_gbs)
+        self._check_names()
+        src, dst = _integers("link_src", self.link_src), _integers("link_dst", self.link_dst)
+        alpha, gbs = _floats("alpha_us", self.alpha_us), _floats("bandwidth_gbs", self.bandwidth_gbs)
         if not len(src) == len(dst) == len(alpha) == len(gbs):
-            raise InputError(
-                f"topology {self.name!r}: link columns have lengths {len(src)}, {len(dst)}, {len(alpha)}, "
-                f"{len(gbs)}; link_src, link_dst, alpha_us and bandwidth_gbs must be equally long"
+            raise self._error(
+                f"link columns have lengths {len(src)}, {len(dst)}, {len(alpha)}, {len(gbs)}; "
+                "link_src, link_dst, alpha_us and bandwidth_gbs must be equally long"
             )
         order = self._check_links(src, dst, alpha, gbs)
-        rank = np.empty_like(order)
-        rank[order] = np.arange(len(order))
+        new_index = np.empty_like(order)
+        new_index[order] = np.arange(len(order))
         nodes = _integers("nodes", self.nodes)
         if not len(nodes):
             nodes = np.zeros(self.nranks, dtype=np.int64)
         if len(nodes) != self.nranks or nodes.min() < 0 or nodes.max() >= self.nranks:
-            raise InputError(
-                f"topology {self.name!r}: nodes must hold {self.nranks} numbers from 0 to {self.nranks - 1}, "
-                f"one a rank; it holds {len(nodes)}"
+            raise self._error(
+                f"nodes must hold {self.nranks} numbers from 0 to {self.nranks - 1}, one a rank; it holds {len(nodes)}"
             )
         for column, value in (
             ("link_src", src[order]),
@@ -97,11 +115,8 @@ class Topology:
             value.setflags(write=False)
             object.__setattr__(self, column, value)
         object.__setattr__(self, "switches", tuple(self.switches))
-        object.__setattr__(self, "limits", tuple(self._checked_limit(x, rank) for x in self.limits))
-        names = [x.name for x in self.limits]
-        if len(set(names)) < len(names):
-            twice = next(x for x in names if names.count(x) > 1)
-            raise InputError(f"topology {self.name!r}: two limits are named {twice!r}; names must differ")
+        object.__setattr__(self, "limits", tuple(self._checked_limit(x, new_index) for x in self.limits))
+        self._check_differ("limits", [x.name for x in self.limits])
 
     @property
     def nlinks(self) -> int:
@@ -119,111 +134,86 @@ class Topology:
             return str(int(vertex))
         if self.nranks <= vertex < self.nvertices:
             return self.switches[vertex - self.nranks]
-        raise InputError(
-            f"topology {self.name!r}: no vertex {vertex}; vertices are 0 to {self.nvertices - 1}"
-        )
+        raise self._error(f"no vertex {vertex}; vertices are 0 to {self.nvertices - 1}")
 
-    def _check_words(self) -> None:
-        if not isinstance(self.name, str) or not self.name or "\n" in self.name or "\r" in self.name:
+    def _error(self, problem: str) -> InputError:
+        return InputError(f"topology {self.name!r}: {problem}")
+
+    def _check_differ(self, what: str, names: Sequence[str]) -> None:
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
+            raise self._error(f"two {what} are named {twice!r}; names must differ")
+
+    def _check_names(self) -> None:
+        if not _is_line(self.name):
             raise InputError(f"topology name {self.name!r}: must be a non-empty text of one line")
-        for word in (self.summary, self.source):
-            if not isinstance(word, str):
-                raise InputError(f"topology {self.name!r}: summary and source must be text, not {word!r}")
+        for text in (self.summary, self.source):
+            if not isinstance(text, str):
+                raise self._error(f"summary and source must be text, not {text!r}")
         if not isinstance(self.nranks, (int, np.integer)) or isinstance(self.nranks, bool):
-            raise InputError(f"topology {self.name!r}: nranks {self.nranks!r} must be a whole number")
+            raise self._error(f"nranks {self.nranks!r} must be a whole number")
         if not 1 <= self.nranks <= MAX_RANKS:
-            raise InputError(f"topology {self.name!r}: {self.nranks} ranks; must be 1 to {MAX_RANKS}")
-        seen: set[str] = set()
+            raise self._error(f"{self.nranks} ranks; must be 1 to {MAX_RANKS}")
         for switch in self.switches:
             if not isinstance(switch, str) or not is_switch_name(switch):
-                raise InputError(
-                    f"topology {self.name!r}: switch name {switch!r} must start with a letter and hold only "
+                raise self._error(
+                    f"switch name {switch!r} must start with a letter and hold only "
                     "letters, digits and _ . : / - (no spaces)"
                 )
-            if switch in seen:
-                raise InputError(
-                    f"topology {self.name!r}: two switches are named {switch!r}; names must differ"
-                )
-            seen.add(switch)
+        self._check_differ("switches", self.switches)
 
-    def _check_links(
-        self,
-        src: NDArray[np.int64],
-        dst: NDArray[np.int64],
-        alpha: NDArray[np.float64],
-        gbs: NDArray[np.float64],
-    ) -> NDArray[np.int64]:
+    def _check_links(self, src: Ints, dst: Ints, alpha: Floats, gbs: Floats) -> Ints:
         """Order that sorts the links by (src, dst); raises InputError naming the first bad link."""
         if len(src) > MAX_LINKS:
-            raise InputError(f"topology {self.name!r}: {len(src)} links; at most {MAX_LINKS}")
-        vertices = self.nvertices
-        outside = (src < 0) | (src >= vertices) | (dst < 0) | (dst >= vertices)
+            raise self._error(f"{len(src)} links; must be at most {MAX_LINKS}")
+        last = self.nvertices - 1
         checks = (
-            (outside, f"vertices must be 0 to {vertices - 1}"),
+            ((src < 0) | (src > last) | (dst < 0) | (dst > last), f"vertices must be 0 to {last}"),
             (src == dst, "a link must join two different vertices"),
             (
                 ~((gbs >= MIN_GBS) & (gbs <= MAX_GBS)),
-                f"bandwidth_gbs must be positive, {MIN_GBS:g} to {MAX_GBS:g} GB/s",
+                f"bandwidth_gbs must be {MIN_GBS:g} to {MAX_GBS:g} GB/s",
             ),
-            (
-                ~((alpha >= 0) & (alpha <= MAX_ALPHA_US)),
-                f"alpha_us must be 0 to {MAX_ALPHA_US:g} µs",
-            ),
+            (~((alpha >= 0) & (alpha <= MAX_ALPHA_US)), f"alpha_us must be 0 to {MAX_ALPHA_US:g} µs"),
         )
         for bad, right in checks:
             if bad.any():
                 i = int(np.argmax(bad))
-                raise InputError(
-                    f"topology {self.name!r}: link {i} ({src[i]}→{dst[i]}, {gbs[i]:g} GB/s, {alpha[i]:g} µs) "
-                    f"{right}"
-                )
-        key = src * vertices + dst
+                raise self._error(f"link {i} ({src[i]}→{dst[i]}, {gbs[i]:g} GB/s, {alpha[i]:g} µs): {right}")
+        key = src * self.nvertices + dst
         order = np.argsort(key, kind="stable")
         same = np.flatnonzero(np.diff(key[order]) == 0)
         if len(same):
             i, j = int(order[same[0]]), int(order[same[0] + 1])
-            raise InputError(
-                f"topology {self.name!r}: links {i} and {j} both go "
-                f"{self.vertex_name(int(src[i]))}→{self.vertex_name(int(dst[i]))}; "
-                "give one link with the sum of both"
+            raise self._error(
+                f"links {i} and {j} both go {self.vertex_name(int(src[i]))}→{self.vertex_name(int(dst[i]))}; "
+                "it must be one link with the sum of both"
             )
         return order
 
-    def _checked_limit(self, limit: Limit, new_index: NDArray[np.int64]) -> Limit:
-        if not isinstance(limit.name, str) or not limit.name or "\n" in limit.name or "\r" in limit.name:
-            raise InputError(f"topology {self.name!r}: limit name {limit.name!r} must be a text of one line")
-        where = f"topology {self.name!r}: limit {limit.name!r}"
-        links = np.unique(_integers(f"limit {limit.name!r} links", limit.links))
+    def _checked_limit(self, limit: Limit, new_index: Ints) -> Limit:
+        if not _is_line(limit.name):
+            raise self._error(f"limit name {limit.name!r} must be a text of one line")
+        where = f"limit {limit.name!r}"
+        links = np.unique(_integers(f"{where} links", limit.links))
         if not len(links):
-            raise InputError(f"{where}: holds no link; it must hold at least one")
+            raise self._error(f"{where}: holds no link; it must hold at least one")
         if links[0] < 0 or links[-1] >= len(new_index):
             bad = links[0] if links[0] < 0 else links[-1]
-            raise InputError(f"{where}: no link {bad}; links are 0 to {len(new_index) - 1}")
+            raise self._error(f"{where}: no link {bad}; links are 0 to {len(new_index) - 1}")
         gbs = float(limit.bandwidth_gbs)
         if not MIN_GBS <= gbs <= MAX_GBS:
-            raise InputError(
-                f"{where}: bandwidth_gbs {gbs:g} must be positive, {MIN_GBS:g} to {MAX_GBS:g} GB/s"
-            )
+            raise self._error(f"{where}: bandwidth_gbs {gbs:g} must be {MIN_GBS:g} to {MAX_GBS:g} GB/s")
         links = np.sort(new_index[links])
         links.setflags(write=False)
         return Limit(limit.name, links, gbs)
 
 
-def to_toml(topology: Topology) -> str:
-    """Text form of the topology, as `--topo file.toml` reads it; `from_toml` gives an equal topology back."""
-    from topologies.text.writer import write_text
-
-    return write_text(topology)
+def _is_line(text: Any) -> bool:
+    return isinstance(text, str) and bool(text) and "\n" not in text and "\r" not in text
 
 
-def from_toml(text: str, origin: str) -> Topology:
-    """Topology of its text form. `origin` names the text in errors (a file's path). Raises InputError."""
-    from topologies.text.reader import read_text
-
-    return read_text(text, origin).topology
-
-
-def _integers(what: str, values: Any) -> NDArray[np.int64]:
+def _integers(what: str, values: Any) -> Ints:
     try:
         column = np.asarray(values)
         if column.size and column.dtype.kind not in "iu":
@@ -233,7 +223,7 @@ def _integers(what: str, values: Any) -> NDArray[np.int64]:
         raise InputError(f"{what}: must be a column of whole numbers") from None
 
 
-def _floats(what: str, values: Any) -> NDArray[np.float64]:
+def _floats(what: str, values: Any) -> Floats:
     try:
         return np.array(values, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError, OverflowError):

@@ -44,9 +44,10 @@ from typing import Any
 
 from emit.goal import MAX_CELLS, Goal
 from emit.targets import TARGETS
-from synth.storage.columns import json_object, opened, origin_of
+from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
+from topologies.text.files import opened, origin_of
 
 __all__ = [
     "FORMAT", "INDEX", "SCHEDULES", "Entry", "goal_stated", "index_text", "load_index", "parse_index", "read_index",

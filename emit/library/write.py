@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from emit.library.index import INDEX, Entry, index_text, load_index, parse_index
-from synth.storage.columns import origin_of
 from synth.storage.proof import proof_path
 from topologies.errors import InputError
+from topologies.text.files import origin_of
 
 __all__ = ["Library", "standing", "writing"]
 

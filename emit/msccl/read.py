@@ -10,8 +10,8 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from emit.program import BUFFERS, FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
-from synth.storage.columns import opened, origin_of
 from topologies.errors import InputError
+from topologies.text.files import opened, origin_of
 
 MAX_BYTES = 64 << 20
 MAX_VALUE = 255  # bytes of an attribute's value

@@ -20,8 +20,8 @@ from emit.mscclpp.plan import (
     RemoteBuffer,
 )
 from emit.program import BUFFERS
-from synth.storage.columns import opened, origin_of
 from topologies.errors import InputError
+from topologies.text.files import opened, origin_of
 
 MAX_BYTES = 24 << 20  # parsed, the worst text of that size takes three quarters of a GiB
 MAX_RANKS = 4096

@@ -10,12 +10,12 @@ from pathlib import Path
 from synth.bounds.witness import Witness
 from synth.model.problem import Problem
 from synth.present.statement import OPTIMAL, size_words, time_words
-from synth.storage.columns import origin_of
 from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path
 from synth.storage.schedule_file import Stored
 from synth.timing.simulate import time_us
 from synth.verify.replay import replay
 from topologies.errors import ProofRefused, ScheduleRefused
+from topologies.text.files import origin_of
 
 __all__ = ["Judged", "judge", "proof_sentences"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from emit.library.index import INDEX, SCHEDULES, Entry, load_index
 from emit.targets import TARGETS
-from synth.storage.columns import opened, origin_of
 from topologies.errors import InputError
+from topologies.text.files import opened, origin_of
 
 __all__ = ["Source", "sources"]
 

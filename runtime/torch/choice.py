@@ -34,9 +34,10 @@ from emit.library.index import Entry, load_index
 from emit.msccl.read import read_msccl
 from emit.program import ROOTED, Program
 from runtime.built_in import COLLECTIVES, built_in, names, usual
-from synth.storage.columns import json_object, origin_of
+from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields
+from topologies.text.files import origin_of
 
 log = logging.getLogger("synth.torch")
 BACKENDS = ("auto", "synth", "gloo")

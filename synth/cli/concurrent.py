@@ -25,7 +25,7 @@ from synth.storage.schedule_file import save_schedule, write_schedule
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import replay
 from topologies.errors import InputError
-from topologies.faults.apply import dead_ranks
+from topologies.faults.ranks import dead_ranks
 from topologies.load import load
 
 _SINGLE = {  # options of a single group, and what there is instead

@@ -12,10 +12,11 @@ from emit.library.lookup import goal_beside
 from emit.targets import choose_target, only_target_of, target_named
 from synth.cli.options import target_option
 from synth.model.problem import parse_ranks
-from synth.storage.columns import opened, replaced
+from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.fields import shown
+from topologies.text.files import opened
 
 
 @click.command("convert")

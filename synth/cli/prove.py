@@ -12,7 +12,6 @@ import click
 from synth.bounds.witness import Witness
 from synth.cli.options import json_option, print_json
 from synth.present.statement import count, size_words, time_words
-from synth.storage.columns import origin_of
 from synth.storage.proof import (
     Proof,
     check_beside,
@@ -27,6 +26,7 @@ from synth.symmetry.quotient_check import check_quotient
 from synth.timing.simulate import time_us
 from synth.verify.replay import replay
 from topologies.errors import InputError, ProofRefused, QuotientRefused, ScheduleRefused
+from topologies.text.files import origin_of
 
 EQUAL = 1e-9  # relative: what another order of additions may lose
 

@@ -9,9 +9,10 @@ import click
 from emit.report.page import report as made
 from synth.model.pattern import parse_size
 from synth.model.problem import parse_ranks
-from synth.storage.columns import origin_of, replaced
+from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
+from topologies.text.files import origin_of
 
 _LONG = 300  # what is wrong stands in full on the page
 

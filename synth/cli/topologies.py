@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from synth.cli.options import json_option, print_json
 from topologies.families import FAMILIES
 from topologies.load import load, machines
-from topologies.topology import Topology, to_toml
+from topologies.text.writer import to_toml
+from topologies.topology import Topology
 
 
 @click.group("topo")

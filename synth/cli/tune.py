@@ -29,7 +29,8 @@ from synth.model.problem import parse_ranks
 from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
-from topologies.topology import Topology, to_toml
+from topologies.text.writer import to_toml
+from topologies.topology import Topology
 
 _ranks = click.option(
     "--ranks",

@@ -19,7 +19,7 @@ from synth.model.pattern import parse_size
 from synth.model.process_groups import parse_groups
 from synth.model.registry import parse_name
 from topologies.errors import InputError
-from topologies.faults.apply import alive
+from topologies.faults.ranks import live_ranks
 from topologies.text.fields import shown
 from topologies.topology import Topology
 
@@ -49,7 +49,7 @@ def parse_members(
     Raises:
         InputError: groups, a collective or a size that cannot be, no size, or two for one group.
     """
-    living = alive(topology, dead, None, "--groups")
+    living = live_ranks(topology, dead, None, "--groups")
     known: dict[tuple[str, int], Collective] = {}
     found: list[tuple[tuple[int, ...], Collective, str | None]] = []
     for part in text.split(";"):
@@ -78,7 +78,7 @@ def _groups(
 ) -> list[tuple[int, ...]]:
     if "=" in body:
         return [tuple(living[i] for i in group) for group in parse_groups(body, len(living))]
-    return [alive(topology, dead, group, "--groups") for group in parse_groups(body, topology.nranks)]
+    return [live_ranks(topology, dead, group, "--groups") for group in parse_groups(body, topology.nranks)]
 
 
 def _sizes(

@@ -28,7 +28,8 @@ from synth.search.result import Progress
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.faults.apply import alive, dead_ranks, hurt
+from topologies.faults.apply import degraded
+from topologies.faults.ranks import dead_ranks, live_ranks
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -181,10 +182,10 @@ def plan(
     healthy = topo if isinstance(topo, Topology) else load(topo)
     dead = dead_ranks(healthy, without)
     for member in members:
-        alive(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")
+        live_ranks(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")
     if not isinstance(relays, str):
-        relays = alive(healthy, dead, relays, "relay")
-    topology = hurt(healthy, without, degrade)
+        relays = live_ranks(healthy, dead, relays, "relay")
+    topology = degraded(healthy, without, degrade)
     asked = together(topology, members, relays, dead)
     wish = Wish(relays, dead, objective, chunks, engine, budget)
     if workers is not None:

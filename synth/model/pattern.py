@@ -22,7 +22,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from synth.model.collective import Collective, Floats, Ints
 from synth.model.registry import parse_name
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
+from topologies.text.files import origin_of, read_text
 from topologies.text.toml import parsed_toml
 
 __all__ = ["MAX_FILE_BYTES", "parse_size", "read_pattern", "read_sizes"]
@@ -76,7 +77,7 @@ def read_pattern(path: str | Path) -> Collective:
     Raises:
         InputError: the file cannot be read, is not TOML, or does not state a pattern with something to move.
     """
-    text, origin = _text(path, "a pattern's .toml file")
+    text, origin = read_text(path, "a pattern's .toml file", MAX_FILE_BYTES), origin_of(path)
     document = parsed_toml(text, origin, "a pattern is two keys and [[chunk]] tables")
     top = Fields(document, text, origin)
     top.only(_TOP)
@@ -301,7 +302,7 @@ def read_sizes(path: str | Path) -> Ints:
     Raises:
         InputError: the file cannot be read, an entry is no size, or the rows do not make a square.
     """
-    text, origin = _text(path, "a file with the size matrix")
+    text, origin = read_text(path, "a file with the size matrix", MAX_FILE_BYTES), origin_of(path)
     rows = _json_rows(text, origin) if text.lstrip().startswith(("[", "{")) else _plain_rows(text, origin)
     width = len(rows[0][1]) if rows else 0
     for place, row in rows:
@@ -370,32 +371,3 @@ def _json_size(value: Any, what: str) -> int:
     if type(value) is not str:
         raise InputError(f"{what}: {shown(value)} is no size; {_SIZE_FORM}")
     return _bytes(value, what)
-
-
-def _text(path: str | Path, what: str) -> tuple[str, str]:
-    """The file's text with plain line ends, and its name for messages."""
-    origin = str(path) if len(str(path)) <= 200 else "…" + str(path)[-200:]
-    origin = origin if origin.isprintable() else repr(origin)
-
-    def fail(problem: str, line: int = 0) -> NoReturn:
-        raise InputError(f"{origin}:{line}: {problem}" if line else f"{origin}: {problem}; give {what}")
-
-    file = Path(path)
-    try:
-        # Nothing but a plain file is opened: a pipe or a device could hold the reader for ever.
-        if not file.is_file():
-            fail("a directory" if file.is_dir() else "not a plain file" if file.exists() else "no such file")
-        with file.open("rb") as stream:
-            data = stream.read(MAX_FILE_BYTES + 1)
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        fail(f"cannot be read ({getattr(error, 'strerror', None) or error})")
-    if len(data) > MAX_FILE_BYTES:
-        fail(f"larger than {MAX_FILE_BYTES // 2**20} MiB")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        fail(f"byte {data[error.start]:#04x} is not UTF-8; save it as UTF-8", line)
-    return text.replace("\r\n", "\n"), origin

@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BufferedReader, BytesIO
+from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from topologies.errors import InputError
 from topologies.text.fields import shown
+from topologies.text.files import opened, origin_of
 
 __all__ = ["ColumnFile", "json_object", "opened", "origin_of", "replaced", "write_columns"]
 
@@ -40,28 +41,6 @@ _WRONG = (
     OSError, EOFError, ValueError, LookupError, RuntimeError, OverflowError, struct.error, zlib.error,
     zipfile.BadZipFile,
 )  # fmt: skip
-
-
-def origin_of(path: str | Path) -> str:
-    """A path as messages name it: one line, not too long."""
-    text = str(path) if len(str(path)) <= 200 else "…" + str(path)[-200:]
-    return text if text.isprintable() else repr(text)
-
-
-def opened(path: str | Path, wanted: str) -> BufferedReader:
-    """A plain file, open for reading.
-
-    Raises:
-        InputError: it is not there, is no plain file or cannot be read; the line asks for what is `wanted`.
-    """
-    origin, where = origin_of(path), Path(path)
-    try:
-        if where.is_file():  # a pipe or a device could hold the reader for ever
-            return where.open("rb")
-        kind = "a directory" if where.is_dir() else "not a plain file" if where.exists() else "no such file"
-    except (OSError, ValueError) as error:
-        kind = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-    raise InputError(f"{origin}: {kind}; give {wanted}")
 
 
 @contextmanager

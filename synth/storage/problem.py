@@ -19,7 +19,9 @@ from synth.storage.columns import ColumnFile
 from topologies.arrays import components
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
-from topologies.topology import MAX_RANKS, Topology, from_toml, to_toml
+from topologies.text.reader import from_toml
+from topologies.text.writer import to_toml
+from topologies.topology import MAX_RANKS, Topology
 
 __all__ = ["KEYS", "rebuilt", "stated"]
 

@@ -29,9 +29,10 @@ import numpy as np
 from synth.bounds.witness import Witness, recompute
 from synth.model.problem import Problem
 from synth.model.problem import question as asked_of
-from synth.storage.columns import json_object, opened, origin_of, replaced
-from topologies.errors import InputError, ProofRefused
+from synth.storage.columns import json_object, replaced
+from topologies.errors import ProofRefused
 from topologies.text.fields import Fields, shown
+from topologies.text.files import opened, origin_of, read_bytes
 
 __all__ = [
     "FORMAT", "Proof", "ProofRefused", "check_beside", "check_proof", "digest", "load_proof", "proof_path",
@@ -260,10 +261,7 @@ def load_proof(path: str | Path) -> Proof:
         InputError: it cannot be read, or a field is missing or is not what it must be; the line names both.
     """
     origin = origin_of(path)
-    with opened(path, "a .proof.json file") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise InputError(f"{origin}: larger than {MAX_FILE_BYTES >> 20} MiB")
+    data = read_bytes(path, "a .proof.json file", MAX_FILE_BYTES)
     top = Fields(json_object(data, origin), "", origin)
     if top.string("format") != FORMAT:
         top.fail("format", f"{shown(top.values['format'])} is not known; must be {FORMAT}")

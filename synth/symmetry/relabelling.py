@@ -13,8 +13,9 @@ from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from topologies.network import Network, network
 from topologies.subnetwork import links_among
-from topologies.symmetry.automorphism import automorphisms, free_subgroup
+from topologies.symmetry.automorphism import automorphisms
 from topologies.symmetry.automorphism import link_image as links_of_automorphism
+from topologies.symmetry.free_subgroup import free_subgroup
 from topologies.symmetry.translations import Shifts, digits, image, link_image, shifts
 from topologies.topology import Topology
 

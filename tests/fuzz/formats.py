@@ -29,7 +29,7 @@ from tests.fuzz.mutating import damaged_json, damaged_text, damaged_xml, damaged
 from tests.random_problems import answered
 from topologies.errors import InputError
 from topologies.load import load
-from topologies.topology import to_toml
+from topologies.text.writer import to_toml
 
 
 @dataclass(frozen=True)

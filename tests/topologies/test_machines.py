@@ -7,7 +7,9 @@ import pytest
 
 from topologies.load import load, machines
 from topologies.network import network
-from topologies.topology import Topology, from_toml, to_toml
+from topologies.text.reader import from_toml
+from topologies.text.writer import to_toml
+from topologies.topology import Topology
 
 
 def same(a: Topology, b: Topology) -> bool:

@@ -24,20 +24,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import InputError
-from topologies.faults.notation import Fault, parse_fault, removals, slowdowns
-from topologies.faults.places import arrow, limit_at, links_at, touched, vertices_at
+from topologies.faults.notation import Fault, removals, slowdowns
+from topologies.faults.places import limit_at, link_name, links_at, touched_links, vertices_at
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Limit, Topology
 
-__all__ = ["Fault", "alive", "dead_ranks", "hurt", "parse_fault"]
+__all__ = ["degraded"]
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 _LONG_NAME = 80  # characters of a list of faults that a name, and with it a file's, still takes
 
 
-def hurt(topology: Topology, without: Sequence[str], degrade: Sequence[str]) -> Topology:
+def degraded(topology: Topology, without: Sequence[str], degrade: Sequence[str]) -> Topology:
     """The topology without some parts and with others slower, its name saying so.
 
-    Ranks keep their numbers, those taken out have no link (see `dead_ranks`); a switch taken out is gone.
+    Ranks keep their numbers, those taken out have no link (see `ranks.dead_ranks`); a switch taken out is gone.
     Latencies stay, and so do limits, over the links that are left to them; a limit without any goes.
 
     Args:
@@ -57,69 +60,37 @@ def hurt(topology: Topology, without: Sequence[str], degrade: Sequence[str]) -> 
             cut[links_at(topology, fault, "--without")] = True
         else:
             dead[vertices_at(topology, fault, "--without")] = True
-    gone = cut | dead[topology.link_src] | dead[topology.link_dst]
+    of_dead = dead[topology.link_src] | dead[topology.link_dst]
+    gone = cut | of_dead
     _check_left(topology, gone, dead)
-    slowed, limit_gbs = _slowed(topology, slower, gone)
+    link_gbs, limit_gbs = _bandwidths_left(topology, slower, gone)
 
     stays = ~dead
     stays[: topology.nranks] = True
     number = np.cumsum(stays) - 1  # of vertices
     kept, index = np.flatnonzero(~gone), np.cumsum(~gone) - 1  # of links
-    switches = [
-        name for name, left in zip(topology.switches, stays[topology.nranks :].tolist(), strict=True) if left
-    ]
     limits = []
     for limit, gbs in zip(topology.limits, limit_gbs.tolist(), strict=True):
         links = limit.links[~gone[limit.links]]
         if len(links):
             limits.append(Limit(limit.name, index[links], gbs))
-    words = _words(topology, cut & ~dead[topology.link_src] & ~dead[topology.link_dst], dead, slower, gone)
+    left = stays[topology.nranks :].tolist()
     return replace(
         topology,
-        name=f"{topology.name} {words}",
-        switches=tuple(switches),
+        name=f"{topology.name} {_faults_text(topology, cut & ~of_dead, dead, slower, gone)}",
+        switches=tuple(name for name, there in zip(topology.switches, left, strict=True) if there),
         link_src=number[topology.link_src[kept]],
         link_dst=number[topology.link_dst[kept]],
         alpha_us=topology.alpha_us[kept],
-        bandwidth_gbs=slowed[kept],
+        bandwidth_gbs=link_gbs[kept],
         limits=tuple(limits),
     )
 
 
-def dead_ranks(topology: Topology, without: Sequence[str]) -> tuple[int, ...]:
-    """Ranks that `--without rank:…` takes out, ascending. Raises InputError as `hurt` does."""
-    found: set[int] = set()
-    for fault in removals(without):
-        if fault.kind == "rank":
-            found.update(vertices_at(topology, fault, "--without").tolist())
-    return tuple(sorted(found))
-
-
-def alive(topology: Topology, dead: Sequence[int], group: Sequence[int] | None, what: str) -> tuple[int, ...]:
-    """The group, which must have no dead rank in it; all ranks that live where there is none.
-
-    Args:
-        dead: as `dead_ranks` gives them.
-        what: the option in errors ("--group").
-
-    Raises:
-        InputError: the group names a dead rank.
-    """
-    lost = set(dead)
-    if group is None:
-        return tuple(rank for rank in range(topology.nranks) if rank not in lost)
-    for rank in group:
-        if rank in lost:
-            raise InputError(
-                f"{what}: rank {rank} is taken out (--without rank:{rank}); leave it out here too"
-            )
-    return tuple(group)
-
-
-def _check_left(topology: Topology, gone: NDArray[np.bool_], dead: NDArray[np.bool_]) -> None:
-    living = np.flatnonzero(~dead[: topology.nranks])
-    if len(living) < 2:
-        left = f"rank {living[0]} alone is left" if len(living) else "no rank is left"
+def _check_left(topology: Topology, gone: Bools, dead: Bools) -> None:
+    live = np.flatnonzero(~dead[: topology.nranks])
+    if len(live) < 2:
+        left = f"rank {live[0]} alone is left" if len(live) else "no rank is left"
         raise InputError(f"--without: {left} of {topology.name}'s {topology.nranks}; leave at least 2")
     if gone.all():
         raise InputError(
@@ -127,100 +98,87 @@ def _check_left(topology: Topology, gone: NDArray[np.bool_], dead: NDArray[np.bo
         )
 
 
-def _slowed(
-    topology: Topology, faults: Sequence[Fault], gone: NDArray[np.bool_]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _bandwidths_left(topology: Topology, faults: Sequence[Fault], gone: Bools) -> tuple[Floats, Floats]:
     """GB/s of every link and of every limit. Of several faults on one the slowest counts."""
-    whole, caps = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
-    links, limits = whole.copy(), caps.copy()
+    link_gbs, limit_gbs = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
+    links, limits = link_gbs.copy(), limit_gbs.copy()
     for fault in faults:
         if fault.kind == "limit":
-            at = limit_at(topology, fault)
-            if gone[topology.limits[at[0]].links].all():
-                raise InputError(
-                    f"--degrade {fault}: all its links are taken out by --without; leave one of the two out"
-                )
-            now, into = caps, limits
+            at, healthy, left = limit_at(topology, fault), limit_gbs, limits
+            lost, what = gone[topology.limits[at[0]].links].all(), "all its links are"
         else:
-            at = touched(topology, fault)
+            at, healthy, left = touched_links(topology, fault), link_gbs, links
             at = at[~gone[at]]
-            if not len(at):
-                raise InputError(f"--degrade {fault}: is taken out by --without; leave one of the two out")
-            now, into = whole, links
+            lost, what = not len(at), "is"
+        if lost:
+            raise InputError(f"--degrade {fault}: {what} taken out by --without; leave one of the two out")
         if fault.gbs is None:
-            left = now[at] * (fault.percent or 0.0) / 100
+            gbs = healthy[at] * (fault.percent or 0.0) / 100
         else:
-            left = np.full(len(at), fault.gbs)
-            high = left >= now[at]
+            gbs = np.full(len(at), fault.gbs)
+            high = gbs >= healthy[at]
             if high.any():
                 one = int(at[np.argmax(high)])
-                which = "it" if fault.kind == "limit" else arrow(topology, one)
+                which = "it" if fault.kind == "limit" else link_name(topology, one)
                 raise InputError(
-                    f"--degrade {fault}: {fault.gbs:g} GB/s is not below what {which} has, {now[one]:g} GB/s"
+                    f"--degrade {fault}: {fault.gbs:g} GB/s is not below what {which} has, {healthy[one]:g} GB/s"
                 )
-        into[at] = np.minimum(into[at], left)
+        left[at] = np.minimum(left[at], gbs)
     return links, limits
 
 
-def _words(
-    topology: Topology,
-    cut: NDArray[np.bool_],
-    dead: NDArray[np.bool_],
-    degraded: Sequence[Fault],
-    gone: NDArray[np.bool_],
-) -> str:
-    """What is wrong, the same words for the same faults however they were written; plain ASCII without slashes.
+def _faults_text(topology: Topology, cut: Bools, dead: Bools, slower: Sequence[Fault], gone: Bools) -> str:
+    """What is wrong, the same text for the same faults however they were written; plain ASCII without slashes.
 
     One direction is 3to5: a file's name, which takes no >, must tell it from 3-5. A long list becomes counts
     and a checksum of the list.
     """
-    names = topology.switches
-    ranks = np.flatnonzero(dead[: topology.nranks]).tolist()
-    switches = [names[i] for i in np.flatnonzero(dead[topology.nranks :]).tolist()]
-    missing = _pairs(topology, cut)
-    missing += [f"rank:{run}" for run in format_set(ranks, topology.nranks, ()).split(",") if run]
-    missing += [f"switch:{name}" for name in switches]
-    slower = []
-    for amount in sorted({fault.amount for fault in degraded}):
-        these = [fault for fault in degraded if fault.amount == amount]
+    missing = _link_parts(topology, cut) + _rank_parts(
+        topology, np.flatnonzero(dead[: topology.nranks]).tolist()
+    )
+    missing += [f"switch:{topology.switches[i]}" for i in np.flatnonzero(dead[topology.nranks :]).tolist()]
+    slow = []
+    for amount in sorted({fault.amount for fault in slower}):
+        these = [fault for fault in slower if fault.amount == amount]
         links = np.zeros(topology.nlinks, dtype=bool)
+        ranks: set[int] = set()
         for fault in these:
             if fault.kind == "link":
                 links[links_at(topology, fault, "--degrade")] = True
-        parts = _pairs(topology, links & ~gone)
-        hit = {v for f in these if f.kind == "rank" for v in vertices_at(topology, f, "--degrade").tolist()}
-        living = sorted(v for v in hit if not dead[v])
-        parts += [f"rank:{run}" for run in format_set(living, topology.nranks, ()).split(",") if run]
+            elif fault.kind == "rank":
+                ranks.update(vertices_at(topology, fault, "--degrade").tolist())
+        parts = _link_parts(topology, links & ~gone)
+        parts += _rank_parts(topology, sorted(rank for rank in ranks if not dead[rank]))
         parts += sorted({str(fault) for fault in these if fault.kind in ("switch", "limit")})
-        slower += [f"{part}={amount}" for part in parts]
-    text = " ".join(
-        f"{word} {','.join(parts)}" for word, parts in (("without", missing), ("degraded", slower)) if parts
-    )
+        slow += [f"{part}={amount}" for part in parts]
+    lists = [(word, parts) for word, parts in (("without", missing), ("degraded", slow)) if parts]
+    text = " ".join(f"{word} {','.join(parts)}" for word, parts in lists)
     plain = re.sub(r"[^A-Za-z0-9_.:,=% -]+", "_", text)
     if len(text) <= _LONG_NAME and plain == text:
         return text
     # what a short name cannot tell apart, the checksum does
-    mark = f"{zlib.crc32(text.encode()):08x}"
+    checksum = f"{zlib.crc32(text.encode()):08x}"
     if len(plain) <= _LONG_NAME:
-        return f"{plain} {mark}"
-    counts = [
-        f"{word} {len(parts)} part{'s' if len(parts) > 1 else ''}"
-        for word, parts in (("without", missing), ("degraded", slower))
-        if parts
-    ]
-    return " ".join([*counts, mark])
+        return f"{plain} {checksum}"
+    counts = [f"{word} {len(parts)} part{'s' if len(parts) > 1 else ''}" for word, parts in lists]
+    return " ".join([*counts, checksum])
 
 
-def _pairs(topology: Topology, links: NDArray[np.bool_]) -> list[str]:
-    """link:0-1 where all that goes between the two is meant, else link:0to1; by their ends."""
+def _rank_parts(topology: Topology, ranks: Sequence[int]) -> list[str]:
+    """rank:3, rank:8-15, ascending."""
+    return [f"rank:{run}" for run in format_set(ranks, topology.nranks, ()).split(",") if run]
+
+
+def _link_parts(topology: Topology, links: Bools) -> list[str]:
+    """link:0-1 where both directions are among the links, else link:0to1; by their ends."""
     chosen = np.flatnonzero(links)
     src, dst = topology.link_src[chosen].tolist(), topology.link_dst[chosen].tolist()
-    mine = set(zip(src, dst, strict=True))
-    found = []
-    for a, b in sorted(mine):
+    ends = set(zip(src, dst, strict=True))
+    parts = []
+    for a, b in sorted(ends):
         one, other = topology.vertex_name(a), topology.vertex_name(b)
-        if (b, a) not in mine:
-            found.append(f"link:{one}to{other}")
+        if (b, a) not in ends:
+            parts.append(f"link:{one}to{other}")
         elif a < b:
-            found.append(f"link:{one}-{other}")
-    return found
+            parts.append(f"link:{one}-{other}")
+    return parts

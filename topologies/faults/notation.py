@@ -42,8 +42,8 @@ class Fault:
         return "" if self.gbs is None else f"{self.gbs:.12g}GBps"
 
 
-def parse_fault(text: str, what: str) -> Fault:
-    """One fault of its text, such as link:3-5 or rank:3=50%; `what` names the option in errors.
+def parse_fault(text: str, option: str) -> Fault:
+    """One fault of its text, such as link:3-5 or rank:3=50%; `option` is what names it in errors.
 
     Raises:
         InputError: no such form, or a percentage that is not between 0 and 100.
@@ -52,30 +52,32 @@ def parse_fault(text: str, what: str) -> Fault:
     kind = kind.strip()
     if kind not in _KINDS:
         raise InputError(
-            f"{what}: {shown(text.strip())} does not say what it is; write link:3-5, rank:17, switch:NAME"
-            + (" or limit:NAME, each with =50%" if what == "--degrade" else "")
+            f"{option}: {shown(text.strip())} does not say what it is; write link:3-5, rank:17, switch:NAME"
+            + (" or limit:NAME, each with =50%" if option == "--degrade" else "")
         )
     where, equals, amount = (part.strip() for part in rest.rpartition("="))
     if not equals:
         where, amount = amount, ""
     if not where:
-        raise InputError(f"{what}: {shown(text.strip())} names no {kind}; write for example {_example(kind)}")
+        raise InputError(
+            f"{option}: {shown(text.strip())} names no {kind}; write for example {_example(kind)}"
+        )
     if not equals:
         return Fault(kind, where)
     number = _AMOUNT.fullmatch(amount)
     if number is None:
         raise InputError(
-            f"{what} {kind}:{where[:60]}: {shown(amount)} is no bandwidth that is left; write =50% or =12.5GB/s"
+            f"{option} {kind}:{where[:60]}: {shown(amount)} is no bandwidth that is left; write =50% or =12.5GB/s"
         )
     value, percent = float(number[1]), number[2] == "%"
     if percent and not 0 < value < 100:
         raise InputError(
-            f"{what} {kind}:{where[:60]}: {value:g}% must be above 0% and below 100%;"
+            f"{option} {kind}:{where[:60]}: {value:g}% must be above 0% and below 100%;"
             " what is gone altogether goes to --without"
         )
     if not value > 0:
         raise InputError(
-            f"{what} {kind}:{where[:60]}: 0 GB/s must be above 0; what is gone goes to --without"
+            f"{option} {kind}:{where[:60]}: 0 GB/s must be above 0; what is gone goes to --without"
         )
     return Fault(kind, where, value) if percent else Fault(kind, where, gbs=value)
 
@@ -84,7 +86,7 @@ def _example(kind: str) -> str:
     return {"link": "link:3-5 or link:3>5", "rank": "rank:17"}.get(kind, f"{kind}:NAME")
 
 
-def _parsed(texts: Sequence[str], what: str) -> list[Fault]:
+def _parsed(texts: Sequence[str], option: str) -> list[Fault]:
     """All faults of an option that can be given several times, each a list with commas."""
     faults = []
     for text in texts:
@@ -95,7 +97,7 @@ def _parsed(texts: Sequence[str], what: str) -> list[Fault]:
                 items[-1] += "," + part
             else:
                 items.append(part.strip())
-        faults += [parse_fault(item, what) for item in items]
+        faults += [parse_fault(item, option) for item in items]
     return faults
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 from topologies.faults.notation import Fault
 from topologies.text.fields import shown
-from topologies.text.vertex_sets import format_set, is_switch_name
-from topologies.topology import Topology
+from topologies.text.vertex_sets import format_set
+from topologies.topology import Topology, is_switch_name
 
-__all__ = ["arrow", "limit_at", "links_at", "touched", "vertices_at"]
+__all__ = ["limit_at", "link_name", "links_at", "touched_links", "vertices_at"]
 
 Ints = NDArray[np.int64]
 _RANKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
-def touched(topology: Topology, fault: Fault) -> Ints:
+def touched_links(topology: Topology, fault: Fault) -> Ints:
     """Physical links that a --degrade of a link, rank or switch is about. Raises InputError where there is none."""
     if fault.kind == "link":
         return links_at(topology, fault, "--degrade")
@@ -30,20 +29,20 @@ def touched(topology: Topology, fault: Fault) -> Ints:
     return np.flatnonzero(mine[topology.link_src] | mine[topology.link_dst])
 
 
-def vertices_at(topology: Topology, fault: Fault, what: str) -> Ints:
-    """Vertices of rank:17, rank:8-15 or switch:NAME; `what` names the option in errors. Raises InputError."""
+def vertices_at(topology: Topology, fault: Fault, option: str) -> Ints:
+    """Vertices of rank:17, rank:8-15 or switch:NAME; `option` is what names it in errors. Raises InputError."""
     if fault.kind == "switch":
         if fault.where not in topology.switches:
-            raise InputError(f"{what} {fault}: {_no_switch(topology, fault.where)}")
+            raise InputError(f"{option} {fault}: {_no_switch(topology, fault.where)}")
         return np.array([topology.nranks + topology.switches.index(fault.where)], dtype=np.int64)
     ends = _RANKS.fullmatch(fault.where)
     if ends is None:
-        raise InputError(f"{what} {fault}: {shown(fault.where)} is no rank; write rank:17 or rank:8-15")
+        raise InputError(f"{option} {fault}: {shown(fault.where)} is no rank; write rank:17 or rank:8-15")
     low, high = int(ends[1]), int(ends[2] or ends[1])
     if low > high:
-        raise InputError(f"{what} {fault}: runs backwards; write rank:{high}-{low}")
+        raise InputError(f"{option} {fault}: runs backwards; write rank:{high}-{low}")
     if high >= topology.nranks:
-        raise InputError(f"{what} {fault}: {_no_rank(topology, high)}")
+        raise InputError(f"{option} {fault}: {_no_rank(topology, high)}")
     return np.arange(low, high + 1, dtype=np.int64)
 
 
@@ -52,7 +51,7 @@ def limit_at(topology: Topology, fault: Fault) -> Ints:
     names = [x.name for x in topology.limits]
     if fault.where not in names:
         raise InputError(
-            f"--degrade {fault}: {topology.name} has no such limit; {_there('limits', fault.where, names)}"
+            f"--degrade {fault}: {topology.name} has no such limit; {_right_names('limits', fault.where, names)}"
         )
     return np.array([names.index(fault.where)], dtype=np.int64)
 
@@ -62,17 +61,15 @@ def _no_rank(topology: Topology, rank: int) -> str:
 
 
 def _no_switch(topology: Topology, name: str) -> str:
-    return f"{topology.name} has no switch {shown(name)}; {_there('switches', name, topology.switches)}"
+    return f"{topology.name} has no switch {shown(name)}; {_right_names('switches', name, topology.switches)}"
 
 
-def _there(what: str, name: str, names: Sequence[str]) -> str:
+def _right_names(what: str, name: str, names: Sequence[str]) -> str:
     """What can be meant instead."""
     if not names:
         return f"it has no {what}"
-    near = get_close_matches(name[:60], names[:2000], 3, 0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"its {what} are {', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
+    listed = f"its {what} are {', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
+    return did_you_mean(name, names) or listed
 
 
 def _vertex(topology: Topology, name: str) -> int | None:
@@ -86,30 +83,28 @@ def _between(topology: Topology, src: int, dst: int) -> Ints:
     return np.flatnonzero((topology.link_src == src) & (topology.link_dst == dst))
 
 
-def links_at(topology: Topology, fault: Fault, what: str) -> Ints:
+def links_at(topology: Topology, fault: Fault, option: str) -> Ints:
     """Physical links of "3-5" (both directions, at least one there) or "3>5". Raises InputError."""
     where = fault.where.replace("→", ">").replace("->", ">")
-    one_way = ">" in where
+    directed = ">" in where
     found = []
-    for left, right in _cuts(where, ">" if one_way else "-"):
+    for left, right in _cuts(where, ">" if directed else "-"):
         a, b = _vertex(topology, left), _vertex(topology, right)
         if a is not None and b is not None:
             there = _between(topology, a, b)
-            if not one_way:
+            if not directed:
                 there = np.concatenate([there, _between(topology, b, a)])
             found.append((a, b, there))
     if len(found) > 1:  # a switch's name can have a - in it
         found = [x for x in found if len(x[2])] or found[:1]
     if len(found) > 1:
-        ways = " or ".join(f"{topology.vertex_name(a)}>{topology.vertex_name(b)}" for a, b, _ in found)
-        raise InputError(
-            f"{what} {fault}: can be read in two ways; write link:{ways}, and its other direction"
-        )
+        readings = " or ".join(f"{topology.vertex_name(a)}>{topology.vertex_name(b)}" for a, b, _ in found)
+        raise InputError(f"{option} {fault}: is ambiguous; write link:{readings}, and its other direction")
     if not found:
-        raise InputError(f"{what} {fault}: {_unreadable(topology, where, '>' if one_way else '-')}")
+        raise InputError(f"{option} {fault}: {_unreadable(topology, where, '>' if directed else '-')}")
     a, b, there = found[0]
     if not len(there):
-        raise InputError(f"{what} {fault}: {_no_link(topology, a, b, one_way)}")
+        raise InputError(f"{option} {fault}: {_no_link(topology, a, b, directed)}")
     return there
 
 
@@ -137,9 +132,9 @@ def _unreadable(topology: Topology, where: str, sign: str) -> str:
     )
 
 
-def _no_link(topology: Topology, a: int, b: int, one_way: bool) -> str:
+def _no_link(topology: Topology, a: int, b: int, directed: bool) -> str:
     near = topology.link_dst[topology.link_src == a]
-    if not one_way:
+    if not directed:
         near = np.union1d(near, topology.link_src[topology.link_dst == a])
     kind = "rank " if a < topology.nranks else "switch "
     what = f"{kind}{topology.vertex_name(a)} has no link to {topology.vertex_name(b)}"
@@ -149,6 +144,6 @@ def _no_link(topology: Topology, a: int, b: int, one_way: bool) -> str:
     return f"{what}; it has links to {listed if len(listed) <= 80 else listed[:80] + '…'}"
 
 
-def arrow(topology: Topology, link: int) -> str:
+def link_name(topology: Topology, link: int) -> str:
     """A physical link by its ends, as 0→nvswitch."""
-    return f"{topology.vertex_name(int(topology.link_src[link]))}→{topology.vertex_name(int(topology.link_dst[link]))}"
+    return "→".join(topology.vertex_name(int(ends[link])) for ends in (topology.link_src, topology.link_dst))

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from topologies.arrays import segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
-from topologies.symmetry.free_subgroup import free_subgroup
 from topologies.symmetry.refinement import Colours, Structure, mark
 
-__all__ = ["automorphisms", "free_subgroup", "link_image"]
+__all__ = ["automorphisms", "link_image"]
 
 Ints = NDArray[np.int64]
 

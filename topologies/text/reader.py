@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topologies.arrays import row_of_entry
+from topologies.clusters import Machine, Nics
+from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 from topologies.text.toml import parsed_toml
-from topologies.text.vertex_sets import VertexError, expand_names, parse_set
+from topologies.text.vertex_sets import expand_names, parse_set
 from topologies.topology import (
     MAX_ALPHA_US,
     MAX_GBS,
@@ -22,7 +26,7 @@ from topologies.topology import (
     Topology,
 )
 
-__all__ = ["Machine", "Nics", "read_text"]
+__all__ = ["from_toml", "read_machine"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -36,34 +40,12 @@ _LIMITS = ("name", "pairs", "gbs", "note")
 _NIC = ("count", "serves", "sends", "receives", "gbs", "alpha_us", "assumed", "fabric", "note")
 
 
-@dataclass(frozen=True, eq=False)
-class Nics:
-    """How one node's NICs join it to others of its kind.
-
-    sends, receives: for each NIC the ranks of the node that send and receive through it (int64).
-    gbs: GB/s of each NIC, each way.  alpha_us: µs from rank to rank of another node, both NICs and fabric.
-    assumed: nobody published this α.
-    fabrics: NIC b sits on fabric b mod fabrics; 0 for no switch at all: each NIC sends to each
-        of the other nodes.
-    """
-
-    sends: tuple[Ints, ...]
-    receives: tuple[Ints, ...]
-    gbs: float
-    alpha_us: float
-    assumed: bool
-    fabrics: int
+def from_toml(text: str, origin: str) -> Topology:
+    """Topology of its text form. `origin` names the text in errors (a file's path). Raises InputError."""
+    return read_machine(text, origin).topology
 
 
-@dataclass(frozen=True, eq=False)
-class Machine:
-    """What a machine file says: one node, and its NICs where it has any."""
-
-    topology: Topology
-    nics: Nics | None
-
-
-def read_text(text: str, origin: str) -> Machine:
+def read_machine(text: str, origin: str) -> Machine:
     """The machine that `text` (TOML) describes. Raises InputError (one line) for anything that is not one."""
     document = parsed_toml(text, origin, "write a topology's tables and arrays, two levels at most")
     top = Fields(document, text, origin)
@@ -71,55 +53,81 @@ def read_text(text: str, origin: str) -> Machine:
     name = top.string("name")
     if not name or not name.isprintable() or len(name) > 200:
         top.fail("name", f"{shown(name)} is no name; write 1 to 200 printable characters")
-    nranks = top.integer("ranks", 1, MAX_RANKS)
-    switches, vertex = _switches(top, nranks)
-    src, dst, alpha, gbs, assumed = _links(top, nranks, vertex)
-    limits = _limits(top, nranks, vertex, src, dst)
+    vertices = _Vertices(top.integer("ranks", 1, MAX_RANKS))
+    _read_switches(top, vertices)
+    src, dst, alpha, gbs, assumed = _links(top, vertices)
     nic = top.sub("nic")
     return Machine(
         Topology(
             name=name,
-            nranks=nranks,
-            switches=switches,
+            nranks=vertices.nranks,
+            switches=tuple(vertices.switches),
             link_src=src,
             link_dst=dst,
             alpha_us=alpha,
             bandwidth_gbs=gbs,
-            limits=limits,
+            limits=_limits(top, vertices, src, dst),
             alpha_assumed=top.boolean("alpha_assumed", False) or assumed,
-            nodes=_nodes(top, nranks),
+            nodes=_nodes(top, vertices.nranks),
             summary=top.string("summary", ""),
             source=top.string("source", ""),
         ),
-        _nics(nic, nranks) if nic is not None else None,
+        _nics(nic, vertices.nranks) if nic is not None else None,
     )
 
 
-def _switches(top: Fields, nranks: int) -> tuple[tuple[str, ...], dict[str, int]]:
-    vertex: dict[str, int] = {}
+@dataclass(frozen=True)
+class _Vertices:
+    """Ranks 0..nranks-1 and the number of each switch, after them."""
+
+    nranks: int
+    switches: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.nranks + len(self.switches)
+
+    def key(self, src: Ints, dst: Ints) -> Ints:
+        """A number for each pair, the same for the same pair."""
+        return src * len(self) + dst
+
+    def pair(self, key: int) -> str:
+        """The pair of that number as "0>nvswitch"."""
+        names = list(self.switches)
+        return ">".join(str(v) if v < self.nranks else names[v - self.nranks] for v in divmod(key, len(self)))
+
+    def set(self, table: Fields, key: str, text: str) -> Ints:
+        """Vertices of "0-7,nvswitch", which stands in the table's field `key`."""
+        return _set(table, key, text, self.nranks, self.switches)
+
+
+def _set(table: Fields, key: str, text: str, nranks: int, switches: Mapping[str, int]) -> Ints:
+    try:
+        return parse_set(text, nranks, switches)
+    except InputError as error:
+        table.fail(key, str(error))
+
+
+def _read_switches(top: Fields, vertices: _Vertices) -> None:
     for item in top.strings("switches", ()):
         try:
-            names = expand_names(item, MAX_RANKS - len(vertex))
-        except VertexError as error:
+            names = expand_names(item, MAX_RANKS - len(vertices.switches))
+        except InputError as error:
             top.fail("switches", str(error))
         for name in names:
-            if name in vertex:
+            if name in vertices.switches:
                 top.fail("switches", f"{name!r} is named twice; names must differ")
-            vertex[name] = nranks + len(vertex)
-    return tuple(vertex), vertex
+            vertices.switches[name] = len(vertices)
 
 
 def _nodes(top: Fields, nranks: int) -> Ints:
-    nodes = np.full(nranks, -1, dtype=np.int64)
     if "nodes" not in top.values:
         return np.zeros(nranks, dtype=np.int64)
+    nodes = np.full(nranks, -1, dtype=np.int64)
     sets = top.strings("nodes")
     if len(sets) > nranks:
         top.fail("nodes", f"{len(sets)} nodes for {nranks} ranks; at most one a rank")
     for i, item in enumerate(sets):
-        if not item:
-            continue
-        ranks = _set(top, "nodes", item, nranks, {})
+        ranks = _set(top, "nodes", item, nranks, {}) if item else np.zeros(0, dtype=np.int64)
         if (nodes[ranks] >= 0).any():
             top.fail("nodes", f"{shown(item)} holds a rank of an earlier node; each rank is in one node")
         nodes[ranks] = i
@@ -128,22 +136,15 @@ def _nodes(top: Fields, nranks: int) -> Ints:
     return nodes
 
 
-def _set(table: Fields, key: str, text: str, nranks: int, vertex: dict[str, int]) -> Ints:
-    try:
-        return parse_set(text, nranks, vertex)
-    except VertexError as error:
-        table.fail(key, str(error))
-
-
-def _pairs(table: Fields, nranks: int, vertex: dict[str, int], budget: int) -> tuple[Ints, Ints]:
+def _pairs(table: Fields, vertices: _Vertices, budget: int) -> tuple[Ints, Ints]:
     """Sources and destinations of "0>1,2 3>nvswitch"; a set on both sides means every pair but v>v."""
     known: dict[str, Ints] = {}
 
-    def vertices(text: str) -> Ints:
+    def members(text: str) -> Ints:
         if text not in known:
             if len(known) >= _KNOWN:
                 known.clear()
-            known[text] = _set(table, "pairs", text, nranks, vertex)
+            known[text] = vertices.set(table, "pairs", text)
         return known[text]
 
     parts: list[tuple[Ints, Ints]] = []
@@ -158,7 +159,7 @@ def _pairs(table: Fields, nranks: int, vertex: dict[str, int], budget: int) -> t
         left, arrow, right = token[0].partition(">")
         if not arrow:
             table.fail("pairs", f'{shown(token[0])} is no pair; write source>destination, such as "0>1"')
-        a, b = vertices(left), vertices(right)
+        a, b = members(left), members(right)
         budget -= len(a) * len(b)
         if len(a) == len(b) == 1 and budget >= 0 and a[0] != b[0]:  # arrays of one would fill the memory
             singles.append((int(a[0]), int(b[0])))
@@ -193,22 +194,23 @@ def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]
         if not isinstance(row, list) or len(row) != nranks:
             table.fail("matrix", f"row {i} is {shown(row)}; {right}")
         for j, value in enumerate(row):
+            wrong = ""
             if type(value) not in (int, float) or not 0 <= value <= MAX_GBS / gbs:
-                table.fail(
-                    "matrix", f"row {i} column {j} is {shown(value)}; must be a number of links, 0 or more"
-                )
-            if value and i == j:
-                table.fail(
-                    "matrix", f"row {i} column {i} is {shown(value)}; a rank has no link to itself, write 0"
-                )
-            if value and value * gbs < MIN_GBS:
-                table.fail("matrix", f"row {i} column {j} is {shown(value)}; too small for a link")
+                wrong = "must be a number of links, 0 or more"
+            elif value and i == j:
+                wrong = "a rank has no link to itself, write 0"
+            elif value and value * gbs < MIN_GBS:
+                wrong = "too small for a link"
+            if wrong:
+                table.fail("matrix", f"row {i} column {j} is {shown(value)}; {wrong}")
     many = np.array(rows, dtype=np.float64)
     src, dst = np.nonzero(many)
     return src.astype(np.int64), dst.astype(np.int64), many[src, dst] * gbs
 
 
-def _links(top: Fields, nranks: int, vertex: dict[str, int]) -> tuple[Ints, Ints, Floats, Floats, bool]:
+def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats, bool]:
+    """(source, destination, α in µs, GB/s, whether some α is assumed) of all [[links]]."""
+    none = np.zeros(0)
     columns: list[tuple[Ints, Ints, Floats, Floats]] = []
     tables = top.tables("links")
     total, assumed = 0, False
@@ -218,19 +220,18 @@ def _links(top: Fields, nranks: int, vertex: dict[str, int]) -> tuple[Ints, Ints
         alpha = table.number("alpha_us", 0.0, MAX_ALPHA_US, "µs")
         assumed |= table.boolean("assumed", False)
         table.string("note", "")
-        forms = [key for key in ("from", "pairs", "matrix") if key in table.values]
-        if len(forms) != 1 or ("to" in table.values) != ("from" in table.values):
+        given = [key for key in ("from", "pairs", "matrix") if key in table.values]
+        if len(given) != 1 or ("to" in table.values) != ("from" in table.values):
             table.fail("", "give exactly one of: from and to, pairs, matrix")
         budget = MAX_LINKS - total
-        if forms[0] == "matrix":
-            src, dst, rates = _matrix(table, nranks, gbs)
-        elif forms[0] == "pairs":
-            src, dst = _pairs(table, nranks, vertex, budget)
-            rates = np.full(len(src), gbs)
+        if given[0] == "matrix":
+            src, dst, rates = _matrix(table, vertices.nranks, gbs)
         else:
-            a = _set(table, "from", table.string("from"), nranks, vertex)
-            b = _set(table, "to", table.string("to"), nranks, vertex)
-            src, dst = _product(table, "to", a, b, budget - len(a) * len(b))
+            if given[0] == "pairs":
+                src, dst = _pairs(table, vertices, budget)
+            else:
+                a, b = (vertices.set(table, key, table.string(key)) for key in ("from", "to"))
+                src, dst = _product(table, "to", a, b, budget - len(a) * len(b))
             rates = np.full(len(src), gbs)
         if table.boolean("both", False):
             src, dst, rates = np.concatenate([src, dst]), np.concatenate([dst, src]), np.tile(rates, 2)
@@ -239,42 +240,33 @@ def _links(top: Fields, nranks: int, vertex: dict[str, int]) -> tuple[Ints, Ints
         if total > MAX_LINKS:
             table.fail("", f"too many links; a topology holds at most {MAX_LINKS}")
     if not columns:
-        none = np.zeros(0, dtype=np.int64)
-        return none, none, np.zeros(0), np.zeros(0), assumed
-    _refuse_twice(tables, columns, nranks, list(vertex))
-    src, dst = (np.concatenate([c[i] for c in columns]) for i in (0, 1))
-    alpha_us, gbs_all = (np.concatenate([c[i] for c in columns]) for i in (2, 3))
-    return src, dst, alpha_us, gbs_all, assumed
+        return none.astype(np.int64), none.astype(np.int64), none, none, assumed
+    all_src, all_dst, all_alpha, all_gbs = map(np.concatenate, zip(*columns, strict=True))
+    _refuse_repeats(tables, [len(c[0]) for c in columns], vertices.key(all_src, all_dst), vertices)
+    return all_src, all_dst, all_alpha, all_gbs, assumed
 
 
-def _refuse_twice(
-    tables: list[Fields], columns: list[tuple[Ints, Ints, Floats, Floats]], nranks: int, switches: list[str]
-) -> None:
-    vertices = nranks + len(switches)
-    key = np.concatenate([c[0] * vertices + c[1] for c in columns])
+def _refuse_repeats(tables: Sequence[Fields], lengths: Sequence[int], key: Ints, vertices: _Vertices) -> None:
     order = np.argsort(key, kind="stable")
     same = np.flatnonzero(np.diff(key[order]) == 0)
     if not len(same):
         return
-    which = np.repeat(np.arange(len(columns)), [len(c[0]) for c in columns])
+    which = row_of_entry(np.cumsum([0, *lengths]))
     first, again = order[same[0]], order[same[0] + 1]
-    a, b = (str(v) if v < nranks else switches[v - nranks] for v in divmod(int(key[first]), vertices))
     tables[which[again]].fail(
         "",
-        f"link {a}>{b} was already given by [[links]] number {int(which[first]) + 1}; give one link with "
-        "the sum of both (with both = true each pair is written once)",
+        f"link {vertices.pair(int(key[first]))} was already given by [[links]] number {int(which[first]) + 1}; "
+        "give one link with the sum of both (with both = true each pair is written once)",
     )
 
 
-def _limits(top: Fields, nranks: int, vertex: dict[str, int], src: Ints, dst: Ints) -> tuple[Limit, ...]:
+def _limits(top: Fields, vertices: _Vertices, src: Ints, dst: Ints) -> tuple[Limit, ...]:
     limits: list[Limit] = []
-    vertices = nranks + len(vertex)
-    tables = top.tables("limits")
-    key = src * vertices + dst
+    key = vertices.key(src, dst)
     order = np.argsort(key, kind="stable")
     names: set[str] = set()
     left = 2 * MAX_LINKS
-    for table in tables:
+    for table in top.tables("limits"):
         table.only(_LIMITS)
         table.string("note", "")
         name = table.string("name")
@@ -282,22 +274,19 @@ def _limits(top: Fields, nranks: int, vertex: dict[str, int], src: Ints, dst: In
             table.fail("name", f"{shown(name)} must be printable, not empty and not another limit's name")
         names.add(name)
         gbs = table.number("gbs", MIN_GBS, MAX_GBS, "GB/s")
-        a, b = _pairs(table, nranks, vertex, MAX_LINKS)
-        left -= len(a)
+        wanted = vertices.key(*_pairs(table, vertices, MAX_LINKS))
+        left -= len(wanted)
         if left < 0:
             table.fail(
                 "pairs", f"the limits up to here name more than {2 * MAX_LINKS} links in all; name fewer"
             )
-        wanted = a * vertices + b
         at = np.searchsorted(key, wanted, sorter=order)
         found = np.zeros(len(wanted), dtype=bool)
         inside = at < len(key)
         found[inside] = key[order[at[inside]]] == wanted[inside]
         if not found.all():
-            i = int(np.argmin(found))
-            words = list(vertex)
-            x, y = (str(int(v)) if v < nranks else words[int(v) - nranks] for v in (a[i], b[i]))
-            table.fail("pairs", f"{x}>{y} is no link of this topology; name links that [[links]] gives")
+            lost = vertices.pair(int(wanted[np.argmin(found)]))
+            table.fail("pairs", f"{lost} is no link of this topology; name links that [[links]] gives")
         limits.append(Limit(name, order[at], gbs))
     return tuple(limits)
 
@@ -305,23 +294,12 @@ def _limits(top: Fields, nranks: int, vertex: dict[str, int], src: Ints, dst: In
 def _nics(table: Fields, nranks: int) -> Nics:
     table.only(_NIC)
     table.string("note", "")
-
-    def sets(key: str) -> tuple[Ints, ...]:
-        found: list[Ints] = []
-        room = nranks
-        for item in table.strings(key):
-            found.append(_set(table, key, item, nranks, {}))
-            room -= len(found[-1])
-            if room < 0:
-                table.fail(key, "a rank is on two NICs; put it on one")
-        return tuple(found)
-
     if "serves" in table.values:
         if "sends" in table.values or "receives" in table.values:
             table.fail("serves", "stands for both sends and receives; leave those two out, or this one")
-        sends = receives = sets("serves")
+        sends = receives = _nic_sets(table, "serves", nranks)
     elif "sends" in table.values or "receives" in table.values:
-        sends, receives = sets("sends"), sets("receives")
+        sends, receives = (_nic_sets(table, key, nranks) for key in ("sends", "receives"))
     else:
         count = table.integer("count", 1, nranks)
         if nranks % count:
@@ -333,10 +311,6 @@ def _nics(table: Fields, nranks: int) -> Nics:
         table.fail("receives", "must hold one set of ranks a NIC, as many as sends, and at least one")
     if "count" in table.values and table.integer("count", 1, MAX_RANKS) != len(sends):
         table.fail("count", f"does not agree with the {len(sends)} sets of ranks; leave one of them out")
-    for key, members in (("sends", sends), ("receives", receives)):
-        everyone = np.concatenate(members)
-        if len(np.unique(everyone)) < len(everyone):
-            table.fail("serves" if "serves" in table.values else key, "a rank is on two NICs; put it on one")
     fabric: Any = table.values.get("fabric", "one")
     kinds = {"direct": 0, "one": 1, "rail": len(sends)}
     if type(fabric) is int and 1 <= fabric <= len(sends):
@@ -355,3 +329,15 @@ def _nics(table: Fields, nranks: int) -> Nics:
         assumed=table.boolean("assumed", False),
         fabrics=fabrics,
     )
+
+
+def _nic_sets(table: Fields, key: str, nranks: int) -> tuple[Ints, ...]:
+    """The ranks of each NIC, none on two of them."""
+    sets: list[Ints] = []
+    taken = np.zeros(nranks, dtype=bool)
+    for item in table.strings(key):
+        sets.append(_set(table, key, item, nranks, {}))
+        if taken[sets[-1]].any():
+            table.fail(key, "a rank is on two NICs; put it on one")
+        taken[sets[-1]] = True
+    return tuple(sets)

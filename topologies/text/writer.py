@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from topologies.text.vertex_sets import format_names, format_set
 from topologies.topology import Topology
 
-__all__ = ["write_text"]
+__all__ = ["to_toml"]
 
 Ints = NDArray[np.int64]
 
 
-def write_text(topology: Topology) -> str:
-    """TOML text of `topology`; `from_toml` gives an equal topology back, figures to the last bit."""
+def to_toml(topology: Topology) -> str:
+    """Text form (TOML) of `topology`; `from_toml` gives an equal topology back, figures to the last bit."""
     t = topology
     lines = [f"name = {_quoted(t.name)}", f"ranks = {t.nranks}"]
     if t.switches:

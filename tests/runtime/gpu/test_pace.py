@@ -27,7 +27,7 @@ from tests.runtime.gpu.cpu_shim.fake_cupy import install_fake_cupy
 from tests.runtime.gpu.cpu_shim.shim import SanitizerReport, ShimExecutor, built, compiler
 from topologies.errors import InputError
 from topologies.load import load
-from topologies.text.reader import read_text
+from topologies.text.reader import read_machine
 from topologies.topology import Topology
 
 LAST_US = 20_000.0  # that an execution is stretched to, so that CPU threads keep up
@@ -69,7 +69,7 @@ def limited(ranks: int, gbs: float, limit: float) -> Topology:
     for rank in range(ranks):
         pairs = " ".join(f"{rank}>{other}" for other in range(ranks) if other != rank)
         text += f'[[limits]]\nname = "out {rank}"\ngbs = {limit}\npairs = "{pairs}"\n'
-    return read_text(text, "limited.toml").topology
+    return read_machine(text, "limited.toml").topology
 
 
 @pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda n: f"{PROGRAMS[n][0].name}-{n}")

@@ -11,7 +11,9 @@ from runtime.measure.calibrate import APART, Link, calibrated, pairs, sharing
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
-from topologies.topology import Topology, from_toml, to_toml
+from topologies.text.reader import from_toml
+from topologies.text.writer import to_toml
+from topologies.topology import Topology
 
 
 def made_up(topology: Topology, alpha_us: float, gbs: float) -> dict[tuple[int, int], Link]:

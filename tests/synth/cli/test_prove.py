@@ -27,7 +27,7 @@ from synth.verify.algorithm import Algorithm
 from tests.synth.cli.calling import Answer, Call
 from topologies.errors import QuotientRefused
 from topologies.load import load
-from topologies.topology import to_toml
+from topologies.text.writer import to_toml
 
 SIZE = 1 << 20
 Columns = dict[str, Any]

@@ -25,7 +25,7 @@ from tests.random_problems import NAMED, ROOTED, random_problem
 from tests.synth.storage.stored_files import written
 from topologies.errors import InputError
 from topologies.load import load
-from topologies.topology import to_toml
+from topologies.text.writer import to_toml
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

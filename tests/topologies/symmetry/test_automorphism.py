@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from topologies.load import load
 from topologies.network import Network, network
-from topologies.symmetry.automorphism import automorphisms, free_subgroup, link_image
+from topologies.symmetry.automorphism import automorphisms, link_image
+from topologies.symmetry.free_subgroup import free_subgroup
 from topologies.topology import Limit, Topology
 
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from topologies.errors import InputError
 from topologies.load import MAX_FILE_BYTES, load, machines
-from topologies.topology import Limit, Topology, from_toml, to_toml
+from topologies.text.reader import from_toml
+from topologies.text.writer import to_toml
+from topologies.topology import Limit, Topology
 
 GOOD = """name = "x"
 ranks = 4
@@ -233,7 +235,7 @@ def test_files(tmp_path: Path) -> None:
         (bad, "bad.toml:2: byte 0xff"),
         (pipe, "not a plain"),
         (huge, "16 MiB"),
-        (tmp_path, "plain"),
+        (tmp_path, "a directory"),
     ):
         with pytest.raises(InputError, match=said):
             load(path)
@@ -250,14 +252,14 @@ def test_files(tmp_path: Path) -> None:
         ({"link_src": [-1, 1]}, "0 to 1"), ({"link_dst": [1]}, "equally long"),
         ({"link_src": [0], "link_dst": [1]}, "equ"),
         ({"alpha_us": [0, np.nan]}, "alpha_us"), ({"alpha_us": [0, -1]}, "alpha_us"),
-        ({"bandwidth_gbs": [1, 0]}, "positive"),
-        ({"bandwidth_gbs": [1, np.inf]}, "positive"), ({"bandwidth_gbs": ["a", "b"]}, "numbers"),
+        ({"bandwidth_gbs": [1, 0]}, "GB/s"),
+        ({"bandwidth_gbs": [1, np.inf]}, "GB/s"), ({"bandwidth_gbs": ["a", "b"]}, "numbers"),
         ({"nranks": 0}, "1 to"),
         ({"nranks": 2.0}, "whole"), ({"name": ""}, "name"), ({"switches": ("a", "a")}, "two switches"),
         ({"switches": ("3",)}, "letter"), ({"link_src": [0, 0], "link_dst": [1, 1]}, "both go 0→1"),
         ({"nodes": [0]}, "nodes"),
         ({"nodes": [0, 5]}, "nodes"), ({"limits": (Limit("l", np.array([2]), 1.0),)}, "no link 2"),
-        ({"limits": (Limit("l", np.array([0]), 0.0),)}, "positive"),
+        ({"limits": (Limit("l", np.array([0]), 0.0),)}, "GB/s"),
         ({"limits": (Limit("l", np.array([]), 1.0),)}, "no link"),
         ({"limits": (Limit("l", np.array([0]), 1.0), Limit("l", np.array([1]), 1.0))}, "two limits"),
     ],

@@ -19,7 +19,7 @@ from synth.timing.rounds import rounds as rounds_of
 from tests.oracles.sccl_encoding import refuted_by_sccl
 from topologies.errors import BadWitness
 from topologies.load import load
-from topologies.topology import from_toml
+from topologies.text.reader import from_toml
 
 PLACES = ("ring:4", "ring:5", "line:4", "mesh:2x3", "star:4", "full:3")
 

@@ -15,7 +15,7 @@ from synth.solvers.workers import Workers
 from synth.timing.simulate import predict_us
 from synth.verify.algorithm import Algorithm
 from topologies.load import load
-from topologies.topology import from_toml
+from topologies.text.reader import from_toml
 
 BOX = """
 name = "box"

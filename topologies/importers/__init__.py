@@ -1,0 +1,39 @@
+"""The formats of files that state a topology, a row each: a new one is its reader, beside this file, and its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from topologies.clusters import Machine
+from topologies.text.reader import read_machine
+
+__all__ = ["FORMATS", "Format", "format_of"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format of files.
+
+    Attributes:
+        name: for the reader of an error.
+        suffix: what a file's name ends in ("" for none of its own); a topology named so is a file.
+        matches: whether a text (UTF-8, line ends \\n) is of this format, told by its content.
+        read: the machine of a text; the second argument names the text in errors. Raises InputError.
+    """
+
+    name: str
+    suffix: str
+    matches: Callable[[str], bool]
+    read: Callable[[str, str], Machine]
+
+
+# The first that matches reads the file. Our own form is the last: of a text that is nothing else it says what is wrong.
+FORMATS: list[Format] = [
+    Format("TOML", ".toml", lambda _: True, read_machine),
+]
+
+
+def format_of(text: str) -> Format:
+    """The format of a file's text."""
+    return next(row for row in FORMATS if row.matches(text))
