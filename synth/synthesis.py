@@ -48,7 +48,7 @@ class Synthesis:
 
     def table(self) -> str:
         """What the command line prints."""
-        return table(self.found)
+        return table(statement(self.found), self.found.problem.topology.nranks)
 
     def save(self, folder: str | Path, target: str = "auto", *, proof: bool = False) -> list[Path]:
         """Write the files, as `emit.library.save` does; returns the paths.

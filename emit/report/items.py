@@ -18,7 +18,8 @@ from emit.report.schedule import schedule_view
 from emit.report.sources import Source
 from emit.timing.predict import Predictor
 from synth.model.problem import Problem, make_problem
-from synth.present.statement import OPTIMAL, count, size_words, time_words
+from synth.present.statement import OPTIMAL
+from synth.present.text import format_count, format_size, format_time
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import Clock, time_us
 from topologies.errors import InputError, ScheduleError
@@ -125,17 +126,17 @@ def _schedule(number: int, source: Source, most: int) -> Item:
     sends = len(schedule) * stored.copies
     collective = problem.collective
     network = view["network"]
-    facts: list[Fact] = [("Predicted time", time_words(taken), f"at {size_words(math.ceil(size))}")]
+    facts: list[Fact] = [("Predicted time", format_time(taken), f"at {format_size(math.ceil(size))}")]
     if judged.bound_us is not None:
         gap = taken / judged.bound_us
-        facts.append(("Proved bound", time_words(judged.bound_us), "no algorithm is faster"))
+        facts.append(("Proved bound", format_time(judged.bound_us), "no algorithm is faster"))
         facts.append(
             ("Time / bound", f"{gap:.3f}", "optimal" if gap <= OPTIMAL else f"{_percent(gap - 1)} above")
         )
     if taken > 0 and size > 0:
         facts.append(("Algorithm bandwidth", f"{size / taken / 1e3:.4g} GB/s", "message size / time"))
     facts += [
-        ("Steps", str(schedule.nsteps), f"{count(collective.chunks, 'chunk')} a block"),
+        ("Steps", str(schedule.nsteps), f"{format_count(collective.chunks, 'chunk')} a block"),
         (
             "Sends",
             f"{sends:,}".replace(",", " "),
@@ -182,21 +183,21 @@ def _percent(part: float) -> str:
 def _who(problem: Problem) -> str:
     topology, group = problem.topology, problem.group
     if group == tuple(range(topology.nranks)):
-        who = f"all {count(topology.nranks, 'rank')}"
+        who = f"all {format_count(topology.nranks, 'rank')}"
     else:
         names = " ".join(map(str, group[:_GROUP])) + (" …" if len(group) > _GROUP else "")
         who = f"group {names} ({len(group)} of {topology.nranks})"
     if problem.relays:
-        who += f", {count(len(problem.relays), 'relay')}"
+        who += f", {format_count(len(problem.relays), 'relay')}"
     return who + (f" · {topology.summary}" if topology.summary else "")
 
 
 def _served(low: int, high: int | None) -> str:
     if low == high:
-        return size_words(low)
+        return format_size(low)
     if high is None:
-        return f"from {size_words(low)}" if low else "all sizes"
-    return f"{size_words(low)} to {size_words(high)}" if low else f"up to {size_words(high)}"
+        return f"from {format_size(low)}" if low else "all sizes"
+    return f"{format_size(low)} to {format_size(high)}" if low else f"up to {format_size(high)}"
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,7 @@ def _program(
         how = "proved below" if timing.judged is not None else "as the index states it"
         if bound_us:
             facts.insert(0, ("Time / bound", f"{taken / bound_us:.3f}", how))
-        facts.insert(0, ("Predicted time", time_words(taken), f"at {size_words(round(size))}"))
+        facts.insert(0, ("Predicted time", format_time(taken), f"at {format_size(round(size))}"))
     on = topology.name if topology is not None and timing.curve else None if entry is None else entry.topology
     proof: list[str] = []
     bound: Points = ()
@@ -262,7 +263,7 @@ def _program(
         number=number,
         name=source.name,
         title=program.collective + ("" if on is None else f" on {on}"),
-        subtitle=f"{count(program.nranks, 'rank')} · MSCCL, {program.protocol}",
+        subtitle=f"{format_count(program.nranks, 'rank')} · MSCCL, {program.protocol}",
         question=(program.collective, on, entry.group, entry.relays, _position(entry))
         if entry is not None
         else (program.collective, on, program.nranks),
@@ -334,13 +335,17 @@ def _positive(value: object) -> float:
 def _program_facts(program: Program, view: dict[str, Any]) -> list[Fact]:
     blocks = [len(gpu.threadblocks) for gpu in program.gpus]
     facts: list[Fact] = [
-        ("Instructions", f"{program.nsteps:,}".replace(",", " "), f"on {count(program.nranks, 'rank')}"),
+        (
+            "Instructions",
+            f"{program.nsteps:,}".replace(",", " "),
+            f"on {format_count(program.nranks, 'rank')}",
+        ),
         ("Threadblocks", str(max(blocks, default=0)), f"at most on a rank; {sum(blocks)} in all"),
         ("Channels", str(program.nchannels), program.protocol),
         ("Chunks", str(program.nchunks_per_loop), "of a buffer, in a loop"),
     ]
     if view["network"] is not None:
         if view["unit"] == "steps":
-            facts.append(("Longest chain", count(round(view["span"]), "step"), "one after another"))
+            facts.append(("Longest chain", format_count(round(view["span"]), "step"), "one after another"))
         facts.append(("Transmissions", f"{view['sends']['total']:,}".replace(",", " "), ""))
     return facts

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from synth.bounds.witness import Witness
 from synth.model.problem import Problem
-from synth.present.statement import OPTIMAL, size_words, time_words
+from synth.present.statement import OPTIMAL
+from synth.present.text import format_size, format_time
 from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path
 from synth.storage.schedule_file import Stored
 from synth.timing.simulate import time_us
@@ -78,19 +79,19 @@ def proof_sentences(problem: Problem, judged: Judged, size_bytes: float, taken_u
     witness, bound_us = judged.witness, judged.bound_us
     if witness is None or bound_us is None:
         return []
-    size = size_words(math.ceil(size_bytes))
+    size = format_size(math.ceil(size_bytes))
     lines = [
-        f"No algorithm for this question on this network takes less than {time_words(bound_us)} at {size},"
+        f"No algorithm for this question on this network takes less than {format_time(bound_us)} at {size},"
         " in the model below.",
         _why(problem, witness),
         _sum(witness, size_bytes, size),
     ]
     gap = taken_us / bound_us
     if gap <= OPTIMAL:
-        lines.append(f"This algorithm takes {time_words(taken_us)}: it is optimal at this size.")
+        lines.append(f"This algorithm takes {format_time(taken_us)}: it is optimal at this size.")
     else:
         lines.append(
-            f"This algorithm takes {time_words(taken_us)}, {gap:.3f} times that:"
+            f"This algorithm takes {format_time(taken_us)}, {gap:.3f} times that:"
             f" no other can be more than {(1 - 1 / gap) * 100:.2g} % faster."
         )
     others = [w for w in judged.limits if w is not witness]

@@ -17,7 +17,7 @@ from typing import Any
 from emit.report.items import Item, items
 from emit.report.plot import COLOURS, Curve, frontier_plot
 from emit.report.sources import sources
-from synth.present.statement import size_words, time_words
+from synth.present.text import format_size, format_time
 from topologies.topology import Topology
 
 __all__ = ["FORMAT", "Page", "report"]
@@ -102,10 +102,10 @@ def _overview(found: Sequence[Item]) -> str:
         cells = [
             f'<a href="#algorithm-{number}" data-choose="{number}">{escape(item.name)}</a>',
             escape(item.serves or "–"),
-            f"{time_words(item.time_us)} @ {size_words(round(item.size_bytes))}"
+            f"{format_time(item.time_us)} @ {format_size(round(item.size_bytes))}"
             if item.time_us is not None
             else "–",
-            time_words(item.bound_us) if item.bound_us is not None else "–",
+            format_time(item.bound_us) if item.bound_us is not None else "–",
             f"{item.gap:.3f}" if item.gap is not None else "–",
             _badge(item),
         ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from synth.present.statement import size_words, time_words
+from synth.present.text import format_size, format_time
 
 __all__ = ["Curve", "frontier_plot"]
 
@@ -77,7 +77,7 @@ def frontier_plot(
         parts.append(f'<path class="bound" d="{_path(below)}"><title>bound: nothing is faster</title></path>')
     for size, time in stated:
         if size > 0 and time > 0:
-            words = f"bound: {time_words(time)} at {size_words(math.ceil(size))}"
+            words = f"bound: {format_time(time)} at {format_size(math.ceil(size))}"
             x, y = axes.x(size), axes.y(time)
             parts.append(
                 f'<path class="bound" d="M{x - 9:.2f} {y}H{x + 9:.2f}"><title>{words}</title></path>'
@@ -91,7 +91,7 @@ def frontier_plot(
             parts.append(f'<path d="{_path(line)}"><title>{name}</title></path>')
         for size, time in curve.marks:
             if size > 0 and time > 0:
-                words = f"{name}: {time_words(time)} at {size_words(math.ceil(size))}"
+                words = f"{name}: {format_time(time)} at {format_size(math.ceil(size))}"
                 parts.append(
                     f'<circle cx="{axes.x(size)}" cy="{axes.y(time)}" r="4.5"><title>{words}</title></circle>'
                 )
@@ -118,13 +118,13 @@ def _grid(axes: _Axes) -> list[str]:
     step = max(1, math.ceil((axes.high_x - axes.low_x) / 6))
     for power in range(math.ceil(axes.low_x / step) * step, math.floor(axes.high_x) + 1, step):
         x = axes.x(2.0**power)
-        label = size_words(1 << power) if power >= 0 else f"{2.0**power:g} B"
+        label = format_size(1 << power) if power >= 0 else f"{2.0**power:g} B"
         parts.append(f'<path class="grid" d="M{x} {_TOP}V{bottom}"/>')
         parts.append(f'<text class="tick" x="{x}" y="{bottom + 17}" text-anchor="middle">{label}</text>')
     step = max(1, math.ceil((axes.high_y - axes.low_y) / 7))
     for power in range(math.ceil(axes.low_y), math.floor(axes.high_y) + 1, step):
         y = axes.y(10.0**power)
-        label = time_words(10.0**power) if power >= -1 else f"1e{power} µs"
+        label = format_time(10.0**power) if power >= -1 else f"1e{power} µs"
         parts.append(f'<path class="grid" d="M{_LEFT} {y}H{right}"/>')
         parts.append(f'<text class="tick" x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{label}</text>')
     middle = (_LEFT + right) / 2

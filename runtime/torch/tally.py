@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from synth.present.text import format_table
+
 log = logging.getLogger("synth.torch")
 
 
@@ -77,13 +79,7 @@ class Tally:
                 mean = f"{line.seconds / line.ended * 1e3:.3f}" if line.ended else "-"
                 longest = f"{line.longest * 1e3:.3f}" if line.ended else "-"
                 rows.append((collective, by, str(line.calls), f"{line.size_bytes / 1024:.1f}", mean, longest))
-            wide = [max(len(row[k]) for row in rows) for k in range(6)]
-            lines = [
-                "  ".join(
-                    cell.ljust(w) if k < 2 else cell.rjust(w) for k, (cell, w) in enumerate(both)
-                ).rstrip()
-                for both in (list(zip(row, wide, strict=True)) for row in rows)
-            ]
+            lines = format_table(rows, (0, 1))
             for (collective, reason), count in sorted(self._fell.items()):
                 lines.append(f"not ours: {collective}, {count} calls: {reason}")
             worst = sorted(self._waited.items(), key=lambda item: (-item[1], item[0]))[:4]

@@ -129,12 +129,12 @@ def _report(found: Found, asked: Asked) -> None:
     if asked.as_json:
         print_json(document)
     else:
+        nranks = found.problem.topology.nranks
         if found.ranges:
-            click.echo(table(found))
+            click.echo(table(document, nranks))
         else:
-            click.echo(
-                heading(found, document) + "\n\n" + (found.impossible or "nothing found within the budget")
-            )
+            why = found.impossible or "nothing found within the budget"
+            click.echo(f"{heading(document, nranks)}\n\n{why}")
         click.echo("\n" + _closing(found, written, asked.begun))
     if found.ended == "interrupted":
         raise SystemExit(130)

@@ -11,7 +11,7 @@ import click
 
 from synth.bounds.witness import Witness
 from synth.cli.options import json_option, print_json
-from synth.present.statement import count, size_words, time_words
+from synth.present.text import format_count, format_size, format_time
 from synth.storage.proof import (
     Proof,
     check_beside,
@@ -87,8 +87,8 @@ def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
         "witness": None,
     }
     _replay(stored)
-    ranks = count(len(problem.group), "rank")
-    figures = f"{_spaced(sends)} sends, {ranks}, {time_words(taken)} at {size_words(math.ceil(size))}"
+    ranks = format_count(len(problem.group), "rank")
+    figures = f"{_spaced(sends)} sends, {ranks}, {format_time(taken)} at {format_size(math.ceil(size))}"
     lines = [f"{_shown(file)}: right ({figures})", _asked_words(stored)]
     if stated is None:
         return [*lines, f"no proof: there is no {_shown(beside)}"]
@@ -99,7 +99,7 @@ def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
     optimal = ", optimal" if stated.gap <= 1 + EQUAL else ""
     return [
         *lines,
-        f"bound {time_words(stated.bound_us)} proved: {text}",
+        f"bound {format_time(stated.bound_us)} proved: {text}",
         f"time / bound = {stated.gap:.3f}{optimal}",
     ]
 

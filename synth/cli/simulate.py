@@ -16,7 +16,8 @@ from synth.cli.options import json_option, print_json, topo_option
 from synth.model.pattern import parse_size
 from synth.model.problem import Problem, make_problem, parse_ranks
 from synth.model.registry import find_kind
-from synth.present.statement import OPTIMAL, alpha_words, count, size_words, time_words
+from synth.present.statement import OPTIMAL, format_alpha
+from synth.present.text import format_count, format_size, format_table, format_time
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.fields import shown
@@ -162,7 +163,7 @@ def _priced(
         "min_bytes": program.min_bytes,
         "max_bytes": program.max_bytes or None,
         "summary": topology.summary,
-        "alpha": "" if problem is None else alpha_words(problem),
+        "alpha": "" if problem is None else format_alpha(problem),
         "sizes": rows,
     }
 
@@ -184,12 +185,12 @@ def _lines(said: dict[str, Any]) -> list[str]:
     if "untimed" in said:
         return [*lines, f"no time: {said['untimed']}"]
     lines.append(_heading(said))
-    parts = [said["protocol"], count(said["threadblocks"], "threadblock"), count(said["channels"], "channel")]
-    lines += [", ".join(parts), "", *_table(said["sizes"])]
+    counts = [format_count(said[f"{thing}s"], thing) for thing in ("threadblock", "channel")]
+    lines += [", ".join([said["protocol"], *counts]), "", *_table(said["sizes"])]
     if not all(row["served"] for row in said["sizes"]):
         least, most = said["min_bytes"], said["max_bytes"]
-        upper = "" if most is None else f" to {size_words(most)}"
-        lines += ["", f"* beyond the sizes that the file is for: from {size_words(least)}{upper}"]
+        upper = "" if most is None else f" to {format_size(most)}"
+        lines += ["", f"* beyond the sizes that the file is for: from {format_size(least)}{upper}"]
     return lines
 
 
@@ -212,23 +213,16 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
     for row in rows:
         table.append(
             (
-                size_words(row["bytes"]) + ("" if row["served"] else " *"),
-                time_words(row["time_us"]),
+                format_size(row["bytes"]) + ("" if row["served"] else " *"),
+                format_time(row["time_us"]),
                 _figure(row["algbw_gbs"]),
                 _figure(row["busbw_gbs"]),
-                "–" if row["bound_us"] is None else time_words(row["bound_us"]),
+                "–" if row["bound_us"] is None else format_time(row["bound_us"]),
                 "–" if row["gap"] is None else f"{row['gap']:.3f}",
                 row["proof"],
             )
         )
-    widths = [max(len(line[i]) for line in table) for i in range(len(titles))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i in (0, len(titles) - 1) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in table
-    ]
+    return format_table(table, (0, -1))
 
 
 def _figure(value: float | None) -> str:

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from synth.concurrent.plan import Several
-from synth.present.statement import OPTIMAL, alpha_words, size_words, time_words
+from synth.present.statement import OPTIMAL, format_alpha, witnesses
+from synth.present.text import format_size, format_table, format_time
 
 __all__ = ["statement", "table"]
 
@@ -33,7 +34,7 @@ def statement(several: Several) -> dict[str, Any]:
         "collective": problem.collective.name,
         "topology": problem.topology.name,
         "summary": problem.topology.summary,
-        "alpha": alpha_words(problem),
+        "alpha": format_alpha(problem),
         "relay": several.relay,
         "objective": several.objective,
         "groups": [
@@ -67,16 +68,7 @@ def statement(several: Several) -> dict[str, Any]:
         "chunks": algorithm.chunks,
         "steps": algorithm.steps,
         "sends": len(algorithm.schedule),
-        "bounds": [
-            {
-                "kind": w.kind,
-                "text": w.text,
-                "base_us": w.base_us,
-                "us_per_byte": w.per_byte_us,
-                "cap_us": None if math.isinf(w.cap_us) else w.cap_us,
-            }
-            for w in several.bound.witnesses
-        ],
+        "bounds": witnesses(several.bound),
         "ended": several.ended,
         "seconds": round(several.seconds, 3),
     }
@@ -87,7 +79,7 @@ def heading(several: Several) -> str:
     problem = several.asked.problem
     topology = problem.topology
     many = len(several.asked.members)
-    words = [topology.summary, alpha_words(problem)] if topology.summary else [alpha_words(problem)]
+    words = [topology.summary, format_alpha(problem)] if topology.summary else [format_alpha(problem)]
     return (
         f"{many} group{'s' if many > 1 else ''} · {topology.name} · {len(problem.group)} of {topology.nranks} ranks"
         f" ({', '.join(words)}) · relay {several.relay}"
@@ -106,21 +98,14 @@ def table(several: Several) -> str:
             (
                 member.label,
                 member.collective.name,
-                size_words(math.ceil(member.size_bytes)),
-                time_words(float(several.times_us[i])),
-                time_words(one.time_us),
+                format_size(math.ceil(member.size_bytes)),
+                format_time(float(several.times_us[i])),
+                format_time(one.time_us),
                 f"{several.slowdowns[i]:.2f} ×",
-                time_words(one.bound_us),
+                format_time(one.bound_us),
             )
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-    text = [heading(several), ""]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if i < 2 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        text.append("  ".join(cells).rstrip())
+    text = [heading(several), "", *format_table(lines, (0, 1))]
     if len(members) > _LINES:
         text.insert(-1, f"… {len(members) - _LINES + 1} more …")
     return "\n".join([*text, "", *_closing(several)])
@@ -138,7 +123,7 @@ def _closing(several: Several) -> list[str]:
         (
             "all groups",
             makespan,
-            f"{several.chosen.way}; bound {time_words(bound_us)} ({proof}),"
+            f"{several.chosen.way}; bound {format_time(bound_us)} ({proof}),"
             f" gap {max(1.0, several.gap):.3f}{best}",
         ),
         ("one after another", several.sum_us, f"{several.sum_us / makespan:.2f} × as long"),
@@ -150,7 +135,7 @@ def _closing(several: Several) -> list[str]:
                 (way, took, words + (f", slowdown {slow:.2f} ×" if several.objective == "fair" else ""))
             )
     width = max(len(name) for name, _, _ in rows)
-    lines = [f"{name.ljust(width)}  {time_words(took).rjust(8)}  {words}" for name, took, words in rows]
+    lines = [f"{name.ljust(width)}  {format_time(took).rjust(8)}  {words}" for name, took, words in rows]
     chosen = ", which is as small as any plan found has" if several.objective == "fair" else ""
     lines.append(
         f"largest slowdown {several.slowdowns[slowest]:.2f} ×, group {several.asked.members[slowest].label}{chosen}"

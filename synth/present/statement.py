@@ -1,4 +1,4 @@
-"""What a search found, as one documented object of plain numbers and words (`--json`, the index, the table)."""
+"""What a search found, as one documented object of plain values (`--json`, the index, the table)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from synth.bounds.prove import Bound
 from synth.engines.ksync.pareto import Claim
 from synth.model.problem import Problem, question
+from synth.present.text import format_count
 from synth.search.frontier import Range
 from synth.search.result import Found
 from synth.verify.algorithm import Algorithm
@@ -17,8 +19,8 @@ _LONG = 1_000_000  # sends whose time at a further size takes a second
 OPTIMAL = 1 + 1e-9  # time / bound up to which rounding, and nothing else, keeps them apart
 
 
-def alpha_words(problem: Problem) -> str:
-    """α of the links between the ranks at hand, and whether somebody published it."""
+def format_alpha(problem: Problem) -> str:
+    """`α 0.7 µs assumed`: α of the links between the ranks at hand, and whether somebody published it."""
     alpha = problem.network.alpha_us
     low, high = float(alpha.min()), float(alpha.max())
     text = f"α {low:g} µs" if high - low < 1e-9 else f"α {low:g}–{high:g} µs"
@@ -39,7 +41,7 @@ def row(found: Found, served: Range) -> dict[str, Any]:
     gap = time_us / bound_us
     optimal = gap <= OPTIMAL
     healthy = fastest(found.healthy, size).time_us(size) if found.healthy and found.healthy.ranges else None
-    word = "optimal: " if optimal else _regime(found, algorithm)
+    regime = "optimal: " if optimal else _regime(found, algorithm)
     return {
         "steps": algorithm.steps,
         "rounds": algorithm.rounds,
@@ -54,7 +56,7 @@ def row(found: Found, served: Range) -> dict[str, Any]:
         "bound_us": bound_us,
         "gap": max(1.0, gap) if optimal else gap,
         "optimal": optimal,
-        "proof": word + witness.text,
+        "proof": regime + witness.text,
         "vs_baseline": min(others) / time_us if others else None,
         "vs_healthy": None if healthy is None else time_us / healthy,
     }
@@ -84,19 +86,10 @@ def statement(found: Found) -> dict[str, Any]:
     return {
         **question(problem),
         "summary": problem.topology.summary,
-        "alpha": alpha_words(problem),
+        "alpha": format_alpha(problem),
         "algorithms": [row(found, served) for served in found.ranges],
         "baselines": sorted({a.engine for a in found.baselines}),
-        "bounds": [
-            {
-                "kind": w.kind,
-                "text": w.text,
-                "base_us": w.base_us,
-                "us_per_byte": w.per_byte_us,
-                "cap_us": None if np.isinf(w.cap_us) else w.cap_us,
-            }
-            for w in found.bound.witnesses
-        ],
+        "bounds": witnesses(found.bound),
         "k_synchronous": _claims(found),
         "time_slots": [
             {"bytes": c.size, "chunks": c.chunks, "bound_us": c.bound_us, "solver": c.solver}
@@ -106,6 +99,20 @@ def statement(found: Found) -> dict[str, Any]:
         "ended": found.ended,
         "seconds": round(found.seconds, 3),
     }
+
+
+def witnesses(bound: Bound) -> list[dict[str, Any]]:
+    """What proves a bound: a witness proves base_us + bytes × us_per_byte, or cap_us where that is less."""
+    return [
+        {
+            "kind": w.kind,
+            "text": w.text,
+            "base_us": w.base_us,
+            "us_per_byte": w.per_byte_us,
+            "cap_us": None if np.isinf(w.cap_us) else w.cap_us,
+        }
+        for w in bound.witnesses
+    ]
 
 
 def _claims(found: Found) -> list[dict[str, Any]]:
@@ -125,7 +132,7 @@ def _claims(found: Found) -> list[dict[str, Any]]:
                 "by": claim.by,
                 "up_to_chunks": claim.chunks if claim.complete and not claim.exactly else None,
                 "for_chunks": claim.chunks if claim.complete and claim.exactly else None,
-                "proof": _proof_words(claim) if claim.complete else "",
+                "proof": _format_proof(claim) if claim.complete else "",
                 "refuted": [[r.steps, r.rounds, r.chunks] for r in claim.refuted],
             }
         )
@@ -140,38 +147,13 @@ _MEANS = {
 }
 
 
-def _proof_words(claim: Claim) -> str:
+def _format_proof(claim: Claim) -> str:
     """For which numbers of chunks a claim holds, and by what."""
     if claim.chunks is None:
         whom = "any number of chunks"
     else:
-        whom = ("" if claim.exactly else "up to ") + count(claim.chunks, "chunk")
+        whom = ("" if claim.exactly else "up to ") + format_count(claim.chunks, "chunk")
     return f"for {whom}, by {_MEANS.get(claim.by, claim.by)}"
-
-
-def count(number: int, thing: str) -> str:
-    """`1 chunk`, `2 chunks`."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-def time_words(microseconds: float) -> str:
-    """`1.30 µs`, `5.37 ms`, `1.2 s`."""
-    for unit, name in ((1e6, "s"), (1e3, "ms")):
-        if microseconds >= unit:
-            return f"{microseconds / unit:.3g} {name}"
-    return f"{microseconds:.3g} µs"
-
-
-def size_words(size_bytes: int) -> str:
-    """`1 KiB`, `180 KiB`, `1.5 GiB`, in powers of two."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if size_bytes >= unit:
-            return (
-                f"{size_bytes / unit:.3g} {name}"
-                if size_bytes < 1000 * unit
-                else f"{size_bytes // unit} {name}"
-            )
-    return f"{size_bytes} B"
 
 
 def fastest(found: Found, size_bytes: int) -> Algorithm:

@@ -1,106 +1,81 @@
-"""The screen: a statement as the table people read."""
+"""The table that people read: a search's statement, which is plain data, as text."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from synth.present.statement import count, size_words, statement, time_words
-from synth.search.result import Found
-
-_MANY = 16
+from synth.present.text import format_count, format_ranks, format_size, format_table, format_time
 
 
-def _ranks(ranks: list[int]) -> str:
-    if len(ranks) <= _MANY:
-        return " ".join(map(str, ranks))
-    return " ".join(map(str, ranks[: _MANY - 1])) + f" … {ranks[-1]}"
-
-
-def heading(found: Found, said: dict[str, Any]) -> str:
-    """`allreduce · dgx-a100 · group 0 2 4 6 (4 of 8 …)`."""
-    total = found.problem.topology.nranks
-    group = said["group"]
-    whole = group == list(range(total))
-    who = f"all {total} ranks" if whole else f"group {_ranks(group)}"
-    count = "" if whole else f"{len(group)} of "
-    extras = [f"{count}{said['summary'] or str(total) + ' ranks'}", said["alpha"]]
-    if said["root"] is not None:
-        extras.append(f"root {said['root']}")
-    if said["relays"]:
-        extras.append(f"relays {_ranks(said['relays'])}")
-    return f"{said['collective']} · {said['topology']} · {who} ({', '.join(extras)})"
+def heading(document: dict[str, Any], nranks: int) -> str:
+    """`allreduce · dgx-a100 · group 0 2 4 6 (4 of 8 …)`; nranks: of the topology."""
+    group = document["group"]
+    whole = group == list(range(nranks))
+    who = f"all {nranks} ranks" if whole else f"group {format_ranks(group)}"
+    part = "" if whole else f"{len(group)} of "
+    extras = [f"{part}{document['summary'] or str(nranks) + ' ranks'}", document["alpha"]]
+    if document["root"] is not None:
+        extras.append(f"root {document['root']}")
+    if document["relays"]:
+        extras.append(f"relays {format_ranks(document['relays'])}")
+    return f"{document['collective']} · {document['topology']} · {who} ({', '.join(extras)})"
 
 
 def _served(row: dict[str, Any]) -> str:
     low, high = row["min_bytes"], row["max_bytes"]
     if high is None:
-        return f"from {size_words(low)}" if low else "all sizes"
+        return f"from {format_size(low)}" if low else "all sizes"
     if low == high:
-        return size_words(low)
-    return f"{size_words(low)} to {size_words(high)}" if low else f"up to {size_words(high)}"
+        return format_size(low)
+    return f"{format_size(low)} to {format_size(high)}" if low else f"up to {format_size(high)}"
 
 
-def table(found: Found) -> str:
-    """Heading, one line an algorithm, and what is proved in the k-synchronous model."""
-    said = statement(found)
-    titles: tuple[str, ...] = (
-        "message size",
-        "steps",
-        "rounds",
-        "chunks",
-        "predicted",
-        "bound",
-        "gap",
-        "vs baseline",
-        "proof",
-    )
-    hurt = any(row["vs_healthy"] is not None for row in said["algorithms"])
-    if hurt:
-        titles = (*titles[:-1], "vs healthy", titles[-1])
-    lines: list[tuple[str, ...]] = [titles]
-    for row in said["algorithms"]:
-        short = size_words(row["shown_bytes"]).replace(" ", "").replace("iB", "")
-        versus = "–" if row["vs_baseline"] is None else f"{row['vs_baseline']:.2f} ×"
+def table(document: dict[str, Any], nranks: int) -> str:
+    """A statement of a search on a topology of `nranks`: heading, one line an algorithm, what is proved of shapes."""
+    rows = document["algorithms"]
+    healthy = any(row["vs_healthy"] is not None for row in rows)
+    lines = [
+        ("message size", "steps", "rounds", "chunks", "predicted", "bound", "gap", "vs baseline")
+        + (("vs healthy",) if healthy else ())
+        + ("proof",)
+    ]
+    for row in rows:
+        shown = format_size(row["shown_bytes"]).replace(" ", "").replace("iB", "")
         lines.append(
             (
                 _served(row),
-                str(row["steps"]),
-                str(row["rounds"]),
-                str(row["chunks"]),
-                f"{time_words(row['time_us'])} @ {short}",
-                time_words(row["bound_us"]),
+                *(str(row[shape]) for shape in ("steps", "rounds", "chunks")),
+                f"{format_time(row['time_us'])} @ {shown}",
+                format_time(row["bound_us"]),
                 f"{row['gap']:.3f}",
-                versus,
-                *([f"{row['vs_healthy']:.2f} ×" if row["vs_healthy"] else "–"] if hurt else []),
+                _ratio(row["vs_baseline"]),
+                *([_ratio(row["vs_healthy"])] if healthy else []),
                 row["proof"],
             )
         )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(titles))]
-    text = [heading(found, said), ""]
-    for line in lines:
-        cells = [
-            cell.ljust(width) if i in (0, len(titles) - 1) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        text.append("  ".join(cells).rstrip())
-    proved = _proved(said)
-    return "\n".join([*text, *([""] if proved else []), *proved])
+    proved = _proved(document)
+    text = [heading(document, nranks), "", *format_table(lines, (0, -1)), *([""] if proved else []), *proved]
+    return "\n".join(text)
 
 
-def _proved(said: dict[str, Any]) -> list[str]:
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} ×"
+
+
+def _proved(document: dict[str, Any]) -> list[str]:
     """One line for every number of steps of which something is proved."""
     lines = []
-    for claim in said["k_synchronous"]:
+    for claim in document["k_synchronous"]:
         if not claim["proved"] or claim["rounds"] is None:
             continue
         part = f" ({claim['part']})" if claim["part"] else ""
+        rounds, chunks = format_count(claim["rounds"], "round"), format_count(claim["chunks"], "chunk")
+        steps = format_count(claim["steps"], "step")
+        lines.append(f"k-synchronous{part}: {rounds} / {chunks} is the least in {steps} {claim['proof']}")
+    for claim in document["time_slots"]:
+        chunks, size = format_count(claim["chunks"], "chunk"), format_size(claim["bytes"])
         lines.append(
-            f"k-synchronous{part}: {count(claim['rounds'], 'round')} / {count(claim['chunks'], 'chunk')}"
-            f" is the least in {count(claim['steps'], 'step')} {claim['proof']}"
-        )
-    for claim in said["time_slots"]:
-        lines.append(
-            f"time slots: with {count(claim['chunks'], 'chunk')} a block no schedule of {size_words(claim['bytes'])}"
-            f" takes less than {time_words(claim['bound_us'])}, by {claim['solver']}'s dual bound"
+            f"time slots: with {chunks} a block no schedule of {size} takes less than"
+            f" {format_time(claim['bound_us'])}, by {claim['solver']}'s dual bound"
         )
     return lines
