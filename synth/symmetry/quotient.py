@@ -24,12 +24,12 @@ from topologies.arrays import pointers, row_entries, strongly_connected
 from topologies.errors import InputError, QuotientRefused
 from topologies.network import Network, network
 from topologies.symmetry.translations import (
-    Shifts,
+    Translations,
     digits,
     elements,
+    find_translations,
     orbits,
     representatives,
-    shifts,
 )
 from topologies.topology import Topology
 
@@ -70,7 +70,7 @@ def quotient_problem(
     if not find_kind(name).translatable or len(relays):
         return None
     net = network(topology, members)
-    found = shifts(net)
+    found = find_translations(net)
     if (
         not found
         or _entries(len(members), chunks, found) > MAX_ENTRIES
@@ -80,7 +80,9 @@ def quotient_problem(
     return _problem(topology, name, chunks, members, net, found)
 
 
-def quotient_by(topology: Topology, name: str, chunks: int, group: Sequence[int], found: Shifts) -> Problem:
+def quotient_by(
+    topology: Topology, name: str, chunks: int, group: Sequence[int], found: Translations
+) -> Problem:
     """The quotient problem by translations that somebody states, checked in full.
 
     Raises:
@@ -118,13 +120,13 @@ def _question(
     return parse_name(name), members
 
 
-def _entries(k: int, chunks: int, found: Shifts) -> int:
+def _entries(k: int, chunks: int, found: Translations) -> int:
     """Rows of a condition: every chunk of a representative is held by all ranks, or there is one for each."""
     return k // math.prod(extent for _, extent in found) * chunks * k
 
 
 def _problem(
-    topology: Topology, name: str, chunks: int, members: tuple[int, ...], net: Network, found: Shifts
+    topology: Topology, name: str, chunks: int, members: tuple[int, ...], net: Network, found: Translations
 ) -> Problem:
     return Problem(
         topology=topology,
@@ -173,7 +175,7 @@ def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Colle
     )
 
 
-def _quotient_network(net: Network, found: Shifts) -> Network:
+def _quotient_network(net: Network, found: Translations) -> Network:
     """The network with a resource for every class of resources; see `Quotient`.
 
     Copies of two sends cannot meet on a link either: a link is as narrow as some resource that it uses (see

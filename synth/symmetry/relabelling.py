@@ -16,7 +16,13 @@ from topologies.subnetwork import links_among
 from topologies.symmetry.automorphism import automorphisms
 from topologies.symmetry.automorphism import link_image as links_of_automorphism
 from topologies.symmetry.free_subgroup import free_subgroup
-from topologies.symmetry.translations import Shifts, digits, image, link_image, shifts
+from topologies.symmetry.translations import (
+    Translations,
+    digits,
+    find_translations,
+    translate,
+    translate_links,
+)
 from topologies.topology import Topology
 
 
@@ -125,8 +131,8 @@ class IsomorphicGroups:
         return network(self.topology, range(self.topology.nranks))
 
     @cached_property
-    def translations(self) -> Shifts:
-        return shifts(self.whole)
+    def translations(self) -> Translations:
+        return find_translations(self.whole)
 
     def find_translation(self, one: Problem, other: Problem) -> tuple[int, ...] | None:
         """How often to apply each translation to bring one problem onto the other; None where that does not."""
@@ -139,7 +145,7 @@ class IsomorphicGroups:
         ranks, onto = np.array(one.ranks), np.array(other.ranks)
         first, last = digits(self.translations, ranks[:1]), digits(self.translations, onto[:1])
         by = tuple(int(b[0] - a[0]) for a, b in zip(first, last, strict=True))
-        moved = image(self.translations, ranks, by)
+        moved = translate(self.translations, ranks, by)
         k = len(one.group)
         same = np.array_equal(moved[:k], onto[:k]) and np.array_equal(np.sort(moved[k:]), np.sort(onto[k:]))
         return by if same else None
@@ -149,7 +155,7 @@ class IsomorphicGroups:
     ) -> Schedule:
         """The schedule of `one` as one of `other`; times stay."""
         whole = self._links(one)[schedule.link]
-        onto = link_image(self.whole, self.translations, whole, by)
+        onto = translate_links(self.whole, self.translations, whole, by)
         number = np.full(self.whole.nlinks, -1, dtype=np.int64)
         there = self._links(other)
         number[there] = np.arange(len(there))

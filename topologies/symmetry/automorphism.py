@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.arrays import segment_sums
+from topologies.arrays import reached
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.refinement import Colours, Structure, mark
@@ -35,7 +35,7 @@ class _Search:
         self.structure = Structure(net)
         self.classes = classes
         self.left = budget
-        self.root = self.structure.refine(_class_hashes(classes))
+        self.root = self.structure.refine(classes.astype(np.uint64) + np.uint64(1))
 
     def spend(self, units: int) -> None:
         self.left -= units * self.structure.size
@@ -57,7 +57,7 @@ def automorphisms(
 
     Each maps links onto links of equal α and bandwidth, the links of every resource onto those of a resource
     of equal capacity, and each set of `fixed` (local ranks) onto itself.
-    Generators come next: shifts, XOR masks and reversals, whole and by blocks, that hold here; then those
+    Generators come next: rotations, XOR masks and reversals, whole and by blocks, that hold here; then those
     that a search found for further images of each set's first rank; then one for each image of these ranks;
     then what all of them generate. At most `limit` in all.
     budget_s: rough seconds, counted as work, so that the same input gives the same list on every machine.
@@ -102,10 +102,6 @@ def link_image(net: Network, p: Ints) -> Ints:
     return image
 
 
-def _class_hashes(classes: Ints) -> NDArray[np.uint64]:
-    return classes.astype(np.uint64) + np.uint64(1)
-
-
 def _image(structure: Structure, p: Ints) -> Ints | None:
     """Images of links under p, None where p is no automorphism."""
     net = structure.net
@@ -146,36 +142,16 @@ def _matched(structure: Structure, left: Colours, right: Colours, tries: Iterato
 
 def _confirmed(structure: Structure, a: Ints, b: Ints) -> Ints | None:
     """The image that sends link a[i] to b[i] where figures and resources stay (checked exactly)."""
-    net = structure.net
-    image = np.empty(net.nlinks, dtype=np.int64)
+    image = np.empty(structure.net.nlinks, dtype=np.int64)
     image[a] = b
-    if (net.alpha_us[image] != net.alpha_us).any() or (net.bandwidth_gbs[image] != net.bandwidth_gbs).any():
-        return None
-    # Pair the resources by the hash of their sets of links, then compare the sets themselves.
-    weight = structure.refine(
-        np.zeros(net.nranks, dtype=np.uint64), np.arange(net.nlinks, dtype=np.uint64), rounds=1
-    )
-    first, second = _set_hashes(structure, weight.links), _set_hashes(structure, weight.links[image])
-    x = np.lexsort((net.capacity_gbs, second))
-    y = np.lexsort((net.capacity_gbs, first))
-    if (net.capacity_gbs[x] != net.capacity_gbs[y]).any():
-        return None
-    resource = np.empty(net.nresources, dtype=np.int64)
-    resource[x] = y
-    moved = image[structure.user] * net.nresources + resource[net.uses_idx]
-    stays = structure.user * net.nresources + net.uses_idx
-    return image if (np.sort(moved) == stays).all() else None
-
-
-def _set_hashes(structure: Structure, weight: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return segment_sums(weight[structure.by_resource], structure.resource_ptr)
+    return image if structure.sets.are_kept_by(image) else None
 
 
 def _natural(search: _Search, fixed: Sequence[Sequence[int]], generators: list[Ints], limit: int) -> None:
     """Adds every natural candidate that holds and that the earlier ones do not generate."""
     n = len(search.classes)
     known = {np.arange(n).tobytes()}
-    for p in chain(_candidates(n), _class_shifts(n, fixed)):
+    for p in chain(_candidates(n), _class_rotations(n, fixed)):
         if p.tobytes() in known or not search.accepts(p):
             continue
         generators.append(p)
@@ -185,7 +161,7 @@ def _natural(search: _Search, fixed: Sequence[Sequence[int]], generators: list[I
 
 
 def _candidates(n: int) -> Iterator[Ints]:
-    """Shifts, XOR masks, reversals and exchanges of equal digits, the whole range first."""
+    """Rotations, XOR masks, reversals and exchanges of equal digits, the whole range first."""
     i = np.arange(n, dtype=np.int64)
     divisors = [d for d in range(1, n + 1) if n % d == 0]
     for block in reversed(divisors):
@@ -211,8 +187,8 @@ def _candidates(n: int) -> Iterator[Ints]:
                 yield i + (y - x) * low + (x - y) * low * size
 
 
-def _class_shifts(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
-    """One set shifted along its own order, the others left alone."""
+def _class_rotations(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
+    """One set rotated along its own order, the others left in place."""
     for members in fixed:
         at = np.asarray(members, dtype=np.int64)
         for unit in range(1, len(at)):
@@ -233,8 +209,7 @@ def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int]
         _complete_orbit(search, search.root, first, generators, [])
     root, base = search.root, list[int]()
     while len(_generated(generators, n, limit)) < limit:
-        _, cell, sizes = np.unique(root.ranks, return_inverse=True, return_counts=True)
-        size = sizes[cell.reshape(-1)]
+        size = _cell_sizes(root)
         if size.max() == 1:
             return
         vertex = int(np.argmin(np.where(size > 1, size, n + 1)))
@@ -266,14 +241,16 @@ def _complete_orbit(
 
 
 def _orbit(start: int, generators: Sequence[Ints], n: int) -> set[int]:
-    seen = np.zeros(n, dtype=bool)
-    seen[start] = True
-    frontier = [start]
-    while frontier:
-        images = {int(g[v]) for v in frontier for g in generators}
-        frontier = sorted(v for v in images if not seen[v])
-        seen[frontier] = True
-    return set(np.flatnonzero(seen).tolist())
+    """Ranks that products of the generators bring `start` to, itself included."""
+    images = np.concatenate(generators) if generators else np.arange(n)
+    found = reached(n, np.tile(np.arange(n), len(images) // n), images, start)
+    return set(np.flatnonzero(found).tolist())
+
+
+def _cell_sizes(colours: Colours) -> Ints:
+    """How many ranks have each rank's colour, int64 (nranks,)."""
+    _, cell, sizes = np.unique(colours.ranks, return_inverse=True, return_counts=True)
+    return np.asarray(sizes[cell.reshape(-1)])
 
 
 def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | None:
@@ -304,13 +281,11 @@ def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | 
         # Also before all ranks are told apart: in a very symmetric network the plain guess is often right.
         if (root.ranks[p] == root.ranks).all() and search.accepts(p):
             return p
-        sizes = np.unique(here.ranks, return_inverse=True, return_counts=True)
-        size = sizes[2][sizes[1].reshape(-1)]
+        size = _cell_sizes(here)
         if size.max() == 1:
             continue
         if len(left) == len(trail):
-            open_ranks = np.where(size > 1, size, len(size) + 1)
-            cells.append(int(np.argmin(open_ranks)))
+            cells.append(int(np.argmin(np.where(size > 1, size, len(size) + 1))))
             left.append(refined(here, cells[-1]))
         vertex = cells[len(trail) - 1]
         trail.append((right, iter(np.flatnonzero(right.ranks == here.ranks[vertex]).tolist())))
@@ -318,40 +293,35 @@ def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | 
 
 
 def _transversal(first: int, generators: Sequence[Ints], n: int) -> list[Ints]:
-    """For each rank that the generators bring `first` to, one product that does so."""
+    """For each rank that the generators bring `first` to, one product that does so; breadth first."""
     by_image = {first: np.arange(n, dtype=np.int64)}
-    frontier = [first]
-    while frontier:
-        found: list[int] = []
-        for v in frontier:
-            for g in generators:
-                image = int(g[v])
-                if image not in by_image:
-                    by_image[image] = g[by_image[v]]
-                    found.append(image)
-        frontier = found
+    queue = [first]
+    for v in queue:
+        for g in generators:
+            image = int(g[v])
+            if image not in by_image:
+                by_image[image] = g[by_image[v]]
+                queue.append(image)
     return list(by_image.values())
 
 
 def _generated(generators: Sequence[Ints], n: int, limit: int, firsts: Sequence[int] = ()) -> list[Ints]:
-    """The identity, the generators, a way to each image of `firsts`, then further products breadth first."""
-    found: list[Ints] = []
-    known: set[bytes] = set()
+    """Identity, generators, a product that leads to each image of `firsts`, then further products breadth first."""
+    found: dict[bytes, Ints] = {}
 
     def add(p: Ints) -> None:
-        key = p.tobytes()
-        if key not in known and len(found) < limit:
-            known.add(key)
-            found.append(p)
+        if len(found) < limit and found.setdefault(p.tobytes(), p) is p:
+            queue.append(p)
 
+    queue: list[Ints] = []
     for p in (np.arange(n, dtype=np.int64), *generators):
         add(p)
     for first in firsts:
         for p in _transversal(first, generators, n):
             add(p)
-    at = 0
-    while at < len(found) and len(found) < limit:
+    for p in queue:
+        if len(found) >= limit:
+            break
         for g in generators:
-            add(g[found[at]])
-        at += 1
-    return found
+            add(g[p])
+    return queue

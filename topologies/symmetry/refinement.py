@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from topologies.arrays import segment_sums
 from topologies.network import Network
+from topologies.symmetry.link_sets import LinkSets
 
 __all__ = ["Colours", "Structure", "mark"]
 
@@ -65,9 +66,7 @@ class Structure:
         self.net = net
         self.links = _number(net.alpha_us, net.bandwidth_gbs)
         self.resources = _number(net.capacity_gbs)
-        self.user = net.link_of_use
-        self.by_resource = self.user[np.argsort(net.uses_idx, kind="stable")]
-        self.resource_ptr = np.searchsorted(np.sort(net.uses_idx), np.arange(net.nresources + 1))
+        self.sets = LinkSets(net)
         self.out_ptr = np.searchsorted(net.src, np.arange(n + 1))
         self.by_dst = np.argsort(net.dst, kind="stable")
         self.in_ptr = np.searchsorted(net.dst[self.by_dst], np.arange(n + 1))
@@ -100,7 +99,7 @@ class Structure:
         used = segment_sums(_mix(c.resources)[net.uses_idx], net.uses_ptr)
         ends = _mix(c.ranks ^ _OUT)[net.src] + _mix(c.ranks ^ _IN)[net.dst]
         links = _mix(c.links + _mix(ends) + used * _USE)
-        heard = segment_sums(_mix(links)[self.by_resource], self.resource_ptr)
+        heard = segment_sums(_mix(links)[self.sets.users], self.sets.ptr)
         resources = _mix(c.resources + heard)
         out = segment_sums(_mix(links ^ _OUT), self.out_ptr)
         into = segment_sums(_mix(links ^ _IN)[self.by_dst], self.in_ptr)

@@ -22,7 +22,7 @@ from tests.random_problems import TRANSLATABLE, answered
 from topologies.errors import InputError, QuotientRefused, ScheduleRefused
 from topologies.load import load
 from topologies.network import Network, network
-from topologies.symmetry.translations import image, link_image, representatives
+from topologies.symmetry.translations import representatives, translate, translate_links
 from topologies.topology import Limit, Topology
 
 SPECS = (
@@ -58,14 +58,14 @@ def chunk_image(problem: Problem, chunk: Ints, by: Sequence[int]) -> Ints:
     chunks //= k if name == "allreduce" else 1
     shifts, (block, part) = problem.quotient.translations, divmod(chunk, chunks)
     owner, dest = divmod(block, k) if name == "alltoall" else (block, 0 * block)
-    owner = image(shifts, representatives(shifts, k)[owner], by)
-    return (owner * k + image(shifts, dest, by) if name == "alltoall" else owner) * chunks + part
+    owner = translate(shifts, representatives(shifts, k)[owner], by)
+    return (owner * k + translate(shifts, dest, by) if name == "alltoall" else owner) * chunks + part
 
 
 def translated(problem: Problem, schedule: Schedule, by: Sequence[int]) -> Schedule:
     """One translate of a quotient problem's schedule, in chunks and links of the whole problem."""
     assert problem.quotient is not None
-    link = link_image(problem.quotient.whole, problem.quotient.translations, schedule.link, by)
+    link = translate_links(problem.quotient.whole, problem.quotient.translations, schedule.link, by)
     return replace(schedule, chunk=chunk_image(problem, schedule.chunk, by), link=link)
 
 

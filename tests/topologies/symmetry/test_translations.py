@@ -1,4 +1,4 @@
-"""Shifts keep the network and crowd nothing, the ones to expect are found, and no larger group of shifts exists."""
+"""Translations keep the network and crowd nothing, those to expect are found, and no larger group of them exists."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from topologies.load import load
 from topologies.network import Network, network
 from topologies.symmetry.automorphism import link_image as searched_image
 from topologies.symmetry.translations import (
-    Shifts,
+    Translations,
     elements,
-    image,
-    link_image,
+    find_translations,
     orbits,
     representatives,
-    shifts,
+    translate,
+    translate_links,
 )
 from topologies.topology import Limit, Topology
 
@@ -33,16 +33,16 @@ def whole(spec: str | Topology) -> Network:
     return network(t, range(t.nranks))
 
 
-def products(found: Shifts) -> list[tuple[int, ...]]:
+def products(found: Translations) -> list[tuple[int, ...]]:
     return list(product(*(range(e) for _, e in found)))
 
 
-def order(found: Shifts) -> int:
+def order(found: Translations) -> int:
     return prod(e for _, e in found)
 
 
 def plain(n: int, stride: int, extent: int) -> list[int]:
-    """The digit shift, digit by digit."""
+    """The translation, digit by digit."""
     return [
         (r // (stride * extent) * extent + (r // stride + 1) % extent) * stride + r % stride for r in range(n)
     ]
@@ -70,33 +70,33 @@ def plain(n: int, stride: int, extent: int) -> list[int]:
         ("mesh:2x3", ((3, 2),)),
     ],
 )
-def test_expected(spec: str, expected: Shifts) -> None:
-    assert shifts(whole(spec)) == expected
+def test_expected(spec: str, expected: Translations) -> None:
+    assert find_translations(whole(spec)) == expected
 
 
 def test_all_found_keep_the_network_and_crowd_nothing(any_spec: str) -> None:
     net = whole(any_spec)
-    found = shifts(net)
+    found = find_translations(net)
     ranks, links = np.arange(net.nranks), np.arange(net.nlinks)
     for at, (stride, extent) in enumerate(found):
         by = [int(i == at) for i in range(len(found))]
-        p = image(found, ranks, by)
+        p = translate(found, ranks, by)
         assert p.tolist() == plain(net.nranks, stride, extent)
-        assert sorted(link_image(net, found, links, by)) == links.tolist()
+        assert sorted(translate_links(net, found, links, by)) == links.tolist()
         searched_image(net, p)  # raises where p is no automorphism
     if found:
         assert_orbits(net, found)
 
 
-def assert_orbits(net: Network, found: Shifts) -> None:
+def assert_orbits(net: Network, found: Translations) -> None:
     """Against all translates of all links, one by one."""
     classes = orbits(net, found)
     every = products(found)
     every = random.Random(0).sample(every, min(len(every), 24)) if net.nlinks * len(every) > 50_000 else every
-    moved = np.array([link_image(net, found, np.arange(net.nlinks), by) for by in every])
+    moved = np.array([translate_links(net, found, np.arange(net.nlinks), by) for by in every])
     assert (classes.link_class[moved] == classes.link_class).all()
     assert (np.bincount(classes.link_class) == order(found)).all()
-    assert len({tuple(column) for column in moved.T.tolist()}) == net.nlinks  # no two links move alike
+    assert len({tuple(column) for column in moved.T.tolist()}) == net.nlinks  # no two links move together
     base = set(representatives(found, net.nranks).tolist())
     assert set(net.src[classes.link_first].tolist()) <= base
     assert (classes.link_class[classes.link_first] == np.arange(len(classes.link_first))).all()
@@ -121,14 +121,14 @@ def assert_orbits(net: Network, found: Shifts) -> None:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
-def test_shifts_of_digits_act_freely_and_commute(seed: int) -> None:
+def test_translations_of_digits_act_freely_and_commute(seed: int) -> None:
     rng = random.Random(seed)
     parts = [rng.choice((1, 2, 3, 4)) for _ in range(rng.choice((1, 3, 5)))]
     strides = np.cumprod([1, *parts]).tolist()
     n = strides[-1]
     found = tuple((s, e) for s, e in zip(strides, parts, strict=False) if e > 1 and rng.random() < 0.7)
     ranks = np.arange(n)
-    moved = np.array([image(found, ranks, by) for by in products(found)])
+    moved = np.array([translate(found, ranks, by) for by in products(found)])
     assert all(len(set(row.tolist())) == n for row in moved)
     assert all(len(set(column.tolist())) == order(found) for column in moved.T)
     base = representatives(found, n)
@@ -140,13 +140,13 @@ def test_shifts_of_digits_act_freely_and_commute(seed: int) -> None:
         for _, e in found:
             rest, digit = divmod(rest, e)
             by.append(digit)
-        assert image(found, np.array([rank]), [-d for d in by])[0] in base
-        there_and_back = image(found, image(found, np.array([rank]), by), [-d for d in by])
+        assert translate(found, np.array([rank]), [-d for d in by])[0] in base
+        there_and_back = translate(found, translate(found, np.array([rank]), by), [-d for d in by])
         assert there_and_back[0] == rank
 
 
 def circulant(rng: random.Random) -> Topology:
-    """Random links that some digit shifts keep, on up to 16 ranks, now and then with shared limits."""
+    """Random links that some translations keep, on up to 16 ranks, now and then with shared limits."""
     n = rng.choice((4, 6, 8, 9, 12, 16))
     divisors = [d for d in range(1, n + 1) if n % d == 0]
     chosen = []
@@ -162,7 +162,7 @@ def circulant(rng: random.Random) -> Topology:
     limits: list[tuple[set[tuple[int, int]], float]] = []
     for _ in range(rng.randint(1, 4)):
         u, v = rng.sample(range(n), 2)
-        orbit = [tuple(image(found, np.array([u, v]), by).tolist()) for by in products(found)]
+        orbit = [tuple(translate(found, np.array([u, v]), by).tolist()) for by in products(found)]
         rates.update(dict.fromkeys(orbit, rng.choice((10.0, 20.0))))
         if rng.random() < 0.4:
             held = orbit if rng.random() < 0.7 else orbit[: rng.randint(1, len(orbit))]
@@ -197,9 +197,9 @@ def keeps(net: Network, p: list[int]) -> bool:
     )
 
 
-def has_room(net: Network, found: Shifts) -> bool:
+def has_room(net: Network, found: Translations) -> bool:
     """No link class uses a resource unevenly or beyond its capacity, from all translates."""
-    kind = np.min([link_image(net, found, np.arange(net.nlinks), by) for by in products(found)], axis=0)
+    kind = np.min([translate_links(net, found, np.arange(net.nlinks), by) for by in products(found)], axis=0)
     for r in range(net.nresources):
         users = [link for link in range(net.nlinks) if r in net.uses(link)]
         counts = Counter(kind[users].tolist())
@@ -212,10 +212,10 @@ def has_room(net: Network, found: Shifts) -> bool:
 
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.integers(0, 2**32))
-def test_no_chain_of_shifts_is_larger(seed: int) -> None:
+def test_no_chain_of_translations_is_larger(seed: int) -> None:
     net = whole(circulant(random.Random(seed)))
     n = net.nranks
-    found = shifts(net)
+    found = find_translations(net)
     assert all(keeps(net, plain(n, s, e)) for s, e in found)
     assert not found or has_room(net, found)
     ends = [1, *(s * e for s, e in found)]
@@ -223,7 +223,7 @@ def test_no_chain_of_shifts_is_larger(seed: int) -> None:
     divisors = [d for d in range(1, n + 1) if n % d == 0]
     edges = [(s, e) for s in divisors for e in divisors if e > 1 and n % (s * e) == 0]
     good = [edge for edge in edges if keeps(net, plain(n, *edge)) and has_room(net, (edge,))]
-    chains: list[Shifts] = [()]
+    chains: list[Translations] = [()]
     for chain in chains:
         at = chain[-1][0] * chain[-1][1] if chain else 1
         chains += [(*chain, edge) for edge in good if edge[0] % at == 0]
@@ -243,17 +243,17 @@ def altered(spec: str, link: int, **figures: float) -> Topology:
 
 @pytest.mark.parametrize("spec", ["ring:8", "torus:4x4", "hypercube:3", "full:6", "star:5"])
 @pytest.mark.parametrize("figures", [{}, {"bandwidth_gbs": 49.0}, {"alpha_us": 0.8}])
-def test_one_other_link_breaks_every_shift(spec: str, figures: dict[str, float]) -> None:
+def test_one_other_link_breaks_every_translations(spec: str, figures: dict[str, float]) -> None:
     """Each of these groups moves every link; only nodes without the faulty link would leave some."""
-    assert shifts(whole(altered(spec, 3, **figures))) == ()
+    assert find_translations(whole(altered(spec, 3, **figures))) == ()
 
 
 def test_a_slower_dimension_leaves_the_others() -> None:
     t = load("torus:4x5")
     gbs = t.bandwidth_gbs.copy()
     row = (t.link_src // 5 == 0) & (t.link_dst // 5 == 0)
-    gbs[row] = 10.0  # all links within one row: only shifts along the rows are left
-    assert shifts(whole(replace(t, bandwidth_gbs=gbs))) == ((1, 5),)
+    gbs[row] = 10.0  # all links within one row: only translations along the rows are left
+    assert find_translations(whole(replace(t, bandwidth_gbs=gbs))) == ((1, 5),)
 
 
 def nic_of_two(spec: str, capacity: float) -> Topology:
@@ -273,7 +273,7 @@ def nic_of_two(spec: str, capacity: float) -> Topology:
 )
 def test_copies_of_a_send_do_not_crowd_a_shared_nic(capacity: float, expected: int, times: set[int]) -> None:
     net = whole(nic_of_two("full:8", capacity))
-    found = shifts(net)
+    found = find_translations(net)
     assert order(found) == expected
     assert set(orbits(net, found).times.tolist()) == times
     if expected == 4:
@@ -283,7 +283,7 @@ def test_copies_of_a_send_do_not_crowd_a_shared_nic(capacity: float, expected: i
 
 def test_many_crowded_groups_hide_none_that_has_room() -> None:
     """Each of the 32 groups of order 128 exchanges ranks behind one NIC."""
-    assert order(shifts(whole(nic_of_two("full:128", 50.0)))) == 64
+    assert order(find_translations(whole(nic_of_two("full:128", 50.0)))) == 64
 
 
 def test_a_resource_that_classes_use_unequally_is_not_shared_by_copies() -> None:
@@ -291,38 +291,38 @@ def test_a_resource_that_classes_use_unequally_is_not_shared_by_copies() -> None
     t = load("ring:4")
     ahead = (t.link_dst - t.link_src) % 4 == 1
     limits = [Limit(f"l{i}", np.flatnonzero(ahead | (t.link_src % 2 == i)), 1000.0) for i in range(2)]
-    assert shifts(whole(replace(t, limits=tuple(limits)))) == ((2, 2),)
+    assert find_translations(whole(replace(t, limits=tuple(limits)))) == ((2, 2),)
 
 
 def test_a_limit_over_everything_is_shared_by_all_copies() -> None:
     t = load("ring:6,bw=10")
     net = whole(replace(t, limits=(Limit("power", np.arange(t.nlinks), 60.0),)))
-    assert shifts(net) == ((1, 6),)
+    assert find_translations(net) == ((1, 6),)
     classes = orbits(net, ((1, 6),))
     limit = classes.resource_class[net.resource_names.index("power")]
     assert classes.times[limit] == 6
     net = whole(replace(t, limits=(Limit("power", np.arange(t.nlinks), 20.0),)))
-    assert shifts(net) == ((3, 2),)  # room for two copies of a send
+    assert find_translations(net) == ((3, 2),)  # room for two copies of a send
 
 
-def test_shifts_that_do_not_hold_have_no_orbits() -> None:
+def test_translations_that_do_not_hold_have_no_orbits() -> None:
     net = whole("mesh:3x4")
     with pytest.raises(ValueError, match="do not keep"):
         orbits(net, ((1, 4),))
     with pytest.raises(ValueError, match="do not keep"):
-        link_image(net, ((1, 4),), np.arange(net.nlinks), (1,))
+        translate_links(net, ((1, 4),), np.arange(net.nlinks), (1,))
 
 
-def test_ranks_without_links_have_no_shifts() -> None:
+def test_ranks_without_links_have_no_translations() -> None:
     t = load("ring:8")
-    assert shifts(network(t, [0, 4])) == ()
-    assert shifts(network(t, [3])) == ()
+    assert find_translations(network(t, [0, 4])) == ()
+    assert find_translations(network(t, [3])) == ()
 
 
 def test_the_group_has_its_own_order() -> None:
     t = load("torus:4x4")
-    assert shifts(network(t, [4, 5, 6, 7])) == ((1, 4),)
-    assert shifts(network(t, [4, 6, 5, 7])) == ((1, 2), (2, 2))  # round is now 0, 2, 1, 3
+    assert find_translations(network(t, [4, 5, 6, 7])) == ((1, 4),)
+    assert find_translations(network(t, [4, 6, 5, 7])) == ((1, 2), (2, 2))  # round is now 0, 2, 1, 3
     t = load("ring:5")
-    assert shifts(network(t, [0, 2, 4, 1, 3])) == ((1, 5),)
-    assert shifts(network(t, [0, 2, 1, 3, 4])) == ()
+    assert find_translations(network(t, [0, 2, 4, 1, 3])) == ((1, 5),)
+    assert find_translations(network(t, [0, 2, 1, 3, 4])) == ()
