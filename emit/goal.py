@@ -9,17 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from emit.program import BUFFERS
+from synth.model.registry import EVERY, OWN, PAIR, ROOT, SHARE, Kind, find_kind
 from topologies.errors import InputError
 
 Column = NDArray[np.int64]
 MAX_CELLS = 1 << 20  # cells in all buffers of all ranks: keeps a check of hostile input under 1 GiB
-
-# The buffer is cut into nranks equal blocks.
-BLOCKED = frozenset({"allgather", "reducescatter", "alltoall"})
-
-
-# What sums over the ranks: a set is all ranks' contributions to one chunk.
-REDUCING = frozenset({"allreduce", "reduce", "reducescatter"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +68,10 @@ class Goal:
         last = _columns("required", nranks, required)
         cells = np.stack(first[:3], axis=1)
         if len(np.unique(cells, axis=0)) != len(cells):
-            raise InputError("goal initial: a cell is filled twice; would be one contribution a cell")
+            raise InputError("goal initial: a cell is filled twice; it must be one contribution a cell")
         rows = np.unique(np.stack(last, axis=1), axis=0)
         if len(rows) != len(last[0]):
-            raise InputError("goal required: a contribution is asked for twice in one cell; would be once")
+            raise InputError("goal required: a contribution is asked for twice in one cell; it must be once")
         new = np.ones(len(rows), dtype=bool)
         new[1:] = np.any(rows[1:, :3] != rows[:-1, :3], axis=1)
         start = np.append(np.flatnonzero(new), len(rows))
@@ -85,7 +79,7 @@ class Goal:
         sets = Sets(start, rows[:, 3], rows[:, 4])
         alias = tuple(o_in_i) if o_in_i is not None else (None,) * nranks
         if len(alias) != nranks:
-            raise InputError(f"goal o_in_i has {len(alias)} entries: would be {nranks}, one a rank")
+            raise InputError(f"goal o_in_i has {len(alias)} entries: it must be {nranks}, one a rank")
         wanted = (heads[:, 0], heads[:, 1], heads[:, 2], np.arange(len(heads), dtype=np.int64))
         return cls(nranks, first, wanted, sets, alias)
 
@@ -113,46 +107,46 @@ def _columns(
     try:
         codes = [BUFFERS.index(name) for name in rows[1]]
     except ValueError:
-        raise InputError(f"goal {what}: unknown buffer; would be one of i, o, s") from None
+        raise InputError(f"goal {what}: unknown buffer; it must be one of i, o, s") from None
     out = tuple(np.asarray(c, dtype=np.int64).reshape(-1) for c in (rows[0], codes, *rows[2:]))
     if len({len(c) for c in out}) != 1:
-        raise InputError(f"goal {what}: columns of unequal length; would be equal")
+        raise InputError(f"goal {what}: columns of unequal length; it must be equal")
     if any(len(c) and int(c.min()) < 0 for c in out):
-        raise InputError(f"goal {what}: a negative rank, index or chunk; would be 0 or more")
+        raise InputError(f"goal {what}: a negative rank, index or chunk; it must be 0 or more")
     if len(out[0]) and max(int(out[0].max()), int(out[3].max())) >= nranks:
-        raise InputError(f"goal {what}: a rank beyond {nranks - 1}; would be in 0..{nranks - 1}")
+        raise InputError(f"goal {what}: a rank beyond {nranks - 1}; it must be in 0..{nranks - 1}")
     return out[0], out[1], out[2], out[3], out[4]
 
 
 def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: int) -> tuple[int, int]:
-    """(i, o) in chunks that `rank` has out-of-place. Raises InputError where nchunks does not divide."""
-    if collective in BLOCKED and nchunks % nranks:
+    """(i, o) in chunks that `rank` has out of place. Raises InputError where nchunks does not divide."""
+    kind = find_kind(collective)
+    if kind.blocks_a_rank and nchunks % nranks:
         raise InputError(
-            f"{collective} with nchunksperloop {nchunks} on {nranks} ranks: would be a multiple of {nranks}"
+            f"{collective} with nchunksperloop {nchunks} on {nranks} ranks: it must be a multiple of {nranks}"
         )
-    own = nchunks // nranks
-    if collective == "allgather":
-        return own, nchunks
-    if collective == "reducescatter":
-        return nchunks, own
-    if collective == "gather":
-        return nchunks, nchunks * nranks if rank == root else 0
-    if collective == "scatter":
-        return nchunks * nranks if rank == root else 0, nchunks
-    return nchunks, nchunks
+    block = nchunks // nranks if kind.blocks_a_rank else nchunks
+    blocks = (_blocks(kind, where, nranks, rank == root) for where in (kind.before, kind.after))
+    inputs, outputs = (block * count for count in blocks)
+    return inputs, outputs
 
 
-def _o_in_i(collective: str, nchunks: int, nranks: int, rank: int, root: int) -> int | None:
-    own = nchunks // nranks
-    if collective == "allgather":
-        return -rank * own
-    if collective == "reducescatter":
-        return rank * own
-    if collective == "gather":
-        return -root * nchunks if rank == root else None
-    if collective == "scatter":
-        return root * nchunks if rank == root else None
-    return 0
+def _blocks(kind: Kind, where: str, nranks: int, is_root: bool) -> int:
+    """Blocks in a rank's buffer. Where a block is the whole buffer, readers give both buffers to every rank."""
+    if kind.unit == PAIR or (kind.unit == SHARE and where == EVERY):
+        return nranks
+    if kind.unit == SHARE and where == ROOT:
+        return nranks if is_root else 0
+    return 1
+
+
+def _o_in_i(kind: Kind, nchunks: int, nranks: int, rank: int, root: int) -> int | None:
+    """Where o[0] lies in i in place: the smaller of the two is the rank's block (the root's) of the larger."""
+    inputs, outputs = buffer_sizes(kind.name, nranks, nchunks, rank, root)
+    if not inputs or not outputs:
+        return None
+    first = (root if kind.rooted else rank) * min(inputs, outputs)
+    return 0 if inputs == outputs else first if inputs > outputs else -first
 
 
 def goal_for(
@@ -160,63 +154,54 @@ def goal_for(
 ) -> Goal | None:
     """The goal of a named collective; None for custom, send, recv, alltoallv, whose name says too little.
 
-    A chunk is named by its index in the source's input buffer. Out-of-place, the input must also stay as it
+    A chunk is named by its index in the source's input buffer. Out of place, the input must also stay as it
     was: the caller's send buffer is const.
     Raises InputError where nchunks_per_loop cannot be cut into nranks blocks, or the goal is too large.
     """
-    n, k = nranks, nchunks_per_loop
-    if collective in ("custom", "send", "recv", "alltoallv"):
+    kind, n, k = find_kind(collective), nranks, nchunks_per_loop
+    if not kind.unit:
         return None
     sizes = [buffer_sizes(collective, n, k, rank, root) for rank in range(n)]
     if sum(i + o for i, o in sizes) > MAX_CELLS:
         raise InputError(
-            f"{collective} of {k} chunks on {n} ranks: would be at most {MAX_CELLS} cells in all"
+            f"{collective} of {k} chunks on {n} ranks: it must be at most {MAX_CELLS} cells in all"
         )
-    holders = [root] if collective in ("broadcast", "scatter") else range(n)
+    holders = [root] if kind.before == ROOT else range(n)
     ranks = np.concatenate([np.full(sizes[rank][0], rank, dtype=np.int64) for rank in holders])
     chunks = np.concatenate([np.arange(sizes[rank][0], dtype=np.int64) for rank in holders])
     zeros = np.zeros(len(ranks), dtype=np.int64)
 
-    if collective in REDUCING:
+    if kind.reduces:
         sets = Sets(np.arange(k + 1) * n, np.tile(np.arange(n), k), np.repeat(np.arange(k), n))
     else:
         sets = Sets(np.arange(len(ranks) + 1), ranks, chunks)
-    rows = [row for rank in range(n) for row in _required(collective, n, k, rank, root, inplace)]
+    goals = [root] if kind.after == ROOT else range(n)
+    rows = [_required(kind, n, rank, sizes[rank][1], inplace) for rank in goals]
     if not inplace:
         kept = len(sets.start) - 1
         sets = sets.and_singles(ranks, chunks)
         rows.append(np.stack([ranks, zeros, chunks, kept + np.arange(len(ranks))]))
-    table = np.concatenate(rows, axis=1) if rows else np.zeros((4, 0), dtype=np.int64)
+    table = np.concatenate(rows, axis=1)
     return Goal(
         n,
         (ranks, zeros, chunks, ranks, chunks),
         (table[0], table[1], table[2], table[3]),
         sets,
-        tuple(_o_in_i(collective, k, n, rank, root) if inplace else None for rank in range(n)),
+        tuple(_o_in_i(kind, k, n, rank, root) if inplace else None for rank in range(n)),
     )
 
 
-def _required(collective: str, n: int, k: int, rank: int, root: int, inplace: bool) -> list[Column]:
-    """Rows (rank, buffer, index, set), as one 4 × cells array, of what `rank` must receive.
+def _required(kind: Kind, n: int, rank: int, count: int, inplace: bool) -> Column:
+    """Rows (rank, buffer, index, set), as one 4 × cells array, of the `count` cells that `rank` must receive.
 
     Sets are numbered by chunk where ranks are summed, else by the source's place in `initial`.
     """
-    own = k // n
-    count, buffer, first = k, 1, 0
-    if collective in ("gather", "reduce") and rank != root:
-        return []
-    if collective in ("allreduce", "reduce", "broadcast", "allgather"):
-        wanted = np.arange(k)
-        buffer = 0 if inplace and collective in ("allreduce", "reduce") else 1
-    elif collective == "reducescatter":
-        count, wanted = own, rank * own + np.arange(own)
-        if inplace:
-            buffer, first = 0, rank * own
-    elif collective == "gather":
-        count, wanted = n * k, np.arange(n * k)
-    elif collective == "scatter":
-        wanted = rank * k + np.arange(k)
-    else:  # alltoall: block `rank` of every source, whose k chunks stand together in `initial`
-        wanted = np.arange(k) // own * k + rank * own + np.arange(k) % own
-    head = np.array([[rank], [buffer]], dtype=np.int64) * np.ones(count, dtype=np.int64)
-    return [np.concatenate([head, np.stack([first + np.arange(count), wanted])])]
+    index = np.arange(count)
+    wanted = index + rank * count if kind.after == OWN else index
+    if kind.unit == PAIR:  # block `rank` of every source, whose chunks stand together in `initial`
+        block = count // n
+        wanted = index // block * count + rank * block + index % block
+    # a sum that is made in place stands where its first summand did
+    in_input = inplace and kind.reduces
+    head = np.array([[rank], [0 if in_input else 1]], dtype=np.int64) * np.ones(count, dtype=np.int64)
+    return np.concatenate([head, np.stack([wanted if in_input else index, wanted])])

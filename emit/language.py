@@ -22,14 +22,12 @@ from typing import Any
 from emit.compiler.ir import BUFFER, NONE, Instructions, cell
 from emit.compiler.passes.depth import order_by_depth
 from emit.compiler.passes.split import split
-from emit.goal import BLOCKED, Goal, buffer_sizes, goal_for
-from emit.program import BUFFERS, Gpu, Program
+from emit.goal import Goal, buffer_sizes, goal_for
+from emit.program import BUFFERS, COLLECTIVES, Gpu, Program
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
-_INPLACE = ("allreduce", "allgather", "reducescatter")
-_COLLECTIVES = (
-    *_INPLACE, "alltoall", "broadcast", "reduce", "gather", "scatter", "custom",
-)  # fmt: skip
+_COLLECTIVES = tuple(name for name in COLLECTIVES if find_kind(name).unit or name == "custom")
 _FUNCTION = "algorithm"  # what a file must define
 Cell = tuple[int, int]  # rank, number of the cell
 
@@ -108,7 +106,7 @@ class Script:
         Raises:
             InputError: what no program can be.
         """
-        self.inplace = collective in _INPLACE if inplace is None else inplace
+        self.inplace = bool(find_kind(collective).inplace) if inplace is None else inplace
         if collective not in _COLLECTIVES:
             raise self._wrong(f"collective {collective!r}: would be one of {', '.join(_COLLECTIVES)}")
         if goal is not None and collective != "custom":
@@ -117,7 +115,7 @@ class Script:
             raise self._wrong(
                 f"ranks {ranks}, chunks {chunks}, instances {instances}: would be 1 or more each"
             )
-        per_loop = chunks * ranks if collective in BLOCKED else chunks
+        per_loop = chunks * ranks if find_kind(collective).blocks_a_rank else chunks
         self.instances = instances
         self.header = Program(
             name=name,
@@ -140,9 +138,7 @@ class Script:
         ]
         self._sizes = sizes
         # in place, one of the two buffers is the other's memory, and the program knows it by one name only
-        left_out = (
-            {"allgather": 0, "allreduce": 1, "reducescatter": 1}.get(collective) if self.inplace else None
-        )
+        left_out = {"o": 0, "i": 1}.get(find_kind(collective).inplace) if self.inplace else None
         self.header = replace(
             self.header,
             gpus=[Gpu(0 if left_out == 0 else i, 0 if left_out == 1 else o, 0, ()) for i, o in sizes],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 OPS = ("s", "r", "cpy", "re", "rcs", "rrc", "rrs", "rrcs", "nop")
@@ -30,7 +31,7 @@ COLLECTIVES = (
     "recv",
     "alltoallv",
 )
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
+ROOTED = frozenset(name for name in COLLECTIVES if find_kind(name).rooted)
 
 # Transmissions in flight on one (source, destination, channel) before the sender must wait.
 FIFO_DEPTH = {"Simple": 2, "LL": 8, "LL128": 8}

@@ -173,7 +173,7 @@ def target_for(problem: Problem, asked: str = "auto") -> Target:
         )
     known = {name for target in TARGETS.values() for name in target.collectives}
     name = collective.name if collective.name in known and not problem.relays else "custom"
-    lacking = collective.name in ("gather", "scatter")  # some rank has no input or no output
+    lacking = collective.kind.blocks_at_root  # some rank has no input or no output
     able = [t for t in TARGETS.values() if name in t.collectives and not (lacking and t.needs_buffers)]
     if problem.relays:
         return _first(able, asked, f"{collective.name} with relays", " or --relay none")

@@ -11,11 +11,11 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import ROOTED, Program
-from emit.timing.predict import bus_factor
 from runtime.buffers import Layout, goal_of, part_in_place
 from runtime.dtypes import TYPES, Array, parse_type
 from runtime.executor import EmulatedTime, Executor
 from runtime.expected import count_wrong, make_input
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 # collectives whose programs in place cannot serve buffers that are apart: the output has no room for the input
@@ -107,7 +107,7 @@ def measure(
     """
     kind = parse_type(settings.kind)
     blocks = program.nranks if Layout.of(program, 1).chunks < program.nchunks_per_loop else 1
-    if program.collective in ("gather", "scatter"):
+    if find_kind(program.collective).blocks_at_root:
         blocks = program.nranks
     elements = size_bytes // TYPES[kind].itemsize // blocks
     layout = Layout.of(program, elements)
@@ -125,7 +125,7 @@ def measure(
         program.root if program.collective in ROOTED else -1,
         apart,
         inside,
-        bus_factor(program.collective, program.nranks),
+        find_kind(program.collective).bus_factor(program.nranks),
         any("r" in step.op[1:] or step.op == "re" for *_, step in program.steps()),
         executor.emulated,
     )

@@ -9,9 +9,10 @@ import numpy as np
 
 from emit.columns import Column, Columns, columns_of
 from emit.findings import Findings
-from emit.goal import BLOCKED, Goal, buffer_sizes, goal_for
+from emit.goal import Goal, buffer_sizes, goal_for
 from emit.program import Program
 from runtime.dtypes import TYPES, Array, parse_type, reducer
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 # findings that do not keep a program from being executed here: another executor's limits, an unexpected result
@@ -41,7 +42,9 @@ class Layout:
         if elements < 0:
             raise InputError(f"{elements} elements; it must be 0 or more")
         p = program
-        chunks = p.nchunks_per_loop // p.nranks if p.collective in BLOCKED else p.nchunks_per_loop
+        chunks = (
+            p.nchunks_per_loop // p.nranks if find_kind(p.collective).blocks_a_rank else p.nchunks_per_loop
+        )
         return cls(program, elements, chunks, -(-elements // chunks))
 
     def spans(self, cells: int) -> Column:

@@ -13,14 +13,10 @@ from emit.findings import Finding, Findings, Judgement
 from emit.goal import Goal, buffer_sizes, goal_for
 from emit.program import FIFO_DEPTH, ROOTED, Program
 from emit.targets import check_limits
+from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
 __all__ = ["Finding", "Report", "check", "root_of"]
-
-# By buffer, 0 for i and 1 for o: what a rank that is not the root may declare but nobody can rely on,
-# and what an in-place program leaves out because the other buffer is the same memory.
-_IDLE = {"broadcast": 0, "scatter": 0, "reduce": 1, "gather": 1}
-_LEFT_OUT = {"allreduce": 1, "reducescatter": 1, "allgather": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +122,20 @@ def _sizes(program: Program, inplace: bool, goal: Goal | None, found: Findings) 
     """i_chunks and o_chunks must be what the collective implies."""
     if goal is None:
         return
-    p = program
+    p, kind = program, find_kind(program.collective)
+    # by buffer, 0 for i and 1 for o: what a rank that is not the root may declare but nobody can rely on, and
+    # what an in-place program leaves out because the other buffer is the same memory
+    idle = (kind.before == ROOT, kind.after == ROOT)
+    left_out = (kind.inplace == "o", kind.inplace == "i")
     full = buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, p.root, p.root)
     for rank, gpu in enumerate(p.gpus):
         want = buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, rank, p.root)
         has = (gpu.i_chunks, gpu.o_chunks)
         for side in (0, 1):
             allowed = {want[side]}
-            if rank != p.root and side == _IDLE.get(p.collective):
+            if rank != p.root and idle[side]:
                 allowed |= {0, full[side]}
-            if inplace and not p.outofplace and side == _LEFT_OUT.get(p.collective):
+            if inplace and not p.outofplace and left_out[side]:
                 allowed = {0}
             elif inplace and not p.outofplace and has[1 - side] and p.collective in ROOTED:
                 allowed.add(0)

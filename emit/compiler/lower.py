@@ -17,17 +17,16 @@ from emit.compiler.compile import Timer, Times, compile_instructions
 from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
-from emit.program import Gpu, Program
+from emit.program import COLLECTIVES, Gpu, Program
 from emit.targets import limits_of
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective
+from synth.model.registry import BUFFER as BUFFER_UNIT
+from synth.model.registry import PAIR
 from synth.search.frontier import LARGEST, SMALLEST
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.topology import Topology
-
-_INPLACE = ("allreduce", "allgather", "reducescatter")
-_NAMED = (*_INPLACE, "alltoall", "broadcast", "reduce", "gather", "scatter")
 
 
 def lower(
@@ -81,14 +80,15 @@ def lower_to_instructions(
     """
     problem = algorithm.problem
     collective = problem.collective
-    named = collective.name in _NAMED and not problem.relays
-    inplace = named and collective.name in _INPLACE
+    kind = collective.kind
+    named = collective.name in COLLECTIVES and kind.by_name and not problem.relays
+    inplace = named and bool(kind.inplace)
     ranks = [_Rank(collective, rank, inplace) for rank in range(problem.nranks)]
     sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
     per_loop = collective.nchunks
-    if collective.name in ("gather", "scatter") and named:
+    if kind.blocks_at_root and named:
         per_loop = collective.chunks
-    elif collective.name == "alltoall" and named:
+    elif kind.unit == PAIR and named:
         per_loop = collective.nchunks // collective.nranks
     elif not named:
         per_loop = max(max((g.i_chunks, g.o_chunks)) for g in sizes)
@@ -152,7 +152,7 @@ class _Rank:
         self.goal: dict[int, int] = {}  # where it is to end
         if inplace:
             # in place a chunk has one cell only, in the buffer that holds all blocks
-            side = 1 if collective.name == "allgather" else 0
+            side = 1 if collective.kind.inplace == "o" else 0
             self.home = {c: side * BUFFER + c for c in held}
             self.goal = {c: side * BUFFER + c for c in wanted}
             self.sizes = (0, collective.nchunks) if side else (collective.nchunks, 0)
@@ -163,9 +163,10 @@ class _Rank:
                 max(held.values(), default=-1) + 1,
                 max(wanted.values(), default=-1) + 1,
             )
-            if collective.name in ("broadcast", "reduce", "alltoall", "sendrecv", "alltonext"):
+            kind = collective.kind
+            if kind.unit in (BUFFER_UNIT, PAIR) and not kind.in_shares:
                 # these readers give every rank both buffers
-                full = collective.nchunks if collective.name in ("broadcast", "reduce") else max(self.sizes)
+                full = collective.nchunks if kind.rooted else max(self.sizes)
                 self.sizes = (full, full)
         self.inplace = inplace
         self.scratch = SCRATCH

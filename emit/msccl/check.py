@@ -11,6 +11,7 @@ from emit.goal import Goal
 from emit.msccl.read import read_msccl
 from emit.program import Program
 from emit.targets import TARGETS, check_limits
+from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
 _ROOT_WORK = 1 << 20  # steps and chunks looked at while the root of a file is sought
@@ -72,7 +73,7 @@ def _best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> t
 
 def _likely_roots(program: Program) -> list[int]:
     """All roots but 0; first those that need nothing from others, or have nothing for them, as a root does."""
-    side = "recv" if program.collective in ("broadcast", "scatter") else "send"
+    side = "recv" if find_kind(program.collective).before == ROOT else "send"
     busy = [any(getattr(tb, side) >= 0 for tb in gpu.threadblocks) for gpu in program.gpus]
     return sorted(root_of(program)[1:], key=lambda root: busy[root])
 

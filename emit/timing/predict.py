@@ -26,6 +26,7 @@ from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Program
 from emit.timing.loop import execute
 from synth.model.collective import Floats, Ints
+from synth.model.registry import find_kind
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers, positions
 from topologies.errors import InputError
@@ -152,7 +153,7 @@ class Predictor:
     def chunk_bytes(self, size_bytes: float) -> float:
         """Bytes of one chunk when the message (nccl-tests' size) has `size_bytes`."""
         p = self.program
-        blocks = p.nranks if p.collective in ("gather", "scatter") else 1
+        blocks = p.nranks if find_kind(p.collective).blocks_at_root else 1
         return float(size_bytes) / (p.nchunks_per_loop * blocks)
 
     def time_us(self, size_bytes: float) -> float:
@@ -316,12 +317,3 @@ def _ties(c: Columns, ends: Ints, nranks: int) -> Ints:
 def _places_of(c: Columns, steps: Ints) -> Ints:
     block = c.block[steps]
     return np.stack([c.rank[block], c.tb[block], steps - c.start[block]], axis=1)
-
-
-def bus_factor(collective: str, nranks: int) -> float | None:
-    """busbw / algbw as nccl-tests defines it; None for collectives that it does not know."""
-    if collective == "allreduce":
-        return 2 * (nranks - 1) / nranks
-    if collective in ("allgather", "reducescatter", "alltoall", "gather", "scatter"):
-        return (nranks - 1) / nranks
-    return 1.0 if collective in ("broadcast", "reduce") else None

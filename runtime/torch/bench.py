@@ -21,7 +21,6 @@ import torch.distributed as dist
 
 import runtime.torch.process_group as ours
 from emit.program import ROOTED, Program
-from emit.timing.predict import bus_factor
 from runtime.bench import Row, Settings, Timing
 from runtime.built_in import COLLECTIVES
 from runtime.dtypes import parse_type
@@ -29,6 +28,7 @@ from runtime.measure.tune import Measured
 from runtime.torch.calls import tally
 from runtime.torch.choice import Call, Way
 from runtime.torch.lost import plain
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -350,6 +350,6 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
         program.root if program.collective in ROOTED else -1,
         None if in_place else timing,
         timing if in_place else None,
-        bus_factor(program.collective, program.nranks),
+        find_kind(program.collective).bus_factor(program.nranks),
         program.collective in REDUCING,
     )

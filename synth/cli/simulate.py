@@ -10,7 +10,7 @@ from emit.findings import Verdict
 from emit.formats import verify_program
 from emit.library.lookup import entry_beside, goal_beside
 from emit.program import Program
-from emit.timing.predict import Predictor, bus_factor
+from emit.timing.predict import Predictor
 from synth.bounds.prove import prove
 from synth.cli.options import json_option, print_json, topo_option
 from synth.model.pattern import parse_size
@@ -128,7 +128,7 @@ def _priced(
     bound = None
     if problem is not None and right:
         bound = prove(problem)
-    factor = bus_factor(program.collective, program.nranks)
+    factor = find_kind(program.collective).bus_factor(program.nranks)
     rows = []
     for size, time in zip(sizes, times.tolist(), strict=True):
         row: dict[str, Any] = {

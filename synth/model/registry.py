@@ -27,7 +27,7 @@ BUFFER = "buffer"  # a rank's whole buffer
 SHARE = "share"  # one rank's share of the fuller buffer
 PAIR = "pair"  # what one rank has for one other
 
-Factor = Callable[[int], float]
+Factor = Callable[[int], float | None]
 
 
 def _shares(nranks: int) -> float:
@@ -42,6 +42,10 @@ def _once(_nranks: int) -> float:
     return 1.0
 
 
+def _undefined(_nranks: int) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Kind:
     """One row.
@@ -51,7 +55,7 @@ class Kind:
         summary: a sentence for --help.
         before, after, unit: the words above; empty where `build` says it.
         reduces: whether chunks are summed over their holders.
-        bus_factor: ranks → busbw / algbw as nccl-tests defines it; None where it does not.
+        bus_factor: ranks → busbw / algbw as nccl-tests defines it, None where it does not.
         inplace: the buffer (i or o) that holds all where formats know it in place; empty where they do not.
         spellings: other names, lower case without _ and -: torch.distributed's, MPI's.
         by_size: needs a matrix of sizes, so that the name alone does not say it.
@@ -64,7 +68,7 @@ class Kind:
     after: str = ""
     unit: str = ""
     reduces: bool = False
-    bus_factor: Factor | None = None
+    bus_factor: Factor = _undefined
     inplace: str = ""
     spellings: tuple[str, ...] = ()
     by_size: bool = False
@@ -92,9 +96,14 @@ class Kind:
         )
 
     @property
-    def blocks_a_buffer(self) -> bool:
-        """Whether a message (nccl-tests' size) is cut into a block for each rank, root or not."""
+    def blocks_a_rank(self) -> bool:
+        """Whether every rank has a buffer with a block for each rank (of gather and scatter only the root has)."""
         return self.unit in (SHARE, PAIR) and not self.rooted
+
+    @property
+    def blocks_at_root(self) -> bool:
+        """Whether only the root has a buffer with a block for each rank."""
+        return self.unit == SHARE and self.rooted
 
     def entries(self, nranks: int) -> int:
         """Rows of the longer of its conditions, with one chunk a block."""

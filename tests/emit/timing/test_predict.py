@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from emit.program import Gpu, Program, Step, ThreadBlock
-from emit.timing.predict import Predictor, bus_factor
+from emit.timing.predict import Predictor
 from synth.model.problem import make_problem
 from tests.emit.small_programs import (
     RIGHT,
@@ -171,15 +171,6 @@ def test_message_sizes_are_those_of_nccl_tests() -> None:
         problem = make_problem(full, program.collective).with_chunks(1)
         share = float(problem.collective.fraction[0])
         assert asked.chunk_bytes(1.0) * round(share * chunks) == pytest.approx(share)
-
-
-def test_bus_factors() -> None:
-    assert bus_factor("allreduce", 8) == 1.75
-    assert {bus_factor(c, 4) for c in ("allgather", "reducescatter", "alltoall", "gather", "scatter")} == {
-        0.75
-    }
-    assert bus_factor("broadcast", 8) == bus_factor("reduce", 8) == 1.0
-    assert bus_factor("custom", 8) is None
 
 
 # --- where it runs

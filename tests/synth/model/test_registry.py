@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from synth import synthesize
 from synth.cli import cli
 from synth.model.collective import Collective, make_collective, named
-from synth.model.registry import AHEAD, BUFFER, KINDS, OWN, Kind, parse_name, register
+from synth.model.registry import AHEAD, BUFFER, KINDS, OWN, Kind, find_kind, parse_name, register
 from synth.storage.schedule_file import load_schedule, save_schedule
 from topologies.errors import InputError
 
@@ -71,3 +71,12 @@ def test_names_are_taken_once(name: str) -> None:
     with pytest.raises(InputError, match="registered already"):
         register(Kind(name, ""))
     assert parse_name("exchange") == "swap"
+
+
+def test_bus_factors() -> None:
+    assert find_kind("allreduce").bus_factor(8) == 1.75
+    assert {
+        find_kind(c).bus_factor(4) for c in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
+    } == {0.75}
+    assert find_kind("broadcast").bus_factor(8) == find_kind("reduce").bus_factor(8) == 1.0
+    assert find_kind("custom").bus_factor(8) is None
