@@ -10,6 +10,7 @@ from emit.check.capacity import CAPACITY
 from emit.goal import Goal, buffer_sizes, goal_for
 from emit.mscclpp.plan import Op, Part, Plan
 from emit.program import COLLECTIVES
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 
@@ -22,7 +23,7 @@ def collective_of(plan: Plan) -> str:
 def chunks_of(plan: Plan) -> int:
     """`nchunks_per_loop` of the program that would do the same: chunks of the whole buffer."""
     gpu = plan.gpus[0]
-    return gpu.output_chunks if collective_of(plan) == "allgather" else gpu.input_chunks
+    return gpu.output_chunks if find_kind(collective_of(plan)).inplace == "o" else gpu.input_chunks
 
 
 def goal_of(plan: Plan, root: int = 0) -> Goal | None:

@@ -22,6 +22,7 @@ from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_OPS, NO_LIMIT, Plan, plan_text
 from emit.mscclpp.threadblocks import make_threadblocks
 from emit.program import WRITES_DST, Gpu, Program, Step, ThreadBlock
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 # Operations for the steps of a threadblock, tried until it fits with what others need of it.
@@ -114,7 +115,8 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
         gpus = Numbering(blocks, placement, where, sizes, packets).gpus()
         if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
             break
-    chunks = max(outputs if program.collective == "allgather" else inputs for inputs, outputs in sizes)
+    side = 1 if find_kind(program.collective).inplace == "o" else 0
+    chunks = max(size[side] for size in sizes)
     least = max(program.min_bytes, _ALIGNMENT * chunks)
     if 0 < program.max_bytes < least:
         raise InputError(

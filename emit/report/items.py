@@ -18,6 +18,7 @@ from emit.report.schedule import schedule_view
 from emit.report.sources import Source
 from emit.timing.predict import Predictor
 from synth.model.problem import Problem, make_problem
+from synth.model.registry import find_kind
 from synth.present.statement import OPTIMAL
 from synth.present.text import format_count, format_size, format_time
 from synth.storage.schedule_file import load_schedule
@@ -34,7 +35,6 @@ _EXPONENTS = range(10, 31)  # message sizes of curves: 1 KiB to 1 GiB
 _LONG = 100_000  # sends whose time at a further size takes a while: fewer sizes
 _GROUP = 12  # ranks that a title names
 _FINDINGS = 8
-_UNROOTED = ("allreduce", "allgather", "reducescatter", "alltoall")
 _PROVED = 64  # ranks of a program for which a bound is looked for
 
 Points = tuple[tuple[float, float], ...]
@@ -317,7 +317,8 @@ def _timed(
     clock = Predictor(program, topology, group)
     curve = tuple((float(1 << e), clock.time_us(float(1 << e))) for e in _EXPONENTS)
     taken = clock.time_us(size)
-    if not right or program.collective not in _UNROOTED or program.nranks > _PROVED:
+    kind = find_kind(program.collective)
+    if not right or not kind.unit or kind.rooted or program.nranks > _PROVED:
         return _Timing(size, taken, curve)
     from synth.bounds.prove import prove
 
