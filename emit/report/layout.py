@@ -6,14 +6,20 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Places", "places"]
+from emit.report.shares import pack_table, round_all, round_value
+
+__all__ = ["MOST_VERTICES", "Places", "drawn_edges", "network_view", "place_vertices"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+MOST_EDGES = 10_000  # of a network whose links are drawn
+MOST_VERTICES = 20_000  # of a network that is drawn
 
 _MOST_ON_CIRCLE = 128  # ranks; more lie in a square
 _MOST_BENT = 64  # ranks of a grid whose links round the ends are drawn whole, as arcs
@@ -36,7 +42,9 @@ class Places:
     stub: Floats
 
 
-def places(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
+def place_vertices(
+    name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints
+) -> Places:
     """Places of some ranks of a topology and of switches.
 
     Args:
@@ -56,6 +64,65 @@ def places(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: 
     if int(level.max()) >= 2 or len(np.unique(nodes)) > 1:
         return _tiers(len(ranks), nodes, level, ends)
     return _circle_with_switches(len(ranks), nswitches, ends)
+
+
+def network_view(
+    at: Places,
+    ends: Ints,
+    nranks: int,
+    members: int,
+    names: list[str],
+    load: Floats,
+    now: Floats,
+    *,
+    gbs: Floats,
+    moved: Floats | None = None,
+    limits: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """The network as a page holds it; what has too many vertices or links is not drawn, and its figures stand alone.
+
+    Args:
+        at: of the vertices.
+        ends: shape (edges, 2): vertices that the links join.
+        members: ranks of the group, the first of the `nranks`.
+        names: of the vertices.
+        load: shape (edges,): the part of the time in which each is in use.
+        now: shape (edges, pieces of time): the same in each piece; may lack the rows of edges that are not drawn.
+        gbs: shape (edges,), or empty where not known.
+        moved: shape (edges,): chunks, where these are counted.
+        limits: of the other shared capacities: name, gbs and load.
+    """
+    few = len(at.x) <= MOST_VERTICES
+    drawn = drawn_edges(len(at.x), len(ends))
+    stub = np.flatnonzero(at.stub.any(axis=1)).tolist() if drawn else []
+    view: dict[str, Any] = {
+        "n": nranks,
+        "members": members,
+        "names": names if few else [],
+        "x": round_all(at.x) if few else [],
+        "y": round_all(at.y) if few else [],
+        "spacing": round_value(at.spacing),
+        "stub": [[i, *round_all(at.stub[i])] for i in stub],
+        "edges": len(ends),
+        "u": ends[:drawn, 0].tolist(),
+        "v": ends[:drawn, 1].tolist(),
+        "gbs": round_all(gbs[:drawn]),
+    }
+    if moved is not None:
+        view["moved"] = moved[:drawn].astype(int).tolist()
+    return view | {
+        "load": round_all(load[:drawn]),
+        "busiest": round_value(float(load.max(initial=0.0))),
+        "mean": round_value(float(load.mean())) if len(ends) else 0.0,
+        "spread": np.histogram(np.clip(load, 0, 1), bins=20, range=(0, 1))[0].tolist(),
+        "now": pack_table(now[:drawn]),
+        "limits": list(limits),
+    }
+
+
+def drawn_edges(nvertices: int, nedges: int) -> int:
+    """How many of a network's links are drawn: all or none."""
+    return nedges if nvertices <= MOST_VERTICES and nedges <= MOST_EDGES else 0
 
 
 def _dimensions(name: str, total: int) -> tuple[int, ...] | None:
@@ -107,8 +174,8 @@ def _flat(n: int, ends: Ints) -> Places:
 
 def _circle(n: int) -> tuple[Floats, Floats, float]:
     radius = max(1.2, n / (2 * math.pi))
-    turn = 2 * np.pi * np.arange(n) / max(n, 1)
-    return 1.25 * radius * np.sin(turn), -radius * np.cos(turn), radius
+    angle = 2 * np.pi * np.arange(n) / max(n, 1)
+    return 1.25 * radius * np.sin(angle), -radius * np.cos(angle), radius
 
 
 def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
@@ -150,9 +217,9 @@ def _circle_with_switches(n: int, nswitches: int, ends: Ints) -> Places:
         seen.setdefault((round(float(x[vertex]), 1), round(float(y[vertex]), 1)), []).append(vertex)
     for same in seen.values():
         if len(same) > 1:
-            turn = 2 * np.pi * np.arange(len(same)) / len(same)
-            x[same] += 0.45 * radius * np.cos(turn)
-            y[same] += 0.45 * radius * np.sin(turn)
+            angle = 2 * np.pi * np.arange(len(same)) / len(same)
+            x[same] += 0.45 * radius * np.cos(angle)
+            y[same] += 0.45 * radius * np.sin(angle)
     return Places(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)), np.zeros((len(ends), 2)))
 
 
@@ -174,13 +241,13 @@ def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
         mine = np.flatnonzero(level == tier)
         if not len(mine):
             continue
-        wished = _barycentres(x, mine, level == tier - 1, ends)
-        ranked = np.lexsort((mine, wished))
+        centre = _barycentres(x, mine, level == tier - 1, ends)
+        ranked = np.lexsort((mine, centre))
         gap = min(1.0, width / len(mine)) if len(mine) > 1 else 0.0
         spread = np.empty(len(mine))
         last = -math.inf
         for i in ranked.tolist():
-            last = spread[i] = max(float(wished[i]), last + gap)
-        x[mine] = spread - (spread.mean() - wished.mean())
+            last = spread[i] = max(float(centre[i]), last + gap)
+        x[mine] = spread - (spread.mean() - centre.mean())
         y[mine] = -max(1.4, width / 2 / int(level.max())) * tier
     return Places(x, y, 1.0, np.zeros((len(ends), 2)))

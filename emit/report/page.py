@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from emit.report.items import Item, items
 from emit.report.plot import COLOURS, Curve, frontier_plot
@@ -172,12 +171,3 @@ def _proof(item: Item) -> str:
     else:
         body = f'<p class="note">{escape(item.no_proof)}</p>'
     return f'<div class="proof" data-algorithm="{item.number}">{body}</div>'
-
-
-def as_json(html: str) -> dict[str, Any]:
-    """The figures that a page holds. ValueError where it is no page of ours."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
-    if found is None:
-        raise ValueError("no page of ours")
-    data: dict[str, Any] = json.loads(found[1])
-    return data

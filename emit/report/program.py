@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.goal import Goal, goal_for
 from emit.program import OPS, READS_SRC, Program, Step
-from emit.report.busy import MOST_EDGES, MOST_ROWS, busy_shares, rows, short, shorts, table
-from emit.report.layout import places
-from emit.report.values import carried, spans, ticks, value_words
+from emit.report.layout import drawn_edges, network_view, place_vertices
+from emit.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
+from emit.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from emit.timing.predict import Predictor
 from synth.model.requirements import summed
 from topologies.errors import InputError
@@ -30,6 +30,28 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _ROOTS = 16  # tried to find the root of a file that does not name it
+_PIECES = 160  # of time, at most
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """When a program's transmissions happen: in ticks, or in µs where a predictor times it.
+
+    sent: the steps that send, in the order of the arrays; connection: of each, its number; chunks: that it carries.
+    start, end, arrive: of each, within 0..span.
+    shares: shape (connections, pieces of time): the part in which each is in use.
+    """
+
+    columns: Columns
+    predictor: Predictor | None
+    sent: list[int]
+    connection: Ints
+    chunks: Floats
+    start: Floats
+    end: Floats
+    arrive: Floats
+    span: float
+    shares: Floats
 
 
 def program_view(
@@ -46,7 +68,7 @@ def program_view(
     with one, times are `emit.timing.predict`'s at `size_bytes`, in µs.
 
     Args:
-        most_sends: transmissions and instructions that are told one by one, each.
+        most_sends: transmissions and instructions that are listed one by one, each.
         group: topology rank of each of the program's ranks.
 
     Raises:
@@ -55,44 +77,45 @@ def program_view(
     found = Findings()
     c = columns_of(program, found)
     if any(f.kind != "race" for f in found.reported):
-        return {
-            "kind": "program",
-            "unit": "steps",
-            "span": 0.0,
-            "network": None,
-            "blocks": _blocks(program, [], 0),
-        }
+        blocks = _blocks(program, [], 0)
+        return {"kind": "program", "unit": "steps", "span": 0.0, "network": None, "blocks": blocks}
     order = run(c, None, split=False).order
-    tick = ticks(c, order)
-    sent = [step for step in order if c.sends[step] >= 0]
-    start, end, timed = np.array([tick[s] for s in sent], dtype=np.float64), np.zeros(0), None
-    if topology is None:
-        end = start + 1.0
-    else:
-        timed = Predictor(program, topology, group)
-        moved = timed.transfers(size_bytes)
-        sent, start, end = moved.step.tolist(), moved.start_us, moved.end_us
-    arrives = end if timed is None else moved.arrive_us
-    span = float(arrives.max(initial=0.0)) if timed is not None else max(tick, default=-1) + 1.0
-    told = carried(c, order, cells_of(program, c, _aliasing(program, goal), False))
-    by = c.sends[sent] if sent else np.zeros(0, dtype=np.int64)
-    chunks = c.count[sent].astype(np.float64) if sent else np.zeros(0)
-    nbins = max(1, min(160, int(span))) if timed is None else 160
-    shares = busy_shares(by, start, end, len(c.connections), nbins, span)
-    said, row = _rows(c, by, start, end, shares, span, len(sent) <= most_sends)
-    clock = None if timed is None else (timed, topology, span, size_bytes)
+    tick = assign_ticks(c, order)
+    predictor = None if topology is None else Predictor(program, topology, group)
+    timed = _run(c, order, tick, predictor, size_bytes)
+    carried = trace_program(c, order, cells_of(program, c, _aliasing(program, goal), False))
+    rows, row = _rows(timed, len(timed.sent) <= most_sends)
     return {
         "kind": "program",
-        "unit": "steps" if timed is None else "µs",
-        "span": short(span),
-        "network": _network(program, c, by, chunks, shares, clock),
-        "ranks": _ranks(program, c, shares),
+        "unit": "steps" if predictor is None else "µs",
+        "span": round_value(timed.span),
+        "network": _network(program, timed, topology, size_bytes),
+        "ranks": _ranks(program, timed),
         "fold": None,
-        "rows": said,
-        "sends": _sends(c, sent, by, row, start, end, arrives, told.values, told.came, most_sends, timed),
+        "rows": rows,
+        "sends": _sends(timed, row, carried, most_sends),
         "chunks": None,
-        "blocks": _blocks(program, tick if timed is None else [], most_sends),
+        "blocks": _blocks(program, tick if predictor is None else [], most_sends),
     }  # fmt: skip
+
+
+def _run(
+    c: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float
+) -> _Run:
+    if predictor is None:
+        sent = [step for step in order if c.sends[step] >= 0]
+        start = np.array([tick[step] for step in sent], dtype=np.float64)
+        end = arrive = start + 1.0
+        span = max(tick, default=-1) + 1.0
+    else:
+        moved = predictor.transfers(size_bytes)
+        sent, start, end, arrive = moved.step.tolist(), moved.start_us, moved.end_us, moved.arrive_us
+        span = float(arrive.max(initial=0.0))
+    rows = np.array(sent, dtype=np.int64)
+    connection, chunks = c.sends[rows], c.count[rows].astype(np.float64)
+    pieces = _PIECES if predictor is not None else max(1, min(_PIECES, int(span)))
+    shares = shares_of_time(connection, start, end, len(c.connections), pieces, span)
+    return _Run(c, predictor, sent, connection, chunks, start, end, arrive, span, shares)
 
 
 def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
@@ -113,136 +136,91 @@ def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
     return known
 
 
-def _network(
-    program: Program,
-    c: Columns,
-    by: Ints,
-    chunks: Floats,
-    shares: Floats,
-    timed: tuple[Predictor, Topology | None, float, float] | None,
-) -> dict[str, Any]:
+def _network(program: Program, timed: _Run, topology: Topology | None, size_bytes: float) -> dict[str, Any]:
     """Ranks and the pairs of them that are connected; where they are timed, with the part of the time in use."""
-    n = program.nranks
-    ends = np.array([pair[:2] for pair in c.connections], dtype=np.int64).reshape(-1, 2)
+    n, predictor = program.nranks, timed.predictor
+    ends = np.array([pair[:2] for pair in timed.columns.connections], dtype=np.int64).reshape(-1, 2)
     pairs, edge = np.unique(ends, axis=0, return_inverse=True)
     edge = edge.reshape(-1)
-    moved = np.bincount(edge[by], weights=chunks, minlength=len(pairs)) if len(pairs) else np.zeros(0)
+    moved = summed(edge[timed.connection], timed.chunks, len(pairs))
     load = moved / max(1.0, float(moved.max(initial=0.0)))
-    now = np.zeros((len(pairs), shares.shape[1]))
-    np.add.at(now, edge, shares)
-    if timed is not None:
-        predictor, _, span, size = timed
-        hold = predictor.chunk_bytes(size) * 1e-3 / predictor.network.bandwidth_gbs
+    now = np.zeros((len(pairs), timed.shares.shape[1]))
+    np.add.at(now, edge, timed.shares)
+    name, total, ranks, nodes = "", n, list(range(n)), np.zeros(n, dtype=np.int64)
+    if predictor is not None and topology is not None:
+        hold_us = predictor.chunk_bytes(size_bytes) * 1e-3 / predictor.network.bandwidth_gbs
         link = np.array([_widest(predictor, a, b) for a, b in pairs.tolist()], dtype=np.int64)
-        load = moved * hold[link] / span if span > 0 and len(pairs) else load * 0.0
-    at = places("", n, range(n), np.zeros(n, dtype=np.int64), 0, pairs)
-    if timed is not None and timed[1] is not None:
-        topology, group = timed[1], list(timed[0].group)
-        at = places(
-            topology.name if not topology.switches else "",
-            topology.nranks,
-            group,
-            topology.nodes[group],
-            0,
-            pairs,
-        )
-    drawn = len(pairs) <= MOST_EDGES
-    shown = slice(None) if drawn else slice(0)
-    return {
-        "n": n,
-        "members": n,
-        "names": [str(r) for r in range(n)],
-        "x": shorts(at.x),
-        "y": shorts(at.y),
-        "spacing": short(at.spacing),
-        "stub": [[i, *shorts(at.stub[i])] for i in np.flatnonzero(at.stub.any(axis=1)).tolist() if drawn],
-        "edges": len(pairs),
-        "u": pairs[shown, 0].tolist(),
-        "v": pairs[shown, 1].tolist(),
-        "gbs": [],
-        "moved": moved[shown].astype(int).tolist(),
-        "load": shorts(load[shown]),
-        "busiest": short(float(load.max(initial=0.0))),
-        "mean": short(float(load.mean())) if len(pairs) else 0.0,
-        "spread": np.histogram(np.clip(load, 0, 1), bins=20, range=(0, 1))[0].tolist(),
-        "now": table(now[shown]),
-        "limits": [],
-    }  # fmt: skip
+        load = moved * hold_us[link] / timed.span if timed.span > 0 and len(pairs) else load * 0.0
+        name = "" if topology.switches else topology.name
+        total, ranks = topology.nranks, list(predictor.group)
+        nodes = topology.nodes[ranks]
+    at = place_vertices(name, total, ranks, nodes, 0, pairs)
+    names = [str(r) for r in range(n)]
+    return network_view(at, pairs, n, n, names, load, now, gbs=np.zeros(0), moved=moved)
 
 
 def _widest(predictor: Predictor, a: int, b: int) -> int:
+    """The link of most bandwidth from a to b."""
     net = predictor.network
     low, high = np.searchsorted(net.src * net.nranks + net.dst, [a * net.nranks + b, a * net.nranks + b + 1])
     return int(low) + int(np.argmax(net.bandwidth_gbs[low:high]))
 
 
-def _ranks(program: Program, c: Columns, shares: Floats) -> dict[str, Any]:
+def _ranks(program: Program, timed: _Run) -> dict[str, Any]:
     """How many connections of every rank send and receive in each piece of time, as shares of the most."""
     rates = []
     for side in (0, 1):
-        rate = np.zeros((program.nranks, shares.shape[1]))
-        np.add.at(rate, [pair[side] for pair in c.connections], shares)
+        rate = np.zeros((program.nranks, timed.shares.shape[1]))
+        np.add.at(rate, [pair[side] for pair in timed.columns.connections], timed.shares)
         rates.append(rate)
-    top = max(float(rates[0].max(initial=0.0)), float(rates[1].max(initial=0.0)), 1e-9)
-    return {"top": short(top), "out": table(rates[0] / top), "in": table(rates[1] / top), "got": None}
+    top, tables = rank_rates(*rates)
+    return {"top": round_value(max(top, 1e-9)), **tables, "got": None}
 
 
-def _rows(
-    c: Columns, by: Ints, start: Floats, end: Floats, shares: Floats, span: float, whole: bool
-) -> tuple[dict[str, Any], Ints]:
+def _rows(timed: _Run, all_listed: bool) -> tuple[dict[str, Any], Ints]:
     """The timeline's rows: one a connection, by ranks, or bands of them; and the row of each connection."""
-    several = len({channel for _, _, channel in c.connections}) > 1
-    order = sorted(range(len(c.connections)), key=lambda i: c.connections[i])
-    ends = [c.connections[number] for number in order]
-    names = [f"{a}→{b}" + (f" · ch {channel}" if several else "") for a, b, channel in ends]
-    busy = summed(by, end - start, len(order))[order]
-    load = busy / span if span > 0 else busy
-    said, band = rows(names, load, shares[order], 1, len(order), whole)
+    connections = timed.columns.connections
+    channels = len({channel for _, _, channel in connections}) > 1
+    order = sorted(range(len(connections)), key=lambda i: connections[i])
+    ends = [connections[number] for number in order]
+    names = [f"{a}→{b}" + (f" · ch {channel}" if channels else "") for a, b, channel in ends]
+    busy = summed(timed.connection, timed.end - timed.start, len(order))[order]
+    load = busy / timed.span if timed.span > 0 else busy
+    view, band = timeline_rows(names, load, timed.shares[order], 1, len(order), all_listed)
     row = np.empty(len(order), dtype=np.int64)
     row[order] = band
-    return said, row
+    return view, row
 
 
-def _sends(
-    c: Columns,
-    sent: list[int],
-    by: Ints,
-    row: Ints,
-    start: Floats,
-    end: Floats,
-    arrives: Floats,
-    values: dict[int, Any],
-    came: dict[int, tuple[int, ...]],
-    most: int,
-    timed: Predictor | None,
-) -> dict[str, Any]:
-    """The first transmissions, as those of a schedule are told; `words` says what each carries."""
-    kept = sent[:most]
+def _sends(timed: _Run, row: Ints, carried: Carried, most: int) -> dict[str, Any]:
+    """The first transmissions, as those of a schedule are listed; `words` says what each carries."""
+    c = timed.columns
+    kept = timed.sent[:most]
     place = {step: i for i, step in enumerate(kept)}
     words: dict[str, int] = {}
     what: list[int] = []
     hop: list[int] = []
     ptr, brought = [0], list[int]()
     for step in kept:
-        what.append(words.setdefault(value_words(values.get(step, ())), len(words)))
-        parents = [place[p] for p in came.get(step, ()) if p in place]
+        what.append(words.setdefault(describe_values(carried.values.get(step, ())), len(words)))
+        parents = [place[p] for p in carried.came.get(step, ()) if p in place]
         hop.append(1 + max((hop[p] for p in parents if p < len(hop)), default=0))
         brought += parents
         ptr.append(len(brought))
-    links, at = np.unique(by[: len(kept)], return_inverse=True)
+    links, at = np.unique(timed.connection[: len(kept)], return_inverse=True)
     ends = [c.connections[link] for link in links.tolist()]
     edge = {pair: i for i, pair in enumerate(sorted({(a, b) for a, b, _ in c.connections}))}
-    drawn = len(edge) <= MOST_EDGES
+    drawn = drawn_edges(0, len(edge))
     adds = _added(c)
     return {
-        "total": len(sent),
-        "stored": len(sent),
+        "total": len(timed.sent),
+        "stored": len(timed.sent),
         "shown": len(kept),
         "links": {
             "src": [a for a, _, _ in ends],
             "dst": [b for _, b, _ in ends],
             "row": row[links].tolist(),
-            "way": [[edge[a, b]] if drawn else [] for a, b, _ in ends],
+            "path": [[edge[a, b]] if drawn else [] for a, b, _ in ends],
         },
         "link": at.reshape(-1).tolist(),
         "chunk": [],
@@ -250,9 +228,9 @@ def _sends(
         "what": what,
         "count": c.count[kept].tolist() if kept else [],
         "place": [list(c.place(s)) for s in kept],
-        "start": shorts(start[: len(kept)]),
-        "end": shorts(end[: len(kept)]),
-        "arrives": shorts(arrives[: len(kept)]) if timed is not None else None,
+        "start": round_all(timed.start[: len(kept)]),
+        "end": round_all(timed.end[: len(kept)]),
+        "arrives": None if timed.predictor is None else round_all(timed.arrive[: len(kept)]),
         "reduces": [int(step in adds) for step in kept],
         "own": [0] * len(kept),
         "hop": hop,
@@ -298,7 +276,7 @@ def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
         "of": len(blocks),
         "ops": list(OPS),
         "count": [kinds.get(op, 0) for op in OPS],
-        "told": steps,
+        "listed": steps,
     }
 
 
@@ -306,7 +284,7 @@ def _instruction(step: Step) -> str:
     """`i[0–3] → o[0–3], waits for tb 1 step 2`."""
 
     def cells(buffer: str, first: int) -> str:
-        return f"{buffer}[{spans(list(range(first, first + step.count)))}]" if first >= 0 else ""
+        return f"{buffer}[{format_spans(list(range(first, first + step.count)))}]" if first >= 0 else ""
 
     sides = [cells(step.src_buf, step.src_off), cells(step.dst_buf, step.dst_off)]
     words = " → ".join(side for side in sides if side) if step.op != "nop" else ""

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from emit.report.busy import MOST_EDGES, MOST_VERTICES, busy_shares, rows, short, shorts, table
-from emit.report.chunks import Lineage, chosen_chunks, chunk_words, lineage
-from emit.report.layout import places
+from emit.report.layout import MOST_EDGES, MOST_VERTICES, drawn_edges, network_view, place_vertices
+from emit.report.lineage import Lineage, describe_chunks, sample_chunks, trace_schedule
+from emit.report.shares import pack_table, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from synth.model.problem import Problem
 from synth.model.requirements import summed
 from synth.model.schedule import Schedule
@@ -34,46 +34,48 @@ _CELLS = 4_000_000  # of a table (links × pieces of time) in memory
 class _Traffic:
     """What goes over the links of the whole network.
 
-    row: shape (links,): the timeline row of each link: its own, or that of all its translates; −1 for a silent one.
+    row: shape (links,): the timeline row of each link: its own, or that of all its translates; −1 for an idle one.
     first: shape (rows,): a link of each row.
-    many: how many links one row stands for.
+    copies: how many links one row stands for.
     of_send: shape (sends,): row of every send that is stored.
     busy_us: shape (rows,): how long a link of the row is busy.
     bytes: shape (rows,).
-    wires: the resources that are physical links, and which of the topology's they are.
+    physical: the resources that are physical links, and which of the topology's they are.
     """
 
     net: Network
     row: Ints
     first: Ints
-    many: int
+    copies: int
     of_send: Ints
     busy_us: Floats
     bytes: Floats
-    wires: tuple[Ints, Ints]
+    physical: tuple[Ints, Ints]
 
 
 def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
     """What the page's script draws; times in µs, loads as shares of the makespan (or of the capacity meanwhile).
 
     Args:
-        most_sends: rows that are told one by one; of a larger schedule those of a sample of its chunks.
+        most_sends: rows that are listed one by one; of a larger schedule those of a sample of its chunks.
     """
     problem, schedule = stored.problem, stored.schedule
     span = time_us(problem, schedule)
     traffic = _traffic(problem, schedule)
     nrows = len(traffic.first)
     bins = max(16, min(MOST_BINS, _CELLS // max(1, nrows)))
-    shares = busy_shares(traffic.of_send, schedule.start_us, schedule.end_us, nrows, bins, span)
-    chunks = chosen_chunks(schedule.chunk, problem.collective.nchunks, most_sends)
+    shares = shares_of_time(traffic.of_send, schedule.start_us, schedule.end_us, nrows, bins, span)
+    chunks = sample_chunks(schedule.chunk, problem.collective.nchunks, most_sends)
     kept = schedule.take(np.isin(schedule.chunk, chunks))
     names = [_link_name(problem, int(link)) for link in traffic.first]
     load = traffic.busy_us / span if span > 0 else np.zeros(nrows)
-    said, row = rows(names, load, shares, traffic.many, traffic.net.nlinks, len(kept) == len(schedule))
+    rows, row = timeline_rows(
+        names, load, shares, traffic.copies, traffic.net.nlinks, len(kept) == len(schedule)
+    )
     return {
         "kind": "schedule",
         "unit": "µs",
-        "span": short(span),
+        "span": round_value(span),
         "network": _network(problem, traffic, shares, span),
         "ranks": _ranks(problem, schedule, traffic, shares, bins, span)
         if problem.nranks <= MOST_VERTICES
@@ -81,26 +83,26 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
         "fold": None
         if problem.quotient is None
         else [list(digit) for digit in problem.quotient.translations],
-        "rows": said,
-        "sends": _sends(kept, lineage(problem, kept), traffic, row, stored.copies, len(schedule)),
-        "chunks": chunk_words(problem, chunks) | {"of": problem.collective.nchunks},
+        "rows": rows,
+        "sends": _sends(kept, trace_schedule(problem, kept), traffic, row, stored.copies, len(schedule)),
+        "chunks": describe_chunks(problem, chunks) | {"of": problem.collective.nchunks},
     }
 
 
 def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
     net = problem.network if problem.quotient is None else problem.quotient.whole
     link_row = np.arange(net.nlinks)
-    many = 1
+    copies = 1
     if problem.quotient is not None:
         link_row = orbits(net, problem.quotient.translations).link_class
-        many = problem.quotient.order
+        copies = problem.quotient.order
     of_send = link_row[schedule.link]
     used = np.bincount(of_send, minlength=int(link_row.max(initial=-1)) + 1) > 0
     number = np.where(used, np.cumsum(used) - 1, -1)
     row = number[link_row]
-    loud = np.flatnonzero(row >= 0)
+    in_use = np.flatnonzero(row >= 0)
     first = np.zeros(int(used.sum()), dtype=np.int64)
-    first[row[loud[::-1]]] = loud[::-1]
+    first[row[in_use[::-1]]] = in_use[::-1]
     of_send = number[of_send]
     sizes = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk]
     # first links first: rows in the order of their links, whatever number their class has
@@ -112,62 +114,48 @@ def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
         net,
         row,
         first,
-        many,
+        copies,
         of_send,
         summed(of_send, schedule.end_us - schedule.start_us, len(first)),
         summed(of_send, sizes, len(first)),
-        _wires(problem.topology, net),
+        _physical_links(problem.topology, net),
     )
 
 
 def _network(problem: Problem, traffic: _Traffic, shares: Floats, span: float) -> dict[str, Any]:
     """Vertices with places, physical links with their load, and the other shared capacities."""
     net, topology = traffic.net, problem.topology
-    wires, physical = traffic.wires
+    resources, physical = traffic.physical
     local = np.full(topology.nvertices, -1, dtype=np.int64)
     local[list(problem.ranks)] = np.arange(problem.nranks)
     ends = np.column_stack([topology.link_src[physical], topology.link_dst[physical]])
     switches = np.unique(ends[ends >= topology.nranks])
     local[switches] = problem.nranks + np.arange(len(switches))
     ends = local[ends]
-    few = problem.nranks + len(switches) <= MOST_VERTICES
-    drawn = few and len(wires) <= MOST_EDGES
-    at = places(
-        topology.name,
-        topology.nranks,
-        problem.ranks,
-        topology.nodes[list(problem.ranks)],
-        len(switches),
+    nodes = topology.nodes[list(problem.ranks)]
+    at = place_vertices(topology.name, topology.nranks, problem.ranks, nodes, len(switches), ends)
+    load, now = _resources(traffic, shares, span, resources[: drawn_edges(len(at.x), len(ends))])
+    return network_view(
+        at,
         ends,
-    )
-    shown = wires if drawn else wires[:0]
-    load, now = _resources(traffic, shares, span, shown)
-    limits = np.setdiff1d(np.arange(net.nresources), wires).tolist()
-    return {
-        "n": problem.nranks,
-        "members": problem.collective.nranks,
-        "names": [topology.vertex_name(v) for v in (*problem.ranks, *switches.tolist()) if few],
-        "x": shorts(at.x) if few else [],
-        "y": shorts(at.y) if few else [],
-        "spacing": short(at.spacing),
-        "stub": [[i, *shorts(at.stub[i])] for i in np.flatnonzero(at.stub.any(axis=1)).tolist() if drawn],
-        "edges": len(wires),
-        "u": ends[:, 0].tolist() if drawn else [],
-        "v": ends[:, 1].tolist() if drawn else [],
-        "gbs": shorts(net.capacity_gbs[shown]),
-        "load": shorts(load[shown]),
-        "busiest": short(float(load[wires].max(initial=0.0))),
-        "mean": short(float(load[wires].mean())) if len(wires) else 0.0,
-        "spread": np.histogram(np.clip(load[wires], 0, 1), bins=20, range=(0, 1))[0].tolist(),
-        "now": table(now),
-        "limits": [
-            {"name": net.resource_names[i], "gbs": short(float(net.capacity_gbs[i])), "load": short(float(load[i]))}
-            for i in limits
+        problem.nranks,
+        problem.collective.nranks,
+        [topology.vertex_name(v) for v in (*problem.ranks, *switches.tolist())],
+        load[resources],
+        now,
+        gbs=net.capacity_gbs[resources],
+        limits=[
+            {
+                "name": net.resource_names[i],
+                "gbs": round_value(float(net.capacity_gbs[i])),
+                "load": round_value(float(load[i])),
+            }
+            for i in np.setdiff1d(np.arange(net.nresources), resources).tolist()
         ],
-    }  # fmt: skip
+    )
 
 
-def _wires(topology: Topology, net: Network) -> tuple[Ints, Ints]:
+def _physical_links(topology: Topology, net: Network) -> tuple[Ints, Ints]:
     """Resources that are physical links, and which links of the topology they are. They come before all limits."""
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     number = {f"{topology.vertex_name(a)}→{topology.vertex_name(b)}": i for i, (a, b) in enumerate(ends)}
@@ -184,11 +172,11 @@ def _resources(traffic: _Traffic, shares: Floats, span: float, shown: Ints) -> t
     """Each resource's bytes / (capacity · makespan), and of those shown the same in every piece of time."""
     net = traffic.net
     users = net.link_of_use
-    loud = traffic.row[users] >= 0
-    where = (net.uses_idx[loud], traffic.row[users[loud]])
+    in_use = traffic.row[users] >= 0
+    where = (net.uses_idx[in_use], traffic.row[users[in_use]])
     shape = (net.nresources, len(traffic.first))
-    links = csr_matrix((np.ones(int(loud.sum())), where), shape=shape)
-    rate = csr_matrix((net.bandwidth_gbs[users[loud]], where), shape=shape)[shown]
+    links = csr_matrix((np.ones(int(in_use.sum())), where), shape=shape)
+    rate = csr_matrix((net.bandwidth_gbs[users[in_use]], where), shape=shape)[shown]
     moved_us = links @ (traffic.bytes * US_PER_BYTE_AT_1_GBS)
     load = moved_us / net.capacity_gbs / span if span > 0 else np.zeros(net.nresources)
     return load, (rate @ shares) / net.capacity_gbs[shown, None]
@@ -202,19 +190,17 @@ def _ranks(
     Rates are shares of the highest rate of any rank, whose GB/s is `top_gbs`.
     """
     net = traffic.net
-    loud = np.flatnonzero(traffic.row >= 0)
+    in_use = np.flatnonzero(traffic.row >= 0)
     rates = []
     for end in (net.src, net.dst):
         shape = (net.nranks, len(traffic.first))
-        users = csr_matrix((net.bandwidth_gbs[loud], (end[loud], traffic.row[loud])), shape=shape)
+        users = csr_matrix((net.bandwidth_gbs[in_use], (end[in_use], traffic.row[in_use])), shape=shape)
         rates.append(users @ shares)
-    top = max(float(rates[0].max(initial=0.0)), float(rates[1].max(initial=0.0)))
-    scale = top if top > 0 else 1.0
+    top, tables = rank_rates(*rates)
     return {
-        "top_gbs": short(top),
-        "out": table(rates[0] / scale),
-        "in": table(rates[1] / scale),
-        "got": table(_progress(problem, schedule, bins, span)),
+        "top_gbs": round_value(top),
+        **tables,
+        "got": pack_table(_progress(problem, schedule, bins, span)),
     }
 
 
@@ -223,8 +209,8 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
     net, collective = problem.network, problem.collective
     n = net.nranks
     # a value that is there before is not lacking, nor a sum to which nobody else contributes
-    alone = ~collective.reduces | (np.diff(collective.holders[0]) == 1)
-    had = collective.pre[alone[collective.pre[:, 1]]]
+    complete = ~collective.reduces | (np.diff(collective.holders[0]) == 1)
+    had = collective.pre[complete[collective.pre[:, 1]]]
     lacking = np.setdiff1d(_keys(collective.post, n), _keys(had, n))
     came = schedule.chunk * n + net.dst[schedule.link]
     arrives = schedule.end_us + net.alpha_us[schedule.link]
@@ -240,13 +226,11 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
     when = np.where(collective.reduces[lacking // n], last, first)
     there = np.isfinite(when)
     rank, group = lacking % n, np.arange(n)
-    if problem.quotient is not None:  # all ranks of an orbit get on alike
-        ground = representatives(problem.quotient.translations, n)
-        strides = problem.quotient.translations
+    if problem.quotient is not None:  # all ranks of an orbit progress equally
         lowest = group.copy()
-        for stride, extent in strides:
+        for stride, extent in problem.quotient.translations:
             lowest = lowest - lowest // stride % extent * stride
-        group = np.searchsorted(ground, lowest)
+        group = np.searchsorted(representatives(problem.quotient.translations, n), lowest)
         rank = group[rank]
     # a hair's breadth before its edge still counts to it: the last arrival is the end of the last piece
     slot = np.ceil(when[there] / span * bins - 1e-9) - 1 if span > 0 else np.zeros(int(there.sum()))
@@ -263,15 +247,13 @@ def _keys(rows: Ints, n: int) -> Ints:
 
 
 def _link_name(problem: Problem, link: int) -> str:
-    """`0→1`, with the first switch where there are several ways for the pair."""
+    """`0→1`, with the first switch where several paths join the pair."""
     net = problem.network if problem.quotient is None else problem.quotient.whole
     name = problem.link_name(link)
-    twins = [
-        near
+    if any(
+        0 <= near < net.nlinks and net.src[near] == net.src[link] and net.dst[near] == net.dst[link]
         for near in (link - 1, link + 1)
-        if 0 <= near < net.nlinks and net.src[near] == net.src[link] and net.dst[near] == net.dst[link]
-    ]
-    if twins:
+    ):
         first = next((net.resource_names[r] for r in net.uses(link).tolist()
                       if net.resource_names[r].startswith(f"{name.split('→')[0]}→")), "")  # fmt: skip
         name += f" over {first.split('→')[-1]}" if first else ""
@@ -285,11 +267,11 @@ def _sends(
     net = traffic.net
     links, at = np.unique(kept.link, return_inverse=True)
     chunk = np.unique(kept.chunk, return_inverse=True)[1]  # the page numbers the chunks that it tells of
-    wires, _ = traffic.wires
+    physical, _ = traffic.physical
     edge_of = np.full(net.nresources, -1, dtype=np.int64)
-    edge_of[wires] = np.arange(len(wires))
-    drawn = len(wires) <= MOST_EDGES
-    ways = [[e for e in edge_of[net.uses(int(link))].tolist() if e >= 0 and drawn] for link in links]
+    if len(physical) <= MOST_EDGES:
+        edge_of[physical] = np.arange(len(physical))
+    paths = [[e for e in edge_of[net.uses(int(link))].tolist() if e >= 0] for link in links]
     return {
         "total": total * copies,
         "stored": total,
@@ -298,13 +280,13 @@ def _sends(
             "src": net.src[links].tolist(),
             "dst": net.dst[links].tolist(),
             "row": row[traffic.row[links]].tolist(),
-            "alpha": shorts(net.alpha_us[links]),
-            "way": ways,
+            "alpha": round_all(net.alpha_us[links]),
+            "path": paths,
         },
         "link": at.reshape(-1).tolist(),
         "chunk": chunk.reshape(-1).tolist(),
-        "start": shorts(kept.start_us),
-        "end": shorts(kept.end_us),
+        "start": round_all(kept.start_us),
+        "end": round_all(kept.end_us),
         "reduces": kept.reduces.astype(int).tolist(),
         "own": known.own.astype(int).tolist(),
         "hop": known.hop.tolist(),

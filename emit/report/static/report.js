@@ -33,7 +33,7 @@ function show(index) {
   $("network-what").textContent = view.unit === "µs" ? "of the time in use" : "of the busiest connection's chunks";
   $("ramp").style.background = `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map((part) => ramp("load", part)).join(", ")})`;
   const views = [["links", view.kind === "program" ? "Connections" : "Links"], ["ranks", "Ranks"]].filter(([key]) => key !== "ranks" || view.out);
-  if (view.blocks && view.blocks.told.length) views.push(["blocks", "Threadblocks"]);
+  if (view.blocks && view.blocks.listed.length) views.push(["blocks", "Threadblocks"]);
   $("views").replaceChildren(...views.map(([key, word]) => {
     const button = element("button", word, { type: "button", "data-view": key });
     button.onclick = () => { state.view = key; plan = null; pressed(); notes(); soon(); };

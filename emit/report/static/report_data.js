@@ -40,7 +40,7 @@ function arrival(v, send) {
   return v.sends.end[send] + (alpha ? alpha[v.sends.link[send]] : 0);
 }
 
-// Sends that are on their way at a time, the first `most` of them.
+// Sends that are under way at a time, the first `most` of them.
 function active(time, most) {
   const found = [], order = view.byStart, start = view.sends.start;
   let low = 0, high = order.length;

@@ -1,4 +1,4 @@
-// The network: ranks and switches at their places, links in the colour of their load, what is on its way.
+// The network: ranks and switches at their places, links in the colour of their load, and what is under way.
 let shape = null; // places in pixels, made anew when the page's width or the algorithm changes
 
 function placed() {
@@ -130,14 +130,14 @@ function switchName(g, name, x, y, card, written) {
   g.fillText(name, x, y);
 }
 
-// Sends on their way as dots, where there are few enough to tell them apart.
+// Sends under way as dots, where there are few enough to tell them apart.
 function drawDots(g, s) {
   if (state.mode !== "now" || view.network.n > 64 || view.sends.shown < view.sends.stored || view.fold) return;
   const card = css("--card");
   const found = active(state.time, 600), small = found.length > 120;
   for (const send of found) {
     const [a, b] = ends(send), begin = view.sends.start[send], part = (state.time - begin) / Math.max(arrival(view, send) - begin, 1e-12);
-    const legs = way(send, a, b), leg = Math.min(legs.length - 1, Math.floor(part * legs.length));
+    const legs = path(send, a, b), leg = Math.min(legs.length - 1, Math.floor(part * legs.length));
     const [x, y] = along(legs[leg], Math.min(1, part * legs.length - leg));
     g.beginPath();
     g.arc(x, y, small ? 2.4 : 4.2, 0, 2 * Math.PI);
@@ -150,8 +150,8 @@ function drawDots(g, s) {
 }
 
 // The curves of one send: over its physical links where they are known in order, else straight.
-function way(send, a, b) {
-  const net = view.network, known = view.fold && state.seen ? [] : view.sends.links.way[view.sends.link[send]];
+function path(send, a, b) {
+  const net = view.network, known = view.fold && state.seen ? [] : view.sends.links.path[view.sends.link[send]];
   const legs = [];
   for (let at = moved(a), left = [...known]; at !== moved(b) && left.length;) {
     const i = left.findIndex((edge) => net.u[edge] === at);
@@ -169,7 +169,7 @@ function drawWay(g, s) {
   const steps = [...ancestors(state.send).slice(-200), state.send], accent = css("--c2"), card = css("--card");
   g.lineCap = "round";
   for (const [number, send] of steps.entries()) {
-    const [a, b] = ends(send), legs = way(send, a, b);
+    const [a, b] = ends(send), legs = path(send, a, b);
     for (const c of legs) {
       g.strokeStyle = card;
       g.lineWidth = 6;

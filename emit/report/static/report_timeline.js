@@ -166,7 +166,7 @@ function drawBlocks(g) {
   const ops = view.blocks.ops, colours = ops.map((_, op) => opColour(op)), card = css("--card");
   g.textAlign = "center";
   g.textBaseline = "middle";
-  for (const [block, , tick, op] of view.blocks.told) {
+  for (const [block, , tick, op] of view.blocks.listed) {
     const x = xOf(tick), end = xOf(tick + 1), y = yOf(block) + 1.5;
     if (end < plan.left || x > plan.width) continue;
     g.fillStyle = colours[op];
@@ -192,7 +192,7 @@ function placeIn(event) {
   return { x, row: row >= 0 && row < plan.names.length ? row : -1, time: timeAt(x) };
 }
 
-// The send under the pointer: the one that is on the link at that time, else the last one that is still on its way,
+// The send under the pointer: the one that is on the link at that time, else the last one that is still under way,
 // or the nearest within a few pixels.
 function sendAt({ x, row, time }) {
   if (row < 0 || x < plan.left || state.view !== "links") return -1;
@@ -223,7 +223,7 @@ function overTimeline(event) {
     return;
   }
   if (state.view === "blocks") {
-    const found = view.blocks.told.find(([block, , tick]) => block === at.row && tick === Math.floor(at.time));
+    const found = view.blocks.listed.find(([block, , tick]) => block === at.row && tick === Math.floor(at.time));
     tip(found ? `${plan.names[at.row]}, step ${found[1]}: ${view.blocks.ops[found[3]]} ${found[4]}` : blockWords(at.row), event);
     return;
   }

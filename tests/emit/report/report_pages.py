@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -95,6 +97,14 @@ def fetched(html: str) -> list[str]:
     )
     asked += [tag for tag, _ in page.found if tag in ("link", "img", "iframe", "object", "embed", "base")]
     return asked
+
+
+def page_data(html: str) -> dict[str, Any]:
+    """The figures that a page holds; AssertionError where it holds none, or more than one such script."""
+    found = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    assert len(found) == 1
+    data: dict[str, Any] = json.loads(found[0])
+    return data
 
 
 def opened(table: dict[str, object]) -> np.ndarray:

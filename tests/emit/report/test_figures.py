@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emit.report.busy import busy_shares, table
-from emit.report.chunks import chosen_chunks, lineage
-from emit.report.layout import places
+from emit.report.layout import place_vertices
+from emit.report.lineage import sample_chunks, trace_schedule
 from emit.report.schedule import schedule_view
+from emit.report.shares import pack_table, shares_of_time
 from synth.model.collective import Ints
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule
@@ -33,13 +33,13 @@ LINKED = (
 
 @given(st.integers(0, 10**6), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_busy_shares(seed: int, nbins: int) -> None:
+def test_shares_of_time(seed: int, nbins: int) -> None:
     """Against the overlap of every interval with every bin."""
     rng = np.random.default_rng(seed)
     n, nrows, span = int(rng.integers(0, 30)), int(rng.integers(1, 5)), float(rng.choice([1e-3, 1.0, 7e6]))
     row = rng.integers(0, nrows, n)
     ends = np.sort(rng.choice([*rng.random(6), 0.0, 1.0, 0.5], (n, 2)), axis=1) * span
-    shares = busy_shares(row, ends[:, 0], ends[:, 1], nrows, nbins, span)
+    shares = shares_of_time(row, ends[:, 0], ends[:, 1], nrows, nbins, span)
     edges = np.linspace(0, span, nbins + 1)
     wanted = np.zeros((nrows, nbins))
     for r, (a, b) in zip(row.tolist(), ends.tolist(), strict=True):
@@ -49,7 +49,7 @@ def test_busy_shares(seed: int, nbins: int) -> None:
 
 def test_table_holds_what_it_is_given() -> None:
     shares = np.random.default_rng(1).choice([0.0, 0.25, 1.0], (40, 3))
-    packed = table(shares)
+    packed = pack_table(shares)
     assert np.abs(opened(packed) - shares).max() <= 0.5 / 255
     assert len(packed["row"]) == 40
 
@@ -89,7 +89,7 @@ def check_loads(known: Stored, view: dict[str, object]) -> None:
 
 def check_lineage(problem: Problem, schedule: Schedule) -> None:
     """Every contribution that arrives is told of once, and every hop begins after what it passes on has come."""
-    known, net, collective = lineage(problem, schedule), problem.network, problem.collective
+    known, net, collective = trace_schedule(problem, schedule), problem.network, problem.collective
     before = {(c, r) for r, c in collective.pre.tolist()}
     arrives = schedule.end_us + net.alpha_us[schedule.link]
     held: dict[tuple[int, int], Counter[int]] = {(c, r): Counter([r]) for c, r in before}
@@ -148,7 +148,7 @@ def test_any_schedule(tmp_path_factory: pytest.TempPathFactory, seed: int) -> No
         assert sum(view["rows"]["load"]) == pytest.approx(
             float((schedule.end_us - schedule.start_us).sum()) / view["span"], rel=1e-5, abs=1e-9
         )
-    for edges, link in zip(links["way"], np.unique(schedule.link).tolist(), strict=True):
+    for edges, link in zip(links["path"], np.unique(schedule.link).tolist(), strict=True):
         ends = [(view["network"]["u"][e], view["network"]["v"][e]) for e in edges]
         assert sum(u == net.src[link] for u, _ in ends) == sum(v == net.dst[link] for _, v in ends) == 1
 
@@ -204,7 +204,7 @@ def test_what_is_not_the_schedule_is_seen() -> None:
 @settings(max_examples=80, deadline=None)
 def test_a_sample_of_chunks_is_bounded(chunks: list[int], most: int) -> None:
     column: Ints = np.array(chunks, dtype=np.int64)
-    chosen = chosen_chunks(column, 41, most)
+    chosen = sample_chunks(column, 41, most)
     kept = int(np.isin(column, chosen).sum())
     count = Counter(chunks)
     assert len(set(chosen.tolist())) == len(chosen) >= 1
@@ -234,7 +234,9 @@ def test_a_large_schedule_is_told_in_part_and_counted_whole(tmp_path: Path) -> N
 def test_every_vertex_has_a_place_of_its_own(spec: str) -> None:
     topology = load(spec)
     ends = np.column_stack([topology.link_src, topology.link_dst])
-    at = places(spec, topology.nranks, range(topology.nranks), topology.nodes, len(topology.switches), ends)
+    at = place_vertices(
+        spec, topology.nranks, range(topology.nranks), topology.nodes, len(topology.switches), ends
+    )
     assert len(at.x) == len(at.y) == topology.nvertices
     assert len(at.stub) == len(ends)
     apart = np.hypot(at.x[:, None] - at.x, at.y[:, None] - at.y)

@@ -12,13 +12,13 @@ import pytest
 
 from emit.msccl.write import write_msccl
 from emit.report import schedule as report_schedule
-from emit.report.page import as_json, report
+from emit.report.page import report
 from synth.model.problem import make_problem
 from synth.model.schedule import untimed
 from synth.storage.schedule_file import write_schedule
 from synth.timing.simulate import timed
 from tests.emit.report import browser
-from tests.emit.report.report_pages import NOTHING, stored, straight
+from tests.emit.report.report_pages import NOTHING, page_data, stored, straight
 from tests.emit.small_programs import allpairs_allreduce, ring_allgather
 from topologies.load import load
 
@@ -58,7 +58,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def figures(page: Path) -> dict[str, Any]:
-    known: dict[str, Any] = as_json(page.read_text(encoding="utf-8"))["algorithms"][0]
+    known: dict[str, Any] = page_data(page.read_text(encoding="utf-8"))["algorithms"][0]
     return known
 
 
@@ -221,7 +221,7 @@ def test_the_chooser_shows_one_at_a_time(tab: browser.Tab, pages: dict[str, Path
         )
         assert shown == [str(index)]
         kind = tab.run("view.kind")
-        assert kind == as_json(page.read_text())["algorithms"][index]["kind"]
+        assert kind == page_data(page.read_text())["algorithms"][index]["kind"]
         assert tab.run("$('blocks-card').hidden") == (kind != "program")
     quiet(tab, page)
 

@@ -17,14 +17,14 @@ from emit.goal import goal_for
 from emit.msccl.write import write_msccl
 from emit.program import Program
 from emit.report.items import MOST_ITEMS
-from emit.report.page import Page, as_json, report
+from emit.report.page import Page, report
 from emit.report.plot import HEIGHT, Curve, frontier_plot
 from emit.report.program import program_view
 from synth.model.problem import make_problem
 from synth.storage.proof import load_proof, proof_path
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import predict_us
-from tests.emit.report.report_pages import Elements, fetched, stored, straight
+from tests.emit.report.report_pages import Elements, fetched, page_data, stored, straight
 from tests.emit.small_programs import RIGHT, allpairs_allreduce, ring_allgather, ring_allreduce
 from topologies.errors import InputError
 from topologies.load import load
@@ -35,7 +35,7 @@ MOST_BYTES = 4_000_000
 
 
 def figures(page: Page) -> dict[str, object]:
-    known = as_json(page.html)["algorithms"][0]
+    known = page_data(page.html)["algorithms"][0]
     assert isinstance(known, dict)
     return known
 
@@ -88,7 +88,7 @@ def test_a_fetch_would_be_seen(mesh: Path, planted: str) -> None:
 def test_figures_stand_in_the_page(mesh: Path) -> None:
     page, known = report(mesh), load_schedule(mesh)
     proof = load_proof(proof_path(mesh))
-    data = as_json(page.html)
+    data = page_data(page.html)
     assert data["format"] == "synth-report-1"
     assert figures(page)["span"] == pytest.approx(known.claimed_us, rel=1e-6)
     assert not page.wrong
@@ -142,7 +142,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert [sorted(a) for _, a in page.found] == [sorted(a) for _, a in plain.found]
     assert fetched(html) == []
     assert NASTY in text_of(html)
-    assert as_json(html)["algorithms"][0]["network"]["limits"][0]["name"] == NASTY
+    assert page_data(html)["algorithms"][0]["network"]["limits"][0]["name"] == NASTY
     folder = Elements(report(tmp_path).html)
     assert not any(tag == "img" or "onerror" in a for tag, a in folder.found)
 
@@ -153,7 +153,7 @@ def test_many_ranks_make_a_small_page(tmp_path: Path, spec: str, drawn: bool) ->
     page = report(straight(tmp_path, spec))
     n = load(spec).nranks
     assert len(page.html.encode()) < MOST_BYTES
-    known = as_json(page.html)["algorithms"][0]
+    known = page_data(page.html)["algorithms"][0]
     assert known["sends"]["total"] >= n * (n - 1)
     assert known["sends"]["shown"] * n == known["sends"]["total"]
     assert known["rows"]["copies"] == n
@@ -235,7 +235,7 @@ def test_any_program(program: Program) -> None:
     view = view_of(program)
     c = columns_of(program, Findings())
     blocks, sends = view["blocks"], view["sends"]
-    tick = {(blocks["rank"][b], blocks["tb"][b], position): at for b, position, at, *_ in blocks["told"]}
+    tick = {(blocks["rank"][b], blocks["tb"][b], position): at for b, position, at, *_ in blocks["listed"]}
     assert len(tick) == program.nsteps
     for rank, tb, position, step in program.steps():
         assert position == 0 or tick[rank, tb, position] > tick[rank, tb, position - 1]

@@ -17,8 +17,8 @@ from emit.columns import columns_of
 from emit.findings import Findings
 from emit.goal import goal_for
 from emit.program import READS_DST, READS_SRC, WRITES_DST, Gpu, Program
+from emit.report.lineage import describe_values, format_spans, trace_program
 from emit.report.program import program_view
-from emit.report.values import carried, spans, value_words
 from tests.emit.random_programs import changed
 from tests.emit.right_programs import Right, right_programs
 from tests.emit.small_programs import ring_allgather
@@ -38,13 +38,13 @@ def goal_of(right: Right) -> object:
 @given(st.integers(0, len(RIGHT) - 1))
 @settings(max_examples=60, deadline=None)
 def test_what_is_carried_makes_the_result(which: int) -> None:
-    """Only what `carried` says that sends bring is put into memory: what is required must stand there in the end."""
+    """Only what `trace_program` says that sends bring is put into memory: in the end what is required is there."""
     right = RIGHT[which]
     program, goal = right.program, goal_of(right)
     c = columns_of(program, Findings())
     order = run(c, None, split=False).order
     cells = cells_of(program, c, goal, False)  # type: ignore[arg-type]
-    told = carried(c, order, cells)
+    carried = trace_program(c, order, cells)
     base = cells.base[:, 0].tolist()
     start = {
         cell: ((int(rank), cell - base[rank]),)
@@ -58,25 +58,25 @@ def test_what_is_carried_makes_the_result(which: int) -> None:
         sender = flying[int(c.receives[step])].popleft() if c.receives[step] >= 0 else None
         via = set() if sender is None else {sender}
         for i in range(int(c.count[step])):
-            parts = [told.values[sender][i]] if sender is not None else []
+            parts = [carried.values[sender][i]] if sender is not None else []
             for wanted, at in ((reads[step], cells.src), (both[step], cells.dst)):
                 if wanted:
                     parts.append(memory[at[step] + i])
                     via |= brought.get(at[step] + i, set())
             value = tuple(sorted(x for part in parts for x in part))
             if c.sends[step] >= 0:
-                assert told.values[step][i] == value
+                assert carried.values[step][i] == value
             if writes[step]:
                 memory[cells.dst[step] + i] = value
                 brought[cells.dst[step] + i] = set(via)
         if c.sends[step] >= 0:
             flying[int(c.sends[step])].append(step)
-            assert set(told.came[step]) <= via
+            assert set(carried.came[step]) <= via
             rank = c.place(step)[0]
-            assert all(c.connections[int(c.sends[p])][1] == rank for p in told.came[step])
+            assert all(c.connections[int(c.sends[p])][1] == rank for p in carried.came[step])
             # what other ranks gave must have come from somewhere
-            if any(r != rank for value in told.values[step] for r, _ in value):
-                assert told.came[step]
+            if any(r != rank for value in carried.values[step] for r, _ in value):
+                assert carried.came[step]
     named = {
         (s, k): start[cell][0]
         for s, k, cell in zip(
@@ -108,8 +108,8 @@ def test_any_spoilt_program_can_be_shown(which: int, seed: int) -> None:
         c = columns_of(program, Findings())
         done = run(c, None, split=False)
         assert view["sends"]["total"] == sum(done.sent)
-        assert len(view["blocks"]["told"]) == len(set(done.order))
-        assert all(at < view["span"] for _, _, at, *_ in view["blocks"]["told"])
+        assert len(view["blocks"]["listed"]) == len(set(done.order))
+        assert all(at < view["span"] for _, _, at, *_ in view["blocks"]["listed"])
     else:
         assert not check(program, right.goal, target=None, split=False).ok
 
@@ -126,7 +126,7 @@ def test_instructions_are_told_up_to_a_number() -> None:
     view = program_view(ring_allgather(6), 7)
     assert view["sends"]["shown"] == 7
     assert view["sends"]["total"] == 30
-    assert len(view["blocks"]["told"]) <= 7
+    assert len(view["blocks"]["listed"]) <= 7
     assert all(p < 7 for p in view["sends"]["from"])
     assert view["rows"]["heat"] is not None
 
@@ -140,17 +140,17 @@ def test_instructions_are_told_up_to_a_number() -> None:
         ((((0, 2), (1, 2), (1, 2)),), "sum over 2 ranks (0–1, rank 1 more than once) of chunk 2"),
         ((((4, 1),), ((5, 1),)), "chunk 1 of each of ranks 4–5"),
         ((((0, 1), (2, 3)),), "sum of different chunks of ranks 0, 2"),
-        (((),), "contents not told"),
-        ((), "contents not told"),
+        (((),), "contents not followed"),
+        ((), "contents not followed"),
     ],
 )
 def test_words_of_values(values: tuple[tuple[tuple[int, int], ...], ...], words: str) -> None:
-    assert value_words(values) == words
+    assert describe_values(values) == words
 
 
 @given(st.sets(st.integers(0, 60)))
 def test_spans(numbers: set[int]) -> None:
-    text = spans(sorted(numbers))
+    text = format_spans(sorted(numbers))
     if "…" not in text:
         ends = [[int(n) for n in part.split("–")] for part in text.split(", ") if part]
         assert {n for end in ends for n in range(end[0], end[-1] + 1)} == numbers

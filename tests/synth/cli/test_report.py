@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from emit.report.page import as_json
+from tests.emit.report.report_pages import page_data
 from tests.synth.cli.calling import Call
 
 ASKED = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M")
 
 
 def read(path: Path) -> list[dict[str, object]]:
-    known: list[dict[str, object]] = as_json(path.read_text(encoding="utf-8"))["algorithms"]
+    known: list[dict[str, object]] = page_data(path.read_text(encoding="utf-8"))["algorithms"]
     return known
 
 

@@ -1,4 +1,4 @@
-"""How busy things are in each of equal pieces of time, as small tables for a page."""
+"""In what part of each of equal pieces of time something is in use, as small tables for a page."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["busy_shares", "rows", "short", "shorts", "table"]
+__all__ = ["pack_table", "rank_rates", "round_all", "round_value", "shares_of_time", "timeline_rows"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_ROWS = 256  # of a timeline with a bar for every send; more are drawn as a heat map
 MOST_HEAT_ROWS = 512
-MOST_EDGES = 10_000  # of a network whose links are drawn
-MOST_VERTICES = 20_000  # of a network that is drawn
 
 
-def busy_shares(row: Ints, start: Floats, end: Floats, nrows: int, nbins: int, span: float) -> Floats:
+def shares_of_time(row: Ints, start: Floats, end: Floats, nrows: int, nbins: int, span: float) -> Floats:
     """The part of each bin of 0..span in which a row's intervals lie; intervals of a row may overlap and then add.
 
     Args:
@@ -51,38 +49,37 @@ def _since(row: Ints, when: Floats, nrows: int, nbins: int) -> Floats:
     return out
 
 
-def table(shares: Floats) -> dict[str, Any]:
+def pack_table(shares: Floats) -> dict[str, Any]:
     """A table of shares (0..1) as a page holds it: each different row once, and which of them each row is."""
     coarse = np.round(np.clip(shares, 0.0, 1.0) * 255).astype(np.uint8)
     kinds, which = np.unique(coarse, axis=0, return_inverse=True)
-    return {"bins": int(shares.shape[1]), "row": which.reshape(-1).tolist(), "data": _packed(kinds)}
+    return {"bins": int(shares.shape[1]), "row": which.reshape(-1).tolist(), "data": _base64(kinds)}
 
 
-def _packed(values: NDArray[np.uint8]) -> str:
+def _base64(values: NDArray[np.uint8]) -> str:
     """Bytes in base 64."""
     return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")
 
 
-def rows(
-    names: list[str], load: Floats, shares: Floats, copies: int, links: int, whole: bool
+def timeline_rows(
+    names: list[str], load: Floats, shares: Floats, copies: int, links: int, all_listed: bool
 ) -> tuple[dict[str, Any], Ints]:
-    """The timeline's rows as a page holds them: one each with its bars, or, where those are too many, bands of rows
-    as a heat map.
+    """The timeline's rows: one each with its bars, or, where those are too many, bands of rows as a heat map.
 
     Args:
         names, load, shares: of each row.
         copies: links that a row stands for.
         links: that there are.
-        whole: whether all bars are told.
+        all_listed: whether the page lists all sends.
 
     Returns:
-        What the page holds (names and load of the rows; heat: a table, or None for bars), and which of its rows each
+        What the page holds (names and load of its rows; heat: a table, or None for bars), and which of its rows each
         of those given is part of.
     """
     nrows = len(names)
-    said: dict[str, Any] = {"copies": copies, "links": links, "used": int((load > 0).sum()) * copies}
-    if whole and nrows <= MOST_ROWS:
-        return said | {"names": names, "load": shorts(load), "heat": None}, np.arange(nrows)
+    view: dict[str, Any] = {"copies": copies, "links": links, "used": int((load > 0).sum()) * copies}
+    if all_listed and nrows <= MOST_ROWS:
+        return view | {"names": names, "load": round_all(load), "heat": None}, np.arange(nrows)
     band = np.arange(nrows) * min(MOST_HEAT_ROWS, nrows) // max(nrows, 1)
     count = np.bincount(band, minlength=1)
     start = np.cumsum(count) - count
@@ -90,16 +87,23 @@ def rows(
         names[low] if many == 1 else f"{names[low]} … {names[low + many - 1]}"
         for low, many in zip(start.tolist(), count.tolist(), strict=True)
     ]
-    heat = table(np.add.reduceat(shares, start, axis=0) / count[:, None])
+    heat = pack_table(np.add.reduceat(shares, start, axis=0) / count[:, None])
     loads = np.add.reduceat(load, start) / count
-    return said | {"names": titles, "load": shorts(loads), "heat": heat}, band
+    return view | {"names": titles, "load": round_all(loads), "heat": heat}, band
 
 
-def short(value: float) -> float:
+def rank_rates(out: Floats, into: Floats) -> tuple[float, dict[str, Any]]:
+    """What every rank sends and gets in each piece of time, as tables of shares of the most; and that most."""
+    top = max(float(out.max(initial=0.0)), float(into.max(initial=0.0)))
+    scale = top if top > 0 else 1.0
+    return top, {"out": pack_table(out / scale), "in": pack_table(into / scale)}
+
+
+def round_value(value: float) -> float:
     """Seven digits: more than a page can show."""
     return float(f"{value:.7g}")
 
 
-def shorts(values: Floats) -> list[float]:
+def round_all(values: Floats) -> list[float]:
     """`short` of each."""
-    return [short(value) for value in values.tolist()]
+    return [round_value(value) for value in values.tolist()]
