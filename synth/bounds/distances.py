@@ -1,4 +1,4 @@
-"""Shortest ways for given link lengths, for bounds and their witnesses; no engine finds its routes with this.
+"""Distances for given link lengths, for bounds and their witnesses; no engine finds its routes with this.
 
 Small networks: Floyd and Warshall in NumPy, which needs no import. Others: SciPy's Dijkstra.
 """
@@ -16,7 +16,7 @@ _SMALL = 96  # ranks; up to here all pairs take less time than the import of Sci
 
 
 class Distances:
-    """Least sums of link lengths between ranks; inf where there is no way.
+    """Least sums of link lengths between ranks; inf where no route is.
 
     Ranks that zero-length links join both ways are one point (found first, so that prices on few resources leave
     few points to search from).
@@ -39,11 +39,9 @@ class Distances:
         self._src, self._dst, self._length = a[first], b[first], length[order][first]
 
     def _joined(self, src: Ints, dst: Ints) -> Ints:
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import connected_components
-
-        free = csr_array((np.ones(len(src)), (src, dst)), shape=(self.nranks, self.nranks))
-        point: Ints = connected_components(free, directed=True, connection="strong")[1].astype(np.int64)
+        free = _sparse(np.ones(len(src)), src, dst, self.nranks)
+        labels = _scipy()[1].connected_components(free, directed=True, connection="strong")[1]
+        point: Ints = labels.astype(np.int64)
         return point
 
     @cached_property
@@ -58,22 +56,14 @@ class Distances:
 
     @cached_property
     def _forth(self) -> Any:
-        return self._graph(self._src, self._dst)
+        return _sparse(self._length, self._src, self._dst, self._points)
 
     @cached_property
     def _back(self) -> Any:
-        return self._graph(self._dst, self._src)
-
-    def _graph(self, src: Ints, dst: Ints) -> Any:
-        from scipy.sparse import csr_array
-
-        # an entry that is there counts as a link, also with length 0
-        return csr_array((self._length, (src, dst)), shape=(self._points, self._points))
+        return _sparse(self._length, self._dst, self._src, self._points)
 
     def _search(self, graph: Any, points: Ints, *, nearest: bool = False) -> Floats:
-        from scipy.sparse.csgraph import dijkstra
-
-        found: Floats = dijkstra(graph, indices=points, min_only=nearest)
+        found: Floats = _scipy()[1].dijkstra(graph, indices=points, min_only=nearest)
         return found
 
     def rows(self, sources: Ints) -> Floats:
@@ -111,3 +101,15 @@ class Distances:
             row = self._search(self._forth if forth else self._back, points, nearest=True)
         found: Floats = row[self.point]
         return found
+
+
+def _scipy() -> tuple[Any, Any]:
+    """`csr_array` and `csgraph`."""
+    from scipy.sparse import csgraph, csr_array  # starts slowly, and small networks do without
+
+    return csr_array, csgraph
+
+
+def _sparse(length: Floats, src: Ints, dst: Ints, count: int) -> Any:
+    """The graph as SciPy takes it; an entry that is there counts as a link, also with length 0."""
+    return _scipy()[0]((length, (src, dst)), shape=(count, count))

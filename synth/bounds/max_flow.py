@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from synth.bounds.cuts import wires
+from synth.bounds.cut_candidates import physical_links
 from synth.bounds.resource_cover import gbs_by_end
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import needs, summed
 
-_MOST_WORK = 1_200_000  # edges looked at, over all flows
 _WHOLE = 1 << 29  # what all supplies together are in SciPy's whole numbers (32 bits)
 
 
-def worst_cuts(problem: Problem, start_us_per_byte: float) -> list[tuple[Bools, Ints]]:
+def worst_cuts(problem: Problem, start_us_per_byte: float, most_work: int) -> list[tuple[Bools, Ints]]:
     """Cuts that need more µs per byte than `start_us_per_byte`, worst last: sending side, and what crosses it.
 
     For each rank v: the bytes that v wants of each other rank are to flow to v in time t; if they cannot, the
@@ -23,7 +24,7 @@ def worst_cuts(problem: Problem, start_us_per_byte: float) -> list[tuple[Bools, 
     network: what a rank holds of it, or contributes to it, must flow away from it.
 
     Returns:
-        Flags of local ranks, and the network's resources that all ways out of them use.
+        Flags of local ranks, and the network's resources that the links out of them are.
     """
     found: list[tuple[Bools, Ints]] = []
     us_per_byte = max(start_us_per_byte, 1e-12)
@@ -32,10 +33,10 @@ def worst_cuts(problem: Problem, start_us_per_byte: float) -> list[tuple[Bools, 
         demand = _Demand(problem, inward)
         if not len(demand.targets):
             continue
-        graph = _Graph(problem, inward)
+        graph = _FlowGraph(problem, inward)
         for target in demand.targets.tolist():
             supply = demand.of(target)
-            while work < _MOST_WORK:
+            while work < most_work:
                 work += len(graph.gbs) + problem.nranks
                 near = graph.cut_off(supply, target, us_per_byte)
                 if near is None:
@@ -53,7 +54,7 @@ def worst_cuts(problem: Problem, start_us_per_byte: float) -> list[tuple[Bools, 
 
 
 class _Demand:
-    """Shares of the message that must get from all ranks to one (inward), or from one to those that want them alone.
+    """Shares of the message that must get from all ranks to one (inward), or from one to the only rank that wants each.
 
     Attributes:
         targets: ranks that want any, those first that need most a GB/s.
@@ -62,21 +63,12 @@ class _Demand:
     def __init__(self, problem: Problem, inward: bool) -> None:
         collective, need = problem.collective, needs(problem.collective)
         self.k = collective.nranks
+        holders, goals = collective.holders, collective.goals
         if inward:
-            here, (ptr, rank), ends, chunk = (
-                need.arrive,
-                collective.holders,
-                collective.goals[1],
-                need.goal_chunk,
-            )
+            here, (ptr, rank), ends, chunk = need.arrive, holders, goals[1], need.goal_chunk
             only = ~collective.reduces & (need.nhold == 1)
         else:
-            here, (ptr, rank), ends, chunk = (
-                need.depart,
-                collective.goals,
-                collective.holders[1],
-                need.hold_chunk,
-            )
+            here, (ptr, rank), ends, chunk = need.depart, goals, holders[1], need.hold_chunk
             only = need.ngoal == 1
         entries = np.flatnonzero(here & only[chunk])
         entries = entries[np.argsort(ends[entries], kind="stable")]
@@ -97,22 +89,22 @@ class _Demand:
         return summed(self.other[these], self.share[these], self.k)
 
 
-class _Graph:
+class _FlowGraph:
     """Physical links among the ranks at hand and the switches; one more vertex supplies the ranks.
 
     Attributes:
         gbs: GB/s of every link.
-        resource: the network's resource that every link is, -1 where no way uses it.
+        resource: the network's resource that every link is, -1 where no route uses it.
     """
 
     def __init__(self, problem: Problem, inward: bool) -> None:
-        topology, net, wired = problem.topology, problem.network, wires(problem)
-        self.src, self.dst = (wired.src, wired.dst) if inward else (wired.dst, wired.src)
-        self.gbs, self.nvertices = wired.gbs, wired.nvertices
+        topology, net, physical = problem.topology, problem.network, physical_links(problem)
+        self.src, self.dst = (physical.src, physical.dst) if inward else (physical.dst, physical.src)
+        self.gbs, self.nvertices = physical.gbs, physical.nvertices
         names = [str(r) for r in range(topology.nranks)] + list(topology.switches)
         index = {name: i for i, name in reversed(list(enumerate(net.resource_names)))}
         ends = zip(
-            topology.link_src[wired.link].tolist(), topology.link_dst[wired.link].tolist(), strict=True
+            topology.link_src[physical.link].tolist(), topology.link_dst[physical.link].tolist(), strict=True
         )
         self.resource = np.array([index.get(f"{names[u]}→{names[v]}", -1) for u, v in ends], dtype=np.int64)
 
@@ -125,9 +117,6 @@ class _Graph:
 
         In whole numbers, supplies rounded down and capacities up: a cut that is worse by rounding only is missed.
         """
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
         scale = _WHOLE / supply.sum()
         givers = np.flatnonzero(supply)
         given = np.floor(supply[givers] * scale)

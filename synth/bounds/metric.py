@@ -1,15 +1,18 @@
-"""How much of given link lengths a collective must use up: the dual of the multi-commodity flow.
+"""The metric bound: how much of given link lengths a collective must use up, the dual of the multi-commodity flow.
 
 Every byte on a link uses up the link's length (Shahrokhi and Matula, 1990). A chunk uses at least what one of its
-needs alone would use; of these the largest counts.
+needs by itself would use; of these the largest counts. A price is one of a resource's capacity; lengths are sums of
+prices, so all of them have one unit, whichever it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from synth.bounds.distances import Distances
 from synth.model.collective import Bools, Collective, Floats, Ints
@@ -18,13 +21,24 @@ from synth.model.requirements import needs, summed
 from topologies.arrays import ranges
 from topologies.network import Network
 
-_PAIRS = 1 << 16  # from here on, the pairs of holders and goals of one chunk are not listed
+LISTED_BELOW = (
+    1 << 16
+)  # pairs of holders and goals of one chunk; with more they are not listed but worked out as sets
 _CELLS = 1 << 25  # of a table of distances held at a time
-_FROM = 1 << 19  # ranks × holders from which the way of a sum that many want is measured
+_FROM = 1 << 19  # ranks × holders from which the distances of a sum that many want are measured
 
 
-def room_us(problem: Problem, price: Floats) -> float:
-    """What a µs has room for, in thousands: Σ price · capacity. Prices as in `link_lengths`."""
+@lru_cache(maxsize=4)
+def latencies(net: Network) -> Distances:
+    """Least sums of α between ranks, in µs."""
+    return Distances(net.nranks, net.src, net.dst, net.alpha_us)
+
+
+def priced_capacity(problem: Problem, price: Floats) -> float:
+    """Σ price · capacity in GB/s: a thousandth of the length that can be used up in a µs.
+
+    Prices as in `link_lengths`.
+    """
     net = problem.network
     return float(price @ np.concatenate([net.capacity_gbs, net.bandwidth_gbs]))
 
@@ -40,30 +54,34 @@ def link_lengths(problem: Problem, price: Floats) -> Floats:
     return length
 
 
+def resource_loads(net: Network, carried: Floats) -> Floats:
+    """What every link carries (any unit), summed by resource and divided by its GB/s: shape (nresources,)."""
+    return summed(net.uses_idx, carried[_link_of_use(net)], net.nresources) / net.capacity_gbs
+
+
 @lru_cache(maxsize=4)
 def _link_of_use(net: Network) -> Ints:
     return net.link_of_use
 
 
-def used(problem: Problem, length: Floats) -> Floats:
+def required_lengths(problem: Problem, length: Floats) -> Floats:
     """At least how much length a byte of every chunk uses up in any algorithm, shape (nchunks,)."""
     net = problem.network
-    far = Distances(net.nranks, net.src, net.dst, length)
-    way = furthest(problem.collective, far)
+    required = required_distances(problem.collective, Distances(net.nranks, net.src, net.dst, length))
     into, out = np.full(net.nranks, np.inf), np.full(net.nranks, np.inf)
     np.minimum.at(into, net.dst, length)
     np.minimum.at(out, net.src, length)
     # a rank without links in sends and never receives: it asks for nothing
     into[np.isinf(into)] = out[np.isinf(out)] = 0.0
-    for ends in ends_of_chunks(problem.collective, into, out):
-        np.maximum(way, ends, out=way)
-    return way
+    for ends in lengths_at_ends(problem.collective, into, out):
+        np.maximum(required, ends, out=required)
+    return required
 
 
-def ends_of_chunks(collective: Collective, into: Floats, out: Floats) -> list[Floats]:
-    """What the first and last links of all ways of a chunk use up, where there are several: up to three limits.
+def lengths_at_ends(collective: Collective, into: Floats, out: Floats) -> list[Floats]:
+    """What the first and last links of all routes of a chunk use up, where there are several: up to three limits.
 
-    into, out: how much a byte uses up at least on its way into and out of every rank.
+    into, out: how much a byte uses up at least on the link into and out of every rank.
     Returns, shape (nchunks,) each: all that comes to goals; all that leaves holders; and of sums both. Of a sum,
     take the first rank f that has all of it: every other holder has sent by then, every other goal has still to
     receive, and these are different sends.
@@ -105,13 +123,17 @@ class Pairs:
         """Whether every row has one pair."""
         return len(self.holder) == len(self.chunk)
 
+    def of_pairs(self, of_rows: NDArray[Any]) -> NDArray[Any]:
+        """What is known of every row, for every pair."""
+        return of_rows if self.single else np.repeat(of_rows, np.diff(self.start, append=len(self.holder)))
+
 
 @lru_cache(maxsize=2)
-def pairs(collective: Collective) -> Pairs:
-    """All pairs of holders and goals, chunks with 65 536 and more of them aside."""
+def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> Pairs:
+    """All pairs of holders and goals; chunks with `listed_below` and more of them stand aside."""
     need = needs(collective)
     (hold_ptr, hold), (_, goal) = collective.holders, collective.goals
-    many = need.nhold * need.ngoal >= _PAIRS
+    many = need.nhold * need.ngoal >= listed_below
     rows = np.flatnonzero(~many[need.goal_chunk] & (need.nhold[need.goal_chunk] > 0))
     chunk = need.goal_chunk[rows]
     counts = need.nhold[chunk]
@@ -123,7 +145,7 @@ def pairs(collective: Collective) -> Pairs:
     return Pairs(chunk, start, holder, goals, np.flatnonzero(many))
 
 
-def groups(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:
+def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]]:
     """The given chunks together where they have the same holders and goals: (chunks, holders, goals)."""
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
     found: dict[tuple[bool, bytes, bytes], list[int]] = {}
@@ -136,28 +158,31 @@ def groups(collective: Collective, chunks: Ints) -> list[tuple[Ints, Ints, Ints]
     ]
 
 
-def furthest(collective: Collective, far: Distances) -> Floats:
-    """How far the goal is that a chunk has the longest way to, shape (nchunks,).
+def required_distances(
+    collective: Collective, distances: Distances, listed_below: int = LISTED_BELOW
+) -> Floats:
+    """The longest distance that a chunk must be carried in any algorithm, shape (nchunks,).
 
     A plain chunk may come from the nearest holder; of a sum the furthest contribution has to come.
     """
-    way = np.zeros(collective.nchunks)
-    listed = pairs(collective)
-    apart = between(far, listed.holder, listed.goal)
+    required = np.zeros(collective.nchunks)
+    listed = pairs(collective, listed_below)
+    distance = pair_distances(distances, listed.holder, listed.goal)
     if len(listed.chunk):
         if not listed.single:
-            least, most = np.minimum.reduceat(apart, listed.start), np.maximum.reduceat(apart, listed.start)
-            apart = np.where(collective.reduces[listed.chunk], most, least)
-        np.maximum.at(way, listed.chunk, apart)
-    for same, holders, goals in groups(collective, listed.others):
+            least = np.minimum.reduceat(distance, listed.start)
+            most = np.maximum.reduceat(distance, listed.start)
+            distance = np.where(collective.reduces[listed.chunk], most, least)
+        np.maximum.at(required, listed.chunk, distance)
+    for same, holders, goals in chunks_by_ends(collective, listed.others):
         if collective.reduces[same[0]]:
-            some = holders[: max(8, _FROM // far.nranks)]
-            way[same] = max(
-                float(far.rows(some[i : i + 64])[:, goals].max()) for i in range(0, len(some), 64)
+            some = holders[: max(8, _FROM // distances.nranks)]
+            required[same] = max(
+                float(distances.rows(some[i : i + 64])[:, goals].max()) for i in range(0, len(some), 64)
             )
         else:
-            way[same] = far.nearest(holders)[goals].max()
-    return way
+            required[same] = distances.nearest(holders)[goals].max()
+    return required
 
 
 def fewer_ends(collective: Collective) -> tuple[tuple[Ints, Ints], bool]:
@@ -167,22 +192,22 @@ def fewer_ends(collective: Collective) -> tuple[tuple[Ints, Ints], bool]:
     return (holders if forth else goals), forth
 
 
-def between(far: Distances, one: Ints, other: Ints) -> Floats:
-    """Distances of many pairs (one[i], other[i])."""
+def pair_distances(distances: Distances, one: Ints, other: Ints) -> Floats:
+    """The distance from one[i] to other[i], shape (pairs,)."""
     found = np.empty(len(one))
-    ones, others = _distinct(one, far.nranks), _distinct(other, far.nranks)
+    ones, others = _distinct(one, distances.nranks), _distinct(other, distances.nranks)
     forth = len(ones) <= len(others)
-    near, ends, away = (ones, one, other) if forth else (others, other, one)
-    block = max(1, _CELLS // far.nranks)
-    for low in range(0, len(near), block):
-        these = near[low : low + block]
-        place = np.full(far.nranks, -1, dtype=np.int64)
+    roots, root, end = (ones, one, other) if forth else (others, other, one)
+    block = max(1, _CELLS // distances.nranks)
+    for low in range(0, len(roots), block):
+        these = roots[low : low + block]
+        place = np.full(distances.nranks, -1, dtype=np.int64)
         place[these] = np.arange(len(these))
-        table = far.rows(these) if forth else far.rows_to(these)
-        if len(near) <= block:
-            return np.asarray(table[place[ends], away], dtype=np.float64)
-        inside: Bools = place[ends] >= 0
-        found[inside] = table[place[ends[inside]], away[inside]]
+        table = distances.rows(these) if forth else distances.rows_to(these)
+        if len(roots) <= block:
+            return np.asarray(table[place[root], end], dtype=np.float64)
+        inside: Bools = place[root] >= 0
+        found[inside] = table[place[root[inside]], end[inside]]
     return found
 
 

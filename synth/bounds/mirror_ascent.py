@@ -1,12 +1,12 @@
-"""Ascent on the dual of a problem's flow: which resources should cost more, by the shortest ways under the prices."""
+"""Mirror ascent on the dual of a problem's flow: what should cost more, by the shortest paths under the prices."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
 
-from synth.bounds.metric import ends_of_chunks, fewer_ends, link_lengths, pairs
+from synth.bounds.metric import fewer_ends, lengths_at_ends, link_lengths, pairs, resource_loads
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import needs, summed
@@ -16,15 +16,15 @@ _STEP = 1.0
 
 
 def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, Floats]:
-    """Weights that prove more than those to begin with, and the loads of the ways that all steps found.
+    """Weights that prove more than those to begin with, and the loads of the paths that all steps found.
 
-    On average over many steps these ways are a good routing: no resource is much busier than the value says.
+    On average over many steps these paths are a good routing: no resource is much busier than the value says.
 
     Args:
         parts: the problem's chunks, shared out at random into parts of about equal traffic; every step looks at
             one part and takes it for the whole.
         weight: one a resource, to begin with.
-        rounds: how often every part has its turn.
+        rounds: how often every part is looked at.
     """
     least = _FLOOR / len(weight)
     weight = np.maximum(weight / weight.sum(), least)
@@ -35,7 +35,7 @@ def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, F
         value, load = duals[step % len(parts)].slope(weight)
         if value > best_value:
             best, best_value = weight, value
-        if step // len(parts) >= rounds // 2:  # the first ways know little
+        if step // len(parts) >= rounds // 2:  # the first paths know little
             loads += load
             late += weight
         rate = _STEP / np.sqrt(step + 1.0) / max(float(load.max()), 1e-300)
@@ -47,15 +47,14 @@ def ascend(parts: list[Problem], weight: Floats, rounds: int) -> tuple[Floats, F
 class Dual:
     """The value of weights w over resources (price = weight / capacity), and its slope.
 
-    Value: µs a byte that the lengths prove, Σ used / Σ w. Where every chunk goes from one rank to one, it is concave
-    on weights of sum 1, and the loads of the ways chosen (µs a byte of every resource) are a supergradient. Of
-    other chunks that limit counts which is the highest at w.
+    Value: µs a byte that the lengths prove, Σ required length / Σ w. Where every chunk goes from one rank to one, it
+    is concave on weights of sum 1, and the loads of the paths chosen (µs a byte of every resource) are a
+    supergradient. Of other chunks that limit counts which is the highest at w.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         net, self.need, self.listed = problem.network, needs(problem.collective), pairs(problem.collective)
-        self.link_of_use = net.link_of_use
         key = net.src * net.nranks + net.dst
         self.order = np.argsort(key, kind="stable")
         self.first = np.flatnonzero(np.diff(key[self.order], prepend=-1))
@@ -67,27 +66,25 @@ class Dual:
         self.share = problem.collective.fraction
 
     def slope(self, weight: Floats) -> tuple[float, Floats]:
-        """Value, and load (µs a byte) of every resource, when chunks go the cheapest ways by what proves most."""
+        """Value, and load (µs a byte) of every resource, when chunks take the cheapest paths by what proves most."""
         net, collective = self.problem.network, self.problem.collective
         price = np.concatenate([weight / net.capacity_gbs, np.zeros(net.nlinks)])
         length = link_lengths(self.problem, price)
         links = self._shortest_links(length)
         distance, parent = self._trees(length[links])
-        row, way = self._furthest(distance)
+        row, required = self._furthest(distance)
         into, out = (_shortest(end, length, net.nranks) for end in (net.dst, net.src))
-        ends = ends_of_chunks(collective, *(np.where(one >= 0, length[one], 0.0) for one in (into, out)))
-        most = np.maximum.reduce([way, *ends])
+        ends = lengths_at_ends(collective, *(np.where(one >= 0, length[one], 0.0) for one in (into, out)))
+        most = np.maximum.reduce([required, *ends])
         carried = np.zeros(net.nlinks)
         left = np.ones(collective.nchunks, dtype=bool)
         for number, value in enumerate(ends):
-            these = left & (value >= most) & (value > way)
+            these = left & (value >= most) & (value > required)
             left &= ~these
             if these.any():
                 self._at_ends(number, these, into, out, length, carried)
         self._on_trees(row[left & (row >= 0)], parent, links, carried)
-        weights = carried[self.link_of_use]
-        load = summed(net.uses_idx, weights, net.nresources) / net.capacity_gbs / 1e3
-        return float(most @ self.share) / float(weight.sum()) / 1e3, load
+        return float(most @ self.share) / float(weight.sum()) / 1e3, resource_loads(net, carried) / 1e3
 
     def _shortest_links(self, length: Floats) -> Ints:
         """The shortest link of every pair in `keys`."""
@@ -99,35 +96,28 @@ class Dual:
         return by_key[self.first]
 
     def _trees(self, length: Floats) -> tuple[Floats, Ints]:
-        """Distances from (or to) every root, and the rank before (after) each on its shortest way; -1 at roots."""
-        from scipy.sparse import csr_array
-        from scipy.sparse.csgraph import dijkstra
-
+        """Distances from (or to) every root, and the rank before (after) each on its shortest path; -1 at roots."""
         n = self.problem.nranks
         src, dst = self.keys // n, self.keys % n
         ends = (src, dst) if self.forth else (dst, src)
-        graph: Any = csr_array((length, ends), shape=(n, n))
+        graph = csr_array((length, ends), shape=(n, n))
         distance, parent = dijkstra(graph, indices=self.roots, return_predecessors=True)
         return distance, np.maximum(parent, -1).astype(np.int64)
 
     def _furthest(self, distance: Floats) -> tuple[Ints, Floats]:
-        """Of every chunk the pair (index into `listed`'s pairs, -1: none) whose way counts, and how long it is."""
+        """Of every chunk the pair (index into `listed`'s pairs, -1: none) whose path counts, and its length."""
         collective, listed = self.problem.collective, self.listed
-        row, way = np.full(collective.nchunks, -1, dtype=np.int64), np.zeros(collective.nchunks)
-        apart = distance[self.place, self.end]
-        index = np.arange(len(apart))
-        chunk = listed.chunk
+        row, required = np.full(collective.nchunks, -1, dtype=np.int64), np.zeros(collective.nchunks)
+        length = distance[self.place, self.end]
+        index, chunk = np.arange(len(length)), listed.of_pairs(listed.chunk)
         if not listed.single:
-            chunk = np.repeat(chunk, np.diff(listed.start, append=len(apart)))
-            sums = collective.reduces[chunk]
-            line = np.repeat(np.arange(len(listed.chunk)), np.diff(listed.start, append=len(apart)))
-            nearest = np.minimum.reduceat(apart, listed.start)[line]
-            kept = sums | (apart <= nearest)
-            index, chunk, apart = index[kept], chunk[kept], apart[kept]
-        np.maximum.at(way, chunk, apart)
-        best = np.flatnonzero(apart >= way[chunk])
+            nearest = listed.of_pairs(np.minimum.reduceat(length, listed.start))
+            kept = collective.reduces[chunk] | (length <= nearest)
+            index, chunk, length = index[kept], chunk[kept], length[kept]
+        np.maximum.at(required, chunk, length)
+        best = np.flatnonzero(length >= required[chunk])
         row[chunk[best]] = index[best]
-        return row, way
+        return row, required
 
     def _at_ends(
         self, number: int, these: Bools, into: Ints, out: Ints, length: Floats, carried: Floats
@@ -146,19 +136,18 @@ class Dual:
             np.add.at(carried, link[rank[at]], self.share[chunk[at]])
         if number == 2:  # but the rank that has the sum first
             at = np.flatnonzero(comes)
-            rank, held = goal[at], need.held[at]
+            rank, held, chunk = goal[at], need.held[at], need.goal_chunk[at]
             cost = length[into[rank]] + length[out[rank]] * held
-            at = np.lexsort((-cost, need.goal_chunk[at]))
-            chunk = need.goal_chunk[np.flatnonzero(comes)][at]
-            one = at[np.flatnonzero(np.diff(chunk, prepend=-1))]
-            share = self.share[need.goal_chunk[np.flatnonzero(comes)[one]]]
+            by_chunk = np.lexsort((-cost, chunk))
+            one = by_chunk[np.flatnonzero(np.diff(chunk[by_chunk], prepend=-1))]
+            share = self.share[chunk[one]]
             np.add.at(carried, into[rank[one]], -share)
             np.add.at(carried, out[rank[one]], -share * held[one])
 
     def _on_trees(self, rows: Ints, parent: Ints, links: Ints, carried: Floats) -> None:
         """Carry the chunks of some pairs along the trees."""
         n, roots = self.problem.nranks, len(self.roots)
-        shares = self.share[self._chunk_of_pair()[rows]]
+        shares = self.share[self.listed.of_pairs(self.listed.chunk)[rows]]
         flow = summed(self.place[rows] * n + self.end[rows], shares, roots * n)
         base = np.arange(roots)[:, None] * n
         above = np.where(parent >= 0, parent + base, np.arange(n) + base).ravel()
@@ -179,12 +168,6 @@ class Dual:
         node, before = used % n, above[used] % n
         key = before * n + node if self.forth else node * n + before
         np.add.at(carried, links[np.searchsorted(self.keys, key)], flow[used])
-
-    def _chunk_of_pair(self) -> Ints:
-        listed = self.listed
-        if listed.single:
-            return listed.chunk
-        return np.repeat(listed.chunk, np.diff(listed.start, append=len(listed.holder)))
 
 
 def _shortest(end: Ints, length: Floats, nranks: int) -> Ints:

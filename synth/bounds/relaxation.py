@@ -16,8 +16,6 @@ from synth.solvers.linear_program import LinearProgram
 from synth.symmetry.relabelling import Symmetry
 from synth.timing.rounds import unit_gbs
 
-LARGEST_PROGRAM = 400_000  # variables that are worth solving for
-
 
 @dataclass(frozen=True, eq=False)
 class Capacity:

@@ -1,4 +1,4 @@
-"""Resources that a set of links cannot do without: little capacity of which every link uses at least some."""
+"""Resource covers: resources of which every one of some links uses at least one, with little capacity together."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MOST_PICKS = 4000  # then every link that is left takes its own cheapest
 _DENSE = 50_000_000  # cells up to which counting is better than sorting
 
 
-def cover(net: Network, ways: Ints) -> Ints:
-    """Resources, ascending, of which every link in `ways` uses at least one; little capacity (greedy).
+def cover(net: Network, links: Ints) -> Ints:
+    """Resources, ascending, of which every one of `links` uses at least one; little capacity (greedy).
 
     First what a link cannot be without, then always the least capacity a link, and in the end nothing superfluous.
     """
     picked = np.zeros(net.nresources, dtype=bool)
-    counts = net.uses_ptr[ways + 1] - net.uses_ptr[ways]
-    picked[net.uses_idx[net.uses_ptr[ways[counts == 1]]]] = True
+    counts = net.uses_ptr[links + 1] - net.uses_ptr[links]
+    picked[net.uses_idx[net.uses_ptr[links[counts == 1]]]] = True
     if not (counts == 1).all():
-        _pick(picked, net, ways)
-        _drop(picked, net, ways)
+        _pick(picked, net, links)
+        _drop(picked, net, links)
     return np.flatnonzero(picked)
 
 
@@ -37,13 +37,13 @@ def _users(net: Network) -> tuple[Ints, Ints]:
     return ptr, net.link_of_use[np.argsort(short, kind="stable")]
 
 
-def _pick(picked: Bools, net: Network, ways: Ints) -> None:
-    """Add resources until every one of `ways` has one."""
-    ptr, links = _users(net)
+def _pick(picked: Bools, net: Network, links: Ints) -> None:
+    """Add resources until every one of `links` has one."""
+    ptr, users_of = _users(net)
     uncovered = np.zeros(net.nlinks, dtype=bool)
-    uncovered[ways] = True
+    uncovered[links] = True
     for r in np.flatnonzero(picked).tolist():
-        uncovered[links[ptr[r] : ptr[r + 1]]] = False
+        uncovered[users_of[ptr[r] : ptr[r + 1]]] = False
     left = np.flatnonzero(uncovered)
     users = np.bincount(net.uses_idx[row_entries(net.uses_ptr, left)], minlength=net.nresources)
     for _ in range(_MOST_PICKS):
@@ -52,7 +52,7 @@ def _pick(picked: Bools, net: Network, ways: Ints) -> None:
             return
         pick = int(some[np.argmin(net.capacity_gbs[some] / users[some])])
         picked[pick] = True
-        gone = links[ptr[pick] : ptr[pick + 1]]
+        gone = users_of[ptr[pick] : ptr[pick + 1]]
         gone = gone[uncovered[gone]]
         uncovered[gone] = False
         users -= np.bincount(net.uses_idx[row_entries(net.uses_ptr, gone)], minlength=net.nresources)
@@ -60,18 +60,18 @@ def _pick(picked: Bools, net: Network, ways: Ints) -> None:
     picked[single_uses(net)[0][left]] = True
 
 
-def _drop(picked: Bools, net: Network, ways: Ints) -> None:
+def _drop(picked: Bools, net: Network, links: Ints) -> None:
     """Take away resources, the widest first, whose links all have another."""
-    ptr, links = _users(net)
+    ptr, users_of = _users(net)
     here = np.zeros(net.nlinks, dtype=bool)
-    here[ways] = True
+    here[links] = True
     times = np.zeros(net.nlinks, dtype=np.int64)
     chosen = np.flatnonzero(picked)
     for r in chosen.tolist():
-        times[links[ptr[r] : ptr[r + 1]]] += 1
+        times[users_of[ptr[r] : ptr[r + 1]]] += 1
     times[~here] = 2
     for r in chosen[np.argsort(-net.capacity_gbs[chosen], kind="stable")].tolist():
-        mine = links[ptr[r] : ptr[r + 1]]
+        mine = users_of[ptr[r] : ptr[r + 1]]
         if times[mine].min() > 1:
             times[mine] -= here[mine]
             picked[r] = False
@@ -79,9 +79,9 @@ def _drop(picked: Bools, net: Network, ways: Ints) -> None:
 
 @lru_cache(maxsize=2)
 def single_uses(net: Network) -> tuple[Ints, ...]:
-    """Ways to hold every link against one of its resources only: the scarcest, the first, the last.
+    """One resource of every link, chosen in three ways: the scarcest, the first, the last.
 
-    They make quick estimates of covers: shape (nlinks,) each, none twice.
+    They make quick estimates of resource covers: shape (nlinks,) each, none twice.
     """
     start = net.uses_ptr[:-1]
     users = np.bincount(net.uses_idx, minlength=net.nresources)

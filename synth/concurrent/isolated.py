@@ -11,7 +11,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from synth.baselines import baseline
-from synth.bounds.dual_prices import from_loads
+from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, prove, tighten
 from synth.concurrent.union import Together, alone, split
 from synth.engines.flow.search import FLOW, FlowSearch, close_enough, estimated_sends

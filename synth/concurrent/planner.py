@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from synth.bounds.dual_prices import from_loads
+from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, prove, tighten
 from synth.bounds.witness import Witness
 from synth.concurrent.chunk_refinement import even_counts, restated

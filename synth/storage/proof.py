@@ -26,7 +26,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from synth.bounds.witness import Witness, recompute
+from synth.bounds.registry import recompute
+from synth.bounds.witness import Witness
 from synth.model.problem import Problem
 from synth.model.problem import question as asked_of
 from synth.storage.columns import json_object, replaced

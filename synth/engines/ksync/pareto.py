@@ -16,7 +16,8 @@ from itertools import islice
 
 import numpy as np
 
-from synth.bounds.relaxation import LARGEST_PROGRAM, dual_prices, variables
+from synth.bounds.kind import DEFAULT
+from synth.bounds.relaxation import dual_prices, variables
 from synth.engines.ksync import direct_encoding as direct
 from synth.engines.ksync import encoding as ksync
 from synth.engines.ksync.relaxation import lockstep, safe_value
@@ -107,7 +108,7 @@ class StepSearch:
         """The relaxation's bound for so many steps; None where it is too large or the time is up."""
         problem = self.copying(1)
         symmetry = self._symmetry(problem)
-        if variables(problem, steps, symmetry) > LARGEST_PROGRAM:
+        if variables(problem, steps, symmetry) > DEFAULT.program_variables:
             return None
         relaxation = lockstep(problem, steps, symmetry)
         if relaxation is None:

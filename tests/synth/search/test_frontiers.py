@@ -15,7 +15,7 @@ from emit.library.lookup import goal_beside
 from emit.library.save import documents
 from emit.targets import TARGETS
 from synth import synthesize
-from synth.bounds.witness import check
+from synth.bounds.registry import check
 from synth.model.collective import alltoallv
 from synth.search.frontier import LARGEST, SMALLEST
 from synth.search.result import ENGINES

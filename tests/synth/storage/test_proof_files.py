@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.bounds.prove import prove
-from synth.bounds.witness import Witness, recompute
+from synth.bounds.registry import recompute
+from synth.bounds.witness import Witness
 from synth.model.problem import Problem, make_problem
 from synth.storage import proof as proofs
 from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path, save_proof

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from synth.bounds.dual_prices import from_loads
+from synth.bounds.lengths import from_loads
 from synth.bounds.prove import prove
-from synth.bounds.witness import check
+from synth.bounds.registry import check
 from synth.cli.prove import prove as prove_command
 from synth.engines.flow import schedules as flow
 from synth.model.collective import Floats, alltoallv

@@ -1,0 +1,203 @@
+"""Sets of ranks out of which, or into which, much must go over little capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.bounds.distances import Distances
+from synth.bounds.kind import Tuning
+from synth.bounds.resource_cover import gbs_by_end
+from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
+from synth.model.collective import Bools, Floats, Ints
+from synth.model.problem import Problem
+from synth.model.requirements import summed
+
+
+def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
+    """Sending sides of cuts that are worth working out, as flags of local ranks; none twice, none empty.
+
+    Single ranks and nodes and what is outside them; the best first ranks in orders by distance and by the
+    graph's least eigenvectors; the ranks on either side of every link of a longest route.
+    """
+    n, few = problem.nranks, tuning.few
+    nodes = [flags for flags in node_sets(problem) if not flags.all()]
+    found = _single_ranks(problem, traffic, tuning)
+    if len(nodes) <= few or n <= tuning.all_sets:
+        found += [flags for node in nodes for flags in (node, ~node)]
+        nodes = []
+    if traffic.known:
+        graph = _HopGraph(problem, tuning)
+        sets = nodes + list(graph.sides()) if n > 3 else nodes
+        sets = sets[: max(4, min(tuning.most_sets, tuning.table_cells // problem.network.nlinks))]
+        table = np.array([flags for one in sets for flags in (one, ~one)], dtype=bool).reshape(-1, n)
+        if len(table):
+            best = _worst(traffic.leaving(table), capacities_out(problem.network, table), few)
+            found += [table[i] for i in best]
+        if n > 3:
+            found += _swept(problem, traffic, graph, tuning)
+    else:
+        found += [flags for node in nodes[:few] for flags in (node, ~node)]
+    kept: dict[bytes, Bools] = {}
+    for flags in found:
+        if flags.any() and not flags.all():
+            kept.setdefault(flags.tobytes(), flags)
+    return list(kept.values())
+
+
+def _single_ranks(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
+    """Every rank of the group and what is outside it, or the worst few where there are many."""
+    net, n, k = problem.network, problem.nranks, problem.collective.nranks
+    if n <= tuning.all_sets:
+        return [flags for rank in range(k) for flags in (np.arange(n) == rank, np.arange(n) != rank)]
+    out, into = (gbs_by_end(net, end, n)[:k] for end in (net.src, net.dst))
+    found: list[Bools] = [np.arange(n) == r for r in _worst(traffic.leaves, out, tuning.few)]
+    return found + [np.arange(n) != r for r in _worst(traffic.comes, into, tuning.few)]
+
+
+def node_sets(problem: Problem) -> list[Bools]:
+    """Local ranks of every node of the cluster that the group touches."""
+    node = problem.topology.nodes[np.array(problem.ranks)]
+    return [node == i for i in np.unique(node)]
+
+
+def _bytes_per_gbs(amount: Floats, capacity: Floats) -> Floats:
+    """What must go over each GB/s; 0 where there is no capacity."""
+    usable = np.isfinite(capacity) & (capacity > 0)
+    ratio: Floats = np.where(usable, amount / np.where(usable, capacity, 1.0), 0.0)
+    return ratio
+
+
+def _worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
+    """The few places where most must go over a GB/s, the worst first."""
+    ratio = _bytes_per_gbs(amount, capacity)
+    order = np.argsort(-ratio, kind="stable")[:count]
+    return [int(i) for i in order if ratio[i] > 0]
+
+
+def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: Tuning) -> list[Bools]:
+    """The best first ranks of every order and of every order backwards."""
+    net = problem.network
+    sets, ratios = [], []
+    orders = max(1, min(20, tuning.sweep_work // net.nlinks))
+    for _, order in zip(range(orders), graph.orders(), strict=False):
+        for one in (order, order[::-1]):
+            place = np.empty_like(one)
+            place[one] = np.arange(problem.nranks)
+            ratio = _bytes_per_gbs(traffic.sweep(place), sweep_capacities(net, place))
+            best = int(ratio.argmax())
+            if ratio[best] > 0:
+                sets.append(place <= best)
+                ratios.append(ratio[best])
+    return [sets[i] for i in np.argsort(-np.array(ratios), kind="stable")[: tuning.few]]
+
+
+@dataclass(frozen=True, eq=False)
+class PhysicalLinks:
+    """Local ranks, then all switches, and the physical links among them.
+
+    Attributes:
+        nranks, nvertices: ranks are the first vertices.
+        link: the topology's number of every link; src, dst, gbs: its ends and GB/s.
+    """
+
+    nranks: int
+    nvertices: int
+    link: Ints
+    src: Ints
+    dst: Ints
+    gbs: Floats
+
+
+def physical_links(problem: Problem) -> PhysicalLinks:
+    """The physical links among the ranks at hand and all switches."""
+    topology, n = problem.topology, problem.nranks
+    vertex = np.full(topology.nvertices, -1, dtype=np.int64)
+    vertex[list(problem.ranks)] = np.arange(n)
+    vertex[topology.nranks :] = n + np.arange(len(topology.switches))
+    src, dst = vertex[topology.link_src], vertex[topology.link_dst]
+    there = np.flatnonzero((src >= 0) & (dst >= 0))
+    gbs = topology.bandwidth_gbs[there]
+    return PhysicalLinks(n, n + len(topology.switches), there, src[there], dst[there], gbs)
+
+
+class _HopGraph:
+    """The physical links as a graph in which distances are hops.
+
+    corners: hops from five vertices, each far from those before it: shape (nvertices,) each.
+    """
+
+    def __init__(self, problem: Problem, tuning: Tuning) -> None:
+        physical = physical_links(problem)
+        self.n, self.nvertices, self.tuning = physical.nranks, physical.nvertices, tuning
+        self.a, self.b, self.gbs = physical.src, physical.dst, physical.gbs
+        self.hops = Distances(self.nvertices, self.a, self.b, np.ones(len(self.a)))
+        rows = [self._hops_from(0)]
+        while len(rows) < 5:
+            reached = np.where(np.isfinite(np.minimum.reduce(rows)), np.minimum.reduce(rows), -1.0)
+            rows.append(self._hops_from(self._furthest(rows[-1] if len(rows) < 3 else reached)))
+        self.corners = rows[1:]
+
+    def _hops_from(self, vertex: int) -> Floats:
+        row: Floats = self.hops.rows(np.array([vertex]))[0]
+        return row
+
+    def _furthest(self, row: Floats) -> int:
+        return int(np.where(np.isfinite(row), row, -1.0)[: self.n].argmax())
+
+    def sides(self) -> Iterator[Bools]:
+        """Ranks nearer to one end than to the other of each link on a longest route between the first two corners."""
+        row = self.corners[0]
+        at = self._furthest(row)
+        route = [at]
+        while row[at] > 0:
+            before = self.a[(self.b == at) & (row[self.a] == row[at] - 1)]
+            at = int(before.min())
+            route.append(at)
+        most = self.tuning.split_work // (len(self.a) + 8 * self.nvertices)
+        links = min(max(8, min(self.tuning.split_links, most)), len(route) - 1)
+        picked = np.unique(np.linspace(0, len(route) - 2, links).astype(np.int64))
+        rows = self.hops.rows(np.array(route)[np.concatenate([picked, picked + 1])])
+        for one, other in zip(rows[: len(picked)], rows[len(picked) :], strict=True):
+            yield (one < other)[: self.n]
+
+    def orders(self) -> Iterator[Ints]:
+        """Local ranks by eigenvectors, by distance from corners, and by which of two corners is nearer."""
+        ends = self.corners
+        for key in self._least_eigenvectors():
+            yield np.argsort(key[: self.n], kind="stable")
+        for i, row in enumerate(ends):
+            yield np.lexsort((ends[i - 1][: self.n], row[: self.n]))
+        for one, other in ((0, 1), (0, 2), (1, 2), (2, 3)):
+            with np.errstate(invalid="ignore"):
+                difference = np.nan_to_num(ends[one] - ends[other])
+            yield np.lexsort((ends[one][: self.n], difference[: self.n]))
+
+    def _least_eigenvectors(self) -> list[Floats]:
+        """The Laplacian's eigenvectors with the least eigenvalues but the first (Fiedler)."""
+        n = self.nvertices
+        if n > self.tuning.spectral_vertices or n < 4:
+            return []
+        if n <= 128:
+            laplace = np.zeros((n, n))
+            np.add.at(laplace, (self.a, self.b), -self.gbs)
+            laplace = laplace + laplace.T
+            np.fill_diagonal(laplace, -laplace.sum(axis=1))
+            vectors = np.linalg.eigh(laplace)[1]
+            return [np.round(vectors[:, i], 9) for i in (1, 2)]
+        from scipy.sparse import csc_array, linalg  # starts slowly, and small graphs do without
+
+        degree = summed(self.a, self.gbs, n) + summed(self.b, self.gbs, n)
+        every = np.arange(n)
+        matrix = csc_array(
+            (
+                np.concatenate([degree, -self.gbs, -self.gbs]),
+                (np.concatenate([every, self.a, self.b]), np.concatenate([every, self.b, self.a])),
+            ),
+            shape=(n, n),
+        )
+        start = np.cos(every * 0.7) + 0.01 * every / n
+        _, vectors = linalg.eigsh(matrix, k=3, sigma=-1e-3 * float(degree.mean()), v0=start)
+        return [np.round(vectors[:, i], 9) for i in (1, 2)]

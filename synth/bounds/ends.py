@@ -1,0 +1,98 @@
+"""Arrivals and departures: what must come to, or leave, several ranks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from synth.bounds.cut_candidates import node_sets
+from synth.bounds.kind import Search
+from synth.bounds.resource_cover import cover, gbs_by_end
+from synth.bounds.witness import Witness, witness
+from synth.model.collective import Bools, Floats, Ints
+from synth.model.problem import Problem
+from synth.model.requirements import summed
+from topologies.network import Network
+
+_Sets = list[
+    tuple[Bools, int | None]
+]  # flags of ranks, and the one resource that all their links use, if any
+
+
+def find_arrivals(search: Search) -> Iterator[Witness]:
+    """What must come to all ranks that want anything, and to the worst of those that share a resource or a node."""
+    return _find(search, "arrivals", search.traffic.comes, search.problem.network.dst)
+
+
+def find_departures(search: Search) -> Iterator[Witness]:
+    """The same of what must leave."""
+    return _find(search, "departures", search.traffic.leaves, search.problem.network.src)
+
+
+def _find(search: Search, kind: str, amount: Floats, end: Ints) -> Iterator[Witness]:
+    problem, net = search.problem, search.problem.network
+    needy = np.zeros(net.nranks)
+    needy[: len(amount)] = amount
+    if not (needy > 0).any():
+        return
+    sets: _Sets = [(np.ones(net.nranks, dtype=bool), None)]
+    if problem.quotient is None:
+        sets = [
+            (needy > 0, None),
+            *_sharing_a_resource(search, needy, end),
+            *_sharing_a_node(search, needy, end),
+        ]
+    for flags, resource in sets:
+        links = np.flatnonzero(flags[end])
+        if not len(links):
+            continue
+        resources = cover(net, links) if resource is None else np.array([resource])
+        ranks = np.flatnonzero(flags)
+        text = f"{kind} at {search.name_ranks(ranks)}, {search.capacity_text(resources)}"
+        yield witness(kind, text, ranks=ranks.tolist(), resources=resources.tolist())
+
+
+def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
+    """Ranks whose links all use the same resource: the few sets with most need a GB/s."""
+    net = search.problem.network
+    rank, resource = _used_by_all(net, end, search.tuning.table_cells)
+    ratio = summed(resource, needy[rank], net.nresources) / net.capacity_gbs
+    ratio[np.bincount(resource, minlength=net.nresources) < 2] = 0.0
+    found: _Sets = []
+    for r in np.argsort(-ratio, kind="stable")[: search.tuning.few].tolist():
+        if ratio[r] > 0:
+            flags = np.zeros(net.nranks, dtype=bool)
+            flags[rank[resource == r]] = True
+            found.append((flags & (needy > 0), r))
+    return found
+
+
+def _used_by_all(net: Network, end: Ints, table_cells: int) -> tuple[Ints, Ints]:
+    """Pairs of a rank and a resource that all links with this end at the rank use."""
+    key = end[net.link_of_use] * net.nresources + net.uses_idx
+    if net.nranks * net.nresources <= table_cells:
+        count = np.bincount(key, minlength=net.nranks * net.nresources)
+        key = np.flatnonzero(count)
+        count = count[key]
+    else:
+        key, count = np.unique(key, return_counts=True)
+    rank = key // net.nresources
+    whole = count == np.bincount(end, minlength=net.nranks)[rank]
+    return rank[whole], key[whole] % net.nresources
+
+
+def _sharing_a_node(search: Search, needy: Floats, end: Ints) -> _Sets:
+    """Nodes: the few with most need a GB/s."""
+    problem: Problem = search.problem
+    nodes = node_sets(problem)
+    if len(nodes) < 2:
+        return []
+    node = problem.topology.nodes[np.array(problem.ranks)]
+    index = np.searchsorted(np.unique(node), node)
+    gbs = gbs_by_end(problem.network, index[end], len(nodes))
+    amount = summed(index, needy, len(nodes))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(gbs > 0, amount / gbs, 0.0)
+    best = np.argsort(-ratio, kind="stable")[: search.tuning.few].tolist()
+    return [(nodes[i] & (needy > 0), None) for i in best if ratio[i] > 0]

@@ -1,0 +1,136 @@
+"""A kind of bound is one file and one row: what is registered here is used by `prove` and checked like any other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synth.bounds.kind import Cost, Kind, Search
+from synth.bounds.lengths import from_loads
+from synth.bounds.prove import Bound, TighteningEffort, prove, tighten
+from synth.bounds.registry import KINDS, check, proved, register
+from synth.bounds.witness import Limit, Witness, witness
+from synth.model.pattern import read_pattern
+from synth.model.problem import Problem, make_problem
+from synth.solvers.workers import Workers
+from topologies.errors import BadWitness
+from topologies.load import load
+
+
+def find_lonely(search: Search) -> Iterator[Witness]:
+    """The rank with least bandwidth out of it."""
+    net = search.problem.network
+    out = np.bincount(net.src, weights=net.bandwidth_gbs, minlength=net.nranks)
+    yield witness("lonely", f"lonely rank {int(out.argmin())}", ranks=(int(out.argmin()),))
+
+
+def lonely_limit(problem: Problem, claim: Witness) -> Limit:
+    """Far too much, so that it is seen: a second a byte for each link out of the rank."""
+    (rank,) = claim.ranks
+    if rank >= problem.nranks:
+        raise BadWitness(f"lonely: there is no rank {rank}; it must be one of 0..{problem.nranks - 1}")
+    return 0.0, 1e6 * int((problem.network.src == rank).sum()), np.inf
+
+
+@pytest.fixture
+def toy() -> Iterator[None]:
+    before = dict(KINDS)
+    register(
+        Kind(
+            "lonely", lonely_limit, {Cost.QUICK: find_lonely}, accepts=lambda p: p.collective.name == "gather"
+        )
+    )
+    yield
+    KINDS.clear()
+    KINDS.update(before)
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_registered_kind_is_used_and_a_tampered_witness_refused() -> None:
+    problem = make_problem(load("line:3"), "gather")
+    limit, decisive = prove(problem).at(1.0)
+    assert (limit, decisive.kind, decisive.ranks) == (1e6, "lonely", (0,))
+    check(problem, decisive)
+    for wrong in (
+        replace(decisive, per_byte_us=1.1e6),
+        replace(decisive, base_us=0.1),
+        replace(decisive, ranks=(3,)),
+    ):
+        with pytest.raises(BadWitness, match="lonely"):
+            check(problem, wrong)
+    other = make_problem(load("line:3"), "allgather")
+    assert all(w.kind != "lonely" for w in prove(other).witnesses)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    problem = make_problem(load("line:3"), "gather")
+    with pytest.raises(
+        BadWitness, match=r"lonely: not a kind of witness; it must be one of path, direct, cut"
+    ):
+        check(problem, witness("lonely", "planted"))
+
+
+def test_every_search_claims_nothing_and_every_row_has_one() -> None:
+    problem = make_problem(load("full:4"), "allreduce")
+    search = Search(problem)
+    for kind in KINDS.values():
+        claims = list(kind.searches[Cost.QUICK](search))
+        assert claims
+        for claim in claims:
+            assert claim.kind == kind.name
+            assert (claim.base_us, claim.per_byte_us, claim.cap_us) == (0.0, 0.0, np.inf)
+            check(problem, proved(problem, claim))
+
+
+def test_tightening_goes_from_cheap_to_dear_until_it_is_enough(workers: Workers) -> None:
+    problem = make_problem(load("mesh:3x3"), "alltoall")
+    loads = np.ones(problem.network.nresources)
+    steps: list[str] = []
+
+    def tightened(enough_us: float, deadline: float = np.inf, **effort: float) -> list[Bound]:
+        steps.clear()
+        return list(
+            tighten(
+                problem, prove(problem, max_flow=False), lambda: loads, 1e6, enough_us, workers, deadline,
+                steps.append, TighteningEffort(**effort),  # type: ignore[arg-type]
+            )
+        )  # fmt: skip
+
+    assert tightened(0.0) == []
+    all_work = ["bound: cuts", "bound: prices, improved", "bound: linear program"]
+    bounds = tightened(np.inf)
+    assert steps == all_work
+    values = [bound.at(1e6)[0] for bound in bounds]
+    assert values == sorted(values)
+    assert {*bounds[0].witnesses} <= {*bounds[-1].witnesses}
+    tightened(np.inf, max_flow=False)
+    assert steps == all_work[1:]
+    tightened(np.inf, deadline=0.0)
+    assert steps == all_work[:2]
+    tightened(np.inf, deadline=0.0, quick_ranks=1)
+    assert steps == all_work[:1]
+    tightened(np.inf, deadline=0.0, least_linear_s=5.0)
+    assert steps == all_work
+
+
+def test_no_witness_counts_data_twice_that_sums_share(tmp_path: Path) -> None:
+    """A scan on a line takes as long as one link is busy with the message; its sums share their data."""
+    path = tmp_path / "scan.toml"
+    entries = "".join(
+        f'[[chunk]]\nreduce = true\ndata = "x"\nfrom = "0-3"\nof = "0-{last}"\nto = [{last}]\n'
+        for last in range(1, 4)
+    )
+    path.write_text('name = "scan"\nranks = 4\n' + entries, encoding="utf-8")
+    problem = make_problem(load("line:4,bw=1,alpha=0"), read_pattern(path))
+    first = np.array([name == "0→1" for name in problem.network.resource_names])
+    for found in (
+        from_loads(problem, first.astype(np.float64)),
+        proved(problem, witness("lengths", "0→1", prices=[(int(first.argmax()), 1.0)])),
+        proved(problem, witness("departures", "at 0", ranks=[0], resources=[int(first.argmax())])),
+    ):
+        check(problem, found)
+        assert 0 < found.per_byte_us <= 1e-3 * (1 + 1e-9)
