@@ -26,11 +26,22 @@ class Import:
 
 
 @dataclass(frozen=True)
+class Deferred:
+    """An import inside a function; reason: a comment beside it, or above it and those next to it, says why."""
+
+    module: str
+    line: int
+    reason: bool
+
+
+@dataclass(frozen=True)
 class Function:
+    """A function; reason: a comment on its first line, or above it and its decorators, says why it is long."""
+
     module: str
     name: str
     lines: int
-    reason: bool  # a comment on the line before or on that of `def` says why it is long
+    reason: bool
 
 
 @dataclass(frozen=True)
@@ -75,14 +86,16 @@ class House:
         return found | ({str(node.module)} & self.modules.keys() if found != names else set())
 
     @cached_property
-    def deferred_imports(self) -> int:
+    def deferred(self) -> list[Deferred]:
         """Import statements inside functions, of anything, standard library too."""
-        return sum(
-            isinstance(node, ast.Import | ast.ImportFrom)
-            for tree in self.trees.values()
-            for function in _outermost(tree)
-            for node in ast.walk(function)
-        )
+        found = []
+        for module, tree in self.trees.items():
+            text = self.modules[module].read_text(encoding="utf-8").split("\n")
+            for function in _outermost(tree):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Import | ast.ImportFrom):
+                        found.append(Deferred(module, node.lineno, _explained(text, node.lineno)))
+        return found
 
     @property
     def side_by_side(self) -> list[str]:
@@ -119,15 +132,15 @@ class House:
 
     @cached_property
     def long_functions(self) -> list[Function]:
-        """Functions over 60 lines, decorators and docstring included; nested ones count with the outer one."""
+        """Functions over 60 lines, docstring included, decorators not; nested ones count with the outer one."""
         found = []
         for module, tree in self.trees.items():
             text = self.modules[module].read_text(encoding="utf-8").split("\n")
             for node in _outermost(tree):
-                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-                lines = int(node.end_lineno or 0) - first + 1
+                lines = int(node.end_lineno or 0) - node.lineno + 1
                 if lines > LONG:
-                    reason = text[first - 2].lstrip().startswith("# ") or "  # " in text[node.lineno - 1]
+                    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                    reason = _explained(text, node.lineno) or text[first - 2].lstrip().startswith("# ")
                     found.append(Function(module, node.name, lines, reason))
         return sorted(found, key=lambda f: -f.lines)
 
@@ -140,13 +153,21 @@ class House:
                 found[a].add(b)
         return dict(found)
 
-    def module_graph(self, package: str = "synth") -> dict[str, set[str]]:
-        """Which of a package's modules each module imports, by any import."""
+    def module_graph(self, package: str = "") -> dict[str, set[str]]:
+        """Which modules each module imports, by any import: of all packages or of one."""
         found: dict[str, set[str]] = defaultdict(set)
         for one in self.imports:
-            if one.importer.split(".")[0] == one.imported.split(".")[0] == package:
+            if package in ("", one.importer.split(".")[0]) and package in ("", one.imported.split(".")[0]):
                 found[one.importer].add(one.imported)
         return dict(found)
+
+
+def _explained(text: list[str], line: int) -> bool:
+    """Whether a line (from 1) has a comment, or the one above the block of imports in which it stands."""
+    above = line - 2
+    while above > 0 and text[above].lstrip().startswith(("import ", "from ")):
+        above -= 1
+    return "  # " in text[line - 1] or text[above].lstrip().startswith("# ") or "  # " in text[above + 1]
 
 
 def _room(module: str, package: str, modules: Mapping[str, Path]) -> str:
