@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from topologies.arrays import pointers, ranges, row_of_entry
 from topologies.errors import InputError
-from topologies.routing import forwarding_tables, walk
+from topologies.routing import follow, forwarding_tables
 from topologies.topology import Topology
 
 __all__ = ["Network", "network"]
@@ -24,10 +24,10 @@ class Network:
     """Links between local ranks 0..nranks-1 and the resources they take part in. All arrays are read-only.
 
     ranks: int64 (nranks,), local rank → rank of the topology.
-    src, dst: int64 (nlinks,), local ranks; links are sorted by (src, dst), a direct link before ways through
+    src, dst: int64 (nlinks,), local ranks; links are sorted by (src, dst), a direct link before paths through
         switches, these by their first switch.
-    alpha_us: float64 (nlinks,), µs, summed over the way.
-    bandwidth_gbs: float64 (nlinks,), GB/s, the smallest on the way (limits that it crosses included: no send
+    alpha_us: float64 (nlinks,), µs, summed over the path.
+    bandwidth_gbs: float64 (nlinks,), GB/s, the smallest on the path (limits that it crosses included: no send
         could ever move faster than these).
     uses_ptr, uses_idx: int64, CSR: link l uses resources uses_idx[uses_ptr[l]:uses_ptr[l+1]], sorted, each
     once. capacity_gbs: float64 (nresources,), GB/s.
@@ -76,9 +76,9 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
     """The network that `ranks` (ranks of the topology, in the caller's order) have among themselves.
 
     Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch)
-    there is one way to each rank that can be reached through switches only, by the switches' tables
-    (`routing.py`): least α, then most bandwidth, then fewest hops, equal ways spread by destination. Two
-    ways of one pair differ in their first physical link, which is a resource of each, so none makes another
+    there is one path to each rank that can be reached through switches only, by the switches' tables
+    (`routing.py`): least α, then most bandwidth, then fewest hops, equal paths spread by destination. Two
+    paths of one pair differ in their first physical link, which is a resource of each, so none makes another
     superfluous. A link uses every physical link it crosses and every limit that holds one of these.
 
     Raises InputError for a rank that is not in the topology or given twice, and for no ranks.
@@ -107,7 +107,7 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
         dst.append(column)
         first.append(switch)
         # Spread by the rank's number in the topology, not in the group: what else takes part moves no route.
-        hops.append([ports[port], *walk(tables, switch, column, wanted[column])])
+        hops.append([ports[port], *follow(tables, switch, column, wanted[column])])
     depth = max(len(h) for h in hops)
     crossed = np.concatenate(
         [np.stack(h + [np.full(len(h[0]), -1, dtype=np.int64)] * (depth - len(h)), axis=1) for h in hops]
@@ -119,18 +119,17 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
 
 def _checked(topology: Topology, ranks: Sequence[int]) -> Ints:
     given = np.asarray(ranks)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise InputError(f"ranks must be a sequence of whole numbers from 0 to {topology.nranks - 1}")
+    last = topology.nranks - 1
+    if given.ndim != 1 or not given.size or given.dtype.kind not in "iu":
+        raise InputError(f"ranks: must be a sequence of at least one whole number from 0 to {last}")
     wanted = given.astype(np.int64)
-    if not len(wanted):
-        raise InputError(f"no ranks; give at least one of 0 to {topology.nranks - 1}")
-    outside = (wanted < 0) | (wanted >= topology.nranks)
+    outside = (wanted < 0) | (wanted > last)
     if outside.any():
         bad = int(wanted[np.argmax(outside)])
-        raise InputError(f"rank {bad} is not in {topology.name}; its ranks are 0 to {topology.nranks - 1}")
+        raise InputError(f"ranks: {bad} is not in {topology.name}; it must be 0 to {last}")
     values, counts = np.unique(wanted, return_counts=True)
     if len(values) < len(wanted):
-        raise InputError(f"rank {int(values[np.argmax(counts)])} is given twice; give each rank once")
+        raise InputError(f"ranks: {int(values[np.argmax(counts)])} is given twice; each must be given once")
     return wanted
 
 
@@ -138,9 +137,7 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
     """The Network of links src→dst that cross the physical links in each row of `crossed` (-1: none)."""
     used = crossed >= 0
     rates = np.where(used, topology.bandwidth_gbs[crossed], np.inf).min(axis=1, initial=np.inf)
-    alpha = (
-        np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1) if crossed.size else np.zeros(len(src))
-    )
+    alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
     # Through switches the sum is rounded to 1e-9 µs: 0.1+0.2 in another order is still the same latency.
     alpha = np.where(used.sum(axis=1) > 1, np.round(alpha, 9), alpha)
     link, where = np.nonzero(used)
@@ -155,15 +152,11 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
     link, resource = link[order], resource[order]
     kept, index = np.unique(resource, return_inverse=True)
     capacity = np.concatenate([topology.bandwidth_gbs, [x.bandwidth_gbs for x in topology.limits]])[kept]
-    names = [str(r) for r in range(topology.nranks)] + list(topology.switches)
+    vertices = [str(r) for r in range(topology.nranks)] + list(topology.switches)
     physical = kept[kept < topology.nlinks]
-    words = [
-        f"{names[a]}→{names[b]}"
-        for a, b in zip(
-            topology.link_src[physical].tolist(), topology.link_dst[physical].tolist(), strict=True
-        )
-    ]
-    words += [topology.limits[i].name for i in (kept[len(physical) :] - topology.nlinks).tolist()]
+    ends = (topology.link_src[physical].tolist(), topology.link_dst[physical].tolist())
+    names = [f"{vertices[a]}→{vertices[b]}" for a, b in zip(*ends, strict=True)]
+    names += [topology.limits[i].name for i in (kept[len(physical) :] - topology.nlinks).tolist()]
     return Network(
         nranks=len(wanted),
         ranks=wanted,
@@ -174,7 +167,7 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         uses_ptr=pointers(np.bincount(link, minlength=len(src))),
         uses_idx=index.reshape(-1).astype(np.int64),
         capacity_gbs=capacity,
-        resource_names=tuple(words),
+        resource_names=tuple(names),
     )
 
 

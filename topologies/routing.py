@@ -1,4 +1,4 @@
-"""Forwarding tables of switches: which way a message for a rank leaves each switch."""
+"""Forwarding tables of switches: over which links a message for a rank leaves each switch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from topologies.topology import Topology
 
-__all__ = ["Tables", "forwarding_tables", "walk"]
+__all__ = ["Tables", "follow", "forwarding_tables"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -18,12 +18,12 @@ _FAR = np.iinfo(np.int32).max
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """Best ways from each switch to each wanted rank, through switches only.
+    """Best paths from each switch to each wanted rank, through switches only.
 
     edge_link: int64 (E,), physical switch→switch links sorted by source switch.
     edge_start: int64 (nswitches+1,), edges of switch s are edge_start[s]:edge_start[s+1].
     edge_to: int64 (E,), the switch each edge leads to.
-    best: bool (E, D), whether the edge is on an equally best way to the wanted rank.
+    best: bool (E, D), whether the edge is on an equally best path to the wanted rank.
     last: int64 (nswitches, D), the link from the switch straight to the rank where that is best, else -1.
     reach: bool (nswitches, D).
     """
@@ -39,7 +39,7 @@ class Tables:
 def forwarding_tables(topology: Topology, ranks: Ints) -> Tables:
     """Tables of every switch for the destinations `ranks` (int64 (D,), topology ranks).
 
-    Each switch compares ways from itself on: least α, then most bandwidth, then fewest hops. α is compared
+    Each switch compares paths from itself on: least α, then most bandwidth, then fewest hops. α is compared
     in whole picoseconds, so that the order in which the same figures are added up decides nothing.
     """
     n, nswitches, wanted = topology.nranks, len(topology.switches), len(ranks)
@@ -98,13 +98,13 @@ def forwarding_tables(topology: Topology, ranks: Ints) -> Tables:
     return Tables(edges, start, head, best, np.where(straight, last, -1), reach)
 
 
-def walk(tables: Tables, switch: Ints, column: Ints, spread: Ints) -> list[Ints]:
-    """Follows the tables from each `switch` to the wanted rank in `column`, all int64 (m,).
+def follow(tables: Tables, switch: Ints, column: Ints, spread: Ints) -> list[Ints]:
+    """Follow the tables from each `switch` to the wanted rank in `column`, all int64 (m,).
 
     spread: picks one of several equally best edges: spread mod choices at the first switch that has a
         choice, the quotient at the next, so that a fat tree's destinations fill all its spines (D-mod-k
         routing).
-    Returns one int64 (m,) column of physical links a hop, -1 where a way has already arrived.
+    Returns one int64 (m,) column of physical links a hop, -1 where the path has already ended.
     Every pair must be reachable.
     """
     at, quotient = switch.copy(), spread.copy()

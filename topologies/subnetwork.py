@@ -30,7 +30,7 @@ def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
 def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
     """What `network.network` gives for the local ranks `chosen`, and the link of `net` that each of its links is.
 
-    A way between two ranks does not depend on who else takes part, so it can be taken from the larger network.
+    A path between two ranks does not depend on who else takes part, so it can be taken from the larger network.
     """
     links, src, dst = links_among(net, chosen)
     count = net.uses_ptr[links + 1] - net.uses_ptr[links]

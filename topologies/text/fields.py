@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 
 __all__ = ["Fields", "shown"]
 
@@ -58,11 +58,8 @@ class Fields:
         """Raises InputError for a key that is not in `allowed`, with the nearest that is."""
         for key in self.values:
             if key not in allowed:
-                from difflib import get_close_matches
-
-                near = get_close_matches(key[:60], allowed, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"keys here are {', '.join(allowed)}"
-                self.fail(shown(key), f"unknown key; {hint}")
+                right = did_you_mean(key, allowed) or f"it must be one of {', '.join(allowed)}"
+                self.fail(shown(key), f"unknown key; {right}")
 
     def string(self, key: str, default: str | None = None) -> str:
         """Text of `key`; raises InputError where it is missing without a default, or no text."""
@@ -132,25 +129,21 @@ class Fields:
     def _line(self, key: str) -> int:
         """Line of the field, or of its table's header; 0 where neither stands on a line of its own."""
         lines = self.text.split("\n")
-        start, end = 0, len(lines)
+        start = 0  # lines before the table's first field
         if self.table:
             head = f"[[{self.table}]]" if self.index is not None else f"[{self.table}]"
             heads = [i for i, line in enumerate(lines) if line.split("#")[0].replace(" ", "").strip() == head]
             if len(heads) <= (self.index or 0):
                 return 0
-            start = heads[self.index or 0]
+            start = heads[self.index or 0] + 1
         pattern = re.compile(r"\s*[\"']?" + re.escape(key.strip("'\"")) + r"[\"']?\s*[=.]")
-        for i in range(start + bool(self.table), end):
-            if lines[i].lstrip().startswith("["):
-                # A row of a matrix also starts with a bracket, but then the field stands before it.
-                if re.match(r"\s*\[+\s*[A-Za-z_\"']", lines[i]):
-                    head_here = re.match(r"\s*\[+\s*([A-Za-z_]+)", lines[i])
-                    if not self.table and head_here is not None and head_here[1] == key:
-                        return i + 1
-                    break
-                continue
-            if pattern.match(lines[i]):
-                return i + 1
-        if self.table:
-            return start + 1
-        return 0
+        for number, line in enumerate(lines[start:], start + 1):
+            # A row of a matrix also starts with a bracket, but then the field stands before it.
+            head_here = re.match(r"\s*\[+\s*([A-Za-z_\"']+)", line)
+            if head_here is not None:
+                if not self.table and head_here[1] == key:
+                    return number
+                break
+            if pattern.match(line):
+                return number
+        return start
