@@ -12,8 +12,8 @@ from emit.library.index import Entry
 from emit.library.lookup import goal_beside
 from emit.msccl.read import read_msccl
 from emit.program import Program
-from emit.report.judge import Judged, judge, proof_sentences
 from emit.report.program import program_view
+from emit.report.proof import proof_sentences
 from emit.report.schedule import schedule_view
 from emit.report.sources import Source
 from emit.timing.predict import Predictor
@@ -21,6 +21,7 @@ from synth.model.problem import Problem, make_problem
 from synth.model.registry import find_kind
 from synth.present.statement import OPTIMAL
 from synth.present.text import format_count, format_size, format_time
+from synth.storage.check import Checked, check_stored
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import Clock, time_us
 from topologies.errors import InputError, ScheduleError
@@ -109,27 +110,27 @@ def _schedule(number: int, source: Source, most: int) -> Item:
     stored = load_schedule(source.path)
     problem, schedule = stored.problem, stored.schedule
     size, taken = schedule.size_bytes, time_us(problem, schedule)
-    judged = judge(source.path, stored)
+    checked = check_stored(source.path, stored)
     view = schedule_view(stored, most)
     sizes = sorted({*(float(1 << e) for e in _EXPONENTS), size} - {0.0})
     if len(schedule) > _LONG:
         sizes = [s for i, s in enumerate(sizes) if i % 2 == 0 or s == size]
     curve: Points = ()
-    if not judged.wrong:
+    if not checked.wrong:
         try:
             clock = Clock(problem, schedule)
             # at its own size the file's times stand, which no order of rows makes again
             curve = tuple((s, taken if s == size else time_us(problem, clock.timed(s))) for s in sizes)
         except ScheduleError:
             curve = ()
-    limits = [(s, judged.bound_at(s)) for s in sizes]
+    limits = [(s, checked.bound_at(s)) for s in sizes]
     sends = len(schedule) * stored.copies
     collective = problem.collective
     network = view["network"]
     facts: list[Fact] = [("Predicted time", format_time(taken), f"at {format_size(math.ceil(size))}")]
-    if judged.bound_us is not None:
-        gap = taken / judged.bound_us
-        facts.append(("Proved bound", format_time(judged.bound_us), "no algorithm is faster"))
+    if checked.bound_us is not None:
+        gap = taken / checked.bound_us
+        facts.append(("Proved bound", format_time(checked.bound_us), "no algorithm is faster"))
         facts.append(
             ("Time / bound", f"{gap:.3f}", "optimal" if gap <= OPTIMAL else f"{_percent(gap - 1)} above")
         )
@@ -160,17 +161,17 @@ def _schedule(number: int, source: Source, most: int) -> Item:
         view=view,
         facts=tuple(facts),
         verdict="replayed: right",
-        wrong=judged.wrong,
+        wrong=checked.wrong,
         size_bytes=size,
         time_us=taken,
-        bound_us=judged.bound_us,
+        bound_us=checked.bound_us,
         serves=_served(entry.min_bytes, entry.max_bytes) if entry is not None else "",
         curve=curve,
         marks=((size, taken),),
         bound=tuple((s, b) for s, b in limits if b is not None),
-        proof=tuple(proof_sentences(problem, judged, size, taken)),
+        proof=tuple(proof_sentences(problem, checked, size, taken)),
         no_proof="Nothing can be said of its proof: the schedule or the proof is refused."
-        if judged.wrong
+        if checked.wrong
         else "There is no proof beside the schedule: nothing is claimed of how near it is to the best."
         " The option --proof writes one.",
     )  # fmt: skip
@@ -207,14 +208,14 @@ class _Timing:
     size_bytes: float = 0.0
     time_us: float | None = None
     curve: Points = ()
-    judged: Judged | None = None
+    checked: Checked | None = None
     problem: Problem | None = None
     stated_us: float | None = None
 
     @property
     def bound_us(self) -> float | None:
         """Proved here, else stated by an index."""
-        return self.stated_us if self.judged is None else self.judged.bound_us
+        return self.stated_us if self.checked is None else self.checked.bound_us
 
 
 def _program(
@@ -249,16 +250,16 @@ def _program(
     facts = _program_facts(program, view)
     size, taken, bound_us = timing.size_bytes, timing.time_us, timing.bound_us
     if taken is not None:
-        how = "proved below" if timing.judged is not None else "as the index states it"
+        how = "proved below" if timing.checked is not None else "as the index states it"
         if bound_us:
             facts.insert(0, ("Time / bound", f"{taken / bound_us:.3f}", how))
         facts.insert(0, ("Predicted time", format_time(taken), f"at {format_size(round(size))}"))
     on = topology.name if topology is not None and timing.curve else None if entry is None else entry.topology
     proof: list[str] = []
     bound: Points = ()
-    if timing.judged is not None and timing.problem is not None and taken is not None:
-        proof = proof_sentences(timing.problem, timing.judged, size, taken)
-        bound = tuple((s, timing.judged.bound_at(s) or 0.0) for s, _ in timing.curve)
+    if timing.checked is not None and timing.problem is not None and taken is not None:
+        proof = proof_sentences(timing.problem, timing.checked, size, taken)
+        bound = tuple((s, timing.checked.bound_at(s) or 0.0) for s, _ in timing.curve)
     return Item(
         number=number,
         name=source.name,
@@ -279,7 +280,7 @@ def _program(
         curve=timing.curve,
         marks=() if taken is None else ((size, taken),),
         bound=bound,
-        stated=((size, bound_us),) if bound_us and timing.judged is None else (),
+        stated=((size, bound_us),) if bound_us and timing.checked is None else (),
         proof=tuple(proof),
         no_proof=_no_proof(entry, topology),
     )
@@ -325,7 +326,9 @@ def _timed(
     problem = make_problem(topology, program.collective, clock.group)
     limits = prove(problem).witnesses
     decisive = max(limits, key=lambda witness: witness.at(size))
-    return _Timing(size, taken, curve, Judged("", decisive.at(size), decisive, limits), problem)
+    return _Timing(
+        size, taken, curve, Checked(bound_us=decisive.at(size), witness=decisive, limits=limits), problem
+    )
 
 
 def _positive(value: object) -> float:

@@ -25,7 +25,6 @@ from synth.storage.schedule_file import load_schedule, save_schedule
 from synth.symmetry.quotient import quotient_problem
 from synth.verify.algorithm import Algorithm
 from tests.synth.cli.calling import Answer, Call
-from topologies.errors import QuotientRefused
 from topologies.load import load
 from topologies.text.writer import to_toml
 
@@ -212,7 +211,7 @@ def test_a_number_raised(synth: Call, right: Path, name: str) -> None:
 
 def test_a_proof_better_than_the_truth(synth: Call, right: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should a bound ever be above the time of a right schedule, that is said and nothing is called proved."""
-    monkeypatch.setattr("synth.cli.prove.check_proof", lambda *_: (99.0, None))
+    monkeypatch.setattr("synth.storage.check.check_proof", lambda *_: (99.0, None))
     assert "proves 99.0 µs for a schedule that takes" in wrong(synth("prove", right), "proof")
 
 
@@ -252,18 +251,6 @@ def test_a_quotient_by_no_symmetry(synth: Call, here: Path) -> None:
         header["topology"] = to_toml(line)
 
     assert "header.json: fold: " in synth("prove", edited(made(here, problem), change, False)).refusal
-
-
-def test_the_fold_is_checked(synth: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = quotient_problem(load("ring:6"), "allgather")
-    assert problem is not None
-    path = made(here, problem)
-
-    def refuse(_: Problem) -> None:
-        raise QuotientRefused("quotient: is crooked")
-
-    monkeypatch.setattr("synth.cli.prove.check_quotient", refuse)
-    assert "quotient: is crooked" in wrong(synth("prove", path), "schedule")
 
 
 def test_cut_short_or_garbled(synth: Call, right: Path) -> None:

@@ -1,82 +1,23 @@
-"""What may be said of a schedule file and its proof, and the proof in words."""
+"""The proof of an algorithm's gap in words, for a reader who knows networks and not this program."""
 
 from __future__ import annotations
 
 import math
-import os
-from dataclasses import dataclass
-from pathlib import Path
 
 from synth.bounds.witness import Witness
 from synth.model.problem import Problem
 from synth.present.statement import OPTIMAL
 from synth.present.text import format_size, format_time
-from synth.storage.proof import Proof, check_beside, check_proof, digest, load_proof, proof_path
-from synth.storage.schedule_file import Stored
-from synth.timing.simulate import time_us
-from synth.verify.replay import replay
-from topologies.errors import ProofRefused, ScheduleRefused
-from topologies.text.files import origin_of
+from synth.storage.check import Checked
 
-__all__ = ["Judged", "judge", "proof_sentences"]
+__all__ = ["proof_sentences"]
 
-EQUAL = 1e-9  # relative: what another order of additions may lose
 _RANKS = 16
 
 
-@dataclass(frozen=True)
-class Judged:
-    """wrong: why the schedule or its proof is refused, empty where it is right.
-
-    bound_us, witness: what is proved at the file's size, None without a proof.
-    limits: all of the proof's witnesses, each worked out again; they hold at every size.
-    """
-
-    wrong: str
-    bound_us: float | None = None
-    witness: Witness | None = None
-    limits: tuple[Witness, ...] = ()
-
-    def bound_at(self, size_bytes: float) -> float | None:
-        """The bound at another size in µs."""
-        return max((limit.at(size_bytes) for limit in self.limits), default=None)
-
-
-def judge(path: Path, stored: Stored) -> Judged:
-    """Replay a schedule and work out its proof again, where there is one beside it.
-
-    Raises:
-        InputError: the proof cannot be read.
-    """
-    try:
-        replay(stored.problem, stored.schedule)  # a quotient was checked when the file was read
-    except ScheduleRefused as error:
-        return Judged(f"the schedule is refused: {error}")
-    taken = time_us(stored.problem, stored.schedule)
-    if not math.isclose(taken, stored.claimed_us, rel_tol=EQUAL):
-        return Judged(f"the schedule is refused: claims {stored.claimed_us!r} µs, it takes {taken!r}")
-    beside = proof_path(path)
-    if not os.path.exists(beside):
-        return Judged("")
-    stated = load_proof(beside)
-    try:
-        return _proved(path, stored, stated)
-    except ProofRefused as error:
-        return Judged(f"the proof {origin_of(beside.name)} is refused: {error}")
-
-
-def _proved(path: Path, stored: Stored, stated: Proof) -> Judged:
-    check_beside(stated, digest(path), stored.claimed_us)
-    problem = stored.asked if stated.question.get("fold") is None else stored.problem
-    bound_us, witness = check_proof(problem, stated, stored.schedule.size_bytes)
-    if bound_us > stored.claimed_us * (1 + EQUAL):
-        raise ProofRefused(f"proves {bound_us!r} µs for a schedule that takes {stored.claimed_us!r}")
-    return Judged("", bound_us, witness, stated.witnesses)
-
-
-def proof_sentences(problem: Problem, judged: Judged, size_bytes: float, taken_us: float) -> list[str]:
-    """The proof for a reader who knows networks and not this program; empty without one."""
-    witness, bound_us = judged.witness, judged.bound_us
+def proof_sentences(problem: Problem, checked: Checked, size_bytes: float, taken_us: float) -> list[str]:
+    """What is proved of a schedule that takes so long at a size; empty without a proof."""
+    witness, bound_us = checked.witness, checked.bound_us
     if witness is None or bound_us is None:
         return []
     size = format_size(math.ceil(size_bytes))
@@ -94,7 +35,7 @@ def proof_sentences(problem: Problem, judged: Judged, size_bytes: float, taken_u
             f"This algorithm takes {format_time(taken_us)}, {gap:.3f} times that:"
             f" no other can be more than {(1 - 1 / gap) * 100:.2g} % faster."
         )
-    others = [w for w in judged.limits if w is not witness]
+    others = [w for w in checked.limits if w is not witness]
     if others:
         lines.append(
             f"At other sizes another limit may be the higher: {'; '.join(w.text for w in others[:6])}."
