@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from emit.goal import Goal
-from emit.program import ROOTED, Program
+from emit.program import Program
 from runtime.buffers import Layout, goal_of, part_in_place
 from runtime.dtypes import TYPES, Array, parse_type
 from runtime.executor import EmulatedTime, Executor
@@ -122,7 +122,7 @@ def measure(
         elements if program.collective in ("allgather", "reducescatter") else elements * blocks,
         kind,
         settings.op,
-        program.root if program.collective in ROOTED else -1,
+        program.root if find_kind(program.collective).rooted else -1,
         apart,
         inside,
         find_kind(program.collective).bus_factor(program.nranks),

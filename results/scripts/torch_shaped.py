@@ -30,7 +30,7 @@ from emit.library.index import load_index
 from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
 from results.measuring.measure import grid, page, synth, write
-from runtime.torch.choice import Call, Chooser, Way
+from runtime.torch.choice import Call, Chooser, Method
 from topologies.load import load
 
 THICK, THIN = 50, 12.5  # Mbit/s
@@ -159,9 +159,9 @@ def worker(result: Path, sizes: list[int], turns: int) -> None:
     with joined() as (me, world):
         for op in OPS:
             for size in sizes:
-                bench = Bench(Case(op, size, ranks=tuple(range(world))), [Way("gloo"), Way("auto")])
+                bench = Bench(Case(op, size, ranks=tuple(range(world))), [Method("gloo"), Method("auto")])
                 for _ in range(turns):
-                    bench.turn()
+                    bench.measure_once()
                 gloo, auto = bench.took
                 if gloo.wrong or auto.wrong:
                     raise SystemExit(f"{op} of {size}: wrong elements")

@@ -1,8 +1,8 @@
 """A topology with the α and bandwidths that were measured, in place of a data sheet's.
 
 Figures of single links are noisy, and a search that sees a hundred different links sees no symmetry. So links that
-the topology describes alike stay alike unless their measured figures fall apart: sorted, neighbours that differ by more
-than APART begin another kind. All links of a kind have its median.
+the topology describes by the same figures stay equal unless their measured ones fall apart: sorted, neighbours that
+differ by more than APART begin another kind. All links of a kind have its median.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from topologies.errors import InputError
 from topologies.network import network
 from topologies.topology import Topology
 
-APART = 1.5
+APART = 1.5  # times: beyond what repeated measurements of equal links differ by
 DIGITS = 3  # significant ones, of what is written
 
 
 @dataclass(frozen=True)
-class Link:
-    """What was measured from one rank to another: µs and GB/s."""
+class MeasuredLink:
+    """Figures from one rank to another: µs and GB/s."""
 
     alpha_us: float
     gbs: float
 
 
-def pairs(topology: Topology) -> list[tuple[int, int]]:
+def linked_pairs(topology: Topology) -> list[tuple[int, int]]:
     """The pairs of ranks to measure: those with a link, directly or through switches, each direction once.
 
     Raises InputError for a topology without links.
@@ -42,8 +42,8 @@ def pairs(topology: Topology) -> list[tuple[int, int]]:
     return found
 
 
-def sharing(topology: Topology) -> dict[str, list[tuple[int, int]]]:
-    """The pairs of ranks that hold each limit together, by the limit's name."""
+def pairs_by_limit(topology: Topology) -> dict[str, list[tuple[int, int]]]:
+    """The pairs of ranks whose links share each limit, by the limit's name."""
     net = network(topology, range(topology.nranks))
     limits = {limit.name for limit in topology.limits}
     found: dict[str, set[tuple[int, int]]] = {}
@@ -54,47 +54,51 @@ def sharing(topology: Topology) -> dict[str, list[tuple[int, int]]]:
     return {name: sorted(held) for name, held in sorted(found.items())}
 
 
-def calibrated(
-    topology: Topology, measured: Mapping[tuple[int, int], Link], together: Mapping[str, float], source: str
+def calibrate(
+    topology: Topology,
+    measured: Mapping[tuple[int, int], MeasuredLink],
+    shared_gbs: Mapping[str, float],
+    source: str,
 ) -> Topology:
-    """The same wires with measured figures.
+    """The same topology with measured figures.
 
-    A link through switches is measured as a whole. Each wire on it gets the largest bandwidth seen through it, since
-    the others may have held it back, and its share of α in the topology's own proportion.
+    A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth seen through
+    it, since the others may have held it back, and its share of α in the topology's own proportion.
 
     Args:
-        measured: by pair of ranks. together: by limit, the GB/s that all its pairs carry at once; others stay.
-        source: what the new topology says of its figures.
+        measured: by pair of ranks. shared_gbs: by limit, the GB/s that all its pairs carry at once; others stay.
+        source: the new topology's, for its figures.
 
     Raises InputError for a figure that is not positive.
     """
     for (a, b), link in measured.items():
         if not (link.gbs > 0 and np.isfinite(link.gbs) and np.isfinite(link.alpha_us)):
-            raise InputError(f"link {a}→{b}: {link.gbs} GB/s, {link.alpha_us} µs; it must be positive")
+            raise InputError(
+                f"link {a}→{b}: {link.gbs} GB/s, {link.alpha_us} µs; it must be positive figures"
+            )
     gbs = np.zeros(topology.nlinks)
     alpha: dict[int, list[float]] = {}
-    for pair, wires in _crossed(topology):
+    for pair, links in _crossed(topology):
         seen = measured.get(pair)
         if seen is None:
             continue
-        whole = float(topology.alpha_us[wires].sum())
-        for wire in wires:
-            gbs[wire] = max(gbs[wire], seen.gbs)
-            share = float(topology.alpha_us[wire]) / whole if whole else 1 / len(wires)
-            alpha.setdefault(wire, []).append(max(0.0, seen.alpha_us) * share)
+        whole = float(topology.alpha_us[links].sum())
+        for physical in links:
+            gbs[physical] = max(gbs[physical], seen.gbs)
+            share = float(topology.alpha_us[physical]) / whole if whole else 1 / len(links)
+            alpha.setdefault(physical, []).append(max(0.0, seen.alpha_us) * share)
     new_gbs, new_alpha = topology.bandwidth_gbs.copy(), topology.alpha_us.copy()
-    alike: dict[tuple[float, float], list[int]] = {}
-    for wire, shares in sorted(alpha.items()):
-        new_gbs[wire], new_alpha[wire] = gbs[wire], float(np.median(shares))
-        alike.setdefault((float(topology.bandwidth_gbs[wire]), float(topology.alpha_us[wire])), []).append(
-            wire
-        )
-    for group in alike.values():
+    groups: dict[tuple[float, float], list[int]] = {}  # of equal figures in the topology
+    for physical, shares in sorted(alpha.items()):
+        new_gbs[physical], new_alpha[physical] = gbs[physical], float(np.median(shares))
+        figures = float(topology.bandwidth_gbs[physical]), float(topology.alpha_us[physical])
+        groups.setdefault(figures, []).append(physical)
+    for group in groups.values():
         for kind in _kinds(new_gbs, group):
             new_gbs[kind] = _rounded(float(np.median(new_gbs[kind])))
             new_alpha[kind] = _rounded(float(np.median(new_alpha[kind])))
     limits = tuple(
-        replace(limit, bandwidth_gbs=_rounded(together.get(limit.name, limit.bandwidth_gbs)))
+        replace(limit, bandwidth_gbs=_rounded(shared_gbs.get(limit.name, limit.bandwidth_gbs)))
         for limit in topology.limits
     )
     return replace(
@@ -109,28 +113,27 @@ def calibrated(
 
 
 def _crossed(topology: Topology) -> list[tuple[tuple[int, int], list[int]]]:
-    """Every link as a pair of ranks, with the wires that it crosses."""
+    """Every link as a pair of ranks, with the physical links that it crosses."""
     net = network(topology, range(topology.nranks))
-    wire = {
+    physical = {
         f"{topology.vertex_name(int(a))}→{topology.vertex_name(int(b))}": number
         for number, (a, b) in enumerate(zip(topology.link_src, topology.link_dst, strict=True))
     }
-    return [
-        (
-            pair,
-            [wire[name] for name in (net.resource_names[u] for u in net.uses(link).tolist()) if name in wire],
-        )
-        for link, pair in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))
-    ]
+    found = []
+    for link, pair in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True)):
+        names = [net.resource_names[use] for use in net.uses(link).tolist()]
+        found.append((pair, [physical[name] for name in names if name in physical]))
+    return found
 
 
-def _kinds(gbs: Floats, wires: Sequence[int]) -> list[Ints]:
-    order = sorted(wires, key=lambda wire: (gbs[wire], wire))
+def _kinds(gbs: Floats, links: Sequence[int]) -> list[Ints]:
+    """Links by kind: sorted by bandwidth, neighbours that differ by more than APART are of different kinds."""
+    order = sorted(links, key=lambda link: (gbs[link], link))
     found = [[order[0]]]
-    for before, wire in pairwise(order):
-        if gbs[wire] > APART * gbs[before]:
+    for before, link in pairwise(order):
+        if gbs[link] > APART * gbs[before]:
             found.append([])
-        found[-1].append(wire)
+        found[-1].append(link)
     return [np.array(kind, dtype=np.int64) for kind in found]
 
 

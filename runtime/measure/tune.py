@@ -1,6 +1,6 @@
-"""From what was measured to what is chosen: a table of the fastest way by collective, group, type and size.
+"""From measurements to choices: a table of the fastest method by collective, group, type and size.
 
-The table is the one that `runtime.torch.choice` reads; with it stands what it follows from, as "measured".
+The table is the one that `runtime.torch.choice` reads; the measurements that it follows from stand in it as "measured".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from runtime.built_in import COLLECTIVES
-from runtime.torch.choice import FORMAT, Way
+from runtime.torch.choice import FORMAT, Method
 from synth.model.pattern import parse_size
 from synth.model.registry import parse_name
 from topologies.errors import InputError
@@ -25,35 +25,35 @@ MAX_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One way to do one call: the slowest rank's median time, and how many elements came out wrong."""
+class Measurement:
+    """One method of one call: the slowest rank's median time, and how many elements came out wrong."""
 
     collective: str
     group: tuple[int, ...]
     kind: str
     size_bytes: int
-    way: Way
+    method: Method
     ran: str
     time_us: float
     wrong: int
 
-    def row(self) -> dict[str, Any]:
+    def as_object(self) -> dict[str, Any]:
         """As it stands in the table's file."""
         return {
             "collective": self.collective,
             "group": list(self.group),
             "type": self.kind,
             "size_bytes": self.size_bytes,
-            "backend": self.way.backend,
-            "algorithm": self.way.algorithm,
+            "backend": self.method.backend,
+            "algorithm": self.method.algorithm,
             "time_us": round(self.time_us, 3),
         }
 
 
-KINDS = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
+TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 
 
-def asked_collectives(text: str) -> list[str]:
+def parse_collectives(text: str) -> list[str]:
     """Collectives of a list with commas, in torch's or NCCL's spelling, or `all`. Raises InputError for another."""
     if text == "all":
         return list(COLLECTIVES)
@@ -62,20 +62,22 @@ def asked_collectives(text: str) -> list[str]:
         with suppress(InputError):
             found.append(parse_name(part.strip()))
         if not found or found[-1] not in COLLECTIVES:
-            raise InputError(f"--ops: {part.strip()!r}; it must be all, or of {', '.join(COLLECTIVES)}")
+            raise InputError(
+                f"--ops: {part.strip()!r} is not known; it must be all, or of {', '.join(COLLECTIVES)}"
+            )
     return list(dict.fromkeys(found))
 
 
-def asked_types(text: str) -> list[str]:
+def parse_types(text: str) -> list[str]:
     """Types of a list with commas. Raises InputError for one that torch's reductions do not know."""
     found = [part.strip() for part in text.split(",")]
     for kind in found:
-        if kind not in KINDS:
-            raise InputError(f"--types: {kind!r}; it must be one of {', '.join(KINDS)}")
+        if kind not in TYPES:
+            raise InputError(f"--types: {kind!r} is not known; it must be one of {', '.join(TYPES)}")
     return list(dict.fromkeys(found))
 
 
-def asked_sizes(text: str) -> list[int]:
+def parse_sizes(text: str) -> list[int]:
     """Sizes of `FROM:TO`, each four times the last, or `FROM:TO:FACTOR`, or of a list with commas; rising.
 
     Raises InputError for another form.
@@ -92,7 +94,8 @@ def asked_sizes(text: str) -> list[int]:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"--sizes {text!r}; it must be FROM:TO, FROM:TO:FACTOR with a factor above 1, or sizes with commas"
+            f"--sizes {text!r}: is no range or list; it must be FROM:TO, FROM:TO:FACTOR with a factor above 1, or sizes"
+            " with commas"
         ) from None
     sizes, size = [], float(first)
     while size <= last:
@@ -101,7 +104,7 @@ def asked_sizes(text: str) -> list[int]:
     return sorted(set(sizes))
 
 
-def best(of_one_size: Sequence[Measured]) -> Measured:
+def choose_fastest(of_one_size: Sequence[Measurement]) -> Measurement:
     """The fastest that was right; the wrapped back end where ours gains less than GAIN.
 
     Raises InputError where none was right.
@@ -109,35 +112,37 @@ def best(of_one_size: Sequence[Measured]) -> Measured:
     right = [m for m in of_one_size if not m.wrong]
     if not right:
         one = of_one_size[0]
-        raise InputError(f"{one.collective} of {one.size_bytes} bytes: every way gave wrong elements")
+        raise InputError(f"{one.collective} of {one.size_bytes} bytes: every method gave wrong elements")
     first = min(right, key=lambda m: m.time_us)
-    wrapped = [m for m in right if m.way.backend != "synth" and m.time_us < first.time_us * GAIN]
+    wrapped = [m for m in right if m.method.backend != "synth" and m.time_us < first.time_us * GAIN]
     return wrapped[0] if wrapped else first
 
 
-def promising(ways: Sequence[Way], smaller: Sequence[Measured]) -> list[Way]:
-    """The ways worth measuring at the next size, given what one question took at smaller ones.
+def select_methods(methods: Sequence[Method], smaller: Sequence[Measurement]) -> list[Method]:
+    """The methods worth measuring at the next size, given what one call took at smaller ones.
 
     Left out is what took more than twice as long as the fastest at the last size and gained more time since the size
     before: it falls back further with every byte. The wrapped back end stays.
     """
     sizes = sorted({m.size_bytes for m in smaller})[-2:]
     if len(sizes) < 2:
-        return list(ways)
-    low, high = ({m.way: m.time_us for m in smaller if m.size_bytes == size} for size in sizes)
-    first = min(high, key=lambda way: high[way])
+        return list(methods)
+    low, high = ({m.method: m.time_us for m in smaller if m.size_bytes == size} for size in sizes)
+    first = min(high, key=lambda method: high[method])
 
-    def falls_back(way: Way) -> bool:
-        if way.backend != "synth":
+    def falls_back(method: Method) -> bool:
+        if method.backend != "synth":
             return False
-        if way not in high:
-            return way in {m.way for m in smaller}
-        return high[way] > 2 * high[first] and high[way] - low.get(way, 0) > high[first] - low.get(first, 0)
+        if method not in high:
+            return method in {m.method for m in smaller}
+        return high[method] > 2 * high[first] and high[method] - low.get(method, 0) > high[first] - low.get(
+            first, 0
+        )
 
-    return [way for way in ways if not falls_back(way)]
+    return [method for method in methods if not falls_back(method)]
 
 
-def rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
+def table_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
     """A table's rows. Between two sizes that have different bests, the border is their geometric mean.
 
     The first row of a collective begins at 0 bytes and the last has no end. A type that is the only one measured
@@ -145,7 +150,7 @@ def rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
     """
     found = []
 
-    def question(m: Measured) -> tuple[str, tuple[int, ...], str]:
+    def question(m: Measurement) -> tuple[str, tuple[int, ...], str]:
         return m.collective, m.group, m.kind
 
     listed = sorted(measured, key=lambda m: (*question(m), m.size_bytes))
@@ -155,11 +160,11 @@ def rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
         kinds.setdefault((m.collective, m.group), set()).add(m.kind)
         groups.setdefault(len(m.group), set()).add(m.group)
     for (collective, group, kind), of_one in groupby(listed, key=question):
-        winners = [best(list(same)) for _, same in groupby(of_one, key=lambda m: m.size_bytes)]
+        winners = [choose_fastest(list(same)) for _, same in groupby(of_one, key=lambda m: m.size_bytes)]
         begin = 0
         for at, winner in enumerate(winners):
             after = winners[at + 1] if at + 1 < len(winners) else None
-            if after is not None and after.way == winner.way:
+            if after is not None and after.method == winner.method:
                 continue
             end = None if after is None else math.isqrt(winner.size_bytes * after.size_bytes)
             found.append(
@@ -170,21 +175,21 @@ def rows(measured: Iterable[Measured]) -> list[dict[str, Any]]:
                     "type": kind if len(kinds[collective, group]) > 1 else None,
                     "min_bytes": begin,
                     "max_bytes": end,
-                    "backend": winner.way.backend,
-                    "algorithm": winner.way.algorithm,
+                    "backend": winner.method.backend,
+                    "algorithm": winner.method.algorithm,
                 }
             )
             begin = 0 if end is None else end + 1
     return found
 
 
-def table_text(measured: Sequence[Measured], machine: Mapping[str, Any] | None = None) -> str:
-    """The table's file. machine: more words on where it was measured."""
+def format_choices(measured: Sequence[Measurement], machine: Mapping[str, Any] | None = None) -> str:
+    """The table's file. machine: more entries on where it was measured."""
     whole = {
         "format": FORMAT,
         "machine": platform.node(),
         **(machine or {}),
-        "rows": rows(measured),
-        "measured": [m.row() for m in measured if not m.wrong],
+        "rows": table_rows(measured),
+        "measured": [m.as_object() for m in measured if not m.wrong],
     }
     return json.dumps(whole, indent=1) + "\n"

@@ -1,6 +1,6 @@
 """Collectives of torch.distributed timed on the ranks that run it: by the wrapped back end, and by ours.
 
-All functions here are called alike on every rank of a group of `runtime.torch.process_group`.
+All functions here are called with the same arguments on every rank of a group of `runtime.torch.process_group`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ import torch
 import torch.distributed as dist
 
 import runtime.torch.process_group as ours
-from emit.program import ROOTED, Program
+from emit.program import Program
 from runtime.bench import Row, Settings, Timing
 from runtime.built_in import COLLECTIVES
 from runtime.dtypes import parse_type
-from runtime.measure.tune import Measured
-from runtime.torch.calls import tally
-from runtime.torch.choice import Call, Way
-from runtime.torch.lost import plain
-from synth.model.registry import find_kind
+from runtime.measure.tune import Measurement
+from runtime.torch.choice import Call, Method
+from runtime.torch.dispatch import counters
+from runtime.torch.lost import error_text
+from synth.model.registry import BUFFER, find_kind
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
-REDUCING = ("allreduce", "reducescatter", "reduce")
 _LONG_S = 0.05  # runs that are shorter are repeated for as long between two looks at the clock
 _MOST_RUNS = 64
 _NEAR = 1.5  # times the fastest: what is measured again
@@ -59,11 +58,11 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
     try:
         dist.init_process_group("cpu:synth,cuda:synth", timeout=timedelta(seconds=timeout_s))
     except RuntimeError as error:
-        raise InputError(f"this job's ranks do not find each other: {plain(error)}") from None
+        raise InputError(f"this job's ranks do not find each other: {error_text(error)}") from None
     try:
         yield rank, world
     except RuntimeError as error:
-        _leave(plain(error))
+        _leave(error_text(error))
     dist.destroy_process_group()
 
 
@@ -82,7 +81,7 @@ def _leave(why: str) -> NoReturn:
     os._exit(1)
 
 
-def groups_of(wanted: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Any]]:
+def make_groups(wanted: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Any]]:
     """Each group with torch's object for it; the next one comes when all ranks are done with it."""
     for members in wanted:
         whole = members == tuple(range(dist.get_world_size()))
@@ -90,32 +89,34 @@ def groups_of(wanted: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ..
         dist.barrier()
 
 
-def everyones(found: Sequence[Measured]) -> list[Measured]:
+def gather_all(found: Sequence[Measurement]) -> list[Measurement]:
     """What any rank has measured, once each."""
     gathered: list[Any] = [None] * dist.get_world_size()
     with ours.using("gloo"):
         dist.all_gather_object(gathered, list(found))
     return list(
-        {(m.collective, m.group, m.kind, m.size_bytes, m.way): m for part in gathered for m in part}.values()
+        {
+            (m.collective, m.group, m.kind, m.size_bytes, m.method): m for part in gathered for m in part
+        }.values()
     )
 
 
 @dataclass
-class Took:
-    """What a way of doing a call took.
+class MethodTimes:
+    """What a method of doing a call took.
 
-    ran: the name of what ran. wrong: elements, of all ranks, in a run on known data. seconds: of the slowest rank, by
-    turn, each the mean of runs in a row.
+    ran: the name of what ran. wrong: elements, of all ranks, in a run on known data. seconds: of the slowest rank, one
+    for each measurement, the mean of runs in a row.
     """
 
-    way: Way
+    method: Method
     ran: str
     wrong: int
     seconds: list[float] = field(default_factory=list)
 
     @property
     def median_s(self) -> float:
-        """Of all turns."""
+        """Of all measurements."""
         return statistics.median(self.seconds)
 
 
@@ -142,7 +143,7 @@ class Case:
     @property
     def blocks(self) -> int:
         """Blocks that the size is made of."""
-        return 1 if self.collective in ("allreduce", "broadcast", "reduce") else len(self.ranks)
+        return 1 if find_kind(self.collective).unit == BUFFER else len(self.ranks)
 
     @property
     def block(self) -> int:
@@ -154,7 +155,11 @@ class Case:
         """As it is chosen by."""
         size = self.block * self.blocks * self.dtype.itemsize
         return Call(
-            self.collective, size, self.kind, self.ranks, self.root if self.collective in ROOTED else 0
+            self.collective,
+            size,
+            self.kind,
+            self.ranks,
+            self.root if find_kind(self.collective).rooted else 0,
         )
 
     def given(self, rank: int) -> Tensor:
@@ -168,7 +173,7 @@ class Case:
     def wanted(self, me: int) -> Tensor | None:
         """What the group's rank must get, None for nothing."""
         n, at = len(self.ranks), slice(me * self.block, (me + 1) * self.block)
-        if self.collective in REDUCING:
+        if find_kind(self.collective).reduces:
             if self.collective == "reduce" and me != self.root:
                 return None
             parts = (
@@ -235,80 +240,80 @@ def _largest(value: float, group: Any) -> float:
 
 
 class Bench:
-    """A case and the ways to do it, measured in turns. Every rank of the case's group makes one."""
+    """A case and the methods to do it, measured alternately. Every rank of the case's group makes one."""
 
-    def __init__(self, case: Case, ways: Sequence[Way], group: Any = None) -> None:
-        """Runs each way once on known data. group: torch's, None for all ranks.
+    def __init__(self, case: Case, methods: Sequence[Method], group: Any = None) -> None:
+        """Runs each method once on known data. group: torch's, None for all ranks.
 
-        A way that does not run as named at this size is left out.
+        A method that does not run as named at this size is left out.
         """
         self.case, self.group = case, group
         me = dist.get_rank(group)
         self.call, given, made = _prepared(case, me, group)
         want = case.wanted(me)
         kept = given.clone()
-        self.took: list[Took] = []
-        self.runs: dict[Way, int] = {}
-        for way in ways:
+        self.took: list[MethodTimes] = []
+        self.runs: dict[Method, int] = {}
+        for method in methods:
             longest = math.inf
             for _ in range(2):  # what is set up at the first call does not count
                 given.copy_(kept)
                 if made is not given:
                     made.zero_()
                 begun = time.perf_counter()
-                with ours.using(*way):
+                with ours.using(*method):
                     self.call()
                 took = time.perf_counter() - begun
-                ran = tally.last(case.collective)  # before the next call of all
+                ran = counters.last(case.collective)  # before the next call of all
                 longest = min(longest, _largest(took, group))
                 if longest > _LONG_S:
                     break
-            if way.backend == "synth" and not ran.startswith("synth "):
+            if method.backend == "synth" and not ran.startswith("synth "):
                 continue
             differs = 0 if want is None else int((made != want).sum())
             held = torch.tensor([differs])
             with ours.using("gloo"):
                 dist.all_reduce(held, group=group)
-            self.took.append(Took(way, ran, int(held.item())))
-            self.runs[way] = max(1, min(_MOST_RUNS, math.ceil(_LONG_S / max(longest, 1e-6))))
+            self.took.append(MethodTimes(method, ran, int(held.item())))
+            self.runs[method] = max(1, min(_MOST_RUNS, math.ceil(_LONG_S / max(longest, 1e-6))))
         given.zero_()
 
-    def turn(self, ways: Sequence[Way] | None = None) -> None:
-        """Measure each way, or each of these, once more, one after the other."""
+    def measure_once(self, methods: Sequence[Method] | None = None) -> None:
+        """Measure each method, or each of these, once more, one after the other."""
         for took in self.took:
-            if ways is not None and took.way not in ways:
+            if methods is not None and took.method not in methods:
                 continue
-            runs = self.runs[took.way]
+            runs = self.runs[took.method]
             with ours.using("gloo"):
                 dist.barrier(group=self.group)
             begun = time.perf_counter()
-            with ours.using(*took.way):
+            with ours.using(*took.method):
                 for _ in range(runs):
                     self.call()
             took.seconds.append(_largest(time.perf_counter() - begun, self.group) / runs)
 
 
-def measured(
-    case: Case, ways: Sequence[Way], group: Any = None, turns: int = 5, budget_s: float = 20.0
-) -> list[Measured]:
-    """Every way once, then those that are near the fastest again, `turns` in all or as many as the time allows."""
-    bench = Bench(case, ways, group)
-    bench.turn()
+def measure_methods(
+    case: Case, methods: Sequence[Method], group: Any = None, turns: int = 5, budget_s: float = 20.0
+) -> list[Measurement]:
+    """Every method once, then those that are near the fastest again, `turns` in all or as many as the time allows."""
+    bench = Bench(case, methods, group)
+    bench.measure_once()
     spent = 0.0
     for _ in range(1, turns):
         least = min(took.median_s for took in bench.took)
-        near = [t for t in bench.took if t.way.backend != "synth" or t.median_s <= _NEAR * least]
-        bench.turn([took.way for took in near])
-        spent += sum(took.seconds[-1] * bench.runs[took.way] for took in near)
+        near = [t for t in bench.took if t.method.backend != "synth" or t.median_s <= _NEAR * least]
+        bench.measure_once([took.method for took in near])
+        spent += sum(took.seconds[-1] * bench.runs[took.method] for took in near)
         if spent > budget_s:
             break
     return [
-        Measured(
+        Measurement(
             case.collective,
             case.ranks,
             case.kind,
             case.call.size_bytes,
-            t.way,
+            t.method,
             t.ran,
             1e6 * t.median_s,
             t.wrong,
@@ -330,26 +335,26 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
     plain = parse_type(settings.kind)
     ranks = tuple(range(program.nranks))
     case = Case(program.collective, size_bytes, _KINDS.get(plain, plain), settings.op, ranks, program.root)
-    way = Way("synth", name)
-    bench = Bench(case, [way])
+    method = Method("synth", name)
+    bench = Bench(case, [method])
     if not bench.took:
         raise InputError(f"{name}: cannot be run on {case.call.size_bytes} bytes of {plain} over torch")
     for runs in (settings.warmup, settings.iterations):
-        bench.runs[way] = runs
+        bench.runs[method] = runs
         if runs:
-            bench.turn()
+            bench.measure_once()
     took = bench.took[0]
     timing = Timing(1e6 * took.seconds[-1], took.wrong)
-    in_place = program.collective in ("allreduce", "broadcast", "reduce")
+    in_place = find_kind(program.collective).unit == BUFFER
     return Row(
         name,
         case.call.size_bytes,
         case.block if program.collective in ("allgather", "reducescatter") else case.block * case.blocks,
         plain,
         settings.op,
-        program.root if program.collective in ROOTED else -1,
+        program.root if find_kind(program.collective).rooted else -1,
         None if in_place else timing,
         timing if in_place else None,
         find_kind(program.collective).bus_factor(program.nranks),
-        program.collective in REDUCING,
+        find_kind(program.collective).reduces,
     )

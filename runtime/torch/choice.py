@@ -1,4 +1,4 @@
-"""Which back end and which algorithm serves a call; the same answer on every rank, without a word between them.
+"""Which back end and which algorithm serves a call; the same answer on every rank, without communication.
 
 SYNTH_BACKEND   auto (what the table says, else the library's algorithm, else the wrapped back end), synth (our
                 algorithms wherever they can), or gloo (the wrapped back end, whatever its name)
@@ -57,7 +57,7 @@ class Call(NamedTuple):
     root: int = 0
 
 
-class Way(NamedTuple):
+class Method(NamedTuple):
     """A back end, and with synth the name of an algorithm or None for the usual one."""
 
     backend: str
@@ -72,7 +72,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A row of a table."""
 
     collective: str
@@ -96,7 +96,7 @@ class Row:
         )
 
 
-def load_table(path: str | Path) -> list[Row]:
+def load_table(path: str | Path) -> list[TableRow]:
     """A table's rows; a warning where it was measured on another machine.
 
     Raises InputError, naming row and field, for what is not as the head of this module says.
@@ -148,7 +148,7 @@ def _entries(library: Path) -> list[Entry]:
     ]  # fmt: skip
 
 
-def _row(table: Fields) -> Row:
+def _row(table: Fields) -> TableRow:
     table.only(FIELDS)
 
     def text(key: str) -> str | None:
@@ -175,7 +175,7 @@ def _row(table: Fields) -> Row:
     if algorithm is not None and backend != "synth":
         table.fail("algorithm", f"must be null where the back end is {backend}")
     high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)
-    return Row(
+    return TableRow(
         collective,
         ranks,
         kind,
@@ -212,7 +212,7 @@ class Chooser:
                 _warn(
                     f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there"
                 )
-        self._made: dict[tuple[Way, Call], Choice] = {}
+        self._made: dict[tuple[Method, Call], Choice] = {}
         self._programs: dict[str, Program] = {}
 
     @staticmethod
@@ -222,7 +222,7 @@ class Chooser:
         return _once(values.get("SYNTH_BACKEND") or "auto", library or None, table or None)
 
     @cached_property
-    def said(self) -> str:
+    def basis(self) -> str:
         """All that choices depend on, in one line, to be compared between ranks.
 
         Raises InputError for a file of the library that is not there.
@@ -234,39 +234,39 @@ class Chooser:
         rows = [tuple(vars(row).values()) for row in self.rows]
         return json.dumps([self.backend, listed, rows])
 
-    def fits(self, ranks: int) -> None:
+    def check_ranks(self, ranks: int) -> None:
         """Raises InputError where the library is one file for more ranks than the job has."""
         if self.library is not None and self.library.suffix == ".xml" and self.entries[0].nranks > ranks:
             raise InputError(
                 f"library {self.library}: is for {self.entries[0].nranks} ranks; this job has {ranks}"
             )
 
-    def choose(self, call: Call, way: Way | None = None) -> Choice:
-        """For one call; `way` overrules SYNTH_BACKEND."""
-        key = (way or Way(self.backend), call)
+    def choose(self, call: Call, method: Method | None = None) -> Choice:
+        """For one call; `method` overrules SYNTH_BACKEND."""
+        key = (method or Method(self.backend), call)
         if key not in self._made:
-            self._made[key] = self._chosen(*key)
+            self._made[key] = self._choose(*key)
         return self._made[key]
 
-    def ways(self, call: Call) -> list[Way]:
+    def methods(self, call: Call) -> list[Method]:
         """Everything that can serve a call: the wrapped back end, the library's algorithms, the built-in ones."""
         listed = [e for exactly in (True, False) for e in self._entries(call, exactly)]
         known = [Path(e.file).stem for e in listed if self._read(e).collective == call.collective]
         known += names(call.collective, len(call.ranks))
-        return [Way("gloo"), *(Way("synth", name) for name in dict.fromkeys(known))]
+        return [Method("gloo"), *(Method("synth", name) for name in dict.fromkeys(known))]
 
-    def _chosen(self, way: Way, call: Call) -> Choice:
-        backend = way.backend
+    def _choose(self, method: Method, call: Call) -> Choice:
+        backend = method.backend
         if len(call.ranks) < 2:
             return Choice(None, "a group of one")
         if backend == "gloo":
             return Choice(None, "asked for")
-        if way.algorithm is not None:
-            program = self._named(call, way.algorithm)
+        if method.algorithm is not None:
+            program = self._named(call, method.algorithm)
             if program is None:
-                known = ", ".join(str(other.algorithm) for other in self.ways(call)[1:]) or "none"
+                known = ", ".join(str(other.algorithm) for other in self.methods(call)[1:]) or "none"
                 raise InputError(
-                    f"algorithm {way.algorithm!r} for {call.collective} of {len(call.ranks)} ranks: there is {known}"
+                    f"algorithm {method.algorithm!r} for {call.collective} of {len(call.ranks)} ranks: there is {known}"
                 )
             return Choice(program, "asked for")
         if backend == "auto":

@@ -1,4 +1,4 @@
-"""Ranks that compare notes: what their choices depend on, and before calls, where that was asked for, the calls."""
+"""Checks between ranks: that their choices depend on the same and, where asked for, that they call the same."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 
 from topologies.errors import InputError
 
-_ROOM = 200  # bytes of a call's description
+_CALL_BYTES = 200  # bytes of a call's description
 
 
-def _gathered(inner: Any, mine: Any, size: int) -> list[Any]:
+def _gather(wrapped: Any, mine: Any, size: int) -> list[Any]:
     """Everybody's copy of a small tensor, over the wrapped back end."""
     every = [torch.empty_like(mine) for _ in range(size)]
-    inner.allgather([every], [mine]).wait()
+    wrapped.allgather([every], [mine]).wait()
     return every
 
 
-def same_choices(inner: Any, said: str, fault: str | None, ranks: Sequence[int]) -> None:
-    """Make sure that all ranks will choose alike.
+def check_same_choices(wrapped: Any, basis: str, fault: str | None, ranks: Sequence[int]) -> None:
+    """Make sure that all ranks will choose the same.
 
-    said: all that this rank's choices depend on. fault: why it cannot choose at all. Raises InputError on every rank
+    basis: all that this rank's choices depend on. fault: why it cannot choose at all. Raises InputError on every rank
     where they differ or one of them has a fault.
     """
-    mine = torch.tensor([zlib.crc32(said.encode()), int(fault is not None)], dtype=torch.int64)
-    every = [tuple(row.tolist()) for row in _gathered(inner, mine, len(ranks))]
+    mine = torch.tensor([zlib.crc32(basis.encode()), int(fault is not None)], dtype=torch.int64)
+    every = [tuple(row.tolist()) for row in _gather(wrapped, mine, len(ranks))]
     if fault is not None:
         raise InputError(fault)
     for rank, (code, faulty) in zip(ranks, every, strict=True):
@@ -40,18 +40,16 @@ def same_choices(inner: Any, said: str, fault: str | None, ranks: Sequence[int])
             )
 
 
-def agree(inner: Any, told: str, ranks: Sequence[int]) -> None:
+def check_same_call(wrapped: Any, call: str, ranks: Sequence[int]) -> None:
     """Compare what is called. Raises RuntimeError, the same on every rank, where it differs."""
-    text = told.encode()[:_ROOM].ljust(_ROOM)
-    every = _gathered(inner, torch.frombuffer(bytearray(text), dtype=torch.uint8), len(ranks))
+    text = call.encode()[:_CALL_BYTES].ljust(_CALL_BYTES)
+    every = _gather(wrapped, torch.frombuffer(bytearray(text), dtype=torch.uint8), len(ranks))
     calls = [bytes(row.tolist()).rstrip().decode("utf-8", "replace") for row in every]
-    _compare(dict(zip(ranks, calls, strict=True)))
+    for rank, other in zip(ranks, calls, strict=True):
+        if other != calls[0]:
+            raise RuntimeError(different_calls(rank, other, ranks[0], calls[0]))
 
 
-def _compare(calls: dict[int, str]) -> None:
-    first = next(iter(calls))
-    for rank, call in calls.items():
-        if call != calls[first]:
-            raise RuntimeError(
-                f"rank {rank} calls {call}, rank {first} calls {calls[first]}; it must be the same on all ranks"
-            )
+def different_calls(rank: int, call: str, other: int, others: str) -> str:
+    """The message where two ranks do not call the same."""
+    return f"rank {rank} calls {call}, rank {other} calls {others}; it must be the same on all ranks"

@@ -1,9 +1,9 @@
-"""Which rank was lost when a call fails: found out by those that are left, with words in the group's store.
+"""Which rank was lost when a call fails: the ranks that are left find it out by reports in the group's store.
 
-A rank whose call fails writes down what it called and whose connection it found closed, and reads what the others
-write. Ranks that still wait for one that gave up are woken: a thread looks in the store while a wait is long, and ends
-it. So all that live have their say soon, and who has none is the one that ended or hangs; a rank that merely gave up
-because of it is not taken for it.
+A rank whose call fails reports what it called and whose connection it found closed, and reads the others' reports.
+Ranks that still wait for one that gave up are woken: a thread looks in the store while a wait is long, and ends it. So
+all that live have reported soon, and who has not is the one that ended or hangs; a rank that merely gave up because of
+it is not taken for it.
 """
 
 from __future__ import annotations
@@ -17,51 +17,67 @@ import time
 import weakref
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from runtime.torch.compare import different_calls
 from topologies.errors import MessageLost
 
-_LONG_S = 0.5  # a wait of which the store is asked whether it is in vain
-_EVERY_S = 0.25
-_PATIENCE_S = 3.0  # for the others' words: several times as long as they need to be woken
-_SURE_S = 1.0  # for the word of a rank whose connection is closed: it can have given up a moment ago
-_LATE_S = 1.0  # for a store that gives no answer
+
+@dataclass(frozen=True)
+class Tuning:
+    """Times in seconds.
+
+    long: a wait after which the store is asked whether it is in vain. every: between two looks at all waits.
+    reports: for the others' reports, several times as long as they need to be woken.
+    closed: for the report of a rank whose connection is closed: it can have given up a moment ago.
+    store: for a store that gives no answer.
+    """
+
+    long: float = 0.5
+    every: float = 0.25
+    reports: float = 3.0
+    closed: float = 1.0
+    store: float = 1.0
+
+
+_TUNING = Tuning()
 OWN_TAG = (1 << 30) - 1  # above callers', below schedules': nobody waits for what is sent with it
 _FLAG = "failed"
 _BY_US = "Application timeout caused pair closure"  # what Gloo says of waits that `look` has ended
 
 
-def plain(error: BaseException) -> str:
-    """What an error of the wrapped back end says, without the place in its source and its advice."""
+def error_text(error: BaseException) -> str:
+    """The message of the wrapped back end's error, without the place in its source and its advice."""
     text = str(error).strip() or type(error).__name__
     return re.sub(r"^\[[^]]*:\d+\] ", "", text.splitlines()[0]).split(". This is typically")[0]
 
 
 class _Wait:
-    """Something within `Lookout.over`."""
+    """Key of a wait within `FailureWatch.guard`."""
 
 
-class Lookout:
-    """One rank's eye on the others of a group.
+class FailureWatch:
+    """One rank's watch over its waits for the others of a group.
 
     Args:
         store: of the group. me: this rank's place in the group. ranks: the members, as the whole job numbers them.
 
     Attributes:
-        inner: the wrapped back end whose messages are waited for, once there is one.
+        wrapped: the back end whose messages are waited for, once there is one.
     """
 
-    def __init__(self, store: Any, me: int, ranks: Sequence[int]) -> None:
-        self.store, self._me, self._ranks = store, me, tuple(ranks)
-        self.inner: Any = None
+    def __init__(self, store: Any, me: int, ranks: Sequence[int], tuning: Tuning = _TUNING) -> None:
+        self.store, self.me, self.ranks, self.tuning = store, me, tuple(ranks), tuning
+        self.wrapped: Any = None
         self._waits: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._change = threading.Lock()
         self._asking = threading.Lock()
-        self._verdict: str | None = None
+        self._cause: str | None = None
         self._woken = False
         _groups.add(self)
 
@@ -69,7 +85,7 @@ class Lookout:
         """A wait begins; it is forgotten with its key."""
         with self._change:
             self._waits[key] = time.monotonic()
-        _watch.start()
+        _watcher.start()
 
     def end(self, key: Any) -> None:
         """It is over."""
@@ -77,12 +93,12 @@ class Lookout:
             self._waits.pop(key, None)
 
     @contextmanager
-    def over(
-        self, told: str, number: int | None = None, peers: Collection[int] | None = None
+    def guard(
+        self, call: str, number: int | None = None, peers: Collection[int] | None = None
     ) -> Iterator[None]:
-        """What is done within needs the others. Raises RuntimeError, naming who was lost, where it fails.
+        """A context for what needs the other ranks. Raises RuntimeError, naming who was lost, where it fails.
 
-        told: what is called. number: which call of the group it is, None where ranks do not count it. peers: places in
+        call: what is called. number: which call of the group it is, None where ranks do not count it. peers: places in
         the group of those that it needs; None: all.
         """
         wait = _Wait()
@@ -90,34 +106,36 @@ class Lookout:
         try:
             yield
         except RuntimeError as error:
-            gone = [] if self._woken else [peer for peer in range(len(self._ranks)) if self._closed(peer)]
+            gone = [] if self._woken else [peer for peer in range(len(self.ranks)) if self._closed(peer)]
             if not gone and not self._woken:  # all can be reached: what failed is the call itself
                 raise
             # when it was too late for one message, Gloo has closed all connections
             late = re.search("timed out|timeout", str(error), re.IGNORECASE)
             missed = [error.peer] if isinstance(error, MessageLost) and not self._woken else []
-            said = plain(error).replace(_BY_US, "others had given up") if self._woken else plain(error)
-            said = said if said.startswith(told) else f"{told}: {said}"
-            word = {"told": told, "number": number, "gone": [] if late else gone, "missed": missed}
-            raise RuntimeError(f"{said}{self._verdict_of(word, peers)}") from None
+            text = error_text(error)
+            text = text.replace(_BY_US, "others had given up") if self._woken else text
+            text = text if text.startswith(call) else f"{call}: {text}"
+            report = {"call": call, "number": number, "gone": [] if late else gone, "missed": missed}
+            raise RuntimeError(f"{text}{self._find_cause(report, peers)}") from None
         finally:
             self.end(wait)
 
-    def _verdict_of(self, word: dict[str, Any], peers: Collection[int] | None) -> str:
+    def _find_cause(self, report: dict[str, Any], peers: Collection[int] | None) -> str:
         with self._asking:
-            if self._verdict is None:
-                words = _Words(self, word, peers)
-                asking = threading.Thread(target=words.ask, daemon=True)
+            if self._cause is None:
+                reports = _Reports(self, report, peers)
+                asking = threading.Thread(target=reports.collect, daemon=True)
                 asking.start()
-                asking.join(_PATIENCE_S + _LATE_S)  # a store whose keeper hangs gives no answer
-                self._verdict = words.verdict()
-            return self._verdict
+                # a store whose rank hangs gives no answer
+                asking.join(self.tuning.reports + self.tuning.store)
+                self._cause = reports.cause()
+            return self._cause
 
     def _closed(self, peer: int) -> bool:
-        if peer == self._me:
+        if peer == self.me:
             return False
         try:
-            self.inner.send([torch.zeros(1)], peer, OWN_TAG)
+            self.wrapped.send([torch.zeros(1)], peer, OWN_TAG)
         except RuntimeError:
             return True
         return False
@@ -128,110 +146,113 @@ class Lookout:
             for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:
                 del self._waits[key]
             since = min(self._waits.values(), default=time.monotonic())
-        if self._woken or time.monotonic() - since < _LONG_S:
+        if self._woken or time.monotonic() - since < self.tuning.long:
             return
         try:
             if not self.store.check([_FLAG]):
                 return
-        except Exception:  # gone, and with it the rank that kept it
-            if keeper_of(self.store) not in self._ranks:
+        except Exception:  # gone, and with it the rank that served it
+            if store_rank(self.store) not in self.ranks:
                 return  # that need not stop this group
         self._woken = True
-        for peer in range(len(self._ranks)):
-            if peer != self._me:
+        for peer in range(len(self.ranks)):
+            if peer != self.me:
                 with suppress(
                     RuntimeError
                 ):  # Gloo closes all of a group's connections when a wait takes too long
-                    self.inner.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))
+                    self.wrapped.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))
 
 
-class _Words:
-    """What ranks say of a failure, and what follows from it."""
+class _Reports:
+    """What ranks report of a failure, and what follows from it."""
 
-    def __init__(self, lookout: Lookout, mine: dict[str, Any], peers: Collection[int] | None) -> None:
-        self._store, self._ranks, self._me = lookout.store, lookout._ranks, lookout._me
-        others = range(len(self._ranks)) if peers is None else peers
-        self._needed = {peer for peer in others if peer != self._me}
-        self._said: dict[int, dict[str, Any]] = {self._me: mine}
+    def __init__(self, watch: FailureWatch, mine: dict[str, Any], peers: Collection[int] | None) -> None:
+        self._store, self.ranks, self.me, self._tuning = watch.store, watch.ranks, watch.me, watch.tuning
+        others = range(len(self.ranks)) if peers is None else peers
+        self._needed = {peer for peer in others if peer != self.me}
+        self._reports: dict[int, dict[str, Any]] = {self.me: mine}
         self._store_gone = True  # until it has answered
 
-    def ask(self) -> None:
-        """Say ours and listen; never raises."""
+    def collect(self) -> None:
+        """Store ours and read the others'; never raises."""
         with suppress(Exception):
-            self._store.set(f"{_FLAG}/{self._me}", json.dumps(self._said[self._me]))
+            self._store.set(f"{_FLAG}/{self.me}", json.dumps(self._reports[self.me]))
             self._store.set(_FLAG, "1")
             start = time.monotonic()
-            while (
-                time.monotonic() < start + (_SURE_S if self._known() else _PATIENCE_S) and not self._clear()
-            ):
-                for other in set(range(len(self._ranks))) - set(self._said):
+            while not self._clear():
+                patience = self._tuning.closed if self._known() else self._tuning.reports
+                if time.monotonic() >= start + patience:
+                    break
+                for other in set(range(len(self.ranks))) - set(self._reports):
                     if self._store.check([f"{_FLAG}/{other}"]):
-                        self._said[other] = json.loads(self._store.get(f"{_FLAG}/{other}"))
+                        self._reports[other] = json.loads(self._store.get(f"{_FLAG}/{other}"))
                 self._store_gone = False
                 time.sleep(0.05)
             return
         self._store_gone = True
-        time.sleep(_SURE_S)  # whoever ends now would be taken for lost by those that notice a little later
+        time.sleep(
+            self._tuning.closed
+        )  # whoever ends now would be taken for lost by those that notice a little later
 
-    def _told(self, what: str) -> set[int]:
-        return {other for said in list(self._said.values()) for other in said[what]}
+    def _named(self, key: str) -> set[int]:
+        return {other for report in list(self._reports.values()) for other in report[key]}
 
     def _silent(self) -> list[int]:
-        return sorted((self._needed | self._told("gone") | self._told("missed")) - set(self._said))
+        return sorted((self._needed | self._named("gone") | self._named("missed")) - set(self._reports))
 
     def _clear(self) -> bool:
-        """Whether all have spoken who can be to blame."""
-        return not self._silent() and bool(self._told("gone") | self._told("missed"))
+        """Whether all that can be to blame have reported."""
+        return not self._silent() and bool(self._named("gone") | self._named("missed"))
 
     def _known(self) -> bool:
         """Whether nobody can be to blame but those whose connections are closed."""
-        return bool(self._silent()) and self._told("gone").issuperset(self._silent())
+        return bool(self._silent()) and self._named("gone").issuperset(self._silent())
 
-    def verdict(self) -> str:
+    def cause(self) -> str:
         """To be put after the error: who was lost, or who calls something else; or ""."""
-        said = {self._ranks[place]: word for place, word in self._said.items()}
-        differs = _difference(said)
+        reports = {self.ranks[place]: report for place, report in self._reports.items()}
+        differs = _difference(reports)
         if differs:
             return f"; {differs}"
         silent, why = self._silent(), "no word of it"
-        gone = sorted(self._told("gone").intersection(silent))
-        keeper = keeper_of(self._store)
-        if self._store_gone and keeper in self._ranks and keeper not in said:
-            lost, why = sorted({*gone, self._ranks.index(keeper)}), f"the store of rank {keeper} is gone"
+        gone = sorted(self._named("gone").intersection(silent))
+        server = store_rank(self._store)
+        if self._store_gone and server in self.ranks and server not in reports:
+            lost, why = sorted({*gone, self.ranks.index(server)}), f"the store of rank {server} is gone"
         elif gone:
             lost, why = gone, "its connection is closed" if len(gone) == 1 else "their connections are closed"
         else:
-            lost = sorted(self._told("missed").intersection(silent)) or silent
+            lost = sorted(self._named("missed").intersection(silent)) or silent
         if lost:
-            return f"; lost: rank {', '.join(str(self._ranks[place]) for place in lost)} ({why})"
-        if self._me in self._told("gone") | self._told("missed"):
+            return f"; lost: rank {', '.join(str(self.ranks[place]) for place in lost)} ({why})"
+        if self.me in self._named("gone") | self._named("missed"):
             return "; the others gave up waiting for this rank"
         return ""
 
 
-def _difference(said: dict[int, dict[str, Any]]) -> str:
-    """Two ranks whose calls of one number differ; "" where all are alike."""
+def _difference(reports: dict[int, dict[str, Any]]) -> str:
+    """Two ranks whose calls of one number differ; "" where there are none."""
     first: dict[int, tuple[int, str]] = {}
-    for rank in sorted(said):
-        number, told = said[rank]["number"], said[rank]["told"]
+    for rank in sorted(reports):
+        number, call = reports[rank]["number"], reports[rank]["call"]
         if number is None:
             continue
-        other, call = first.setdefault(number, (rank, told))
-        if call != told:
-            return f"rank {rank} calls {told}, rank {other} calls {call}; it must be the same on all ranks"
+        other, others = first.setdefault(number, (rank, call))
+        if call != others:
+            return different_calls(rank, call, other, others)
     return ""
 
 
-def keeper_of(store: Any) -> int | None:
-    """The rank whose end takes the store along; None where there is none such, or it cannot be known."""
+def store_rank(store: Any) -> int | None:
+    """The rank whose end ends the store; None where there is none such, or it cannot be known."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return 0 if isinstance(store, dist.TCPStore) and not launched else None
 
 
-class _Watch:
-    """The thread that looks; there is one from the first wait on."""
+class _Watcher:
+    """The thread that looks at all waits; there is one from the first wait on."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -242,20 +263,22 @@ class _Watch:
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._look, name="synth lookout", daemon=True)
+                    self._thread = threading.Thread(
+                        target=self._look, name="synth failure watch", daemon=True
+                    )
                     self._thread.start()
 
     def stop(self) -> None:
         self._over.set()
         if self._thread is not None:
-            self._thread.join(_LATE_S)
+            self._thread.join(_TUNING.store)
 
     def _look(self) -> None:
-        while not self._over.wait(_EVERY_S):
-            for lookout in list(_groups):
-                lookout.look()
+        while not self._over.wait(_TUNING.every):
+            for watch in list(_groups):
+                watch.look()
 
 
-_groups: weakref.WeakSet[Lookout] = weakref.WeakSet()
-_watch = _Watch()
-atexit.register(_watch.stop)
+_groups: weakref.WeakSet[FailureWatch] = weakref.WeakSet()
+_watcher = _Watcher()
+atexit.register(_watcher.stop)

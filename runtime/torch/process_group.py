@@ -30,14 +30,20 @@ except ImportError as error:
         "runtime.process_group needs PyTorch: pip install 'synth-collectives[torch]'", name=error.name
     ) from None
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
-from runtime.torch.calls import REDUCED, asked, back, flat, op_of, tally
-from runtime.torch.choice import BACKENDS, Way
-from runtime.torch.rank_program import Part
-from runtime.torch.rooted import Rooted, spread
-from runtime.torch.run import FOLDS, Wire, exchange, run
-from runtime.torch.work import Together
+from runtime.torch.choice import BACKENDS, Method
+from runtime.torch.dispatch import REDUCED_TYPES, Dispatcher, asked_methods, counters, reduction_of
+from runtime.torch.operations import (
+    OPERATIONS,
+    Buffers,
+    exchange_blocks,
+    flat,
+    reduce_blocks,
+    split_rows,
+    write_back,
+)
+from runtime.torch.run import Transport
+from runtime.torch.work import CombinedWork
 from topologies.errors import InputError
 
 __all__ = ["Group", "summary", "using"]
@@ -47,226 +53,181 @@ Tensor: TypeAlias = Any
 
 def summary() -> str:
     """What ran where, how often and how long, why calls fell back, and which ranks were waited for; also printed."""
-    text = tally.text()
+    text = counters.text()
     print(text)
     return text
 
 
 @contextmanager
 def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
-    """Name the back end for the calls within: auto, synth or gloo. To be done alike on all ranks.
+    """Name the back end for the calls within: auto, synth or gloo. Must be the same on all ranks.
 
     algorithm: with synth, a program of the library or a built-in one. Raises InputError for another name.
     """
     if backend not in BACKENDS:
-        raise InputError(f"back end {backend!r}; it must be one of {', '.join(BACKENDS)}")
+        raise InputError(f"back end {backend!r} is not known; it must be one of {', '.join(BACKENDS)}")
     if algorithm is not None and backend != "synth":
-        raise InputError(f"algorithm {algorithm} with back end {backend}; it must be with synth")
-    asked.append(Way(backend, algorithm))
+        raise InputError(f"algorithm {algorithm}: not with back end {backend}; it must be with synth")
+    asked_methods.append(Method(backend, algorithm))
     try:
         yield
     finally:
-        asked.pop()
+        asked_methods.pop()
 
 
-class Group(Rooted):
-    """The collectives. Methods and their arguments are those that torch.distributed calls, under all its names."""
+class Group(dist.ProcessGroup):  # type: ignore[misc]
+    """One rank's end of a process group. Methods and arguments are those that torch.distributed calls.
+
+    Raises InputError on every rank where ranks would choose differently.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int]) -> None:
+        super().__init__(rank, size)
+        self._me, self._n = rank, size
+        self._dispatch = Dispatcher(store, rank, size, timeout, ranks)
+        for device, (kind, wrapped) in self._dispatch.wrapped.items():
+            self._register_backend(torch.device(device), kind, wrapped)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+
+    # ---- collectives
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        opts = opts or c10d.AllreduceOptions()
-        tensor = tensors[0]
-        count = tensor.numel()
-
-        def own(part: Part, wire: Wire, op: str) -> None:
-            values = flat(tensor)
-            run(part, values, values, count, op, wire)
-            back(tensor, values)
-
-        return self._do(
-            self._call("allreduce", tensor, count),
-            tensors,
-            opts,
-            own,
-            lambda inner, o, c: inner.allreduce(c(tensors), o),
-            tensors,
-            count,
-            opts.reduceOp,
-        )
+        buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
+        return self._dispatch.run("all_reduce", buffers, opts, lambda copy: [copy(tensors)])
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        each = c10d.AllreduceOptions()
-        if opts is not None:
-            each.reduceOp, each.timeout = opts.reduceOp, opts.timeout
-        return Together([self.allreduce([tensor], each) for tensor in tensors], tensors)
+        works = [self.allreduce([tensor], _options_for_each("all_reduce", opts)) for tensor in tensors]
+        return CombinedWork(works, tensors)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        opts = opts or c10d.AllgatherOptions()
         into, tensor = outputs[0], inputs[0]
         count = tensor.numel()
-        self._one_a_rank("all_gather", "outputs", into)
+        self._check_one_a_rank("all_gather", "outputs", into)
         if any(out.numel() != count for out in into):
-            return self._direct(
-                self._call("allgather", tensor, sum(out.numel() for out in into)),
+            return self._dispatch.send_blocks(
+                "all_gather",
+                Buffers([tensor], into, sum(out.numel() for out in into)),
                 opts,
-                lambda wire: self._swap(wire, [tensor] * self._n, into),
-                into,
+                lambda transport: exchange_blocks(transport, [tensor] * self._n, into),
             )
-
-        def own(part: Part, wire: Wire, op: str) -> None:
-            values = flat(tensor)
-            made = values.new_empty(count * self._n)
-            run(part, values, made, count, op, wire)
-            spread(made, into)
-
-        return self._do(
-            self._call("allgather", tensor, count * self._n),
-            [tensor, *into],
-            opts,
-            own,
-            lambda inner, o, c: inner.allgather([c(into)], c(inputs), o),
-            into,
-            count,
-        )
+        buffers = Buffers([tensor], into, count, self._n)
+        return self._dispatch.run("all_gather", buffers, opts, lambda copy: [[copy(into)], copy(inputs)])
 
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        opts = opts or c10d.AllgatherOptions()
-        count = tensor.numel()
-        self._blocks("all_gather_into_tensor", output.numel(), count)
-
-        def own(part: Part, wire: Wire, op: str) -> None:
-            made = flat(output)
-            run(part, flat(tensor), made, count, op, wire)
-            back(output, made)
-
-        return self._do(
-            self._call("allgather", tensor, count * self._n),
-            [tensor, output],
-            opts,
-            own,
-            lambda inner, o, c: inner._allgather_base(*c([output, tensor]), o),
-            [output],
-            count,
+        self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
+        buffers = Buffers([tensor], [output], tensor.numel(), self._n)
+        return self._dispatch.run(
+            "all_gather_into_tensor", buffers, opts, lambda copy: copy([output, tensor])
         )
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        each = _gathering(opts)
+        each = _options_for_each("all_gather_into_tensor", opts)
         pairs = zip(outputs, inputs, strict=True)
-        return Together([self.all_gather_single(out, tensor, each) for out, tensor in pairs], outputs)
+        return CombinedWork([self.all_gather_single(out, tensor, each) for out, tensor in pairs], outputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         lists = zip(*outputs, strict=True) if len(outputs) == self._n != len(inputs) else outputs
-        each = _gathering(opts)
+        each = _options_for_each("all_gather", opts)
         pairs = zip(lists, inputs, strict=True)
-        return Together([self.allgather([list(into)], [tensor], each) for into, tensor in pairs], outputs)
+        return CombinedWork([self.allgather([list(into)], [tensor], each) for into, tensor in pairs], outputs)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        opts = opts or c10d.ReduceScatterOptions()
         out, parts = outputs[0], inputs[0]
         count = out.numel()
-        self._one_a_rank("reduce_scatter", "inputs", parts)
+        self._check_one_a_rank("reduce_scatter", "inputs", parts)
         if parts[self._me].numel() != count:
-            raise ValueError(
-                f"reduce_scatter: input {self._me} has {parts[self._me].numel()} elements, the output {count}"
+            raise InputError(
+                f"reduce_scatter: input {self._me} has {parts[self._me].numel()} elements; it must be {count}, as the"
+                " output has"
             )
         if any(part.numel() != count for part in parts):
-            op = op_of(opts.reduceOp)
-            if op is None or out.dtype not in REDUCED:
-                raise ValueError(
-                    f"reduce_scatter of unequal parts; it must be a reduction of numbers, not {op} of {out.dtype}"
+            op = reduction_of((opts or OPERATIONS["reduce_scatter"].options()).reduceOp)
+            if op is None or out.dtype not in REDUCED_TYPES:
+                raise InputError(
+                    f"reduce_scatter: {op} of {out.dtype} in unequal parts; it must be a reduction of numbers"
                 )
-            return self._direct(
-                self._call("reducescatter", out, sum(part.numel() for part in parts)),
+            return self._dispatch.send_blocks(
+                "reduce_scatter",
+                Buffers(parts, [out], sum(part.numel() for part in parts)),
                 opts,
-                lambda wire: self._sum_up(wire, out, parts, op),
-                [out],
+                lambda transport: reduce_blocks(transport, out, parts, op),
+                op,
             )
-
-        def own(part: Part, wire: Wire, op: str) -> None:
-            made = flat(out)
-            run(part, torch.cat([flat(values) for values in parts]), made, count, op, wire)
-            back(out, made)
-
-        return self._do(
-            self._call("reducescatter", out, count * self._n),
-            [out, *parts],
-            opts,
-            own,
-            lambda inner, o, c: inner.reduce_scatter(c(outputs), [c(parts)], o),
-            [out],
-            count,
-            opts.reduceOp,
+        buffers = Buffers(parts, [out], count, self._n)
+        return self._dispatch.run(
+            "reduce_scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)]]
         )
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        opts = opts or c10d.ReduceScatterOptions()
-        count = output.numel()
-        self._blocks("reduce_scatter_tensor", tensor.numel(), count)
-
-        def own(part: Part, wire: Wire, op: str) -> None:
-            made = flat(output)
-            run(part, flat(tensor), made, count, op, wire)
-            back(output, made)
-
-        return self._do(
-            self._call("reducescatter", output, count * self._n),
-            [output, tensor],
-            opts,
-            own,
-            lambda inner, o, c: inner._reduce_scatter_base(*c([output, tensor]), o),
-            [output],
-            count,
-            opts.reduceOp,
-        )
+        self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
+        buffers = Buffers([tensor], [output], output.numel(), self._n)
+        return self._dispatch.run("reduce_scatter_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        works = []
-        for output, tensor in zip(outputs, inputs, strict=True):
-            each = c10d.ReduceScatterOptions()
-            if opts is not None:
-                each.reduceOp, each.timeout = opts.reduceOp, opts.timeout
-            works.append(self.reduce_scatter_single(output, tensor, each))
-        return Together(works, outputs)
+        pairs = zip(outputs, inputs, strict=True)
+        works = [
+            self.reduce_scatter_single(out, tensor, _options_for_each("reduce_scatter_tensor", opts))
+            for out, tensor in pairs
+        ]
+        return CombinedWork(works, outputs)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
-        opts = opts or c10d.AllToAllOptions()
         if out_sizes or in_sizes:
-            _cut(output, out_sizes, self._n)
-            parts = _cut(tensor, in_sizes, self._n)
+            split_rows(output, out_sizes, self._n)
+            parts = split_rows(tensor, in_sizes, self._n)
 
-            def swapped(wire: Wire) -> None:
+            def exchange_rows(transport: Transport) -> None:
                 made = flat(output)
-                self._swap(wire, parts, _cut(made.view(output.shape), out_sizes, self._n))
-                back(output, made)
+                exchange_blocks(transport, parts, split_rows(made.view(output.shape), out_sizes, self._n))
+                write_back(output, made)
 
-            return self._direct(self._call("alltoall", tensor, tensor.numel()), opts, swapped, [output])
+            unequal = Buffers([tensor], [output], tensor.numel())
+            return self._dispatch.send_blocks("all_to_all_single", unequal, opts, exchange_rows)
         count = tensor.numel() // self._n
-        self._blocks("all_to_all_single", tensor.numel(), count)
-        self._blocks("all_to_all_single", output.numel(), count)
-
-        def own(part: Part, wire: Wire, op: str) -> None:
-            made = flat(output)
-            run(part, flat(tensor), made, count, op, wire)
-            back(output, made)
-
-        return self._do(
-            self._call("alltoall", tensor, tensor.numel()),
-            [tensor, output],
-            opts,
-            own,
-            lambda inner, o, c: inner.alltoall_base(*c([output, tensor]), [], [], o),
-            [output],
-            count,
+        self._check_blocks("all_to_all_single", tensor.numel(), count)
+        self._check_blocks("all_to_all_single", output.numel(), count)
+        buffers = Buffers([tensor], [output], count, self._n)
+        return self._dispatch.run(
+            "all_to_all_single", buffers, opts, lambda copy: [*copy([output, tensor]), [], []]
         )
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        opts = opts or c10d.AllToAllOptions()
-        self._one_a_rank("all_to_all", "outputs", outputs)
-        self._one_a_rank("all_to_all", "inputs", inputs)
-        call = self._call("alltoall", inputs[0], sum(tensor.numel() for tensor in inputs))
+        self._check_one_a_rank("all_to_all", "outputs", outputs)
+        self._check_one_a_rank("all_to_all", "inputs", inputs)
+        buffers = Buffers(inputs, outputs, sum(tensor.numel() for tensor in inputs))
         # one rank cannot know whether all blocks of the others are equal, so all lists are sent one by one
-        return self._direct(call, opts, lambda wire: self._swap(wire, inputs, outputs), outputs)
+        return self._dispatch.send_blocks(
+            "all_to_all", buffers, opts, lambda transport: exchange_blocks(transport, inputs, outputs)
+        )
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Any:
+        buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
+        return self._dispatch.run("broadcast", buffers, opts, lambda copy: [copy(tensors)])
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        made = tensors if self._is_root("reduce", opts) else []
+        buffers = Buffers(tensors, made, tensors[0].numel(), in_place=True)
+        return self._dispatch.run("reduce", buffers, opts, lambda copy: [copy(tensors)])
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        into = outputs[0] if self._is_root("gather", opts) else []
+        if self._is_root("gather", opts):
+            self._check_one_a_rank("gather", "outputs", into)
+        buffers = Buffers(inputs, into, inputs[0].numel(), self._n)
+        return self._dispatch.run(
+            "gather", buffers, opts, lambda copy: [[copy(into)] if into else [], copy(inputs)]
+        )
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        parts = inputs[0] if self._is_root("scatter", opts) else []
+        if self._is_root("scatter", opts):
+            self._check_one_a_rank("scatter", "inputs", parts)
+        buffers = Buffers(parts, outputs, outputs[0].numel(), self._n)
+        return self._dispatch.run(
+            "scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)] if parts else []]
+        )
 
     # earlier names of the same
     _allgather_base = all_gather_single
@@ -275,52 +236,59 @@ class Group(Rooted):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
-    def _blocks(self, what: str, elements: int, block: int) -> None:
+    def _is_root(self, name: str, opts: Any) -> bool:
+        return bool((opts or OPERATIONS[name].options()).rootRank == self._me)
+
+    def _check_one_a_rank(self, name: str, which: str, tensors: Sequence[Tensor]) -> None:
+        if len(tensors) != self._n:
+            raise InputError(f"{name}: {len(tensors)} {which}; it must be {self._n}, one a rank")
+
+    def _check_blocks(self, name: str, elements: int, block: int) -> None:
         if elements != block * self._n:
-            raise ValueError(
-                f"{what}: {elements} elements in {self._n} blocks of {block}; it must be {block * self._n}"
+            raise InputError(
+                f"{name}: {elements} elements in {self._n} blocks of {block}; it must be {block * self._n}"
             )
 
-    def _swap(self, wire: Wire, parts: Sequence[Tensor], into: Sequence[Tensor]) -> None:
-        """parts[r] goes to rank r; into[r] comes from it."""
-        made = [flat(tensor) for tensor in into]
-        given = [flat(tensor) for tensor in parts]
-        made[self._me].copy_(given[self._me])
-        exchange(wire, given, made)
-        for tensor, values in zip(into, made, strict=True):
-            back(tensor, values)
+    # ---- what is no collective of data
 
-    def _sum_up(self, wire: Wire, out: Tensor, parts: Sequence[Tensor], op: str) -> None:
-        """Everybody's part for this rank, reduced in the order of ranks."""
-        given = [flat(tensor) for tensor in parts]
-        made = [torch.empty_like(given[self._me]) for _ in given]
-        made[self._me].copy_(given[self._me])
-        exchange(wire, given, made)
-        total = made[0]
-        for values in made[1:]:
-            FOLDS[op](total, values, total)
-        out.copy_(total.view(out.shape))
-        if op == "avg":
-            self._divide([out])
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        """As torch asks for it."""
+        return "synth"
+
+    def barrier(self, opts: Any = None) -> Any:
+        """After all that was given to this group."""
+        return self._dispatch.barrier(opts)
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier whose error names the ranks that did not come. Torch's function of this name refuses our groups."""
+        self._dispatch.monitored_barrier(timeout, wait_all_ranks)
+
+    def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        return self._dispatch.message("send", tensors, tag, peer)
+
+    def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
+        return self._dispatch.message("recv", tensors, tag, peer)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        return self._dispatch.message("recv_anysource", tensors, tag)
+
+    def shutdown(self) -> None:
+        """What was given is still done; then the thread ends."""
+        self._dispatch.shutdown()
+
+    def abort(self) -> None:
+        """The thread ends when it can."""
+        self._dispatch.abort()
 
 
-def _gathering(opts: Any) -> Any:
-    """The options of one of several gathers: as those of all, and not waited for one by one."""
-    each = c10d.AllgatherOptions()
+def _options_for_each(name: str, opts: Any) -> Any:
+    """The options of one of several coalesced calls: as those of all, and not waited for one by one."""
+    each = OPERATIONS[name].options()
     if opts is not None:
         each.timeout = opts.timeout
+        if OPERATIONS[name].kind.reduces:
+            each.reduceOp = opts.reduceOp
     return each
-
-
-def _cut(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[Tensor]:
-    """Blocks of so many rows; of equal ones where none are given. Raises ValueError where they do not add up."""
-    rows = tensor.shape[0] if tensor.dim() else tensor.numel()
-    wanted = list(sizes) if sizes else [rows // ranks] * ranks
-    if len(wanted) != ranks or sum(wanted) != rows:
-        raise ValueError(
-            f"all_to_all_single: blocks of {wanted} rows; it must be {ranks} that add up to {rows}"
-        )
-    return list(tensor.split(wanted))
 
 
 def _create(options: Any, _: Any) -> Group:

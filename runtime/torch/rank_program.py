@@ -1,4 +1,4 @@
-"""One rank's part of a program as a plain list of acts, for ranks that are processes and exchange messages.
+"""One rank's part of a program as a plain list of steps, for ranks that are processes and exchange messages.
 
 Steps of all ranks are brought into one order in which each stands after all that it needs: what its threadblock did
 before, the step it depends on, and the send of what it receives. A rank that does its own steps in this order, waits
@@ -12,20 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emit.columns import Columns, columns_of
-from emit.findings import Findings
+from emit.columns import Columns
 from emit.goal import goal_for
 from emit.program import OPS, READS_DST, READS_SRC, WRITES_DST, Program
-from runtime.buffers import Layout
+from runtime.buffers import Layout, executable_columns
 from topologies.errors import InputError
 
 AHEAD = 64  # receives that are posted before their turn; a sender can begin only then
-_MANY = 20_000  # steps; what is known of the past of each takes as many bits
-_HARMLESS = frozenset({"limit", "wrong result"})
+_MOST_STEPS = 20_000  # whose pasts are known: that of each takes as many bits
 
 
 @dataclass(frozen=True)
-class Act:
+class RankStep:
     """A step of this rank.
 
     Attributes:
@@ -54,13 +52,13 @@ class Act:
 
 
 @dataclass(frozen=True)
-class Part:
-    """What `rank` does in `program`, in order, in place or not; scratch as (chunk of a block by cell) is not needed."""
+class RankProgram:
+    """What `rank` does in `program`, in order, in place or not."""
 
     program: Program
     rank: int
     inplace: bool
-    acts: tuple[Act, ...]
+    steps: tuple[RankStep, ...]
     even: bool  # no chunk takes the place of one that may be longer or shorter
 
     def fits(self, elements: int) -> bool:
@@ -68,16 +66,12 @@ class Part:
         return self.even or elements % Layout.of(self.program, 1).chunks == 0
 
 
-def part_of(program: Program, rank: int) -> Part:
+def rank_program(program: Program, rank: int) -> RankProgram:
     """This rank's part, in place where the program can be and is not for calls out of place only.
 
     Raises InputError for a program whose steps do not fit together, or that stops before its end.
     """
-    found = Findings()
-    c = columns_of(program, found)
-    for finding in found.reported:
-        if finding.kind not in _HARMLESS:
-            raise InputError(f"{program.name}: cannot be run: {finding.kind}: {finding.message}")
+    c = executable_columns(program)
     order, partner, before = _order(program, c)
     lengths, sent, even = _lengths(program, c, order, partner)
     inplace = program.inplace and (
@@ -86,12 +80,12 @@ def part_of(program: Program, rank: int) -> Part:
     mine = [step for step in order if int(c.rank[c.block[step]]) == rank]
     shift = _shift(program, rank) if inplace else None
     keep, direct = _hazards(c, mine, shift, partner, _past(order, before))
-    acts = []
+    steps = []
     for position, step in enumerate(mine):
         op = OPS[int(c.op[step])]
         to, source = int(c.sends[step]), int(c.receives[step])
-        acts.append(
-            Act(
+        steps.append(
+            RankStep(
                 op,
                 (int(c.src[step]), int(c.src_at[step])) if op in READS_SRC else None,
                 (int(c.dst[step]), int(c.dst_at[step])) if op in WRITES_DST | READS_DST else None,
@@ -106,7 +100,7 @@ def part_of(program: Program, rank: int) -> Part:
                 c.place(int(c.dep[step]))[1:] if c.dep[step] >= 0 else None,
             )
         )
-    return Part(program, rank, inplace, tuple(acts), even)
+    return RankProgram(program, rank, inplace, tuple(steps), even)
 
 
 def _shift(program: Program, rank: int) -> int | None:
@@ -157,7 +151,7 @@ def _order(program: Program, c: Columns) -> tuple[list[int], dict[int, int], lis
 
 def _past(order: list[int], before: list[list[int]]) -> list[int] | None:
     """By step, all steps that are over when it starts, as bits; None where there are too many steps."""
-    if len(order) > _MANY:
+    if len(order) > _MOST_STEPS:
         return None
     past = [0] * len(order)
     for step in order:
@@ -251,6 +245,6 @@ def _hazards(
     return keep, direct
 
 
-def lengths_of(layout: Layout) -> list[int]:
+def chunk_lengths(layout: Layout) -> list[int]:
     """Elements of each chunk of a block."""
     return [int(length) for length in np.diff(layout.spans(layout.chunks))]

@@ -14,62 +14,57 @@ import torch
 
 from emit.goal import goal_for
 from emit.program import RECEIVES
-from runtime.buffers import Layout
-from runtime.torch.lost import plain
-from runtime.torch.rank_program import AHEAD, Act, Part, lengths_of
+from runtime.buffers import Layout, part_in_place
+from runtime.torch.lost import error_text
+from runtime.torch.rank_program import AHEAD, RankProgram, RankStep, chunk_lengths
 from topologies.errors import InputError, MessageLost
 
 Tensor: TypeAlias = Any  # torch's; there need be no torch where types are checked
-Fold = Callable[[Tensor, Tensor, Tensor], Any]  # (a, b, out)
+Reducer = Callable[[Tensor, Tensor, Tensor], Any]  # (a, b, out)
 FIRST_TAG = 1 << 30  # tags from here on are schedules'; those of callers lie below
 MAX_CHANNELS = 1 << 15
-_THREADS_FROM = 32 << 10  # bytes of a chunk: below, threads that wake one another take longer than they save
+THREADS_FROM_BYTES = 32 << 10  # of a chunk: below, threads that wake one another take longer than they save
 
 
-def _plus(a: Tensor, b: Tensor, out: Tensor) -> None:
-    torch.add(a, b, out=out)
+def _into(function: Callable[..., Tensor]) -> Reducer:
+    return lambda a, b, out: function(a, b, out=out)
 
 
-def _times(a: Tensor, b: Tensor, out: Tensor) -> None:
-    torch.mul(a, b, out=out)
-
-
-def _larger(a: Tensor, b: Tensor, out: Tensor) -> None:
-    torch.maximum(a, b, out=out)
-
-
-def _smaller(a: Tensor, b: Tensor, out: Tensor) -> None:
-    torch.minimum(a, b, out=out)
-
-
-FOLDS: dict[str, Fold] = {"sum": _plus, "avg": _plus, "prod": _times, "max": _larger, "min": _smaller}
+REDUCERS: dict[str, Reducer] = {
+    "sum": _into(torch.add),
+    "avg": _into(torch.add),
+    "prod": _into(torch.mul),
+    "max": _into(torch.maximum),
+    "min": _into(torch.minimum),
+}
 
 
 @dataclass
-class Wire:
+class Transport:
     """Point-to-point messages of the wrapped back end.
 
-    inner: it. ranks: each peer's rank in the whole job, for messages. tag: of this call, from FIRST_TAG on, its lower
-    15 bits free for the channel. waited: by peer, seconds spent waiting for it. timeout: None as the inner has it.
+    ranks: each peer's rank in the whole job, for error texts. rank: this one's place among them. tag: of this call,
+    from FIRST_TAG on, its lower 15 bits free for the channel. call: for error texts. waited: by peer, seconds spent
+    waiting for it. timeout: None: the wrapped back end's.
     """
 
-    inner: Any
+    wrapped: Any
     ranks: Sequence[int]
     rank: int
     tag: int
-    what: str
+    call: str
     waited: MutableMapping[int, float] = field(default_factory=dict)
     timeout: timedelta | None = None
 
     def send(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
-        """Begin to send; what `finish` wants."""
-        return self._begun(self.inner.send, values, peer, channel)
+        """Begin to send; what `finish` takes."""
+        return self._begin(self.wrapped.send, values, peer, channel)
 
     def receive(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
         """Begin to receive into `values`."""
-        return self._begun(self.inner.recv, values, peer, channel)
+        return self._begin(self.wrapped.recv, values, peer, channel)
 
-    def _begun(
+    def _begin(
         self, call: Callable[..., Any], values: Tensor, peer: int, channel: int
     ) -> tuple[Any, Tensor, int]:
         try:
@@ -94,29 +89,37 @@ class Wire:
 
     def _lost(self, peer: int, word: str, error: RuntimeError) -> MessageLost:
         both = f"rank {self.ranks[self.rank]} {word} rank {self.ranks[peer]}"
-        return MessageLost(f"{self.what}: {both} in vain: {plain(error)}", peer)
+        return MessageLost(f"{self.call}: {both} in vain: {error_text(error)}", peer)
 
 
-def exchange(wire: Wire, out: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
+def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
     """Send out[r] to each rank r and receive into[r] from it, of any sizes; None: nothing."""
     received = [
-        wire.receive(values, peer, 0)
+        transport.receive(values, peer, 0)
         for peer, values in enumerate(into)
-        if values is not None and peer != wire.rank and values.numel()
+        if values is not None and peer != transport.rank and values.numel()
     ]
     sent = [
-        wire.send(values, peer, 0)
+        transport.send(values, peer, 0)
         for peer, values in enumerate(out)
-        if values is not None and peer != wire.rank and values.numel()
+        if values is not None and peer != transport.rank and values.numel()
     ]
     for begun in received:
-        wire.finish(begun)
+        transport.finish(begun)
     for begun in sent:
-        wire.finish(begun, "sends to")
+        transport.finish(begun, "sends to")
 
 
-def run(part: Part, given: Tensor | None, made: Tensor | None, elements: int, op: str, wire: Wire) -> None:
-    """Execute a rank's part.
+def run(
+    part: RankProgram,
+    given: Tensor | None,
+    made: Tensor | None,
+    elements: int,
+    op: str,
+    transport: Transport,
+    threads_from: int = THREADS_FROM_BYTES,
+) -> None:
+    """Execute a rank's part of a program.
 
     Args:
         given, made: the input and the output, one-dimensional and contiguous, or None where the rank has none; they
@@ -124,6 +127,7 @@ def run(part: Part, given: Tensor | None, made: Tensor | None, elements: int, op
             otherwise.
         elements: of a block, as in `Layout`.
         op: sum, prod, max, min; avg leaves sums.
+        threads_from: bytes of a chunk from which on each threadblock has a thread.
 
     Raises:
         InputError: the program cannot be run on so many elements.
@@ -140,22 +144,22 @@ def run(part: Part, given: Tensor | None, made: Tensor | None, elements: int, op
     sizes = layout.sizes(part.rank)
     after: tuple[Tensor, Tensor] | None = None
     if part.inplace:
-        given, made, after = _in_one(part, given, made, sizes, layout)
+        given, made, after = _in_one_memory(part, given, made, sizes, layout)
     elif given is made:  # what is read is kept apart from what is written
-        given = like.new_empty(sizes[0]) if _only_hears(part) else like.clone()
+        given = like.new_empty(sizes[0]) if _only_receives(part) else like.clone()
     buffers = [t if t is not None else like.new_empty(n) for t, n in zip((given, made), sizes, strict=True)]
     buffers.append(like.new_empty(part.program.gpus[part.rank].s_chunks * layout.longest))
-    _Run(part, buffers, layout, FOLDS[op], wire).go()
+    _Run(part, buffers, layout, REDUCERS[op], transport).go(threads_from)
     if after is not None:
         after[0].copy_(after[1])
 
 
-def _only_hears(part: Part) -> bool:
+def _only_receives(part: RankProgram) -> bool:
     return part.program.collective == "broadcast" and part.rank != part.program.root
 
 
-def _in_one(
-    part: Part, given: Tensor | None, made: Tensor | None, sizes: tuple[int, int], layout: Layout
+def _in_one_memory(
+    part: RankProgram, given: Tensor | None, made: Tensor | None, sizes: tuple[int, int], layout: Layout
 ) -> tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None]:
     """Input and output as one memory, and what is to be copied where afterwards."""
     p = part.program
@@ -163,25 +167,23 @@ def _in_one(
     shift = None if goal is None else goal.o_in_i[part.rank]
     if shift is None or given is None or given is made:
         return given, made, None
-    first = abs(shift) // layout.chunks * layout.elements
-    if shift <= 0 and made is not None and sizes[1] >= sizes[0]:
-        place = made[first : first + sizes[0]]
-        place.copy_(given)
-        return place, made, None
+    inside, where = part_in_place(layout, shift, *sizes)
+    if inside and made is not None:
+        made[where].copy_(given)
+        return made[where], made, None
     whole = given.clone()
-    place = whole[first : first + sizes[1]]
-    return whole, place, None if made is None else (made, place)
+    return whole, whole[where], None if made is None else (made, whole[where])
 
 
-class _Pace:
-    """How far each threadblock is."""
+class _Progress:
+    """The last step that each threadblock has done."""
 
     def __init__(self) -> None:
         self._change = threading.Condition()
         self._done: dict[int, int] = {}
         self._stopped = False
 
-    def over(self, at: tuple[int, int]) -> None:
+    def finish(self, at: tuple[int, int]) -> None:
         with self._change:
             self._done[at[0]] = at[1]
             self._change.notify_all()
@@ -204,60 +206,62 @@ class _Pace:
 
 @dataclass
 class _Block:
-    """What is left of a threadblock: acts, receives that are posted, acts whose receives are not."""
+    """What is left of a threadblock: steps, receives that are posted, steps whose receives are not."""
 
-    acts: deque[Act]
+    steps: deque[RankStep]
     posted: deque[tuple[Any, Tensor, int] | None] = field(default_factory=deque)
-    coming: deque[Act] = field(default_factory=deque)
+    coming: deque[RankStep] = field(default_factory=deque)
 
 
 class _Run:
     """One execution."""
 
-    def __init__(self, part: Part, buffers: list[Tensor], layout: Layout, fold: Fold, wire: Wire) -> None:
-        self.part, self.buffers, self.fold, self.wire = part, buffers, fold, wire
-        self.length, self.longest = lengths_of(layout), layout.longest
+    def __init__(
+        self, part: RankProgram, buffers: list[Tensor], layout: Layout, reduce: Reducer, transport: Transport
+    ) -> None:
+        self.part, self.buffers, self.reduce, self.transport = part, buffers, reduce, transport
+        self.length, self.longest = chunk_lengths(layout), layout.longest
         gpu = part.program.gpus[part.rank]
         cells = max((*layout.cells(part.rank), gpu.i_chunks, gpu.o_chunks))
         self.spans = layout.spans(cells).tolist()
         self.like = max(buffers, key=lambda buffer: buffer.numel())
         self.sent: list[tuple[Any, Tensor, int]] = []
 
-    def go(self) -> None:
-        acts = self.part.acts
+    def go(self, threads_from: int) -> None:
+        steps = self.part.steps
         blocks: dict[int, _Block] = {}
-        for act in acts:
-            blocks.setdefault(act.at[0], _Block(deque())).acts.append(act)
-        if self.longest * self.like.element_size() < _THREADS_FROM or len(blocks) < 2:
-            self._walk(self._ready(_Block(deque(acts))), None)
+        for step in steps:
+            blocks.setdefault(step.at[0], _Block(deque())).steps.append(step)
+        if self.longest * self.like.element_size() < threads_from or len(blocks) < 2:
+            self._walk(self._post_first(_Block(deque(steps))), None)
         else:
-            self._side_by_side(blocks)
+            self._walk_in_threads(blocks)
         for begun in self.sent:
-            self.wire.finish(begun, "sends to")
+            self.transport.finish(begun, "sends to")
 
-    def _side_by_side(self, blocks: dict[int, _Block]) -> None:
+    def _walk_in_threads(self, blocks: dict[int, _Block]) -> None:
         """A thread a threadblock: none waits for a slow link but those that the program says must.
 
-        What need not wait is done before, in the order of all acts, or the first messages would leave in the order in
+        What need not wait is done before, in the order of all steps, or the first messages would leave in the order in
         which threads happen to start.
         """
         faults: list[BaseException] = []
-        pace = _Pace()
-        ready = {tb: self._ready(block) for tb, block in blocks.items()}
+        progress = _Progress()
+        ready = {tb: self._post_first(block) for tb, block in blocks.items()}
         waits: set[int] = set()
-        for act in self.part.acts:
-            tb = act.at[0]
-            if tb in waits or act.op in RECEIVES or not (act.after is None or pace.is_over(act.after)):
+        for step in self.part.steps:
+            tb = step.at[0]
+            if tb in waits or step.op in RECEIVES or not (step.after is None or progress.is_over(step.after)):
                 waits.add(tb)
                 continue
-            self._act(ready[tb], pace)
+            self._advance(ready[tb], progress)
 
         def walk(block: _Block) -> None:
             try:
-                self._walk(block, pace)
+                self._walk(block, progress)
             except BaseException as error:
                 faults.append(error)
-                pace.stop()
+                progress.stop()
 
         first, *others = (ready[tb] for tb in waits) if waits else (_Block(deque()),)
         threads = [threading.Thread(target=walk, args=(block,), daemon=True) for block in others]
@@ -269,85 +273,85 @@ class _Run:
         if faults:
             raise faults[0]
 
-    def _ready(self, block: _Block) -> _Block:
+    def _post_first(self, block: _Block) -> _Block:
         """Post its first receives."""
-        block.coming = deque(act for act in block.acts if act.op in RECEIVES)
+        block.coming = deque(step for step in block.steps if step.op in RECEIVES)
         while block.coming and len(block.posted) < AHEAD:
             block.posted.append(self._post(block.coming.popleft()))
         return block
 
-    def _walk(self, block: _Block, pace: _Pace | None) -> None:
-        """Do acts in their order; `pace`: and tell when each is over, and wait for others' where they must be."""
-        while block.acts:
-            after = block.acts[0].after
-            if pace is not None and after is not None and not pace.wait(after):
+    def _walk(self, block: _Block, progress: _Progress | None) -> None:
+        """Do steps in their order; with `progress` also wait for the others' steps that they depend on."""
+        while block.steps:
+            after = block.steps[0].after
+            if progress is not None and after is not None and not progress.wait(after):
                 return
-            self._act(block, pace)
+            self._advance(block, progress)
 
-    def _act(self, block: _Block, pace: _Pace | None) -> None:
-        act = block.acts.popleft()
-        came: Tensor | None = None
-        if act.op in RECEIVES:
+    def _advance(self, block: _Block, progress: _Progress | None) -> None:
+        step = block.steps.popleft()
+        received: Tensor | None = None
+        if step.op in RECEIVES:
             begun = block.posted.popleft()
-            came = self.wire.finish(begun) if begun is not None else self.like.new_empty(0)
-        if act.op != "nop":
-            self._do(act, came)
-        if pace is not None:
-            pace.over(act.at)
-        if act.op in RECEIVES and block.coming:
+            received = self.transport.finish(begun) if begun is not None else self.like.new_empty(0)
+        if step.op != "nop":
+            self._do(step, received)
+        if progress is not None:
+            progress.finish(step.at)
+        if step.op in RECEIVES and block.coming:
             block.posted.append(self._post(block.coming.popleft()))
 
-    def _post(self, act: Act) -> tuple[Any, Tensor, int] | None:
+    def _post(self, step: RankStep) -> tuple[Any, Tensor, int] | None:
         """Receive early, where possible to where it belongs; None where there is nothing to come."""
-        size = sum(self.length[chunk] for chunk in act.lengths)
+        size = sum(self.length[chunk] for chunk in step.lengths)
         if not size:
             return None
-        assert act.source is not None
-        places = self._places(act.dst, act) if act.direct else []
+        assert step.source is not None
+        places = self._places(step.dst, step) if step.direct else []
         room = places[0] if len(places) == 1 else self.like.new_empty(size)
-        return self.wire.receive(room, *act.source)
+        return self.transport.receive(room, *step.source)
 
-    def _places(self, at: tuple[int, int] | None, act: Act, apart: bool = False) -> list[Tensor]:
+    def _places(self, at: tuple[int, int] | None, step: RankStep, apart: bool = False) -> list[Tensor]:
         """The cells of a step, as one tensor where they lie side by side; `apart`: a tensor each."""
         if at is None:
             return []
         buffer, first = at
-        lengths = [self.length[chunk] for chunk in act.lengths]
+        lengths = [self.length[chunk] for chunk in step.lengths]
         if buffer < 2:
-            begin = self.spans[first : first + act.count]
+            begin = self.spans[first : first + step.count]
             if not apart:
                 return [self.buffers[buffer][begin[0] : begin[0] + sum(lengths)]]
         else:
-            begin = [(first + k) * self.longest for k in range(act.count)]
+            begin = [(first + k) * self.longest for k in range(step.count)]
             if not apart and all(length == self.longest for length in lengths):
                 return [self.buffers[2][begin[0] : begin[0] + sum(lengths)]]
         return [self.buffers[buffer][b : b + n] for b, n in zip(begin, lengths, strict=True)]
 
-    def _do(self, act: Act, came: Tensor | None) -> None:
-        src, dst = self._places(act.src, act), self._places(act.dst, act)
+    def _do(self, step: RankStep, received: Tensor | None) -> None:
+        src, dst = self._places(step.src, step), self._places(step.dst, step)
         if max(len(src), len(dst)) > 1:
-            src, dst = self._places(act.src, act, True), self._places(act.dst, act, True)
-        comes = src
-        if came is not None:
-            split = [self.length[chunk] for chunk in act.lengths]
-            comes = list(came.split(split)) if max(len(src), len(dst)) > 1 else [came]
-        op = act.op
+            src, dst = self._places(step.src, step, True), self._places(step.dst, step, True)
+        values_in = src
+        if received is not None:
+            split = [self.length[chunk] for chunk in step.lengths]
+            values_in = list(received.split(split)) if max(len(src), len(dst)) > 1 else [received]
+        op = step.op
         if op in ("r", "rcs", "cpy"):
-            for to, values in zip(dst, comes, strict=True):
+            for to, values in zip(dst, values_in, strict=True):
                 if to.data_ptr() != values.data_ptr():
                     to.copy_(values)
         elif op == "re":
-            for to, values in zip(dst, comes, strict=True):
-                self.fold(values, to, to)
+            for to, values in zip(dst, values_in, strict=True):
+                self.reduce(values, to, to)
         elif op != "s":  # rrc, rrs, rrcs
-            for own, values, to in zip(src, comes, comes if op == "rrs" else dst, strict=True):
-                self.fold(own, values, to)
-        if act.to is None:
+            for own, values, to in zip(src, values_in, values_in if op == "rrs" else dst, strict=True):
+                self.reduce(own, values, to)
+        if step.to is None:
             return
-        values = dst if op in ("rcs", "rrcs") else comes
+        values = dst if op in ("rcs", "rrcs") else values_in
         whole = values[0] if len(values) == 1 else torch.cat(values)
         if not whole.numel():
             return
-        if act.keep and len(values) == 1:
+        if step.keep and len(values) == 1:
             whole = whole.clone()
-        self.sent.append(self.wire.send(whole, *act.to))
+        self.sent.append(self.transport.send(whole, *step.to))

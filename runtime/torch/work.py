@@ -15,22 +15,22 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
-from runtime.torch.lost import Lookout
+from runtime.torch.lost import FailureWatch
 
-Note = Callable[[float], None]  # seconds that something took
-Watched = Callable[[], AbstractContextManager[None]]
+Record = Callable[[float], None]  # takes the seconds that a call took
+Guard = Callable[[], AbstractContextManager[None]]  # makes a `FailureWatch.guard`
 
 
 class Task(Work):  # type: ignore[misc]
-    """A function that runs once, on a lane or at once; what waits for it sees its error.
+    """A function that runs once, on a thread or at once; what waits for it sees its error.
 
-    made: the tensors it writes.
+    written: the tensors that it writes.
     """
 
-    def __init__(self, function: Callable[[], None], made: Sequence[Any], note: Note) -> None:
+    def __init__(self, function: Callable[[], None], written: Sequence[Any], record: Record) -> None:
         super().__init__()
         self._function: Callable[[], None] | None = function
-        self._made, self._note = list(made), note
+        self._written, self._record = list(written), record
         self._end: Any = torch.futures.Future()
         # set_exception would do for Python only: torch's own code (DDP) takes the exception for a result, and crashes
         self._future = self._end.then(self._outcome)
@@ -46,14 +46,14 @@ class Task(Work):  # type: ignore[misc]
         except Exception as error:
             self._error = error
         self._function = None
-        self._note(time.perf_counter() - start)
+        self._record(time.perf_counter() - start)
         self._over.set()
         self._end.set_result(None)
 
     def _outcome(self, _: Any) -> list[Any]:
         if self._error is not None:
             raise self._error
-        return self._made
+        return self._written
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Until it is over. Raises what it raised, or RuntimeError when the time is up first."""
@@ -74,7 +74,7 @@ class Task(Work):  # type: ignore[misc]
         return self._error
 
     def result(self) -> list[Any]:
-        return self._made
+        return self._written
 
     def get_future(self) -> Any:
         return self._future
@@ -83,33 +83,33 @@ class Task(Work):  # type: ignore[misc]
         self.wait()
 
 
-class Passed(Work):  # type: ignore[misc]
-    """The wrapped back end's work: its time is noted when it is waited for.
+class WrappedWork(Work):  # type: ignore[misc]
+    """The wrapped back end's work: its time is recorded when it is waited for.
 
-    watched: what its errors are raised in, to say who was lost; it is looked after from now on.
+    guard: what its errors are raised in, to say who was lost; `watch` watches it from now on.
     """
 
-    def __init__(self, inner: Any, note: Note, lookout: Lookout, watched: Watched) -> None:
+    def __init__(self, inner: Any, record: Record, watch: FailureWatch, guard: Guard) -> None:
         super().__init__()
-        self._inner, self._note, self._lookout, self._watched = inner, note, lookout, watched
+        self._inner, self._record, self._watch, self._guard = inner, record, watch, guard
         self._start = time.perf_counter()
-        self._noted = False
-        lookout.begin(self)
+        self._recorded = False
+        watch.begin(self)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As the inner's. Raises RuntimeError."""
         try:
-            with self._watched():
+            with self._guard():
                 done = self._inner.wait() if timeout is None else self._inner.wait(timeout)
         finally:
-            self._lookout.end(self)
-        self._took()
+            self._watch.end(self)
+        self._record_once()
         return bool(done)
 
-    def _took(self) -> None:
-        if not self._noted:
-            self._noted = True
-            self._note(time.perf_counter() - self._start)
+    def _record_once(self) -> None:
+        if not self._recorded:
+            self._recorded = True
+            self._record(time.perf_counter() - self._start)
 
     def is_completed(self) -> bool:
         return bool(self._inner.is_completed())
@@ -124,16 +124,16 @@ class Passed(Work):  # type: ignore[misc]
         return self._inner.result()
 
     def get_future(self) -> Any:
-        """The inner's, which also notes its time and says who was lost."""
-        return self._inner.get_future().then(self._over)
+        """The inner's, which also records its time and says who was lost."""
+        return self._inner.get_future().then(self._finish)
 
-    def _over(self, future: Any) -> Any:
+    def _finish(self, future: Any) -> Any:
         try:
-            with self._watched():
+            with self._guard():
                 values = future.value()
         finally:
-            self._lookout.end(self)
-        self._took()
+            self._watch.end(self)
+        self._record_once()
         return values
 
     def source_rank(self) -> int:
@@ -146,12 +146,12 @@ class Passed(Work):  # type: ignore[misc]
         self.wait()
 
 
-class Together(Work):  # type: ignore[misc]
+class CombinedWork(Work):  # type: ignore[misc]
     """Several works as one."""
 
-    def __init__(self, works: Sequence[Any], made: Sequence[Any]) -> None:
+    def __init__(self, works: Sequence[Any], written: Sequence[Any]) -> None:
         super().__init__()
-        self._works, self._made = list(works), list(made)
+        self._works, self._written = list(works), list(written)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         for work in self._works:
@@ -168,12 +168,12 @@ class Together(Work):  # type: ignore[misc]
         return next((work.exception() for work in self._works if work.exception() is not None), None)
 
     def result(self) -> list[Any]:
-        return self._made
+        return self._written
 
     def get_future(self) -> Any:
-        made = self._made
+        written = self._written
         return torch.futures.collect_all([work.get_future() for work in self._works]).then(
-            lambda futures: [future.value() for future in futures.value()] and made
+            lambda futures: [future.value() for future in futures.value()] and written
         )
 
     def synchronize(self) -> None:
@@ -182,19 +182,19 @@ class Together(Work):  # type: ignore[misc]
 
 _PATIENCE_S = 2.0  # for a thread that is to end
 _LETTING_GO_S = 0.05  # Gloo's threads drop a call's tensors after it is over, and need the interpreter for it
-_lanes: weakref.WeakSet[Lane] = weakref.WeakSet()
+_threads: weakref.WeakSet[TaskThread] = weakref.WeakSet()
 
 
 @atexit.register
 def _stop_all() -> None:
     """A thread that lives on while the interpreter ends can take the process down with it."""
-    for lane in list(_lanes):
-        lane.stop()
-    if _lanes:
+    for thread in list(_threads):
+        thread.stop()
+    if _threads:
         time.sleep(_LETTING_GO_S)
 
 
-class Lane:
+class TaskThread:
     """One thread for the tasks of a group, in the order they were given: the same on all ranks."""
 
     def __init__(self, name: str) -> None:
@@ -203,7 +203,7 @@ class Lane:
         self._last: Task | None = None
         self._thread: threading.Thread | None = None
         self._order = threading.Lock()
-        _lanes.add(self)
+        _threads.add(self)
 
     def put(self, task: Task, wait: bool) -> None:
         """Run it after those before it. wait: the caller waits anyway, so do it here where none is under way.
@@ -217,7 +217,7 @@ class Lane:
                 if wait and threading.current_thread() is self._thread:
                     raise RuntimeError(
                         f"{self.name}: called and waited for in a callback of an earlier call, while a later one waits"
-                        " for its turn: would stand still"
+                        " for its turn, which would be a deadlock; it must be waited for elsewhere"
                     )
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import click
 
-from runtime.measure.calibrate import calibrated, pairs, sharing
+from runtime.measure.calibrate import calibrate as calibrate_topology
+from runtime.measure.calibrate import linked_pairs, pairs_by_limit
 from runtime.measure.tune import (
     GAIN,
-    Measured,
-    asked_collectives,
-    asked_sizes,
-    asked_types,
-    best,
-    promising,
-    table_text,
+    Measurement,
+    choose_fastest,
+    format_choices,
+    parse_collectives,
+    parse_sizes,
+    parse_types,
+    select_methods,
 )
 from runtime.torch.choice import Chooser
 from runtime.torch.launch import is_rank_of_job, launch_ranks
@@ -78,31 +79,31 @@ def tune(
     _needs_torch()
     if library is not None:
         os.environ["SYNTH_LIBRARY"] = library
-    names, wanted, kinds = asked_collectives(ops), asked_sizes(sizes), asked_types(types)
+    names, wanted, kinds = parse_collectives(ops), parse_sizes(sizes), parse_types(types)
     _start_here(ranks, lambda count: _check_tune(groups, count, out))
-    from runtime.torch.bench import Case, everyones, groups_of, joined, measured
+    from runtime.torch.bench import Case, gather_all, joined, make_groups, measure_methods
 
-    found: list[Measured] = []
+    found: list[Measurement] = []
     with joined() as (me, world):
         chooser = Chooser.of_environment()
         try:
-            for members, group in groups_of(_check_tune(groups, world, out)):
+            for members, group in make_groups(_check_tune(groups, world, out)):
                 if me not in members:
                     continue
                 if me == 0:
                     _unused(chooser, members)
                 for name, kind in product(names, kinds):
-                    smaller: list[Measured] = []
+                    smaller: list[Measurement] = []
                     for case in (Case(name, size, kind, ranks=members) for size in wanted):
                         if not case.block:
                             continue
-                        ways = chooser.ways(case.call)
-                        kept = promising(ways, smaller)
-                        smaller += (new := measured(case, kept, group, turns))
+                        methods = chooser.methods(case.call)
+                        kept = select_methods(methods, smaller)
+                        smaller += (new := measure_methods(case, kept, group, turns))
                         found += new
                         if me == 0:
-                            _tell(new, [way.algorithm for way in ways if way not in kept])
-            own, found = found, everyones(found)
+                            _tell(new, [method.algorithm for method in methods if method not in kept])
+            own, found = found, gather_all(found)
         except (KeyboardInterrupt, RuntimeError) as error:
             if me == 0 and found:
                 _write_table(found, _not_there(out), "what was measured until then")
@@ -130,7 +131,7 @@ def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, 
         if len(members) < 2:
             raise InputError(f"--group {','.join(map(str, members))}; it must be two ranks or more")
     _can_be_written(out)
-    _ = Chooser.of_environment().said  # reads all that is named
+    _ = Chooser.of_environment().basis  # reads all that is named
     return found
 
 
@@ -152,10 +153,10 @@ def _unused(chooser: Chooser, members: Sequence[int]) -> None:
         click.echo(f"# the library has nothing for {len(members)} ranks: {', '.join(there)}", err=True)
 
 
-def _tell(new: Sequence[Measured], left_out: Sequence[str | None]) -> None:
+def _tell(new: Sequence[Measurement], left_out: Sequence[str | None]) -> None:
     """What came out at one size, the fastest first."""
 
-    chosen, one = best(new), new[0]
+    chosen, one = choose_fastest(new), new[0]
     click.echo(
         f"{one.collective} of ranks {','.join(map(str, one.group))}, {one.size_bytes} bytes of {one.kind}"
     )
@@ -169,9 +170,9 @@ def _tell(new: Sequence[Measured], left_out: Sequence[str | None]) -> None:
         click.echo(f"    left out, falling back with every size: {', '.join(map(str, left_out))}")
 
 
-def _write_table(found: Sequence[Measured], out: str, note: str) -> None:
+def _write_table(found: Sequence[Measurement], out: str, note: str) -> None:
 
-    text = table_text(found)
+    text = format_choices(found)
     with replaced(out) as file:
         file.write(text.encode())
     click.echo(
@@ -203,25 +204,25 @@ def calibrate(
         os.environ.pop(name, None)
     _start_here(ranks, lambda count: _wired(spec, count, out))
     from runtime.torch.bench import joined
-    from runtime.torch.links import links, together
+    from runtime.torch.measure_links import measure_links, measure_together
 
     with joined() as (me, world):
         topology = _wired(spec, world, out)
-        asked = pairs(topology)
+        asked = linked_pairs(topology)
 
         def tell(done: int) -> None:
             if me == 0 and sys.stderr.isatty():
                 click.echo(f"\r{done} of {len(asked)} links", nl=done == len(asked), err=True)
 
-        found = links(asked, tell)
+        found = measure_links(asked, tell)
         shared = {
-            name: together(held, min(found[pair].gbs for pair in held))
-            for name, held in sharing(topology).items()
+            name: measure_together(held, min(found[pair].gbs for pair in held))
+            for name, held in pairs_by_limit(topology).items()
         }
     if me:
         return
     made = replace(
-        calibrated(topology, found, shared, f"{topology.name}, measured over torch.distributed"),
+        calibrate_topology(topology, found, shared, f"{topology.name}, measured over torch.distributed"),
         name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
     )
     with replaced(out) as file:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.measure.calibrate import APART, Link, calibrated, pairs, sharing
+from runtime.measure.calibrate import APART, MeasuredLink, calibrate, linked_pairs, pairs_by_limit
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
@@ -16,14 +16,14 @@ from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
 
-def made_up(topology: Topology, alpha_us: float, gbs: float) -> dict[tuple[int, int], Link]:
-    return {pair: Link(alpha_us, gbs) for pair in pairs(topology)}
+def made_up(topology: Topology, alpha_us: float, gbs: float) -> dict[tuple[int, int], MeasuredLink]:
+    return {pair: MeasuredLink(alpha_us, gbs) for pair in linked_pairs(topology)}
 
 
 def test_links_without_switches_get_what_was_measured() -> None:
     ring = load("ring:6")
-    measured = made_up(ring, 40.0, 2.0) | {(0, 1): Link(70.0, 0.5)}
-    made = calibrated(ring, measured, {}, "here")
+    measured = made_up(ring, 40.0, 2.0) | {(0, 1): MeasuredLink(70.0, 0.5)}
+    made = calibrate(ring, measured, {}, "here")
     net = network(made, range(6))
     for a, b, alpha, gbs in zip(net.src, net.dst, net.alpha_us, net.bandwidth_gbs, strict=True):
         assert (alpha, gbs) == ((70.0, 0.5) if (a, b) == (0, 1) else (40.0, 2.0))
@@ -37,14 +37,14 @@ def test_links_without_switches_get_what_was_measured() -> None:
 def test_a_machine_that_is_k_times_slower(spec: str) -> None:
     old = load(spec)
     net = network(old, range(old.nranks))
-    best: dict[tuple[int, int], Link] = {}
+    best: dict[tuple[int, int], MeasuredLink] = {}
     for a, b, alpha, gbs in zip(
         net.src.tolist(), net.dst.tolist(), net.alpha_us, net.bandwidth_gbs, strict=True
     ):
         if (a, b) not in best or best[a, b].gbs < gbs / 8:
-            best[a, b] = Link(4 * float(alpha), float(gbs) / 8)
+            best[a, b] = MeasuredLink(4 * float(alpha), float(gbs) / 8)
     limits = {limit.name: limit.bandwidth_gbs / 8 for limit in old.limits}
-    new = network(calibrated(old, best, limits, "slower"), range(old.nranks))
+    new = network(calibrate(old, best, limits, "slower"), range(old.nranks))
     assert np.allclose(new.bandwidth_gbs, net.bandwidth_gbs / 8, rtol=5e-3)
     assert np.allclose(new.alpha_us, 4 * net.alpha_us, rtol=5e-3)
 
@@ -52,9 +52,9 @@ def test_a_machine_that_is_k_times_slower(spec: str) -> None:
 @given(st.lists(st.floats(1.0, 1.2), min_size=12, max_size=12))
 def test_noise_makes_no_new_kinds(noise: list[float]) -> None:
     ring = load("ring:6")
-    made = calibrated(
+    made = calibrate(
         ring,
-        {p: Link(10 * x, 5 * x) for p, x in zip(pairs(ring), noise, strict=True)},
+        {p: MeasuredLink(10 * x, 5 * x) for p, x in zip(linked_pairs(ring), noise, strict=True)},
         {},
         "noisy",
     )
@@ -66,8 +66,8 @@ def test_noise_makes_no_new_kinds(noise: list[float]) -> None:
 def test_a_link_that_is_much_slower_is_a_kind_of_its_own() -> None:
     ring = load("ring:6")
     measured = made_up(ring, 1.0, 4.0)
-    measured[2, 3] = Link(1.0, 4.0 / APART / 1.01)
-    made = calibrated(ring, measured, {}, "one bad")
+    measured[2, 3] = MeasuredLink(1.0, 4.0 / APART / 1.01)
+    made = calibrate(ring, measured, {}, "one bad")
     slow = (made.link_src == 2) & (made.link_dst == 3)
     assert made.bandwidth_gbs[slow][0] < 4.0
     assert set(made.bandwidth_gbs[~slow].tolist()) == {4.0}
@@ -75,7 +75,7 @@ def test_a_link_that_is_much_slower_is_a_kind_of_its_own() -> None:
 
 def test_limits_are_held_by_the_pairs_that_cross_them() -> None:
     two = load("ndv2:2")
-    held = sharing(two)
+    held = pairs_by_limit(two)
     assert set(held) == {limit.name for limit in two.limits}
     net = network(two, range(two.nranks))
     for name, listed in held.items():
@@ -88,6 +88,6 @@ def test_limits_are_held_by_the_pairs_that_cross_them() -> None:
 
 def test_figures_that_cannot_be() -> None:
     ring = load("ring:4")
-    for bad in (Link(1.0, 0.0), Link(1.0, float("nan")), Link(float("inf"), 1.0)):
+    for bad in (MeasuredLink(1.0, 0.0), MeasuredLink(1.0, float("nan")), MeasuredLink(float("inf"), 1.0)):
         with pytest.raises(InputError, match="0→1"):
-            calibrated(ring, made_up(ring, 1.0, 1.0) | {(0, 1): bad}, {}, "bad")
+            calibrate(ring, made_up(ring, 1.0, 1.0) | {(0, 1): bad}, {}, "bad")

@@ -13,37 +13,39 @@ from hypothesis import strategies as st
 from runtime.built_in import names
 from runtime.measure.tune import (
     GAIN,
-    Measured,
-    asked_collectives,
-    asked_sizes,
-    asked_types,
-    best,
-    promising,
-    rows,
-    table_text,
+    Measurement,
+    choose_fastest,
+    format_choices,
+    parse_collectives,
+    parse_sizes,
+    parse_types,
+    select_methods,
+    table_rows,
 )
-from runtime.torch.choice import Call, Chooser, Way, load_table
+from runtime.torch.choice import Call, Chooser, Method, load_table
 from topologies.errors import InputError
 
-GLOO = Way("gloo")
-WAYS = [GLOO, *(Way("synth", name) for name in names("allreduce", 4))]
+GLOO = Method("gloo")
+METHODS = [GLOO, *(Method("synth", name) for name in names("allreduce", 4))]
 
 
 def one(
-    way: Way, size: int, time_us: float, wrong: int = 0, kind: str = "float32", ranks: int = 4
-) -> Measured:
-    return Measured("allreduce", tuple(range(ranks)), kind, size, way, "", time_us, wrong)
+    method: Method, size: int, time_us: float, wrong: int = 0, kind: str = "float32", ranks: int = 4
+) -> Measurement:
+    return Measurement("allreduce", tuple(range(ranks)), kind, size, method, "", time_us, wrong)
 
 
 times = st.dictionaries(
-    st.integers(1, 1 << 30), st.tuples(*(st.floats(1, 1e6) for _ in WAYS)), min_size=1, max_size=6
+    st.integers(1, 1 << 30), st.tuples(*(st.floats(1, 1e6) for _ in METHODS)), min_size=1, max_size=6
 )
 
 
 @given(times)
 def test_rows_cover_every_size_once_and_keep_what_was_best(measured: dict[int, tuple[float, ...]]) -> None:
-    listed = [one(way, size, t) for size, ts in measured.items() for way, t in zip(WAYS, ts, strict=True)]
-    made = rows(listed)
+    listed = [
+        one(method, size, t) for size, ts in measured.items() for method, t in zip(METHODS, ts, strict=True)
+    ]
+    made = table_rows(listed)
     assert made[0]["min_bytes"] == 0
     assert made[-1]["max_bytes"] is None
     for before, after in pairwise(made):
@@ -52,15 +54,15 @@ def test_rows_cover_every_size_once_and_keep_what_was_best(measured: dict[int, t
         (row,) = (
             r for r in made if r["min_bytes"] <= size and (r["max_bytes"] is None or size <= r["max_bytes"])
         )
-        winner = best([m for m in listed if m.size_bytes == size])
-        assert (row["backend"], row["algorithm"]) == winner.way
+        winner = choose_fastest([m for m in listed if m.size_bytes == size])
+        assert (row["backend"], row["algorithm"]) == winner.method
 
 
 @given(times)
 def test_ours_is_chosen_only_where_it_gains(measured: dict[int, tuple[float, ...]]) -> None:
     for size, ts in measured.items():
-        chosen = best([one(way, size, t) for way, t in zip(WAYS, ts, strict=True)])
-        if chosen.way == GLOO:
+        chosen = choose_fastest([one(method, size, t) for method, t in zip(METHODS, ts, strict=True)])
+        if chosen.method == GLOO:
             assert ts[0] < GAIN * min(ts) or ts[0] == min(ts)
         else:
             assert chosen.time_us == min(ts)
@@ -68,22 +70,22 @@ def test_ours_is_chosen_only_where_it_gains(measured: dict[int, tuple[float, ...
 
 
 def test_what_was_wrong_is_never_chosen() -> None:
-    ring = WAYS[1]
-    assert best([one(GLOO, 64, 9.0), one(ring, 64, 1.0, wrong=1)]).way == GLOO
-    with pytest.raises(InputError, match="64 bytes: every way"):
-        best([one(ring, 64, 1.0, wrong=1)])
-    assert "ring" not in table_text([one(GLOO, 64, 9.0), one(ring, 64, 1.0, wrong=1)])
+    ring = METHODS[1]
+    assert choose_fastest([one(GLOO, 64, 9.0), one(ring, 64, 1.0, wrong=1)]).method == GLOO
+    with pytest.raises(InputError, match="64 bytes: every method"):
+        choose_fastest([one(ring, 64, 1.0, wrong=1)])
+    assert "ring" not in format_choices([one(GLOO, 64, 9.0), one(ring, 64, 1.0, wrong=1)])
 
 
 def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
-    ring, pairs = WAYS[1], WAYS[2]
+    ring, pairs = METHODS[1], METHODS[2]
     measured = [
         one(GLOO, 1 << 10, 5.0),
         one(ring, 1 << 10, 9.0),
         one(GLOO, 1 << 20, 99.0),
         one(pairs, 1 << 20, 9.0),
     ]
-    (tmp_path / "t.json").write_text(table_text(measured))
+    (tmp_path / "t.json").write_text(format_choices(measured))
     read = load_table(tmp_path / "t.json")
     assert [(row.backend, row.algorithm) for row in read] == [GLOO, pairs]
     chooser = Chooser(table=tmp_path / "t.json")
@@ -97,33 +99,38 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_types_and_groups_stand_in_the_row_only_where_several_were_measured() -> None:
-    (plain,) = rows([one(GLOO, 8, 1.0)])
+    (plain,) = table_rows([one(GLOO, 8, 1.0)])
     assert (plain["type"], plain["group"]) == (None, None)
-    made = rows([one(GLOO, 8, 1.0), one(GLOO, 8, 1.0, kind="int32")])
+    made = table_rows([one(GLOO, 8, 1.0), one(GLOO, 8, 1.0, kind="int32")])
     assert [row["type"] for row in made] == ["float32", "int32"]
-    other = Measured("allreduce", (4, 5, 6, 7), "float32", 8, GLOO, "", 1.0, 0)
-    assert [row["group"] for row in rows([one(GLOO, 8, 1.0), other])] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert [row["group"] for row in rows([one(GLOO, 8, 1.0), one(GLOO, 8, 1.0, ranks=3)])] == [None, None]
+    other = Measurement("allreduce", (4, 5, 6, 7), "float32", 8, GLOO, "", 1.0, 0)
+    assert [row["group"] for row in table_rows([one(GLOO, 8, 1.0), other])] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [row["group"] for row in table_rows([one(GLOO, 8, 1.0), one(GLOO, 8, 1.0, ranks=3)])] == [
+        None,
+        None,
+    ]
 
 
 @given(times)
 def test_the_fastest_and_the_wrapped_back_end_stay_promising(measured: dict[int, tuple[float, ...]]) -> None:
-    listed = [one(way, size, t) for size, ts in measured.items() for way, t in zip(WAYS, ts, strict=True)]
-    kept = promising(WAYS, listed)
+    listed = [
+        one(method, size, t) for size, ts in measured.items() for method, t in zip(METHODS, ts, strict=True)
+    ]
+    kept = select_methods(METHODS, listed)
     assert GLOO in kept
     last = [m for m in listed if m.size_bytes == max(measured)]
-    assert min(last, key=lambda m: m.time_us).way in kept
+    assert min(last, key=lambda m: m.time_us).method in kept
     for m in last:
         if m.time_us <= 2 * min(n.time_us for n in last):
-            assert m.way in kept
+            assert m.method in kept
 
 
 def test_what_falls_back_further_is_left_out() -> None:
-    ring, pairs, late = WAYS[1], WAYS[2], WAYS[3]
+    ring, pairs, late = METHODS[1], METHODS[2], METHODS[3]
     listed = [one(GLOO, 1, 5.0), one(ring, 1, 5.0), one(pairs, 1, 20.0), one(late, 1, 100.0),
               one(GLOO, 4, 10.0), one(ring, 4, 6.0), one(pairs, 4, 80.0), one(late, 4, 100.5)]  # fmt: skip
-    assert promising(WAYS, listed) == [GLOO, ring, late]
-    assert promising(WAYS, listed[:4]) == WAYS
+    assert select_methods(METHODS, listed) == [GLOO, ring, late]
+    assert select_methods(METHODS, listed[:4]) == METHODS
 
 
 @pytest.mark.parametrize(
@@ -131,7 +138,7 @@ def test_what_falls_back_further_is_left_out() -> None:
     [("1K:64K", [1024, 4096, 16384, 65536]), ("1K:8K:2", [1024, 2048, 4096, 8192]), ("4K,1K", [1024, 4096])],
 )
 def test_sizes(text: str, sizes: list[int]) -> None:
-    assert asked_sizes(text) == sizes
+    assert parse_sizes(text) == sizes
 
 
 @pytest.mark.parametrize(
@@ -139,14 +146,14 @@ def test_sizes(text: str, sizes: list[int]) -> None:
 )
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--sizes"):
-        asked_sizes(text)
+        parse_sizes(text)
 
 
 def test_collectives_and_types() -> None:
-    assert asked_collectives("all_reduce,AllGather,allreduce") == ["allreduce", "allgather"]
-    assert len(asked_collectives("all")) == 8
+    assert parse_collectives("all_reduce,AllGather,allreduce") == ["allreduce", "allgather"]
+    assert len(parse_collectives("all")) == 8
     with pytest.raises(InputError, match="--ops"):
-        asked_collectives("sendrecv")
-    assert asked_types("int32, float16") == ["int32", "float16"]
+        parse_collectives("sendrecv")
+    assert parse_types("int32, float16") == ["int32", "float16"]
     with pytest.raises(InputError, match="'float'"):
-        asked_types("float")
+        parse_types("float")

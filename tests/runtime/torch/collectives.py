@@ -223,15 +223,15 @@ def falls_back() -> None:
 def ran_where_it_should() -> None:
     me, n = dist.get_rank(), dist.get_world_size()
     for mode, by in (("synth", "synth ring"), ("gloo", "gloo"), ("auto", "gloo")):
-        before = ours.tally.ran("allreduce", by)
+        before = ours.counters.ran("allreduce", by)
         with ours.using(mode):
             tensor = values(me, 100_000)
             dist.all_reduce(tensor)
         same(tensor, folded([values(r, 100_000) for r in range(n)], "sum"))
-        assert ours.tally.ran("allreduce", by) == before + 1, ours.summary()
+        assert ours.counters.ran("allreduce", by) == before + 1, ours.summary()
     with ours.using("synth", "allpairs"):
         dist.all_reduce(tensor)
-    assert ours.tally.last("allreduce") == "synth allpairs"
+    assert ours.counters.last("allreduce") == "synth allpairs"
     with ours.using("synth", "rnig"):
         expect(["'rnig' for allreduce", "ring"], partial(dist.all_reduce, tensor), InputError)
     text = ours.summary()

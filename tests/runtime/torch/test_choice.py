@@ -13,7 +13,7 @@ import pytest
 from emit.library.index import index_text
 from emit.msccl.write import write_msccl
 from runtime.built_in import built_in, names
-from runtime.torch.choice import Call, Chooser, Way, load_table
+from runtime.torch.choice import Call, Chooser, Method, load_table
 from topologies.errors import InputError
 
 CALL = Call("allreduce", 4096, "float32", (0, 1, 2, 3))
@@ -67,7 +67,7 @@ def test_rows_of_a_table_in_their_order(tmp_path: Path) -> None:
     ]
     assert chooser.choose(CALL._replace(kind="int64")).program is None
     assert chooser.choose(CALL._replace(ranks=(0, 1))).program is None
-    assert chooser.choose(CALL, Way("gloo")).reason == "asked for"
+    assert chooser.choose(CALL, Method("gloo")).reason == "asked for"
 
 
 def test_a_library_serves_its_ranks_and_sizes(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_library_serves_its_ranks_and_sizes(tmp_path: Path) -> None:
     assert served.name == "allpairs"
     assert chooser.choose(CALL._replace(size_bytes=8193)).program is None
     assert chooser.choose(CALL._replace(collective="allgather")).program is None
-    assert chooser.choose(CALL._replace(collective="allgather"), Way("synth")).reason == "built in"
+    assert chooser.choose(CALL._replace(collective="allgather"), Method("synth")).reason == "built in"
 
 
 def test_a_faulty_file_of_a_library_is_refused(tmp_path: Path) -> None:
@@ -140,22 +140,22 @@ def test_what_the_environment_names(tmp_path: Path) -> None:
     one = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path, {}))})
     (tmp_path / "b").mkdir()
     other = Chooser.of_environment({"SYNTH_TABLE": str(table(tmp_path / "b", {"max_bytes": 4}))})
-    assert one.said != other.said
+    assert one.basis != other.basis
 
 
 def test_an_algorithm_that_was_named(tmp_path: Path) -> None:
     chooser = Chooser("gloo", library=library(tmp_path, group=(0, 1, 2, 3)))
-    ways = chooser.ways(CALL)
-    assert ways[0] == Way("gloo")
+    ways = chooser.methods(CALL)
+    assert ways[0] == Method("gloo")
     for way in ways[1:]:
         program = chooser.choose(CALL._replace(size_bytes=1 << 40), way).program
         assert program is not None
         assert (program.collective, program.nranks) == ("allreduce", 4)
     assert len(ways) == 2 + len(names("allreduce", 4))
     with pytest.raises(InputError, match="'none' for allreduce of 4 ranks: there is mine, ring"):
-        chooser.choose(CALL, Way("synth", "none"))
-    assert chooser.ways(CALL._replace(ranks=(0, 1, 2)))[1:] == [
-        Way("synth", n) for n in names("allreduce", 3)
+        chooser.choose(CALL, Method("synth", "none"))
+    assert chooser.methods(CALL._replace(ranks=(0, 1, 2)))[1:] == [
+        Method("synth", n) for n in names("allreduce", 3)
     ]
 
 
@@ -164,11 +164,11 @@ def test_one_file_is_a_library(tmp_path: Path) -> None:
     chooser = Chooser("synth", library=tmp_path / "mine.xml")
     call = Call("allgather", 1 << 20, "float32", (0, 1, 2))
     assert chooser.choose(call).reason == "in the library"
-    assert Way("synth", "mine") in chooser.ways(call)
+    assert Method("synth", "mine") in chooser.methods(call)
     assert chooser.choose(call._replace(ranks=(0, 1))).reason == "built in"
-    chooser.fits(3)
+    chooser.check_ranks(3)
     with pytest.raises(InputError, match=r"mine\.xml: is for 3 ranks; this job has 2"):
-        chooser.fits(2)
+        chooser.check_ranks(2)
     with pytest.raises(InputError, match=r"there\.xml"):
         Chooser(library=tmp_path / "there.xml")
 
@@ -212,9 +212,9 @@ def test_other_files_under_one_name_are_another_choice(tmp_path: Path) -> None:
     for place, name in (("a", "ring"), ("b", "allpairs"), ("c", "ring")):
         (tmp_path / place).mkdir()
         (tmp_path / place / "one.xml").write_text(write_msccl(built_in("allreduce", name, 3)))
-        said.append(Chooser(library=tmp_path / place / "one.xml").said)
+        said.append(Chooser(library=tmp_path / place / "one.xml").basis)
     assert said[0] == said[2] != said[1]
     broken = library(tmp_path)
     (broken / "msccl" / "mine.xml").unlink()
     with pytest.raises(InputError, match=r"mine\.xml: cannot be read"):
-        _ = Chooser(library=broken).said
+        _ = Chooser(library=broken).basis

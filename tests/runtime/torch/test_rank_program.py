@@ -6,7 +6,6 @@ import threading
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -19,13 +18,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import runtime.torch.run
 from emit.compiler.compile import compile_instructions
 from emit.language import load_script
 from emit.program import ROOTED, Gpu, Program, Step, ThreadBlock
 from runtime.built_in import built_in, names
-from runtime.torch.rank_program import Part, part_of
-from runtime.torch.run import Wire, run
+from runtime.torch.rank_program import RankProgram, rank_program
+from runtime.torch.run import THREADS_FROM_BYTES, Transport, run
 from topologies.errors import InputError
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -114,7 +112,13 @@ class Message:
                 self._copy()
 
 
-def executed(parts: list[Part], elements: int, early: bool, op: str = "sum") -> list[str]:
+def executed(
+    parts: list[RankProgram],
+    elements: int,
+    early: bool,
+    threads_from: int = THREADS_FROM_BYTES,
+    op: str = "sum",
+) -> list[str]:
     """Which ranks hold what they must not, after all parts have run, a thread each."""
     p = parts[0].program
     n, c, root = p.nranks, p.collective, p.root
@@ -138,7 +142,8 @@ def executed(parts: list[Part], elements: int, early: bool, op: str = "sum") -> 
         elif c == "gather" and r != root:
             out = None
         try:
-            run(parts[r], given[r], out, elements, op, Wire(post.end(r), range(n), r, 0, "a test"))
+            transport = Transport(post.end(r), range(n), r, 0, "a test")
+            run(parts[r], given[r], out, elements, op, transport, threads_from)
         except Exception as error:
             faults.append(f"rank {r}: {error}")
 
@@ -163,7 +168,7 @@ def executed(parts: list[Part], elements: int, early: bool, op: str = "sum") -> 
         else:
             wanted = torch.cat(before) if c == "allgather" or r == root else got
         if not torch.equal(got, wanted):
-            faults.append(f"rank {r}: {got.tolist()[:9]}, would be {wanted.tolist()[:9]}")
+            faults.append(f"rank {r}: {got.tolist()[:9]}, must be {wanted.tolist()[:9]}")
         if c in ("allgather", "reducescatter", "alltoall", "gather") and not torch.equal(given[r], start):
             faults.append(f"rank {r}: its input is spoilt")
     return faults
@@ -172,40 +177,38 @@ def executed(parts: list[Part], elements: int, early: bool, op: str = "sum") -> 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(PROGRAMS), st.integers(0, 6), st.integers(0, 3), st.booleans(), st.booleans())
 def test_every_program_is_right(program: Program, whole: int, more: int, early: bool, threads: bool) -> None:
-    parts = [part_of(program, rank) for rank in range(program.nranks)]
+    parts = [rank_program(program, rank) for rank in range(program.nranks)]
     chunks = program.nchunks_per_loop
     elements = whole * chunks + more
     if parts[0].fits(elements) and elements:
-        with mock.patch.object(runtime.torch.run, "_THREADS_FROM", 0 if threads else 1 << 60):
-            assert executed(parts, elements, early) == []
+        assert executed(parts, elements, early, 0 if threads else 1 << 60) == []
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.collective}-{p.name}-{p.nranks}")
 @pytest.mark.parametrize("least", [0, 1 << 60], ids=["threads", "one"])
-def test_each_program_on_an_odd_count(program: Program, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime.torch.run, "_THREADS_FROM", least)
-    parts = [part_of(program, rank) for rank in range(program.nranks)]
+def test_each_program_on_an_odd_count(program: Program, least: int) -> None:
+    parts = [rank_program(program, rank) for rank in range(program.nranks)]
     elements = 3 * program.nchunks_per_loop + 1
     if not parts[0].fits(elements):
         elements -= 1
     for early in (False, True):
-        assert executed(parts, elements, early) == []
+        assert executed(parts, elements, early, least) == []
 
 
 def test_a_send_without_its_copy_is_seen() -> None:
     steps = [Step("s", "i", 0, "o", -1, 1), Step("rrc", "i", 0, "i", 0, 1)]
     gpus = [Gpu(1, 0, 0, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
     program = Program("swap", "allreduce", "Simple", 2, 1, True, False, gpus)
-    parts = [part_of(program, rank) for rank in range(2)]
-    assert [act.keep for part in parts for act in part.acts] == [True, False] * 2
+    parts = [rank_program(program, rank) for rank in range(2)]
+    assert [step.keep for part in parts for step in part.steps] == [True, False] * 2
     assert not any(executed(parts, 12, early=False) for _ in range(20))
-    spoilt = [replace(part, acts=tuple(replace(act, keep=False) for act in part.acts)) for part in parts]
+    spoilt = [replace(part, steps=tuple(replace(step, keep=False) for step in part.steps)) for part in parts]
     assert any(executed(spoilt, 12, early=False) for _ in range(20))
 
 
 def test_a_ring_sends_nothing_twice() -> None:
-    parts = [part_of(built_in("allreduce", "ring", 4), rank) for rank in range(4)]
-    assert not any(act.keep for part in parts for act in part.acts)
+    parts = [rank_program(built_in("allreduce", "ring", 4), rank) for rank in range(4)]
+    assert not any(step.keep for part in parts for step in part.steps)
 
 
 def test_a_receive_before_its_time_is_seen() -> None:
@@ -217,11 +220,12 @@ def test_a_receive_before_its_time_is_seen() -> None:
     ]
     gpus = [Gpu(1, 0, 1, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
     program = Program("aside", "allreduce", "Simple", 2, 1, True, False, gpus)
-    parts = [part_of(program, rank) for rank in range(2)]
-    assert not any(act.direct for part in parts for act in part.acts)
+    parts = [rank_program(program, rank) for rank in range(2)]
+    assert not any(step.direct for part in parts for step in part.steps)
     assert not any(executed(parts, 12, early=True) for _ in range(20))
     spoilt = [
-        replace(part, acts=tuple(replace(act, direct=act.op == "r") for act in part.acts)) for part in parts
+        replace(part, steps=tuple(replace(step, direct=step.op == "r") for step in part.steps))
+        for part in parts
     ]
     assert any(executed(spoilt, 12, early=True) for _ in range(20))
 
@@ -232,4 +236,4 @@ def test_a_program_that_stops_is_refused() -> None:
     gpus = [Gpu(2, 2, 0, [ThreadBlock(1 - rank, 1 - rank, 0, steps)]) for rank in range(2)]
     program = Program("stuck", "alltoall", "Simple", 2, 2, False, True, gpus)
     with pytest.raises(InputError, match=r"stuck: stops before its end: rank 0 tb 0 step 0"):
-        part_of(program, 0)
+        rank_program(program, 0)

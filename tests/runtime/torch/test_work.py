@@ -12,7 +12,7 @@ import pytest
 if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
-from runtime.torch.work import Lane, Task
+from runtime.torch.work import Task, TaskThread
 
 
 def task(function: Callable[[], object]) -> Task:
@@ -20,34 +20,34 @@ def task(function: Callable[[], object]) -> Task:
 
 
 @pytest.fixture
-def lane() -> Iterator[Lane]:
-    made = Lane("group of ranks 0, 1")
+def thread() -> Iterator[TaskThread]:
+    made = TaskThread("group of ranks 0, 1")
     yield made
     made.stop()
 
 
-def test_what_is_waited_for_at_once_runs_after_what_was_begun_before(lane: Lane) -> None:
+def test_what_is_waited_for_at_once_runs_after_what_was_begun_before(thread: TaskThread) -> None:
     done: list[int] = []
     gate = threading.Event()
-    lane.put(task(gate.wait), False)
+    thread.put(task(gate.wait), False)
     for k in range(5):
-        lane.put(task(lambda k=k: done.append(k)), False)
+        thread.put(task(lambda k=k: done.append(k)), False)
     last = task(lambda: done.append(5))
-    lane.put(last, True)
+    thread.put(last, True)
     assert done == []
     gate.set()
     last.wait()
     assert done == [0, 1, 2, 3, 4, 5]
 
 
-def test_an_error_reaches_all_that_wait_and_stops_nothing(lane: Lane) -> None:
+def test_an_error_reaches_all_that_wait_and_stops_nothing(thread: TaskThread) -> None:
     def fails() -> None:
         raise ValueError("no such luck")
 
     gate = threading.Event()
     first, bad, good = task(gate.wait), task(fails), task(lambda: None)
     for each in (first, bad, good):
-        lane.put(each, False)
+        thread.put(each, False)
     with pytest.raises(RuntimeError, match=r"not over within 0\.01 s"):
         bad.wait(timedelta(milliseconds=10))
     gate.set()
@@ -60,12 +60,12 @@ def test_an_error_reaches_all_that_wait_and_stops_nothing(lane: Lane) -> None:
     assert bad.get_future().done()
 
 
-def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(lane: Lane) -> None:
+def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(thread: TaskThread) -> None:
     gate = threading.Event()
     first, last = task(gate.wait), task(lambda: None)
-    lane.put(first, False)
-    called = first.get_future().then(lambda _: lane.put(task(lambda: None), True))
-    lane.put(last, False)
+    thread.put(first, False)
+    called = first.get_future().then(lambda _: thread.put(task(lambda: None), True))
+    thread.put(last, False)
     gate.set()
     with pytest.raises(RuntimeError, match="group of ranks 0, 1: called and waited for in a callback"):
         called.wait()

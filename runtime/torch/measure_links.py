@@ -1,6 +1,6 @@
 """Latency and bandwidth between the ranks of a torch.distributed job, measured with single messages.
 
-All functions here are called alike on every rank of a job of `runtime.torch.process_group`.
+All functions here are called on every rank with the same arguments of a job of `runtime.torch.process_group`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from runtime.measure.calibrate import Link
+from runtime.measure.calibrate import MeasuredLink
 
 _PINGS = 21
 _LONG_S = 0.02  # the shorter of two messages takes at least so long; bursts and buffers do not count then
@@ -20,7 +20,7 @@ _MOST_BYTES = 64 << 20
 _TURNS = 5
 
 
-def link(a: int, b: int) -> Link | None:
+def measure_link(a: int, b: int) -> MeasuredLink | None:
     """From rank a to rank b: half a round trip of 8 bytes, and the rate between a message and one four times as long.
 
     None on all ranks but these two.
@@ -35,7 +35,7 @@ def link(a: int, b: int) -> Link | None:
         size *= 4
     short = min(_round_trip(a, b, size) for _ in range(_TURNS))
     long = min(_round_trip(a, b, 4 * size) for _ in range(_TURNS))
-    return Link(1e6 * alpha, 3 * size / max(long - short, 1e-9) / 1e9)
+    return MeasuredLink(1e6 * alpha, 3 * size / max(long - short, 1e-9) / 1e9)
 
 
 def _round_trip(a: int, b: int, size: int) -> float:
@@ -54,8 +54,8 @@ def _round_trip(a: int, b: int, size: int) -> float:
     return float(word.item())
 
 
-def together(pairs: Sequence[tuple[int, int]], gbs: float) -> float:
-    """GB/s that all pairs carry in all when they send at once; gbs: about what one carries alone."""
+def measure_together(pairs: Sequence[tuple[int, int]], gbs: float) -> float:
+    """GB/s that all pairs carry in all when they send at once; gbs: about what one carries by itself."""
     me = dist.get_rank()
     size = int(min(_MOST_BYTES, max(64 << 10, 2 * _LONG_S * gbs * 1e9)))
     rates = []
@@ -75,13 +75,15 @@ def together(pairs: Sequence[tuple[int, int]], gbs: float) -> float:
     return statistics.median(rates)
 
 
-def links(pairs: Sequence[tuple[int, int]], tell: Callable[[int], None]) -> dict[tuple[int, int], Link]:
-    """Every pair, one after the other; all ranks learn all. tell: is told how many are done."""
+def measure_links(
+    pairs: Sequence[tuple[int, int]], report: Callable[[int], None]
+) -> dict[tuple[int, int], MeasuredLink]:
+    """Every pair, one after the other; all ranks learn all. report: called with how many are done."""
     found = torch.zeros(len(pairs), 2, dtype=torch.float64)
     for at, (a, b) in enumerate(pairs):
-        one = link(a, b)
+        one = measure_link(a, b)
         if one is not None and dist.get_rank() == a:
             found[at] = torch.tensor([one.alpha_us, one.gbs], dtype=torch.float64)
-        tell(at + 1)
+        report(at + 1)
     dist.all_reduce(found)
-    return {pair: Link(*row) for pair, row in zip(pairs, found.tolist(), strict=True)}
+    return {pair: MeasuredLink(*row) for pair, row in zip(pairs, found.tolist(), strict=True)}

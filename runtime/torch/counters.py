@@ -1,4 +1,4 @@
-"""What ran where: counted as it goes."""
+"""What ran where, how often and how long: counted as calls are made."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class _Line:
     longest: float = 0.0
 
 
-class Tally:
-    """Counts of a whole job's groups, on this rank."""
+class Counters:
+    """Counts of all groups of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._lines: dict[tuple[str, str], _Line] = {}
-        self._fell: Counter[tuple[str, str]] = Counter()
+        self._fallbacks: Counter[tuple[str, str]] = Counter()
         self._waited: Counter[int] = Counter()
         self._last: dict[str, str] = {}
 
-    def note(self, collective: str, by: str, size_bytes: int) -> Callable[[float], None]:
-        """Count a call; what is returned is to be told how many seconds it took."""
+    def count(self, collective: str, by: str, size_bytes: int) -> Callable[[float], None]:
+        """Count a call; what is returned takes the seconds that it took."""
         with self._lock:
             line = self._lines.setdefault((collective, by), _Line())
             line.calls += 1
@@ -48,16 +48,16 @@ class Tally:
 
         return took
 
-    def fell(self, collective: str, reason: str) -> None:
+    def count_fallback(self, collective: str, reason: str) -> None:
         """A call goes to the wrapped back end: logged the first time, counted always."""
         with self._lock:
-            self._fell[collective, reason] += 1
-            first = self._fell[collective, reason] == 1
+            self._fallbacks[collective, reason] += 1
+            first = self._fallbacks[collective, reason] == 1
         if first:
             log.info("%s runs on the wrapped back end: %s", collective, reason)
 
-    def waited(self, rank: int, seconds: float) -> None:
-        """So long this rank waited for another's message."""
+    def count_wait(self, rank: int, seconds: float) -> None:
+        """This rank waited so many seconds for another's message."""
         with self._lock:
             self._waited[rank] += seconds  # type: ignore[assignment]
 
@@ -80,7 +80,7 @@ class Tally:
                 longest = f"{line.longest * 1e3:.3f}" if line.ended else "-"
                 rows.append((collective, by, str(line.calls), f"{line.size_bytes / 1024:.1f}", mean, longest))
             lines = format_table(rows, (0, 1))
-            for (collective, reason), count in sorted(self._fell.items()):
+            for (collective, reason), count in sorted(self._fallbacks.items()):
                 lines.append(f"not ours: {collective}, {count} calls: {reason}")
             worst = sorted(self._waited.items(), key=lambda item: (-item[1], item[0]))[:4]
             if worst:
