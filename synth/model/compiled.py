@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+Table = TypeVar("Table", bound=tuple[Any, ...])
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
@@ -28,16 +29,6 @@ def compiled(loop: Loop) -> Loop:
     """
     made: Loop = _compiled(loop)
     return made
-
-
-def kernel(loop: Loop) -> Loop:
-    """Until all loops are plain functions."""
-    import numba
-
-    made: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(loop)
-    made._compile_for_args = _InThread(made._compile_for_args)
-    kept: Loop = made
-    return kept
 
 
 @cache
@@ -72,9 +63,30 @@ class Runner:
         plain = [np.ascontiguousarray(array) for array in arrays]
         return [array if array.flags.writeable else array.copy() for array in plain]
 
+    def table(self, given: Table) -> Table:
+        """A NamedTuple of arrays, and of numbers, with its arrays as loops take them."""
+        return type(given)(*(self.columns(x)[0] if isinstance(x, np.ndarray) else x for x in given))
+
     def __call__(self, loop: Callable[..., Any], *arguments: Any) -> Any:
         """What the loop returns."""
         return loop(*arguments) if self.interpreted else compiled(loop)(*arguments)
+
+
+_LOADING_S = 0.5  # what it takes to import Numba and load an engine's loops from disk
+_interpreted_s = 0.0  # what this process has spent, about, where it could choose
+
+
+def choose_runner(seconds: float) -> Runner:
+    """Interpreted, as long as all that was chosen so takes the process less time than to load compiled loops.
+
+    Args:
+        seconds: about what the interpreter would take.
+    """
+    global _interpreted_s
+    if _interpreted_s + seconds > _LOADING_S:
+        return Runner(interpreted=False)
+    _interpreted_s += seconds
+    return Runner(interpreted=True)
 
 
 class _InThread:

@@ -1,76 +1,75 @@
-"""Prices of resources that grow exponentially with their load, as compiled routing engines use them."""
+"""Prices of resources that grow exponentially with their load, as routing sees them; loops for `Runner`."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from synth.engines.flow.csr_network import Wires
-from synth.model.collective import Floats, Ints
-from synth.model.compiled import kernel
+from synth.engines.flow.csr_network import CsrNetwork
 
 
-class Market(NamedTuple):
+class Congestion(NamedTuple):
     """Loads and prices while routes are chosen.
 
     Attributes:
         load: float, shape (resources,): µs that each resource is busy.
         price: float, shape (resources,): exp(beta · (load / target - 1)) / capacity.
-        bias: float, shape (lanes,): what a byte costs over a lane beside the prices (a little: for short ways).
-        cost: float, shape (lanes,): bias and prices together, kept up to date for lanes that share nothing.
+        bias: float, shape (bundles,): what a byte costs over a bundle beside the prices (a little: for short paths).
+        cost: float, shape (bundles,): bias and prices together, kept up to date for bundles that share nothing.
         knobs: float, shape (2,): beta and target (µs).
     """
 
-    load: Floats
-    price: Floats
-    bias: Floats
-    cost: Floats
-    knobs: Floats
+    load: Any
+    price: Any
+    bias: Any
+    cost: Any
+    knobs: Any
 
 
-@kernel
-def set_prices(net: Wires, market: Market) -> None:
+def set_prices(net: CsrNetwork, congestion: Congestion) -> None:
     """All prices from the loads."""
-    beta, target = market.knobs[0], market.knobs[1]
-    for r in range(len(market.load)):
-        market.price[r] = np.exp(min(beta * (market.load[r] / target - 1.0), 300.0)) / net.capacity_gbs[r]
-    for lane in range(net.nlanes):
-        total = market.bias[lane]
-        for j in range(net.uses_ptr[lane], net.uses_ptr[lane + 1]):
-            total += market.price[net.uses_idx[j]]
-        market.cost[lane] = total
+    beta, target = congestion.knobs[0], congestion.knobs[1]
+    for r in range(len(congestion.load)):
+        congestion.price[r] = (
+            math.exp(min(beta * (congestion.load[r] / target - 1.0), 300.0)) / net.capacity_gbs[r]
+        )
+    for bundle in range(net.nbundles):
+        congestion.cost[bundle] = _summed(net, congestion, bundle)
 
 
-@kernel
-def add_load(net: Wires, market: Market, lane: int, work: float) -> None:
-    """Put `work` (kilobytes; negative takes away) on a lane's resources; their prices follow."""
-    beta, target = market.knobs[0], market.knobs[1]
-    for j in range(net.uses_ptr[lane], net.uses_ptr[lane + 1]):
+def add_load(net: CsrNetwork, congestion: Congestion, bundle: int, work: float) -> None:
+    """Put `work` (kilobytes; negative takes away) on a bundle's resources; their prices follow."""
+    beta, target = congestion.knobs[0], congestion.knobs[1]
+    for j in range(net.uses_ptr[bundle], net.uses_ptr[bundle + 1]):
         r = net.uses_idx[j]
-        market.load[r] += work / net.capacity_gbs[r]
-        market.price[r] = np.exp(min(beta * (market.load[r] / target - 1.0), 300.0)) / net.capacity_gbs[r]
-    if net.alone[lane]:
-        total = market.bias[lane]
-        for j in range(net.uses_ptr[lane], net.uses_ptr[lane + 1]):
-            total += market.price[net.uses_idx[j]]
-        market.cost[lane] = total
+        congestion.load[r] += work / net.capacity_gbs[r]
+        congestion.price[r] = (
+            math.exp(min(beta * (congestion.load[r] / target - 1.0), 300.0)) / net.capacity_gbs[r]
+        )
+    if net.exclusive[bundle]:
+        congestion.cost[bundle] = _summed(net, congestion, bundle)
 
 
-@kernel
-def cost_of(net: Wires, market: Market, lane: int) -> float:
-    """What a byte costs over a lane."""
-    if net.alone[lane]:
-        known: float = market.cost[lane]
+def cost_of(net: CsrNetwork, congestion: Congestion, bundle: int) -> float:
+    """What a byte costs over a bundle."""
+    if net.exclusive[bundle]:
+        known: float = congestion.cost[bundle]
         return known
-    total: float = market.bias[lane]
-    for j in range(net.uses_ptr[lane], net.uses_ptr[lane + 1]):
-        total += market.price[net.uses_idx[j]]
+    return _summed(net, congestion, bundle)
+
+
+def _summed(net: CsrNetwork, congestion: Congestion, bundle: int) -> float:
+    total: float = congestion.bias[bundle]
+    for j in range(net.uses_ptr[bundle], net.uses_ptr[bundle + 1]):
+        total += congestion.price[net.uses_idx[j]]
     return total
 
 
-@kernel
-def push_key(keys: Floats, codes: Ints, size: int, key: float, code: int) -> None:
+# A heap of our own: `heapq` would compare pairs, which takes longer, and entries of one key would leave it in another
+# order, so that of equally cheap routes others were taken.
+
+
+def push_key(keys: Any, codes: Any, size: int, key: float, code: int) -> None:
     """Put an entry on a binary heap of `size` entries, least key first."""
     at = size
     while at > 0:
@@ -84,8 +83,7 @@ def push_key(keys: Floats, codes: Ints, size: int, key: float, code: int) -> Non
     codes[at] = code
 
 
-@kernel
-def pop_key(keys: Floats, codes: Ints, size: int) -> None:
+def pop_key(keys: Any, codes: Any, size: int) -> None:
     """Take the least of `size` entries from the heap; the caller has read it at place 0."""
     last = size - 1
     key, code = keys[last], codes[last]
@@ -103,34 +101,3 @@ def pop_key(keys: Floats, codes: Ints, size: int) -> None:
         at = down
     keys[at] = key
     codes[at] = code
-
-
-@kernel
-def hop_table(net: Wires, sources: Ints) -> Ints:
-    """Fewest links from each source to every rank, shape (len(sources), nranks); nranks where there is no way."""
-    table = np.full((len(sources), net.nranks), net.nranks, np.int64)
-    queue = np.empty(net.nranks, np.int64)
-    for i in range(len(sources)):
-        table[i, sources[i]] = 0
-        queue[0] = sources[i]
-        first, last = 0, 1
-        while first < last:
-            u = queue[first]
-            first += 1
-            for j in range(net.out_ptr[u], net.out_ptr[u + 1]):
-                v = net.dst[net.out_link[j]]
-                if table[i, v] == net.nranks:
-                    table[i, v] = table[i, u] + 1
-                    queue[last] = v
-                    last += 1
-    return table
-
-
-@kernel
-def grow_pool(pool: Ints, needed: int) -> Ints:
-    """The pool, or a copy of at least twice its size that has room for `needed` entries."""
-    if needed <= len(pool):
-        return pool
-    larger = np.empty(max(needed, 2 * len(pool)), np.int64)
-    larger[: len(pool)] = pool
-    return larger

@@ -1,4 +1,4 @@
-"""A network as the arrays that compiled engines read."""
+"""A network as the arrays that routing and list scheduling read."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from topologies.arrays import grouped, pointers, row_entries, row_of_entry
 from topologies.network import Network
 
 
-class Wires(NamedTuple):
-    """Links grouped into lanes: links that use just the same resources, of which one at a time can be busy.
+class CsrNetwork(NamedTuple):
+    """Links in bundles: parallel links, which use just the same resources, and of which one at a time can be busy.
 
     Attributes:
-        nranks, nlanes: counts.
-        src, dst, lane: int, shape (links,).
+        nranks, nbundles: counts.
+        src, dst, bundle: int, shape (links,).
         out_ptr, out_link: CSR by rank: links that leave it. in_ptr, in_link: links that enter it.
-        alpha_us, bandwidth_gbs: float, shape (lanes,).
-        uses_ptr, uses_idx: CSR by lane: resources. capacity_gbs: float, shape (resources,).
-        users_ptr, users_idx: CSR by resource: lanes, for resources that several lanes use; empty for others.
-        alone: bool, shape (lanes,): the lane shares none of its resources.
+        alpha_us, bandwidth_gbs: float, shape (bundles,).
+        uses_ptr, uses_idx: CSR by bundle: resources. capacity_gbs: float, shape (resources,).
+        users_ptr, users_idx: CSR by resource: bundles, for resources that several bundles use; empty for others.
+        exclusive: bool, shape (bundles,): the bundle shares none of its resources.
     """
 
     nranks: int
-    nlanes: int
+    nbundles: int
     src: Ints
     dst: Ints
-    lane: Ints
+    bundle: Ints
     out_ptr: Ints
     out_link: Ints
     in_ptr: Ints
@@ -40,13 +40,13 @@ class Wires(NamedTuple):
     capacity_gbs: Floats
     users_ptr: Ints
     users_idx: Ints
-    alone: Bools
+    exclusive: Bools
 
 
-def wires(net: Network) -> Wires:
-    """Arrays of a network, each writable and contiguous so that a kernel is compiled for one kind only."""
-    lane, first = _lanes(net)
-    nlanes = len(first)
+def csr_network(net: Network) -> CsrNetwork:
+    """Arrays of a network, each writable and contiguous, as compiled loops take them."""
+    bundle, first = _bundles(net)
+    nbundles = len(first)
     uses_ptr = pointers(np.diff(net.uses_ptr)[first])
     owner = row_of_entry(uses_ptr)
     uses_idx = net.uses_idx[row_entries(net.uses_ptr, first)].astype(np.int64)
@@ -56,12 +56,12 @@ def wires(net: Network) -> Wires:
     users_ptr = pointers(np.where(several, np.diff(ptr), 0))
     out_ptr, out_link = grouped(net.src, net.nranks)
     in_ptr, in_link = grouped(net.dst, net.nranks)
-    return Wires(
+    return CsrNetwork(
         nranks=net.nranks,
-        nlanes=nlanes,
+        nbundles=nbundles,
         src=np.array(net.src, dtype=np.int64),
         dst=np.array(net.dst, dtype=np.int64),
-        lane=lane,
+        bundle=bundle,
         out_ptr=out_ptr,
         out_link=out_link,
         in_ptr=in_ptr,
@@ -73,14 +73,26 @@ def wires(net: Network) -> Wires:
         capacity_gbs=np.array(net.capacity_gbs, dtype=np.float64),
         users_ptr=users_ptr,
         users_idx=np.ascontiguousarray(owner[rows][keep]),
-        alone=~np.logical_or.reduceat(several[uses_idx], uses_ptr[:-1])
-        if nlanes
+        exclusive=~np.logical_or.reduceat(several[uses_idx], uses_ptr[:-1])
+        if nbundles
         else np.zeros(0, dtype=bool),
     )
 
 
-def _lanes(net: Network) -> tuple[Ints, Ints]:
-    """Lane of every link, and a link of every lane."""
+def reverse_network(net: CsrNetwork) -> CsrNetwork:
+    """Every link the other way round, in the same bundles."""
+    return net._replace(
+        src=net.dst,
+        dst=net.src,
+        out_ptr=net.in_ptr,
+        out_link=net.in_link,
+        in_ptr=net.out_ptr,
+        in_link=net.out_link,
+    )
+
+
+def _bundles(net: Network) -> tuple[Ints, Ints]:
+    """The bundle of every link, and a link of every bundle."""
     counts = np.diff(net.uses_ptr)
     width = int(counts.max(initial=0))
     table = np.full((net.nlinks, width + 2), -1.0)
@@ -90,14 +102,14 @@ def _lanes(net: Network) -> tuple[Ints, Ints]:
     table[:, width + 1] = net.bandwidth_gbs
     tightest = np.full(net.nlinks, np.inf)
     np.minimum.at(tightest, rows, net.capacity_gbs[net.uses_idx])
-    # links that could be busy at once although they use the same: each is a lane of its own
+    # links that could be busy at once although they use the same: each is a bundle of its own
     apart = tightest >= 2 * net.bandwidth_gbs * (1 - 1e-12)
-    alone = np.where(apart, np.arange(net.nlinks), -1.0)
-    _, first, lane = np.unique(
-        np.column_stack([table, alone]), axis=0, return_index=True, return_inverse=True
+    itself = np.where(apart, np.arange(net.nlinks), -1.0)
+    _, first, bundle = np.unique(
+        np.column_stack([table, itself]), axis=0, return_index=True, return_inverse=True
     )
-    # lanes in order of their first link
+    # bundles in order of their first link
     order = np.argsort(first, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
-    return rank[lane.reshape(-1)], first[order].astype(np.int64)
+    return rank[bundle.reshape(-1)], first[order].astype(np.int64)

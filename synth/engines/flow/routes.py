@@ -1,39 +1,42 @@
-"""Which way every chunk goes: paths and trees at prices that keep all resources equally loaded, pass by pass."""
+"""Where every chunk goes: paths and trees at prices that keep all resources equally loaded, pass by pass.
+
+Chunks are routed one at a time over what is cheapest at prices that grow exponentially with the load of each
+resource, as in on-line routing of virtual circuits (Aspnes, Azar, Fiat, Plotkin and Waarts, 1997), and are taken out
+and routed again in later passes at steeper prices.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from synth.engines.flow.congestion_prices import Market, hop_table, set_prices
-from synth.engines.flow.csr_network import Wires, wires
-from synth.engines.flow.paths import narrow_pass
-from synth.engines.flow.trees import tree_pass
+from synth.engines.flow.congestion_prices import Congestion, add_load, cost_of, set_prices
+from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
+from synth.engines.flow.trees import Csr, route_trees
+from synth.engines.flow.tuning import TUNING, Tuning
 from synth.model.allowed import Allowed
 from synth.model.collective import Bools, Floats, Ints
+from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.phases.split import sum_owners
 from topologies.arrays import pointers, ranges, strongly_connected
 from topologies.errors import InputError
 
-_SHARPNESS = (8.0, 12.0, 20.0, 30.0, 40.0, 60.0, 80.0)  # of the prices, pass by pass
-_NARROW = 30_000_000  # links looked at in a pass, from which on only ways of fewest hops are
-
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """Where every chunk goes: a gathering tree (of a sum, grown from its owner) and a spreading tree.
+class Routing:
+    """Where every chunk goes.
 
     Attributes:
-        gather_ptr, gather, spread_ptr, spread: CSR by chunk, links in the order in which the tree grew.
+        gather: the tree of a sum, grown from its owner against the links; CSR by chunk, links in order of growth.
+        spread: the tree of a value or a whole sum to its goals; CSR as `gather`.
         load_us: how long each resource is busy, shape (resources,).
     """
 
-    gather_ptr: Ints
-    gather: Ints
-    spread_ptr: Ints
-    spread: Ints
+    gather: Csr
+    spread: Csr
     load_us: Floats
 
     @property
@@ -43,12 +46,18 @@ class Plan:
 
 
 class Router:
-    """Routes of one problem for messages of one size, better pass by pass."""
+    """Routes of one problem for messages of one size, better pass by pass.
+
+    Attributes:
+        net: the network. single: every chunk has one holder and one goal, so that trees are paths.
+        order: chunks in the order in which they are routed. work: kilobytes of every chunk.
+    """
 
     def __init__(
         self,
         problem: Problem,
         size_bytes: float,
+        run: Runner,
         *,
         allowed: Allowed | None = None,
         depth: float = 0.5,
@@ -56,25 +65,27 @@ class Router:
         latency_us: float = 0.0,
         narrow: bool = True,
         bias: float = 0.05,
+        tuning: Tuning = TUNING,
     ) -> None:
         """State what is to be routed.
 
         Args:
-            depth: 0 for trees that only mind the load, 1 for trees that also count the whole way from the root.
+            run: how loops are run.
+            depth: 0 for trees that only mind the load, 1 for trees that also count the whole path from the root.
             likely_us: how long the busiest resource will be busy, about. latency_us: how long the smallest message
                 takes, about.
-            narrow: let the first passes take ways of fewest hops only. bias: what a byte costs on an idle link, in
-                parts of what it costs on the busiest: large for short ways, small for even loads.
+            narrow: let the first passes take paths of fewest links only. bias: what a byte costs on an idle link, in
+                parts of what it costs on the busiest: large for short paths, small for even loads.
         """
         collective = problem.collective
-        self.problem, self.size_bytes, self.depth = problem, size_bytes, depth
+        self.problem, self.depth, self.run, self.tuning = problem, depth, run, tuning
         self.likely_us, self.latency_us, self.bias = likely_us, latency_us, bias
-        self.net = wires(problem.network)
-        self.back = reversed_wires(self.net)
+        self.net = csr_network(problem.network)
+        self.loop_net = run.table(self.net)
         self.work = collective.chunk_bytes(size_bytes) * 1e-3
-        family = np.zeros(collective.nchunks) if allowed is None else allowed.family
-        ranks = np.ones((1, problem.nranks), dtype=bool) if allowed is None else allowed.ranks
-        self.family, self.ranks = family.astype(np.int64), np.ascontiguousarray(ranks)
+        self.allowed = allowed or Allowed(
+            np.zeros(collective.nchunks, dtype=np.int64), np.ones((1, problem.nranks), dtype=bool)
+        )
         holders, self.goals = collective.holders, collective.goals
         none = np.zeros(collective.nchunks + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
         self.owned = self.parts = none
@@ -86,85 +97,178 @@ class Router:
             self.sources = merged(self.owned, only(holders, ~sums))
         self.gathering = self.spreading = none
         self.passes = 0
-        nres, nlanes = len(self.net.capacity_gbs), self.net.nlanes
-        self.market = Market(np.zeros(nres), np.zeros(nres), np.zeros(nlanes), np.zeros(nlanes), np.ones(2))
+        nres, nbundles = len(self.net.capacity_gbs), self.net.nbundles
+        zeros = (np.zeros(count) for count in (nres, nres, nbundles, nbundles, 2))
+        self.congestion = Congestion(*run.columns(*zeros))
         self.order = np.arange(collective.nchunks)
-        single = bool((np.diff(self.sources[0]) == 1).all() and (np.diff(self.goals[0]) == 1).all())
-        self.single = single
-        plain = single and allowed is None and not collective.reducing
-        self.wide = not plain or collective.nchunks * problem.network.nlinks <= _NARROW
+        self.single = bool((np.diff(self.sources[0]) == 1).all() and (np.diff(self.goals[0]) == 1).all())
+        plain = self.single and allowed is None and not collective.reducing
+        self.wide = not plain or collective.nchunks * problem.network.nlinks <= tuning.wide_links
         self.narrow = plain and (narrow or not self.wide)
-        if single:
+        if self.single:
             # sources take turns: all send to their next, then to the one after
             source, goal = self.sources[1], self.goals[1]
             self.order = np.argsort((goal - source) % collective.nranks, kind="stable")
         if self.narrow:
             roots, self.row = np.unique(source, return_inverse=True)
-            self.hops = hop_table(self.net, roots)
+            self.hops = hop_table(run, self.net, roots)
             self.path_ptr = pointers(self.hops[self.row, goal])
 
-    def improve(self) -> Plan:
+    def improve(self) -> Routing:
         """One more pass: every chunk is taken out and routed again.
 
         Raises InputError where a chunk cannot get to where it is wanted.
         """
         self._reprice()
-        net, market, work = self.net, self.market, self.work
         if self.narrow and (self.passes < 2 or not self.wide):
-            path = self.spreading[1].copy() if self.passes else np.zeros(self.path_ptr[-1], dtype=np.int64)
-            narrow_pass(
-                net, market, self.order, self.sources[1], self.goals[1], work, self.row, self.hops, self.path_ptr,
-                path, self.passes == 0,
-            )  # fmt: skip
-            self.spreading = self.path_ptr, path
+            self._route_shortest()
         else:
-            missed = 0
+            missed = lost = 0
             if len(self.parts[1]):
-                ptr, links, missed = tree_pass(
-                    self.back, market, self.order, *self.owned, *self.parts, work, self.ranks, self.family,
-                    self.depth, *self.gathering,
-                )  # fmt: skip
-                self.gathering = ptr, links
-            ptr, links, lost = tree_pass(
-                net, market, self.order, *self.sources, *self.goals, work, self.ranks, self.family,
-                self.depth, *self.spreading,
-            )  # fmt: skip
-            self.spreading = ptr, links
+                back = reverse_network(self.loop_net)
+                self.gathering, missed = self._route_trees(back, self.owned, self.parts, self.gathering)
+            self.spreading, lost = self._route_trees(self.loop_net, self.sources, self.goals, self.spreading)
             if missed or lost:
                 raise InputError(
                     f"{self.problem.collective.name}: {missed + lost} chunks cannot get to where they are wanted over"
                     " the ranks that may hold them; another group or relays may help"
                 )
         self.passes += 1
-        return Plan(*self.gathering, *self.spreading, market.load.copy())
+        return Routing(self.gathering, self.spreading, np.array(self.congestion.load))
+
+    def _route_trees(self, net: CsrNetwork, holders: Csr, goals: Csr, trees: Csr) -> tuple[Csr, int]:
+        return route_trees(
+            self.run,
+            net,
+            self.congestion,
+            self.order,
+            holders,
+            goals,
+            self.work,
+            self.allowed,
+            self.depth,
+            trees,
+        )
+
+    def _route_shortest(self) -> None:
+        """A pass over paths of fewest links."""
+        run, net = self.run, self.net
+        path = self.spreading[1].copy() if self.passes else np.zeros(self.path_ptr[-1], dtype=np.int64)
+        columns = run.columns(
+            self.order,
+            self.sources[1],
+            self.goals[1],
+            self.work,
+            self.row,
+            self.hops.ravel(),
+            self.path_ptr,
+            path,
+        )
+        enters = np.column_stack([net.src[net.in_link], net.bundle[net.in_link]]).ravel()
+        zeros = np.zeros(net.nranks, dtype=np.int64)
+        scratch = run.columns(enters, np.zeros(net.nranks), zeros, zeros - 1, zeros.copy())
+        run(_route_shortest, self.loop_net, self.congestion, *columns, self.passes == 0, *scratch)
+        self.spreading = self.path_ptr, np.asarray(columns[-1], dtype=np.int64)
 
     def _reprice(self) -> None:
-        market, net = self.market, self.net
-        beta = _SHARPNESS[min(self.passes, len(_SHARPNESS) - 1)]
+        congestion, net = self.congestion, self.net
+        load = np.asarray(congestion.load)
+        beta = self.tuning.sharpness[min(self.passes, len(self.tuning.sharpness) - 1)]
         sends = self.work * (np.diff(self.goals[0]) + np.diff(self.parts[0]))
         if self.narrow:
             sends = self.work * np.diff(self.path_ptr)
         even = max(float(sends.sum()) / float(net.bandwidth_gbs.sum()), self.likely_us, 1e-12)
-        target = max(float(market.load.max(initial=0.0)), 1e-12) if self.passes else even
-        market.knobs[:] = beta, target
-        # short ways win among ways of one price, and over all others where latency is what counts
+        target = max(float(load.max(initial=0.0)), 1e-12) if self.passes else even
+        # short paths win among paths of one price, and over all others where latency is what counts
         weight = self.bias * np.exp(beta * (min(even / target, 1.0) - 1.0))
         weight += self.latency_us / (self.latency_us + target)
         mean = max(float(self.work.mean()), 1e-12) if len(self.work) else 1.0
-        market.bias[:] = weight * net.alpha_us / mean + weight / net.bandwidth_gbs
-        set_prices(net, market)
+        bias = weight * net.alpha_us / mean + weight / net.bandwidth_gbs
+        self.congestion = congestion._replace(
+            **dict(zip(("bias", "knobs"), self.run.columns(bias, np.array([beta, target])), strict=True))
+        )
+        self.run(set_prices, self.loop_net, self.congestion)
 
 
-def reversed_wires(net: Wires) -> Wires:
-    """Every link the other way round, on the same lanes."""
-    return net._replace(
-        src=net.dst,
-        dst=net.src,
-        out_ptr=net.in_ptr,
-        out_link=net.in_link,
-        in_ptr=net.out_ptr,
-        in_link=net.out_link,
-    )
+def hop_table(run: Runner, net: CsrNetwork, sources: Ints) -> Ints:
+    """Fewest links from each source to every rank, shape (len(sources), nranks); nranks where there is no path."""
+    size = len(sources) * net.nranks
+    columns = run.columns(sources, np.full(size, net.nranks), np.zeros(net.nranks, dtype=np.int64))
+    run(_count_hops, run.table(net), *columns)
+    return np.asarray(columns[1], dtype=np.int64).reshape(-1, net.nranks)
+
+
+def _route_shortest(
+    net: CsrNetwork, congestion: Congestion, order: Any, source: Any, goal: Any, work: Any, row: Any, table: Any,
+    path_ptr: Any, path: Any, fresh: bool, enters: Any, cost: Any, via: Any, stamp: Any, queue: Any,
+) -> None:  # fmt: skip
+    """Route the chunks of `order` over paths of fewest links; `path` (CSR by chunk, first link first) is written.
+
+    Only what lies between source and goal is looked at, so that a pass over a million chunks takes a second.
+
+    Args:
+        row: the row of `table` (see `_count_hops`) for each chunk's source. fresh: no chunk has a path yet.
+        enters: source and bundle of every entry of in_link, side by side. cost, via, stamp, queue: scratch by rank.
+    """
+    nranks = net.nranks
+    for i in range(len(order)):
+        chunk = order[i]
+        base, end = path_ptr[chunk], path_ptr[chunk + 1]
+        if base == end:
+            continue
+        if not fresh:
+            for j in range(base, end):
+                add_load(net, congestion, net.bundle[path[j]], -work[chunk])
+        # backwards from the goal: what it costs from each rank on the way
+        s, t = source[chunk], goal[chunk]
+        far = row[chunk] * nranks
+        cost[t] = 0.0
+        stamp[t] = i
+        queue[0] = t
+        first, last = 0, 1
+        while first < last:
+            v = queue[first]
+            first += 1
+            if v == s:
+                break
+            so_far, nearer = cost[v], table[far + v] - 1
+            for j in range(net.in_ptr[v], net.in_ptr[v + 1]):
+                u = enters[2 * j]
+                if table[far + u] != nearer:
+                    continue
+                through = so_far + cost_of(net, congestion, enters[2 * j + 1])
+                if stamp[u] != i:
+                    stamp[u] = i
+                    queue[last] = u
+                    last += 1
+                elif through >= cost[u]:
+                    continue
+                cost[u] = through
+                via[u] = net.in_link[j]
+        at = s
+        for j in range(base, end):
+            link = via[at]
+            path[j] = link
+            add_load(net, congestion, net.bundle[link], work[chunk])
+            at = net.dst[link]
+
+
+def _count_hops(net: CsrNetwork, sources: Any, table: Any, queue: Any) -> None:
+    """Set table[i · ranks + v], the fewest links from sources[i] to rank v; it comes as nranks everywhere."""
+    n = net.nranks
+    for i in range(len(sources)):
+        table[i * n + sources[i]] = 0
+        queue[0] = sources[i]
+        first, last = 0, 1
+        while first < last:
+            u = queue[first]
+            first += 1
+            for j in range(net.out_ptr[u], net.out_ptr[u + 1]):
+                v = net.dst[net.out_link[j]]
+                if table[i * n + v] == n:
+                    table[i * n + v] = table[i * n + u] + 1
+                    queue[last] = v
+                    last += 1
 
 
 def only(table: tuple[Ints, Ints], which: Bools) -> tuple[Ints, Ints]:

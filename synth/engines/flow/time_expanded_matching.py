@@ -1,4 +1,4 @@
-"""Growth in time, compiled: every lane that falls idle takes a chunk that its far end still wants.
+"""Time-expanded greedy matching: every bundle of links that falls idle takes a chunk that its far end still wants.
 
 Routing and scheduling at once, for chunks that nearly everybody wants (all-gather, broadcast): the greedy matching
 on a time-expanded network of TACOS (MICRO 2024), by events in place of time steps, so that α, bandwidths and shared
@@ -7,153 +7,181 @@ resources may differ, and over all links that leave a rank, switches included.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from synth.engines.flow.congestion_prices import grow_pool, pop_key, push_key
-from synth.engines.flow.csr_network import Wires
+from synth.engines.flow.congestion_prices import pop_key, push_key
+from synth.engines.flow.csr_network import CsrNetwork
+from synth.engines.flow.trees import Csr
 from synth.model.collective import Bools, Floats, Ints
-from synth.model.compiled import kernel
+from synth.model.compiled import Runner
 
 
-@kernel
-def grow(
-    net: Wires, wanted: Bools, holder_ptr: Ints, holders: Ints, work: Floats, seed: int, eps: float
+class _Offers(NamedTuple):
+    """Chunks that wait at a bundle, first come first served, as linked lists over the offers."""
+
+    head: Any  # of every bundle
+    tail: Any
+    follows: Any  # of every offer: the next at its bundle, or the next free one
+    chunk: Any
+    link: Any
+
+
+class _Scratch(NamedTuple):
+    used: Any  # GB/s of every resource
+    busy: Any  # of every bundle, as the next two
+    marked: Any
+    candidates: Any
+    times: Any  # a heap of events: (µs, twice the send, plus 1 where it arrives)
+    codes: Any
+    arrived: Any  # sends that have arrived since bundles were last looked at
+
+
+def match_in_time(
+    run: Runner, net: CsrNetwork, wanted: Bools, holders: Csr, work: Floats, seed: int, eps: float
 ) -> tuple[Ints, Ints, Floats]:
-    """(chunk, link, start in µs) of every send, in order of start.
+    """(chunk, link, start in µs) of every send, in order of start; time O(offers · log sends).
 
     Args:
-        wanted: shape (chunks, ranks), changed: goals that hold nothing yet; nobody else takes a chunk.
-        work: kilobytes of every chunk.
-        seed: 0: a lane takes what has waited longest; else one of the first few that wait, by a generator.
+        net: as loops take it.
+        wanted: shape (chunks, ranks): goals that hold nothing yet; nobody else takes a chunk.
+        holders: by chunk. work: kilobytes of every chunk.
+        seed: 0: a bundle takes what has waited longest; else one of the first few that wait, by a generator.
+        eps: µs by which times may differ and be one.
     """
-    nlanes = net.nlanes
-    total = 0
-    for chunk in range(len(work)):
-        for v in range(net.nranks):
-            total += wanted[chunk, v]
-    out_chunk, out_link, out_start = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total)
-    made = 0
-    # waiting offers of every lane, first come first served, as linked lists
-    head, tail = np.full(nlanes, -1, np.int64), np.full(nlanes, -1, np.int64)
-    pool = 1024
-    offer_chunk, offer_link, follows = (
-        np.empty(pool, np.int64),
-        np.empty(pool, np.int64),
-        np.empty(pool, np.int64),
+    total, degree = int(wanted.sum()), np.diff(np.asarray(net.out_ptr))
+    none, some = np.zeros(net.nbundles, dtype=np.int64), np.full(net.nbundles, -1)
+    # a rank that holds a chunk, or gets it, offers it over each link
+    goals = wanted.sum(axis=0)
+    room = int((degree * goals).sum() + degree[holders[1]].sum())
+    offers = _Offers(*run.columns(some, some.copy(), *(np.empty(room, dtype=np.int32) for _ in range(3))))
+    scratch = _Scratch(
+        *run.columns(
+            np.zeros(len(net.capacity_gbs)), none > 0, none > 0, none, np.empty(2 * total + 2),
+            np.empty(2 * total + 2, dtype=np.int64), np.empty(total, dtype=np.int64),
+        )
+    )  # fmt: skip
+    columns = run.columns(
+        wanted.flatten(),
+        *holders,
+        work,
+        np.empty(total, dtype=np.int64),
+        np.empty(total, dtype=np.int64),
+        np.empty(total),
     )
-    offers, free = 0, -1
-    used = np.zeros(len(net.capacity_gbs))
-    busy = np.zeros(nlanes, np.bool_)
-    marked = np.zeros(nlanes, np.bool_)
-    candidates = np.empty(nlanes, np.int64)
-    ncand = 0
-    room = 1024
-    times, codes = np.empty(room), np.empty(room, np.int64)
-    events = 0
-    state = seed & 0x7FFFFFFF
-    now = 0.0
-    # the holders' own offers come as arrivals at time 0: codes below 0
-    arrived_chunk, arrived_rank = np.empty(1024, np.int64), np.empty(1024, np.int64)
-    narrived = 0
+    made = run(_match_in_time, net, *columns, seed, eps, offers, scratch)
+    chunk, link, start = (np.asarray(column)[:made] for column in columns[-3:])
+    return chunk, link, start
+
+
+def _offer(
+    net: CsrNetwork,
+    wanted: Any,
+    offers: _Offers,
+    scratch: _Scratch,
+    chunk: int,
+    u: int,
+    made: int,
+    free: int,
+    ncand: int,
+) -> tuple[int, int, int]:
+    """Rank u offers a chunk to all that want it. Returns offers made, the first free one, and candidates."""
+    head, tail, follows, offer_chunk, offer_link = offers
+    for j in range(net.out_ptr[u], net.out_ptr[u + 1]):
+        link = net.out_link[j]
+        if not wanted[chunk * net.nranks + net.dst[link]]:
+            continue
+        where = net.bundle[link]
+        if free >= 0:
+            offer = free
+            free = int(follows[free])
+        else:
+            offer = made
+            made += 1
+        offer_chunk[offer] = chunk
+        offer_link[offer] = link
+        follows[offer] = -1
+        if head[where] < 0:
+            head[where] = offer
+        else:
+            follows[tail[where]] = offer
+        tail[where] = offer
+        if not scratch.busy[where] and not scratch.marked[where]:
+            scratch.marked[where] = True
+            scratch.candidates[ncand] = where
+            ncand += 1
+    return made, free, ncand
+
+
+def _match_in_time(  # over 60 lines: one loop over events, whose state is too much to hand on
+    net: CsrNetwork, wanted: Any, holder_ptr: Any, holders: Any, work: Any, out_chunk: Any, out_link: Any,
+    out_start: Any, seed: int, eps: float, offers: _Offers, scratch: _Scratch,
+) -> int:  # fmt: skip
+    """Write the sends; returns how many."""
+    head, _, follows, offer_chunk, offer_link = offers
+    used, busy, marked, candidates, times, codes, arrived = scratch
+    nranks = net.nranks
+    sends, made, free, ncand, size, narrived = 0, 0, -1, 0, 0, 0
     for chunk in range(len(work)):
         for j in range(holder_ptr[chunk], holder_ptr[chunk + 1]):
-            arrived_chunk = grow_pool(arrived_chunk, narrived + 1)
-            arrived_rank = grow_pool(arrived_rank, narrived + 1)
-            arrived_chunk[narrived] = chunk
-            arrived_rank[narrived] = holders[j]
-            narrived += 1
+            made, free, ncand = _offer(net, wanted, offers, scratch, chunk, holders[j], made, free, ncand)
+    state = seed & 0x7FFFFFFF
+    now = 0.0
     while True:
         for i in range(narrived):
-            chunk, u = arrived_chunk[i], arrived_rank[i]
-            for j in range(net.out_ptr[u], net.out_ptr[u + 1]):
-                link = net.out_link[j]
-                if not wanted[chunk, net.dst[link]]:
-                    continue
-                where = net.lane[link]
-                if free >= 0:
-                    offer = free
-                    free = follows[free]
-                else:
-                    offer = offers
-                    offers += 1
-                    if offers > len(offer_chunk):
-                        offer_chunk, offer_link = (
-                            grow_pool(offer_chunk, offers),
-                            grow_pool(offer_link, offers),
-                        )
-                        follows = grow_pool(follows, offers)
-                offer_chunk[offer] = chunk
-                offer_link[offer] = link
-                follows[offer] = -1
-                if head[where] < 0:
-                    head[where] = offer
-                else:
-                    follows[tail[where]] = offer
-                tail[where] = offer
-                if not busy[where] and not marked[where]:
-                    marked[where] = True
-                    candidates[ncand] = where
-                    ncand += 1
+            send = arrived[i]
+            u = net.dst[out_link[send]]
+            made, free, ncand = _offer(net, wanted, offers, scratch, out_chunk[send], u, made, free, ncand)
         narrived = 0
-        candidates[:ncand].sort()
+        ordered = sorted(candidates[:ncand])
         turn = 0
         if seed > 0 and ncand > 1:
             state = (state * 1103515245 + 12345) & 0x7FFFFFFF
             turn = (state >> 8) % ncand
         for i in range(ncand):
-            where = candidates[(i + turn) % ncand]
+            where = ordered[(i + turn) % ncand]
             marked[where] = False
             fits = not busy[where]
             for j in range(net.uses_ptr[where], net.uses_ptr[where + 1]):
                 r = net.uses_idx[j]
                 if used[r] + net.bandwidth_gbs[where] > net.capacity_gbs[r] * (1 + 1e-12):
                     fits = False
-            if not fits:
-                continue
-            while head[where] >= 0:
+            while fits and head[where] >= 0:
                 offer = head[where]
                 head[where] = follows[offer]
                 follows[offer] = free
-                free = offer
-                chunk, link = offer_chunk[offer], offer_link[offer]
-                if not wanted[chunk, net.dst[link]]:
+                free = int(offer)
+                chunk, link = int(offer_chunk[offer]), int(offer_link[offer])
+                if not wanted[chunk * nranks + net.dst[link]]:
                     continue
-                wanted[chunk, net.dst[link]] = False
+                wanted[chunk * nranks + net.dst[link]] = False
                 busy[where] = True
                 for j in range(net.uses_ptr[where], net.uses_ptr[where + 1]):
                     used[net.uses_idx[j]] += net.bandwidth_gbs[where]
-                out_chunk[made] = chunk
-                out_link[made] = link
-                out_start[made] = now
+                out_chunk[sends] = chunk
+                out_link[sends] = link
+                out_start[sends] = now
                 end = now + work[chunk] / net.bandwidth_gbs[where]
-                if events + 2 > room:
-                    room *= 2
-                    larger = np.empty(room)
-                    larger[:events] = times[:events]
-                    times, codes = larger, grow_pool(codes, room)
-                push_key(times, codes, events, end, 2 * made)
-                push_key(times, codes, events + 1, end + net.alpha_us[where], 2 * made + 1)
-                events += 2
-                made += 1
+                push_key(times, codes, size, end, 2 * sends)
+                push_key(times, codes, size + 1, end + net.alpha_us[where], 2 * sends + 1)
+                size += 2
+                sends += 1
                 break
         ncand = 0
-        if events == 0:
-            break
+        if size == 0:
+            return sends
         begin = times[0]
-        while events > 0 and times[0] <= begin + eps:
+        while size > 0 and times[0] <= begin + eps:
             now = times[0]
-            code = codes[0]
-            pop_key(times, codes, events)
-            events -= 1
-            link = out_link[code >> 1]
-            if code & 1:
-                arrived_chunk = grow_pool(arrived_chunk, narrived + 1)
-                arrived_rank = grow_pool(arrived_rank, narrived + 1)
-                arrived_chunk[narrived] = out_chunk[code >> 1]
-                arrived_rank[narrived] = net.dst[link]
+            send, arrives = codes[0] >> 1, codes[0] & 1
+            pop_key(times, codes, size)
+            size -= 1
+            if arrives:
+                arrived[narrived] = send
                 narrived += 1
                 continue
-            where = net.lane[link]
+            where = net.bundle[out_link[send]]
             busy[where] = False
             if not marked[where] and head[where] >= 0:
                 marked[where] = True
@@ -170,4 +198,3 @@ def grow(
                         marked[to] = True
                         candidates[ncand] = to
                         ncand += 1
-    return out_chunk[:made], out_link[:made], out_start[:made]

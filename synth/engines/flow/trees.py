@@ -1,68 +1,90 @@
-"""Trees under prices, compiled: how each chunk gets from its holders to all its goals.
+"""Trees under congestion prices: how each chunk gets from its holders to all its goals.
 
-A chunk's tree grows goal by goal: the nearest goal, over the cheapest way from what the tree holds already
+A chunk's tree grows goal by goal: the nearest goal, over the cheapest path from what the tree holds already
 (Takahashi and Matsuyama's Steiner heuristic, 1980). With `depth` below 1 a rank inside the tree is nearer than its
-whole way from the holder says (the mix of Prim and Dijkstra by Alpert, Hu, Huang, Kahng and Karger, 1995): shallow
+whole path from the holder says (the mix of Prim and Dijkstra by Alpert, Hu, Huang, Kahng and Karger, 1995): shallow
 trees for small messages, even ones for large.
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
-from synth.engines.flow.congestion_prices import Market, add_load, cost_of, grow_pool, pop_key, push_key
-from synth.engines.flow.csr_network import Wires
-from synth.model.collective import Bools, Floats, Ints
-from synth.model.compiled import kernel
+from synth.engines.flow.congestion_prices import Congestion, add_load, cost_of, pop_key, push_key
+from synth.engines.flow.csr_network import CsrNetwork
+from synth.model.allowed import Allowed
+from synth.model.collective import Floats, Ints
+from synth.model.compiled import Runner
+from topologies.arrays import pointers, ranges
+
+Csr = tuple[Ints, Ints]  # rows of table c: idx[ptr[c]:ptr[c+1]]
 
 
-@kernel
-def tree_pass(
-    net: Wires,
-    market: Market,
-    order: Ints,
-    holder_ptr: Ints,
-    holders: Ints,
-    goal_ptr: Ints,
-    goals: Ints,
-    work: Floats,
-    allowed: Bools,
-    family: Ints,
-    depth: float,
-    old_ptr: Ints,
-    old: Ints,
-) -> tuple[Ints, Ints, int]:
-    """Route the chunks of `order` again.
+class _Scratch(NamedTuple):
+    """Of every rank, while a tree grows; and a heap of ranks by their cost."""
 
-    Returns (ptr, links, missed): trees by chunk, each in the order in which it grew, and how many do not reach all
-    of their goals.
+    away: Any  # what it costs to get to it, of the path inside the tree `depth` only
+    key: Any  # the least that is known
+    via: Any  # the link by which
+    inside: Any  # it is in the tree
+    wanted: Any  # it is a goal that is not
+    path: Any
+    keys: Any
+    codes: Any
+
+
+def route_trees(
+    run: Runner, net: CsrNetwork, congestion: Congestion, order: Ints, holders: Csr, goals: Csr, work: Floats,
+    allowed: Allowed, depth: float, trees: Csr,
+) -> tuple[Csr, int]:  # fmt: skip
+    """Route the chunks of `order` again; time O(chunks · links · log ranks), a little more where paths are replaced.
 
     Args:
-        allowed: shape (families, ranks): who may hold a family's chunks. family: of every chunk.
-        depth: how much of the way from the holder counts for a rank inside the tree.
-        old_ptr, old: the trees that are in the loads now (empty at first); chunks outside `order` keep theirs.
+        net, congestion: as loops take them; the loads change.
+        holders, goals: by chunk. work: kilobytes of every chunk.
+        depth: how much of the path from the holder counts for a rank inside the tree.
+        trees: those that are in the loads now (empty at first); chunks outside `order` keep theirs.
+
+    Returns:
+        Trees by chunk, links in the order in which they grew, and how many chunks do not reach all of their goals.
     """
-    nchunks = len(work)
-    begin, end = old_ptr[:-1].copy(), old_ptr[1:].copy()
+    nranks = net.nranks
+    room = 4 * len(net.src) + nranks + 16
+    zeros, some = np.zeros(nranks, dtype=np.int64), np.zeros(nranks)
+    scratch = _Scratch(
+        *run.columns(some, some.copy(), zeros, zeros > 0, zeros > 0, zeros.copy(), np.zeros(room)),
+        *run.columns(np.zeros(room, dtype=np.int64)),
+    )
+    begin, end, old = run.columns(trees[0][:-1].copy(), trees[0][1:].copy(), trees[1])
+    columns = run.columns(order, *holders, *goals, work, allowed.ranks.ravel(), allowed.family)
+    pool, missed = run(_route_trees, net, congestion, *columns, depth, begin, end, old, scratch)
+    pool, begin, end = (np.asarray(column) for column in (pool, begin, end))
+    ptr = pointers(end - begin)
+    return (ptr, pool[ranges(begin, end - begin)]), int(missed)
+
+
+def _route_trees(  # over 60 lines: one search, whose state is too much to hand on
+    net: CsrNetwork, congestion: Congestion, order: Any, holder_ptr: Any, holders: Any, goal_ptr: Any, goals: Any,
+    work: Any, allowed: Any, family: Any, depth: float, begin: Any, end: Any, old: Any, scratch: _Scratch,
+) -> tuple[Any, int]:  # fmt: skip
+    """Returns the links of all trees, those of chunk c from begin[c] to end[c], and how many miss a goal."""
+    away, key, via, inside, wanted, path, keys, codes = scratch
+    nranks = net.nranks
     pool = np.empty(max(1024, len(old)), np.int64)
-    pool[: len(old)] = old
-    filled = len(old)
-    missed = 0
-    away, key = np.empty(net.nranks), np.empty(net.nranks)
-    via = np.empty(net.nranks, np.int64)
-    inside = np.zeros(net.nranks, np.bool_)
-    wanted = np.zeros(net.nranks, np.bool_)
-    room = 4 * len(net.src) + net.nranks + 16
-    keys, codes = np.empty(room), np.empty(room, np.int64)
-    way = np.empty(net.nranks, np.int64)
+    for j in range(len(old)):
+        pool[j] = old[j]
+    filled, missed = len(old), 0
     for i in range(len(order)):
         chunk = order[i]
         amount = work[chunk]
         for j in range(begin[chunk], end[chunk]):
-            add_load(net, market, net.lane[pool[j]], -amount)
-        key[:] = np.inf
-        inside[:] = False
-        wanted[:] = False
+            add_load(net, congestion, net.bundle[pool[j]], -amount)
+        for rank in range(nranks):
+            key[rank] = np.inf
+            inside[rank] = False
+            wanted[rank] = False
         size, left = 0, 0
         for j in range(goal_ptr[chunk], goal_ptr[chunk + 1]):
             wanted[goals[j]] = True
@@ -77,28 +99,36 @@ def tree_pass(
             key[rank] = 0.0
             push_key(keys, codes, size, 0.0, rank)
             size += 1
-        pool = grow_pool(pool, filled + net.nranks)
+        if filled + nranks > len(pool):
+            larger = np.empty(max(filled + nranks, 2 * len(pool)), np.int64)
+            larger[:filled] = pool[:filled]
+            pool = larger
         begin[chunk] = filled
-        may = allowed[family[chunk]]
+        may = family[chunk] * nranks
         while left > 0 and size > 0:
             near, v = keys[0], codes[0]
             pop_key(keys, codes, size)
             size -= 1
             if near > key[v]:
                 continue
+            if size + nranks + net.out_ptr[v + 1] - net.out_ptr[v] > len(keys):
+                more_keys, more_codes = np.empty(2 * len(keys)), np.empty(2 * len(keys), np.int64)
+                for j in range(size):
+                    more_keys[j], more_codes[j] = keys[j], codes[j]
+                keys, codes = more_keys, more_codes
             if wanted[v]:
-                # the way to it joins the tree
+                # the path to it joins the tree
                 count = 0
                 at = v
                 while not inside[at]:
-                    way[count] = via[at]
+                    path[count] = via[at]
                     count += 1
                     at = net.src[via[at]]
                 for j in range(count - 1, -1, -1):
-                    link = way[j]
+                    link = path[j]
                     u, w = net.src[link], net.dst[link]
-                    length = cost_of(net, market, net.lane[link])
-                    add_load(net, market, net.lane[link], amount)
+                    length = cost_of(net, congestion, net.bundle[link])
+                    add_load(net, congestion, net.bundle[link], amount)
                     pool[filled] = link
                     filled += 1
                     inside[w] = True
@@ -115,45 +145,31 @@ def tree_pass(
             for j in range(net.out_ptr[v], net.out_ptr[v + 1]):
                 link = net.out_link[j]
                 w = net.dst[link]
-                if inside[w] or not may[w]:
+                if inside[w] or not allowed[may + w]:
                     continue
-                through = reach + cost_of(net, market, net.lane[link])
+                through = reach + cost_of(net, congestion, net.bundle[link])
                 if through < key[w]:
                     key[w] = through
                     via[w] = link
-                    if size + 1 >= room:
-                        room *= 2
-                        keys, codes = _wider(keys, room), grow_pool(codes, room)
                     push_key(keys, codes, size, through, w)
                     size += 1
         end[chunk] = filled
         missed += left > 0
-    # what is kept, by chunk
-    ptr = np.zeros(nchunks + 1, np.int64)
-    for chunk in range(nchunks):
-        ptr[chunk + 1] = ptr[chunk] + end[chunk] - begin[chunk]
-    links = np.empty(ptr[nchunks], np.int64)
-    for chunk in range(nchunks):
-        links[ptr[chunk] : ptr[chunk + 1]] = pool[begin[chunk] : end[chunk]]
-    return ptr, links, missed
+    return pool[:filled], missed
 
 
-@kernel
-def _wider(column: Floats, room: int) -> Floats:
-    larger = np.empty(room)
-    larger[: len(column)] = column
-    return larger
-
-
-@kernel
-def row_parents(net: Wires, ptr: Ints, links: Ints) -> tuple[Ints, Ints]:
+def find_parents(run: Runner, net: CsrNetwork, trees: Csr) -> tuple[Ints, Ints]:
     """For every row of trees by chunk: the row that brings what it carries (-1: held from the start), and its depth.
 
     Rows of a chunk stand in an order in which each comes after its parent.
     """
-    parent = np.full(len(links), -1, np.int64)
-    depth = np.zeros(len(links), np.int64)
-    came = np.full(net.nranks, -1, np.int64)
+    parent = np.full(len(trees[1]), -1, dtype=np.int64)
+    columns = run.columns(*trees, np.full(net.nranks, -1), parent, np.zeros(len(parent), dtype=np.int64))
+    run(_find_parents, net, *columns)
+    return np.asarray(columns[-2], dtype=np.int64), np.asarray(columns[-1], dtype=np.int64)
+
+
+def _find_parents(net: CsrNetwork, ptr: Any, links: Any, came: Any, parent: Any, depth: Any) -> None:
     for chunk in range(len(ptr) - 1):
         for row in range(ptr[chunk], ptr[chunk + 1]):
             at = came[net.src[links[row]]]
@@ -161,4 +177,3 @@ def row_parents(net: Wires, ptr: Ints, links: Ints) -> tuple[Ints, Ints]:
                 parent[row] = at
                 depth[row] = depth[at] + 1
             came[net.dst[links[row]]] = row
-    return parent, depth
