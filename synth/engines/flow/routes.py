@@ -121,7 +121,12 @@ class Router:
         """
         self._reprice()
         if self.narrow and (self.passes < 2 or not self.wide):
-            self._route_shortest()
+            path = self.spreading[1] if self.passes else np.zeros(self.path_ptr[-1], dtype=np.int64)
+            path = route_shortest(
+                self.run, self.loop_net, self.congestion, self.order, self.sources[1], self.goals[1], self.work,
+                self.row, self.hops, (self.path_ptr, path), self.passes == 0,
+            )  # fmt: skip
+            self.spreading = self.path_ptr, path
         else:
             missed = lost = 0
             if len(self.parts[1]):
@@ -150,26 +155,6 @@ class Router:
             trees,
         )
 
-    def _route_shortest(self) -> None:
-        """A pass over paths of fewest links."""
-        run, net = self.run, self.net
-        path = self.spreading[1].copy() if self.passes else np.zeros(self.path_ptr[-1], dtype=np.int64)
-        columns = run.columns(
-            self.order,
-            self.sources[1],
-            self.goals[1],
-            self.work,
-            self.row,
-            self.hops.ravel(),
-            self.path_ptr,
-            path,
-        )
-        enters = np.column_stack([net.src[net.in_link], net.bundle[net.in_link]]).ravel()
-        zeros = np.zeros(net.nranks, dtype=np.int64)
-        scratch = run.columns(enters, np.zeros(net.nranks), zeros, zeros - 1, zeros.copy())
-        run(_route_shortest, self.loop_net, self.congestion, *columns, self.passes == 0, *scratch)
-        self.spreading = self.path_ptr, np.asarray(columns[-1], dtype=np.int64)
-
     def _reprice(self) -> None:
         congestion, net = self.congestion, self.net
         load = np.asarray(congestion.load)
@@ -190,6 +175,30 @@ class Router:
         self.run(set_prices, self.loop_net, self.congestion)
 
 
+def route_shortest(
+    run: Runner, net: CsrNetwork, congestion: Congestion, order: Ints, source: Ints, goal: Ints, work: Floats,
+    row: Ints, hops: Ints, paths: Csr, fresh: bool,
+) -> Ints:  # fmt: skip
+    """Route the chunks of `order` again over paths of fewest links; returns them, by chunk, first link first.
+
+    Only what lies between source and goal is looked at, so that a pass over a million chunks takes a second.
+
+    Args:
+        net, congestion: as loops take them; the loads change.
+        source, goal: of every chunk. row: its source's row of `hops` (see `hop_table`).
+        paths: where each chunk's links stand, and those that are in the loads now. fresh: none are.
+    """
+    links = np.asarray(net.in_link)
+    enters = np.column_stack([np.asarray(net.src)[links], np.asarray(net.bundle)[links]]).ravel()
+    zeros = np.zeros(net.nranks, dtype=np.int64)
+    columns = run.columns(
+        order, source, goal, work, row, hops.ravel(), paths[0], enters, np.zeros(net.nranks), zeros, zeros - 1,
+        zeros.copy(), paths[1].copy(),
+    )  # fmt: skip
+    run(_route_shortest, net, congestion, fresh, *columns)
+    return np.asarray(columns[-1], dtype=np.int64)
+
+
 def hop_table(run: Runner, net: CsrNetwork, sources: Ints) -> Ints:
     """Fewest links from each source to every rank, shape (len(sources), nranks); nranks where there is no path."""
     size = len(sources) * net.nranks
@@ -199,17 +208,10 @@ def hop_table(run: Runner, net: CsrNetwork, sources: Ints) -> Ints:
 
 
 def _route_shortest(
-    net: CsrNetwork, congestion: Congestion, order: Any, source: Any, goal: Any, work: Any, row: Any, table: Any,
-    path_ptr: Any, path: Any, fresh: bool, enters: Any, cost: Any, via: Any, stamp: Any, queue: Any,
+    net: CsrNetwork, congestion: Congestion, fresh: bool, order: Any, source: Any, goal: Any, work: Any, row: Any,
+    table: Any, path_ptr: Any, enters: Any, cost: Any, via: Any, stamp: Any, queue: Any, path: Any,
 ) -> None:  # fmt: skip
-    """Route the chunks of `order` over paths of fewest links; `path` (CSR by chunk, first link first) is written.
-
-    Only what lies between source and goal is looked at, so that a pass over a million chunks takes a second.
-
-    Args:
-        row: the row of `table` (see `_count_hops`) for each chunk's source. fresh: no chunk has a path yet.
-        enters: source and bundle of every entry of in_link, side by side. cost, via, stamp, queue: scratch by rank.
-    """
+    """Write `path`. enters: source and bundle of every entry of in_link, side by side; cost … queue: by rank."""
     nranks = net.nranks
     for i in range(len(order)):
         chunk = order[i]

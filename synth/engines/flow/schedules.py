@@ -25,6 +25,7 @@ from synth.model.compiled import Runner, choose_runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from synth.phases.reversal import reversible
+from synth.timing.simulate import predict_us
 from topologies.arrays import pointers, positions, ranges, row_of_entry
 
 
@@ -181,7 +182,9 @@ def matched(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | 
     used = problem.network.uses_idx[ranges(problem.network.uses_ptr[link], uses)]
     load = np.bincount(used, np.repeat(work[chunk], uses), len(net.capacity_gbs)) / net.capacity_gbs
     schedule = untimed(chunk, link, step, np.full(len(chunk), back))
-    return FlowSchedule(float(end.max(initial=0.0)), schedule, load)
+    # read backwards, sends through a resource that several share may not fit as they did
+    took = predict_us(problem, schedule, size_bytes) if back else float(end.max(initial=0.0))
+    return FlowSchedule(took, schedule, load)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,6 +210,7 @@ def best_of(
     narrow: bool = True,
     bias: float = 0.05,
     deadline: float = np.inf,
+    run: Runner | None = None,
     tuning: Tuning = TUNING,
 ) -> FlowSchedule:
     """The best schedule of a few passes, for messages of `size_bytes`.
@@ -216,14 +220,16 @@ def best_of(
         enough_us: a time that need not be improved (a bound, or a little above it).
         depth, likely_us, latency_us, narrow, bias: see `Router`.
         deadline: by time.monotonic(): what is at hand by then is the answer.
+        run: how loops are run; None: interpreted while that takes less time than to load them. The same answers.
 
     Raises:
         InputError: a chunk that cannot get to where it is wanted over the ranks that may hold it.
     """
-    # by the interpreter a link looked at takes some 2 µs, and a send in a list schedule 10 µs
-    links_seen = passes * problem.collective.nchunks * problem.network.nlinks
-    sends = len(problem.collective.pre) + 2 * len(problem.collective.post)
-    run = choose_runner(2e-6 * links_seen + 1e-5 * orders * sends)
+    if run is None:
+        # by the interpreter a link looked at takes some 2 µs, and a send in a list schedule 10 µs
+        links_seen = passes * problem.collective.nchunks * problem.network.nlinks
+        sends = len(problem.collective.pre) + 2 * len(problem.collective.post)
+        run = choose_runner(2e-6 * links_seen + 1e-5 * orders * sends)
     best: FlowSchedule | None = None
     if allowed is None and is_matchable(problem):
         best = matched(problem, size_bytes, run)

@@ -71,8 +71,8 @@ def match_in_time(
         np.empty(total),
     )
     made = run(_match_in_time, net, *columns, seed, eps, offers, scratch)
-    chunk, link, start = (np.asarray(column)[:made] for column in columns[-3:])
-    return chunk, link, start
+    chunk, link = (np.asarray(column, dtype=np.int64)[:made] for column in columns[-3:-1])
+    return chunk, link, np.asarray(columns[-1])[:made]
 
 
 def _offer(

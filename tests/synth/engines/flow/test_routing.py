@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.engines.flow.congestion_prices import Market, cost_of, hop_table, set_prices
-from synth.engines.flow.csr_network import Wires, wires
-from synth.engines.flow.paths import narrow_pass
-from synth.engines.flow.routes import Plan, Router, reversed_wires
+from synth.engines.flow.congestion_prices import Congestion, cost_of, set_prices
+from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
+from synth.engines.flow.routes import Router, Routing, hop_table, route_shortest
 from synth.engines.flow.schedules import Sends, best_of
-from synth.engines.flow.trees import row_parents, tree_pass
+from synth.engines.flow.trees import find_parents, route_trees
 from synth.model.allowed import Allowed
 from synth.model.collective import Floats, Ints
+from synth.model.compiled import Runner
 from synth.model.problem import Problem, make_problem
 from tests.random_problems import random_problem, random_topology
 from topologies.errors import InputError
@@ -26,21 +26,22 @@ from topologies.load import load
 from topologies.network import network
 from topologies.topology import Topology
 
+INTERPRETED = Runner(interpreted=True)
 SEEDS = st.integers(0, 2**32)
 
 
-def recomputed(router: Router, plan: Plan) -> Floats:
+def recomputed(router: Router, routing: Routing) -> Floats:
     """µs that each resource is busy, from the routes alone."""
     net = router.problem.network
     load_us = np.zeros(net.nresources)
-    for ptr, links in ((plan.gather_ptr, plan.gather), (plan.spread_ptr, plan.spread)):
+    for ptr, links in (routing.gather, routing.spread):
         for chunk in range(len(ptr) - 1):
             for link in links[ptr[chunk] : ptr[chunk + 1]]:
                 load_us[net.uses(link)] += router.work[chunk]
     return load_us / net.capacity_gbs
 
 
-def check_tree(net: Wires, links: Ints, roots: set[int], wanted: set[int]) -> set[int]:
+def check_tree(net: CsrNetwork, links: Ints, roots: set[int], wanted: set[int]) -> set[int]:
     """Whether links in their order grow from the roots, meet no rank twice, and end only where something is wanted.
 
     Returns the ranks that it reaches, roots included.
@@ -57,17 +58,16 @@ def check_tree(net: Wires, links: Ints, roots: set[int], wanted: set[int]) -> se
     return inside
 
 
-def check_plan(router: Router, plan: Plan, allowed: Allowed | None) -> None:
+def check_routing(router: Router, routing: Routing, allowed: Allowed | None) -> None:
     collective = router.problem.collective
     holders, goals = (
         [set(ranks[ptr[c] : ptr[c + 1]].tolist()) for c in range(collective.nchunks)]
         for ptr, ranks in (collective.holders, collective.goals)
     )
-    back = reversed_wires(router.net)
+    back = reverse_network(router.net)
     for chunk in range(collective.nchunks):
         gather, spread = (
-            links[ptr[chunk] : ptr[chunk + 1]]
-            for ptr, links in ((plan.gather_ptr, plan.gather), (plan.spread_ptr, plan.spread))
+            links[ptr[chunk] : ptr[chunk + 1]] for ptr, links in (routing.gather, routing.spread)
         )
         if collective.reduces[chunk]:
             ends = router.owned[1][router.owned[0][chunk] : router.owned[0][chunk + 1]]
@@ -80,7 +80,9 @@ def check_plan(router: Router, plan: Plan, allowed: Allowed | None) -> None:
             reached = check_tree(router.net, spread, holders[chunk], goals[chunk])
         if allowed is not None:
             assert allowed.ranks[allowed.family[chunk]][list(reached)].all()
-    assert plan.load_us == pytest.approx(recomputed(router, plan), rel=1e-6, abs=1e-6 * plan.busiest_us)
+    assert routing.load_us == pytest.approx(
+        recomputed(router, routing), rel=1e-6, abs=1e-6 * routing.busiest_us
+    )
 
 
 def some_allowed(rng: random.Random, problem: Problem) -> Allowed:
@@ -104,6 +106,7 @@ def test_routes_lead_from_holders_to_goals_and_loads_are_theirs(tmp_path_factory
     router = Router(
         problem,
         rng.choice((1.0, 1e4, 1e9)),
+        INTERPRETED,
         allowed=allowed,
         depth=rng.choice((0.0, 0.1, 0.5, 1.0)),
         likely_us=rng.choice((0.0, 10.0)),
@@ -112,16 +115,16 @@ def test_routes_lead_from_holders_to_goals_and_loads_are_theirs(tmp_path_factory
     assert router.narrow or router.wide
     for _ in range(rng.choice((1, 3, 12))):
         try:
-            plan = router.improve()
+            routing = router.improve()
         except InputError:
             assert allowed is not None
             return
-        check_plan(router, plan, allowed)
-        assert plan.busiest_us == plan.load_us.max(initial=0.0)
+        check_routing(router, routing, allowed)
+        assert routing.busiest_us == routing.load_us.max(initial=0.0)
 
 
 def test_the_check_of_trees_finds_what_is_wrong() -> None:
-    net = wires(network(load("ring:5"), range(5)))
+    net = csr_network(network(load("ring:5"), range(5)))
     way = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
 
     def grown(*ranks: tuple[int, int]) -> set[int]:
@@ -153,18 +156,18 @@ def test_only_ranks_that_may_hold_a_chunk_carry_it() -> None:
         best_of(problem, 1e6, allowed=Allowed(np.zeros(1, dtype=np.int64), ranks))
 
 
-def random_market(rng: random.Random, net: Wires) -> Market:
+def random_congestion(rng: random.Random, net: CsrNetwork) -> Congestion:
     """Loads and biases by chance, prices of them."""
     nres = len(net.capacity_gbs)
     load_us = np.array([rng.choice((0.0, 1.0, 5.0, rng.random())) for _ in range(nres)])
-    bias = np.array([rng.random() * 1e-2 for _ in range(net.nlanes)])
+    bias = np.array([rng.random() * 1e-2 for _ in range(net.nbundles)])
     knobs = np.array([rng.choice((1.0, 8.0, 40.0)), 4.0])
-    market = Market(load_us, np.zeros(nres), bias, np.zeros(net.nlanes), knobs)
-    set_prices(net, market)
-    return market
+    congestion = Congestion(load_us, np.zeros(nres), bias, np.zeros(net.nbundles), knobs)
+    set_prices(net, congestion)
+    return congestion
 
 
-def cheapest(net: Wires, price: Floats, source: int, goal: int, tall: bool) -> float:
+def cheapest(net: CsrNetwork, price: Floats, source: int, goal: int, tall: bool) -> float:
     """The least sum of prices from a rank to another; `tall`: only over ways of the fewest links."""
     best = {source: (0, 0.0)}
     heap = [(0, 0.0, source)]
@@ -184,34 +187,51 @@ def cheapest(net: Wires, price: Floats, source: int, goal: int, tall: bool) -> f
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_a_chunk_takes_the_cheapest_way_at_the_prices_it_finds(seed: int) -> None:
-    rng = random.Random(seed)
+    rng, run = random.Random(seed), INTERPRETED
     topology = random_topology(rng, 8)
-    net = wires(network(topology, range(topology.nranks)))
+    net = csr_network(network(topology, range(topology.nranks)))
     source, goal = rng.sample(range(topology.nranks), 2)
     ends = np.array([source]), np.array([goal])
     work, first = np.array([rng.choice((0.5, 20.0))]), np.zeros(1, dtype=np.int64)
-    hops = hop_table(net, ends[0])
+    hops = hop_table(run, net, ends[0])
     path_ptr, path = np.array([0, hops[0, goal]]), np.zeros(hops[0, goal], dtype=np.int64)
-    market = random_market(rng, net)
-    before = market.load.copy()
-    price = np.array([cost_of(net, market, lane) for lane in net.lane])
+    congestion = random_congestion(rng, net)
+    before = congestion.load.copy()
+    price = np.array([cost_of(net, congestion, bundle) for bundle in net.bundle])
     for again in (False, True):  # routed again, its own load is taken out first
-        narrow_pass(net, market, first, *ends, work, first, hops, path_ptr, path, not again)
+        path = route_shortest(
+            run, net, congestion, first, *ends, work, first, hops, (path_ptr, path), not again
+        )
         assert sum(price[path]) == pytest.approx(cheapest(net, price, source, goal, True))
         check_tree(net, path, {source}, {goal})
-    market.load[:] = before
-    set_prices(net, market)
+    congestion.load[:] = before
+    set_prices(net, congestion)
     tree = np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int64)
     one = np.array([0, 1])
-    all_may = np.ones((1, topology.nranks), dtype=bool)
+    all_may = Allowed(first, np.ones((1, topology.nranks), dtype=bool))
     for _ in range(2):
-        ptr, links, missed = tree_pass(
-            net, market, first, one, ends[0], one, ends[1], work, all_may, first, 1.0, *tree
-        )
-        tree = ptr, links
+        holders, goals = (one, ends[0]), (one, ends[1])
+        tree, missed = route_trees(run, net, congestion, first, holders, goals, work, all_may, 1.0, tree)
         assert missed == 0
-        assert sum(price[links]) == pytest.approx(cheapest(net, price, source, goal, False))
-        check_tree(net, links, {source}, {goal})
+        assert sum(price[tree[1]]) == pytest.approx(cheapest(net, price, source, goal, False))
+        check_tree(net, tree[1], {source}, {goal})
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_the_same_answers_interpreted_and_compiled(tmp_path_factory: object, seed: int) -> None:
+    """One source: the same to the last bit, so that no answer hangs on whether Numba is loaded yet."""
+    rng = random.Random(seed)
+    folder: Path = tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    problem, size = random_problem(rng, folder), rng.choice((1.0, 1e6, 1e9))
+    narrow = rng.random() < 0.5
+    one, two = (
+        best_of(problem, size, narrow=narrow, run=Runner(interpreted)) for interpreted in (True, False)
+    )
+    assert one.took_us == two.took_us
+    assert one.load_us.tolist() == two.load_us.tolist()
+    for name in ("chunk", "link", "step", "reduces"):
+        assert getattr(one.schedule, name).tolist() == getattr(two.schedule, name).tolist()
 
 
 @pytest.mark.parametrize("spec", ["torus:3x4", "mi250", "ndv2", "dragonfly:3x2x2", "dgx1"])
@@ -219,19 +239,19 @@ def test_small_messages_take_the_shortest_ways(spec: str) -> None:
     """Where latency is all that counts and trees are as deep as they please, a broadcast takes the longest way's α."""
     problem = make_problem(load(spec), "broadcast")
     net = problem.network
-    least = max(cheapest(wires(net), net.alpha_us, 0, goal, False) for goal in range(1, problem.nranks))
-    router = Router(problem, 1.0, depth=1.0, latency_us=least)
+    least = max(cheapest(csr_network(net), net.alpha_us, 0, goal, False) for goal in range(1, problem.nranks))
+    router = Router(problem, 1.0, INTERPRETED, depth=1.0, latency_us=least)
     took, _ = Sends(router, router.improve()).ordered(0.0)
     assert took == pytest.approx(least, rel=0.01)
 
 
 def test_parents_and_depths() -> None:
-    net = wires(network(load("full:5"), range(5)))
+    net = csr_network(network(load("full:5"), range(5)))
     way = {(u, v): i for i, (u, v) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True))}
     trees = [[(0, 1), (1, 2), (1, 3), (3, 4)], [], [(2, 1), (4, 3), (3, 0)], [(1, 2)]]
     links = np.array([way[pair] for tree in trees for pair in tree])
     ptr = np.array([0, 4, 4, 7, 8])
-    parent, depth = row_parents(net, ptr, links)
+    parent, depth = find_parents(INTERPRETED, net, (ptr, links))
     assert parent.tolist() == [-1, 0, 0, 2, -1, -1, 5, -1]
     assert depth.tolist() == [0, 1, 1, 2, 0, 0, 1, 0]
 
@@ -252,6 +272,6 @@ def two_way(nranks: int, pairs: list[tuple[int, int]], gbs: list[float]) -> Topo
 def test_load_is_shared_out_as_bandwidths_are() -> None:
     """A thin direct link beside a wide way of two: of 22 chunks 2 go the one way and 20 the other."""
     thin = two_way(3, [(0, 1), (0, 2), (1, 2)], [10.0, 100.0, 100.0])
-    router = Router(make_problem(thin, "broadcast", [0, 1], [2], 22), 1e9)
+    router = Router(make_problem(thin, "broadcast", [0, 1], [2], 22), 1e9, INTERPRETED)
     for _ in range(3):
         assert router.improve().busiest_us == pytest.approx(1e6 / 110)

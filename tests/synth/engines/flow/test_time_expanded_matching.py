@@ -1,4 +1,4 @@
-"""Chunks grown in time: everyone gets each of them once, in little more time than they take to come in."""
+"""Chunks matched in time: everyone gets each of them once, in little more time than they take to come in."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from synth.engines.flow.csr_network import wires
-from synth.engines.flow.schedules import grown
-from synth.engines.flow.time_expanded_matching import grow
+from synth.engines.flow.csr_network import csr_network
+from synth.engines.flow.schedules import matched
+from synth.engines.flow.time_expanded_matching import match_in_time
 from synth.model.collective import Collective, Floats, Ints
+from synth.model.compiled import Runner
 from synth.model.problem import Problem, hops, make_problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import predict_us, timed
@@ -21,6 +22,7 @@ from synth.verify.replay import replay
 from tests.random_problems import random_topology
 from topologies.load import load
 
+INTERPRETED = Runner(interpreted=True)
 SEEDS = st.integers(0, 2**32)
 Sends = tuple[Ints, Ints, Floats]
 
@@ -47,14 +49,15 @@ def spreading(rng: random.Random, nranks: int) -> Collective:
 
 
 def raw(problem: Problem, size_bytes: float, seed: int) -> Sends:
-    """What `grow` itself returns."""
+    """What `match_in_time` itself returns."""
     collective = problem.collective
     wanted = collective.wants & ~collective.holds
     wanted = np.concatenate(
         [wanted, np.zeros((len(wanted), problem.nranks - wanted.shape[1]), dtype=bool)], axis=1
     )
     work = collective.chunk_bytes(size_bytes) * 1e-3
-    return grow(wires(problem.network), wanted, *collective.holders, work, seed, 1e-12)
+    net = INTERPRETED.table(csr_network(problem.network))
+    return match_in_time(INTERPRETED, net, wanted, collective.holders, work, seed, 1e-12)
 
 
 def reachable(problem: Problem) -> int:
@@ -99,7 +102,7 @@ def test_everyone_gets_every_chunk_once(seed: int) -> None:
         assert all(
             one.tobytes() == other.tobytes() for one, other in zip(again, (chunk, link, start), strict=True)
         )
-    answer = grown(problem, size)
+    answer = matched(problem, size, INTERPRETED)
     if len(chunk) < missing.sum():
         assert answer is None
         return
@@ -136,7 +139,7 @@ def check_busy(problem: Problem, schedule: Schedule) -> None:
 
 def test_the_check_of_idle_links_finds_one() -> None:
     problem = make_problem(load("ring:4"), "allgather")
-    answer = grown(problem, 1e6)
+    answer = matched(problem, 1e6, INTERPRETED)
     assert answer is not None
     schedule = timed(problem, answer.schedule, 1e6)
     check_busy(problem, schedule)
@@ -168,7 +171,7 @@ def test_allgather_takes_as_long_as_the_chunks_take_to_come_in(spec: str, chunks
     """Within 1 % and two rounds of what the rank with the fewest links, or the longest way, needs at least."""
     problem = make_problem(load(f"{spec},alpha=0"), "allgather", chunks=chunks)
     net = problem.network
-    answer = grown(problem, 1e6)
+    answer = matched(problem, 1e6, INTERPRETED)
     assert answer is not None
     rounds = answer.took_us / (1e6 * problem.collective.fraction[0] * 1e-3 / net.bandwidth_gbs[0])
     incoming = (problem.nranks - 1) * chunks / np.bincount(net.dst).min()
@@ -176,6 +179,6 @@ def test_allgather_takes_as_long_as_the_chunks_take_to_come_in(spec: str, chunks
     assert rounds <= 1.01 * max(incoming, hops(net.nranks, net.src, net.dst).max()) + 2
 
 
-def test_what_only_others_can_pass_on_is_not_grown() -> None:
-    assert grown(make_problem(load("line:3"), "broadcast", [0, 2], [1]), 1e6) is None
-    assert grown(make_problem(load("line:3"), "broadcast", [0, 1], [2]), 1e6) is not None
+def test_what_only_others_can_pass_on_is_not_matched() -> None:
+    assert matched(make_problem(load("line:3"), "broadcast", [0, 2], [1]), 1e6, INTERPRETED) is None
+    assert matched(make_problem(load("line:3"), "broadcast", [0, 1], [2]), 1e6, INTERPRETED) is not None
