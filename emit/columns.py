@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 
 from emit.findings import Findings
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, RECEIVES, SENDS, WRITES_DST, Program
+from topologies.arrays import pointers
 from topologies.errors import InputError
 
 Column = NDArray[np.int64]
+Fault = tuple[str, str, int]  # kind, message, step
 MAX_NUMBER = 1 << 40  # sums and products of two stay inside int64
 
 
@@ -90,7 +93,6 @@ def columns_of(program: Program, found: Findings) -> Columns:
     blocks = [(r, t, tb) for r, gpu in enumerate(program.gpus) for t, tb in enumerate(gpu.threadblocks)]
     steps = list(chain.from_iterable(tb.steps for _, _, tb in blocks))
     lengths = _integers([len(tb.steps) for _, _, tb in blocks], "threadblocks")
-    start = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     try:
         op = np.array([_OP_CODE[x] for x in [s.op for s in steps]], dtype=np.int64)
         src = np.array([_BUFFER_CODE[x] for x in [s.src_buf for s in steps]], dtype=np.int64)
@@ -113,39 +115,33 @@ def columns_of(program: Program, found: Findings) -> Columns:
         receives=np.full(len(steps), -1, dtype=np.int64),
         rank=rank,
         tb=_integers([t for _, t, _ in blocks], "threadblocks"),
-        start=start,
+        start=pointers(lengths),
         connections=[],
         sender=[],
         receiver=[],
     )
-    _counts(c, found)
-    _buffers(c, program, found)
-    dep_tb = _integers([s.dep_tb for s in steps], "dep_tb")
-    dep_step = _integers([s.dep_step for s in steps], "dep_step")
-    _dependencies(c, program, dep_tb, dep_step, [s.has_dep for s in steps], found)
-    _connections(c, program, [(r, t, tb.send, tb.recv, tb.channel) for r, t, tb in blocks], found)
-    _pairs(c, found)
+    flags = np.array([bool(s.has_dep) for s in steps], dtype=bool)
+    dep_tb, dep_step = (_integers([getattr(s, name) for s in steps], name) for name in ("dep_tb", "dep_step"))
+    _check_buffers(c, program, found)
+    for kind, message, step in chain(
+        _nop_faults(c, dep_tb, dep_step), _link_dependencies(c, program, dep_tb, dep_step, flags)
+    ):
+        found.add(kind, message, *c.place(step))
+    _link_connections(c, program, [(r, t, tb.send, tb.recv, tb.channel) for r, t, tb in blocks], found)
+    _check_pairs(c, found)
     return c
 
 
 _OP_CODE = {name: code for code, name in enumerate(OPS)}
+_SIDES = ("send", "recv")
 _BUFFER_CODE = {name: code for code, name in enumerate(BUFFERS)}
 
 
-def _counts(c: Columns, found: Findings) -> None:
+def _check_buffers(c: Columns, program: Program, found: Findings) -> None:
     nop = c.op == _OP_CODE["nop"]
     for step in np.flatnonzero(np.where(nop, c.count != 0, c.count < 1)).tolist():
-        if nop[step]:
-            found.add("inconsistent", f"nop with count {c.count[step]}; would be 0", *c.place(step))
-        else:
-            found.add(
-                "inconsistent",
-                f"{OPS[c.op[step]]} with count {c.count[step]} moves nothing; would be 1 or more",
-                *c.place(step),
-            )
-
-
-def _buffers(c: Columns, program: Program, found: Findings) -> None:
+        right = "; would be 0" if nop[step] else " moves nothing; would be 1 or more"
+        found.add("inconsistent", f"{OPS[c.op[step]]} with count {c.count[step]}{right}", *c.place(step))
     sizes = np.stack(
         [_integers([getattr(g, f"{b}_chunks") for g in program.gpus], f"{b}_chunks") for b in BUFFERS], axis=1
     )
@@ -157,8 +153,7 @@ def _buffers(c: Columns, program: Program, found: Findings) -> None:
         (WRITES_DST | READS_DST, c.dst, c.dst_at, "destination"),
     ):
         size = sizes[rank_of, column]
-        bad = c.is_op(names) & ((at < 0) | (at + c.count > size))
-        for step in np.flatnonzero(bad).tolist():
+        for step in np.flatnonzero(c.is_op(names) & ((at < 0) | (at + c.count > size))).tolist():
             name, low, high = BUFFERS[column[step]], int(at[step]), int(at[step] + c.count[step])
             found.add(
                 "overrun",
@@ -168,70 +163,49 @@ def _buffers(c: Columns, program: Program, found: Findings) -> None:
             )
 
 
-def _dependencies(
-    c: Columns, program: Program, dep_tb: Column, dep_step: Column, has_dep: list[bool], found: Findings
-) -> None:
-    ntbs = np.array([len(g.threadblocks) for g in program.gpus], dtype=np.int64)
-    first_block = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(ntbs)])
-    lengths = np.diff(c.start)
-    flags = np.array([bool(h) for h in has_dep], dtype=bool)
+def _nop_faults(c: Columns, dep_tb: Column, dep_step: Column) -> Iterator[Fault]:
     for step in np.flatnonzero((dep_tb < 0) != (dep_step < 0)).tolist():
-        found.add(
-            "dangling dependency",
-            f"waits for tb {dep_tb[step]} step {dep_step[step]}; would be both -1 or both 0 or more",
-            *c.place(step),
-        )
+        waits = f"waits for tb {dep_tb[step]} step {dep_step[step]}"
+        yield "dangling dependency", f"{waits}; would be both -1 or both 0 or more", step
     nop = c.op == _OP_CODE["nop"]
-    for step in np.flatnonzero(nop & (dep_tb < 0)).tolist():
-        found.add("inconsistent", "nop without a dependency; would wait for a step", *c.place(step))
     last = np.zeros(len(nop), dtype=bool)
     last[c.start[1:][np.diff(c.start) > 0] - 1] = True
-    for step in np.flatnonzero(nop & last).tolist():
-        found.add("inconsistent", "nop at the end of its tb; would stand before a step", *c.place(step))
-    if len(nop):
-        after = np.zeros(len(nop), dtype=bool)
-        after[1:] = nop[:-1] & (c.block[1:] == c.block[:-1])
-        for step in np.flatnonzero(after & ~nop & (dep_tb < 0)).tolist():
-            found.add(
-                "inconsistent",
-                "follows a nop and has no dependency; readers give the nop's to a step that has one",
-                *c.place(step),
-            )
+    after = np.zeros(len(nop), dtype=bool)
+    after[1:] = nop[:-1] & (c.block[1:] == c.block[:-1])
+    for steps, message in (
+        (nop & (dep_tb < 0), "nop without a dependency; would wait for a step"),
+        (nop & last, "nop at the end of its tb; would stand before a step"),
+        (
+            after & ~nop & (dep_tb < 0),
+            "follows a nop and has no dependency; readers give the nop's to a step that has one",
+        ),
+    ):
+        yield from (("inconsistent", message, step) for step in np.flatnonzero(steps).tolist())
+
+
+def _link_dependencies(
+    c: Columns, program: Program, dep_tb: Column, dep_step: Column, flags: NDArray[np.bool_]
+) -> Iterator[Fault]:
+    """Set the column `dep`; what dangles."""
+    ntbs = [len(g.threadblocks) for g in program.gpus]
+    first_block = pointers(np.array(ntbs, dtype=np.int64))
+    lengths = np.diff(c.start)
     for step in np.flatnonzero((dep_tb >= 0) & (dep_step >= 0)).tolist():
-        rank, tb, position = c.place(step)
+        rank = c.place(step)[0]
         t, s = int(dep_tb[step]), int(dep_step[step])
-        if t >= ntbs[rank]:
-            found.add(
-                "dangling dependency",
-                f"waits for tb {t}; rank {rank} has {ntbs[rank]} tbs",
-                rank,
-                tb,
-                position,
-            )
-            continue
         block = int(first_block[rank]) + t
-        if s >= lengths[block]:
-            found.add(
-                "dangling dependency",
-                f"waits for tb {t} step {s}; tb {t} has {lengths[block]} steps",
-                rank,
-                tb,
-                position,
-            )
-            continue
-        target = int(c.start[block]) + s
-        c.dep[step] = target
-        if not flags[target]:
-            found.add(
-                "dangling dependency",
-                f"waits for tb {t} step {s}, which never says that it completed; would be hasdep 1",
-                rank,
-                tb,
-                position,
-            )
+        if t >= ntbs[rank]:
+            yield "dangling dependency", f"waits for tb {t}; rank {rank} has {ntbs[rank]} tbs", step
+        elif s >= lengths[block]:
+            yield "dangling dependency", f"waits for tb {t} step {s}; tb {t} has {lengths[block]} steps", step
+        else:
+            c.dep[step] = target = int(c.start[block]) + s
+            if not flags[target]:
+                never = "which never says that it completed; would be hasdep 1"
+                yield "dangling dependency", f"waits for tb {t} step {s}, {never}", step
 
 
-def _connections(
+def _link_connections(
     c: Columns, program: Program, blocks: list[tuple[int, int, int, int, int]], found: Findings
 ) -> None:
     known: dict[tuple[int, int, int], int] = {}
@@ -242,14 +216,10 @@ def _connections(
         if channel < 0:
             found.add("inconsistent", f"channel {channel}; would be 0 or more", rank, tb)
         for side, peer in enumerate((send, recv)):
-            word = ("send", "recv")[side]
+            word = _SIDES[side]
             if peer != -1 and (peer == rank or not 0 <= peer < program.nranks):
-                found.add(
-                    "unpaired",
-                    f"{word} {peer}; would be -1 or another rank in 0..{program.nranks - 1}",
-                    rank,
-                    tb,
-                )
+                right = f"-1 or another rank in 0..{program.nranks - 1}"
+                found.add("unpaired", f"{word} {peer}; would be {right}", rank, tb)
             if peer == -1 or peer == rank:
                 of_block[side].append(-1)
                 continue
@@ -260,66 +230,59 @@ def _connections(
                 c.sender.append(-1)
                 c.receiver.append(-1)
             of_block[side].append(number)
-            if ends[side][number] >= 0:
-                found.add(
-                    "duplicate connection",
-                    f"{word} {peer} on channel {channel} is also tb {int(c.tb[ends[side][number]])}'s; "
-                    "would be one tb for a (peer, channel, direction)",
-                    rank,
-                    tb,
-                )
-            else:
+            if ends[side][number] < 0:
                 ends[side][number] = block
+                continue
+            other = f"{word} {peer} on channel {channel} is also tb {int(c.tb[ends[side][number]])}'s"
+            right = "one tb for a (peer, channel, direction)"
+            found.add("duplicate connection", f"{other}; would be {right}", rank, tb)
     for number, (source, target, channel) in enumerate(c.connections):
         # Readers connect what a tb declares, used or not, and wait for the other side to do the same.
-        for side, rank, other in ((0, source, target), (1, target, source)):
+        for side, rank, other_rank in ((0, source, target), (1, target, source)):
             if ends[side][number] >= 0 and ends[1 - side][number] < 0:
                 found.add(
                     "unpaired",
-                    f"{('send', 'recv')[side]} {other} on channel {channel}, but rank {other} has no tb with "
-                    f"{('recv', 'send')[side]} {rank} on it; would have one",
+                    f"{_SIDES[side]} {other_rank} on channel {channel}, but rank {other_rank} has no tb with "
+                    f"{_SIDES[1 - side]} {rank} on it; would have one",
                     rank,
                     int(c.tb[ends[side][number]]),
                 )
-    for side, (names, word) in enumerate(((SENDS, "send"), (RECEIVES, "recv"))):
+    for side, (names, column) in enumerate(((SENDS, c.sends), (RECEIVES, c.receives))):
         uses = c.is_op(names)
         peers = np.array(of_block[side], dtype=np.int64)[c.block] if len(c.block) else c.block
         for step in np.flatnonzero(uses & (peers < 0)).tolist():
-            found.add(
-                "unpaired", f"{OPS[c.op[step]]} in a tb with no {word} peer; would have one", *c.place(step)
-            )
-        (c.receives if side else c.sends)[:] = np.where(uses, peers, -1)
+            message = f"{OPS[c.op[step]]} in a tb with no {_SIDES[side]} peer; would have one"
+            found.add("unpaired", message, *c.place(step))
+        column[:] = np.where(uses, peers, -1)
 
 
-def _pairs(c: Columns, found: Findings) -> None:
+def _check_pairs(c: Columns, found: Findings) -> None:
     """The k-th send of a connection meets its k-th receive."""
     out, into = c.messages()
-    sizes = [
-        np.bincount(c.sends[out], minlength=len(c.connections)),
-        np.bincount(c.receives[into], minlength=len(c.connections)),
-    ]
-    first = [np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(s)]) for s in sizes]
-    same = np.array_equal(sizes[0], sizes[1])
-    if same and np.array_equal(c.count[out], c.count[into]):
+    if np.array_equal(c.sends[out], c.receives[into]) and np.array_equal(c.count[out], c.count[into]):
         return
+    first = [
+        np.searchsorted(column, np.arange(len(c.connections) + 1)).tolist()
+        for column in (c.sends[out], c.receives[into])
+    ]
     for number, (source, target, channel) in enumerate(c.connections):
-        nsent, nreceived = int(sizes[0][number]), int(sizes[1][number])
-        for k in range(min(nsent, nreceived)):
-            a, b = int(out[first[0][number] + k]), int(into[first[1][number] + k])
+        sent, received = (
+            steps[at[number] : at[number + 1]].tolist() for steps, at in zip((out, into), first, strict=True)
+        )
+        for a, b in zip(sent, received, strict=False):
             if c.count[a] != c.count[b]:
                 rank, tb, position = c.place(b)
+                there = f"received by rank {rank} tb {tb} step {position} as {c.count[b]}"
                 found.add(
-                    "unequal counts",
-                    f"sends {c.count[a]} chunks, received by rank {rank} tb {tb} step {position} "
-                    f"as {c.count[b]}; would be equal",
-                    *c.place(a),
+                    "unequal counts", f"sends {c.count[a]} chunks, {there}; would be equal", *c.place(a)
                 )
-        if nsent != nreceived:
-            more = out[first[0][number] + nreceived] if nsent > nreceived else into[first[1][number] + nsent]
-            words = ("sends", "receives") if nsent > nreceived else ("receives", "sends")
+        if len(sent) != len(received):
+            short = min(len(sent), len(received))
+            more = (sent if len(sent) > short else received)[short]
+            does, never = ("sends", "receives") if len(sent) > short else ("receives", "sends")
             found.add(
                 "unpaired",
-                f"{words[0]} what the other side never {words[1]}: rank {source} to rank {target} on channel "
-                f"{channel} has {nsent} sends and {nreceived} receives",
-                *c.place(int(more)),
+                f"{does} what the other side never {never}: rank {source} to rank {target} on channel "
+                f"{channel} has {len(sent)} sends and {len(received)} receives",
+                *c.place(more),
             )

@@ -194,74 +194,52 @@ def _lanes(
 
 def check_counts(made: Acts, plan: Plan, found: Findings) -> None:
     """Every signal must be waited for and every wait be signalled; semaphores end as they began; barriers are full."""
-    signals: Counter[int] = Counter()
-    waits: Counter[int] = Counter()
-    releases: Counter[int] = Counter()
-    acquires: Counter[int] = Counter()
+    times: dict[str, Counter[int]] = defaultdict(Counter)
     last: dict[tuple[str, int], tuple[int, int]] = {}
     at_barrier: dict[int, Counter[int]] = defaultdict(Counter)
     for block, acts in enumerate(made.acts):
         for act in acts:
-            if act.kind == "barrier":
-                at_barrier[act.ids[0]][block] += 1
-                continue
-            ids = act.ids
-            into = {"signal": signals, "wait": waits, "release": releases, "acquire": acquires}.get(act.kind)
-            if act.name in ("pws", "pwsf"):
-                ids, into = act.ports, signals
-            if into is None:
-                continue
-            kind = "signal" if into is signals else act.kind
+            kind, ids = ("signal", act.ports) if act.name in ("pws", "pwsf") else (act.kind, act.ids)
+            if kind == "barrier":
+                at_barrier[ids[0]][block] += 1
             for number in ids:
-                into[number] += 1
+                times[kind][number] += 1
                 last[kind, number] = (block, act.op)
-    for end, (rank, kind, number) in enumerate(made.ends):
+
+    def unpaired(kind: str, number: int, message: str) -> None:
+        found.add("unpaired", message, *made.place(*last[kind, number]))
+
+    signals, waits = times["signal"], times["wait"]
+    for end, (rank, channel_type, number) in enumerate(made.ends):
         other = made.across[end]
+        here = f"{channel_type} channel {number}"
         if signals[end] and other < 0:
-            found.add(
-                "unpaired",
-                f"signals on {kind} channel {number}, which has no other end; would have one",
-                *made.place(*last["signal", end]),
-            )
+            unpaired("signal", end, f"signals on {here}, which has no other end; would have one")
         came = signals[other] if other >= 0 else 0
-        peer = plan.gpus[rank].peers[kind][number]
         if waits[end] > came:
-            found.add(
-                "unpaired",
-                f"waits {waits[end]} times on {kind} channel {number}, where rank {peer} signals {came} times: a "
-                "missing signal",
-                *made.place(*last["wait", end]),
-            )
+            peer = plan.gpus[rank].peers[channel_type][number]
+            message = f"waits {waits[end]} times on {here}, where rank {peer} signals {came} times"
+            unpaired("wait", end, f"{message}: a missing signal")
         elif waits[end] < came:
-            away = made.ends[other][2]
-            found.add(
-                "unpaired",
-                f"signals {came} times on {kind} channel {away}, but rank {rank} waits {waits[end]} times on its "
-                f"channel {number}: a missing wait",
-                *made.place(*last["signal", other]),
-            )
+            there = f"{channel_type} channel {made.ends[other][2]}"
+            message = f"signals {came} times on {there}, but rank {rank} waits {waits[end]} times"
+            unpaired("signal", other, f"{message} on its channel {number}: a missing wait")
+    releases, acquires = times["release"], times["acquire"]
     for semaphore, (_, number, _) in enumerate(made.semaphores):
-        if releases[semaphore] != acquires[semaphore]:
-            kind = "release" if releases[semaphore] > acquires[semaphore] else "acquire"
-            found.add(
-                "unpaired",
-                f"semaphore {number} is released {releases[semaphore]} times and acquired {acquires[semaphore]} "
-                "times; the next call would find it changed",
-                *made.place(*last[kind, semaphore]),
-            )
+        more, less = releases[semaphore], acquires[semaphore]
+        if more != less:
+            message = f"semaphore {number} is released {more} times and acquired {less} times"
+            kind = "release" if more > less else "acquire"
+            unpaired(kind, semaphore, f"{message}; the next call would find it changed")
     used: dict[tuple[int, int], int] = {}
     for barrier, counts in at_barrier.items():
         rank, number, size = made.barriers[barrier]
-        block = min(counts)
-        if (
-            len(counts) != size
-            or len(set(counts.values())) > 1
-            or used.setdefault((rank, number), barrier) != barrier
-        ):
-            times = ", ".join(f"tb {made.tb[b]} {n} times" for b, n in sorted(counts.items())[:8])
+        full = len(counts) == size and len(set(counts.values())) == 1
+        if not full or used.setdefault((rank, number), barrier) != barrier:
+            reached = ", ".join(f"tb {made.tb[b]} {n} times" for b, n in sorted(counts.items())[:8])
             found.add(
                 "unpaired",
-                f"barrier {number} of {size} threadblocks is reached by {times}; would be by {size}, equally often",
+                f"barrier {number} of {size} threadblocks is reached by {reached}; would be by {size}, equally often",
                 rank,
-                made.tb[block],
+                made.tb[min(counts)],
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 from emit.findings import Findings
 from emit.goal import Goal
@@ -22,6 +22,8 @@ from emit.mscclpp.plan import (
     Op,
     Part,
     Plan,
+    PlanBlock,
+    PlanGpu,
     ops_of,
 )
 from topologies.errors import InputError
@@ -30,41 +32,25 @@ _MEMORY_ONLY = frozenset({"get", "rre", "rres", "res", "respkt", "recspkt"})
 _SIDES = {"L": "its own buffers", "R": "remote buffers", "W": "switch channels"}
 
 
+Fault = tuple[str, str]  # kind, message
+Cell = tuple[str, int]  # buffer, chunk
+
+
 def check_structure(plan: Plan, goal: Goal | None, found: Findings) -> None:
     """Add a finding for each. If any is found, the plan may name what does not exist."""
     for rank, gpu in enumerate(plan.gpus):
-        for name, chunks in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
-            if chunks < 1:
-                found.add(
-                    "inconsistent",
-                    f"{name}_chunks {chunks}, which crashes the reader; would be 1 or more",
-                    rank,
-                )
-        for kind, peers in gpu.peers.items():
-            for number, peer in enumerate(peers):
-                if peer == rank or peer >= len(plan.gpus):
-                    found.add(
-                        "dangling id",
-                        f"{kind} channel {number} to rank {peer}; would be another rank in 0..{len(plan.gpus) - 1}",
-                        rank,
-                    )
-        for number, (_, ranks) in enumerate(gpu.switches):
-            if rank not in ranks or max(ranks, default=0) >= len(plan.gpus) or len(set(ranks)) < len(ranks):
-                found.add(
-                    "dangling id", f"switch channel {number} of ranks {list(ranks)}; would hold {rank}", rank
-                )
-        for number, buffer in enumerate(gpu.buffers):
-            if buffer.rank == rank or buffer.rank >= len(plan.gpus) or not buffer.types:
-                found.add(
-                    "dangling id",
-                    f"remote buffer {number} of rank {buffer.rank} by {list(buffer.types)}; would be another rank's, "
-                    "by memory or port channels",
-                    rank,
-                )
-        for tb in range(len(gpu.blocks)):
-            _block(plan, rank, tb, found)
+        for kind, message in _rank_faults(plan, rank):
+            found.add(kind, message, rank)
+        for tb, block in enumerate(gpu.blocks):
+            for kind, message in _block_faults(gpu, rank, block):
+                found.add(kind, message, rank, tb)
+            for at, op in enumerate(block.ops):
+                for inner in (op, *op.ops):
+                    if inner.name != "nop":
+                        for kind, message in _op_faults(gpu, rank, block, inner):
+                            found.add(kind, f"{inner.name} {message}", rank, tb, at)
     if goal is None:
-        _sizes(plan, found)
+        _check_sizes(plan, found)
 
 
 def check_parts(plan: Plan, found: Findings) -> None:
@@ -74,26 +60,21 @@ def check_parts(plan: Plan, found: Findings) -> None:
             for at, op in enumerate(block.ops):
                 for inner in (op, *op.ops):
                     if inner.src:
-                        _reach(plan, rank, tb, at, inner, found)
-                    if inner.src and op.name == "pipeline" and inner.src[0].size < op.unit_chunks:
-                        found.add(
-                            "overrun",
-                            f"{inner.name} of {inner.src[0].size} chunks in a pipeline of {op.unit_chunks}",
-                            rank,
-                            tb,
-                            at,
-                        )
-                    if inner.name in PACKETS and op.name == "pipeline":
-                        found.add(
-                            "inconsistent",
-                            f"{inner.name} in a pipeline moves everything each time",
-                            rank,
-                            tb,
-                            at,
-                        )
+                        for kind, message, cell in _reach_faults(plan, rank, tb, inner):
+                            found.add(kind, f"{inner.name} {message}", rank, tb, at, cell)
+                    if op.name == "pipeline":
+                        for kind, message in _pipeline_faults(op, inner):
+                            found.add(kind, f"{inner.name} {message}", rank, tb, at)
 
 
-def _sizes(plan: Plan, found: Findings) -> None:
+def _pipeline_faults(pipeline: Op, op: Op) -> Iterator[Fault]:
+    if op.src and op.src[0].size < pipeline.unit_chunks:
+        yield "overrun", f"of {op.src[0].size} chunks in a pipeline of {pipeline.unit_chunks}"
+    if op.name in PACKETS:
+        yield "inconsistent", "in a pipeline moves everything each time"
+
+
+def _check_sizes(plan: Plan, found: Findings) -> None:
     """The chunks of input and output must be what the collective implies: they are of one size."""
     if collective_of(plan) in ("custom", "send", "recv", "alltoallv"):
         return
@@ -113,123 +94,113 @@ def _sizes(plan: Plan, found: Findings) -> None:
             )
 
 
-def _block(plan: Plan, rank: int, tb: int, found: Findings) -> None:
-    gpu = plan.gpus[rank]
-    block = gpu.blocks[tb]
+def _rank_faults(plan: Plan, rank: int) -> Iterator[Fault]:
+    gpu, nranks = plan.gpus[rank], len(plan.gpus)
+    for name, chunks in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
+        if chunks < 1:
+            yield "inconsistent", f"{name}_chunks {chunks}, which crashes the reader; would be 1 or more"
+    for kind, peers in gpu.peers.items():
+        for number, peer in enumerate(peers):
+            if peer == rank or peer >= nranks:
+                right = f"another rank in 0..{nranks - 1}"
+                yield "dangling id", f"{kind} channel {number} to rank {peer}; would be {right}"
+    for number, (_, ranks) in enumerate(gpu.switches):
+        if rank not in ranks or max(ranks, default=0) >= nranks or len(set(ranks)) < len(ranks):
+            yield "dangling id", f"switch channel {number} of ranks {list(ranks)}; would hold {rank}"
+    for number, buffer in enumerate(gpu.buffers):
+        if buffer.rank == rank or buffer.rank >= nranks or not buffer.types:
+            where = f"remote buffer {number} of rank {buffer.rank} by {list(buffer.types)}"
+            yield "dangling id", f"{where}; would be another rank's, by memory or port channels"
+
+
+def _block_faults(gpu: PlanGpu, rank: int, block: PlanBlock) -> Iterator[Fault]:
     if ops_of(block) > MAX_OPS:
-        found.add("limit", f"{ops_of(block)} operations; the executor takes at most {MAX_OPS}", rank, tb)
+        yield _over(f"{ops_of(block)} operations", MAX_OPS)
     for kind, ids in block.channels.items():
         have = len(gpu.switches) if kind == "switch" else len(gpu.peers.get(kind, ()))
         if len(ids) > MAX_CHANNELS:
-            found.add(
-                "limit", f"{len(ids)} {kind} channels; the executor takes at most {MAX_CHANNELS}", rank, tb
-            )
+            yield _over(f"{len(ids)} {kind} channels", MAX_CHANNELS)
         for number in ids:
             if number >= have:
-                found.add("dangling id", f"{kind} channel {number}; rank {rank} has {have}", rank, tb)
+                yield "dangling id", f"{kind} channel {number}; rank {rank} has {have}"
     for kind, ids in block.buffers.items():
         if len(ids) > MAX_CHANNELS:
-            found.add(
-                "limit",
-                f"{len(ids)} remote buffers by {kind}; the executor takes at most {MAX_CHANNELS}",
-                rank,
-                tb,
-            )
+            yield _over(f"{len(ids)} remote buffers by {kind}", MAX_CHANNELS)
         for number in ids:
             if number >= len(gpu.buffers):
-                found.add(
-                    "dangling id", f"remote buffer {number}; rank {rank} has {len(gpu.buffers)}", rank, tb
-                )
-            elif kind not in gpu.buffers[number].types:
-                found.add(
-                    "dangling id",
-                    f"remote buffer {number} by {kind}; it is reached by {', '.join(gpu.buffers[number].types)}",
-                    rank,
-                    tb,
-                )
-    for at, op in enumerate(block.ops):
-        for inner in (op, *op.ops):
-            if inner.name != "nop":
-                _op(plan, rank, tb, at, inner, found)
+                yield "dangling id", f"remote buffer {number}; rank {rank} has {len(gpu.buffers)}"
+            elif kind not in (types := gpu.buffers[number].types):
+                yield "dangling id", f"remote buffer {number} by {kind}; it is reached by {', '.join(types)}"
 
 
-def _op(plan: Plan, rank: int, tb: int, at: int, op: Op, found: Findings) -> None:
-    gpu = plan.gpus[rank]
-    block = gpu.blocks[tb]
+def _over(what: str, most: int) -> Fault:
+    return "limit", f"{what}; the executor takes at most {most}"
 
-    def add(kind: str, message: str) -> None:
-        found.add(kind, f"{op.name} {message}", rank, tb, at)
 
-    for length, most, word in (
-        (len(op.channels), MAX_OP_CHANNELS, "channels"),
-        (len(op.src), MAX_OP_BUFFERS, "sources"),
-        (len(op.dst), MAX_OP_BUFFERS, "destinations"),
-        (len(op.semaphores), MAX_OP_SEMAPHORES, "semaphores"),
+def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fault]:
+    for ids, most, word in (
+        (op.channels, MAX_OP_CHANNELS, "channels"),
+        (op.src, MAX_OP_BUFFERS, "sources"),
+        (op.dst, MAX_OP_BUFFERS, "destinations"),
+        (op.semaphores, MAX_OP_SEMAPHORES, "semaphores"),
     ):
-        if length > most:
-            add("limit", f"with {length} {word}; the executor takes at most {most}")
+        if len(ids) > most:
+            yield _over(f"with {len(ids)} {word}", most)
     if op.barrier >= MAX_BARRIERS:
-        add("limit", f"{op.barrier}; the executor has barriers 0..{MAX_BARRIERS - 1}")
+        yield "limit", f"{op.barrier}; the executor has barriers 0..{MAX_BARRIERS - 1}"
     for number in op.semaphores:
         if number >= len(gpu.semaphores):
-            add("dangling id", f"of semaphore {number}; rank {rank} has {len(gpu.semaphores)}")
+            yield "dangling id", f"of semaphore {number}; rank {rank} has {len(gpu.semaphores)}"
     if op.name in ("sem_acquire", "sem_release") and not op.semaphores:
-        add("inconsistent", "of no semaphore; would have semaphore_ids")
+        yield "inconsistent", "of no semaphore; would have semaphore_ids"
     kinds = {"pws": ("port",), "pwsf": ("port",), "flush": ("port",)}.get(op.name, ("memory", "port"))
     if op.name in _MEMORY_ONLY:
         kinds = ("memory",)
-    on_channels = op.name in ON_CHANNELS or (op.channel_type == "port" and any(p.side == "R" for p in op.dst))
-    if (on_channels or any(p.side == "R" for p in (*op.src, *op.dst))) and op.channel_type not in kinds:
-        add("inconsistent", f"on channels of type {op.channel_type!a}; would be {' or '.join(kinds)}")
+    kind = op.channel_type
+    on_channels = op.name in ON_CHANNELS or (kind == "port" and any(p.side == "R" for p in op.dst))
+    if (on_channels or any(p.side == "R" for p in (*op.src, *op.dst))) and kind not in kinds:
+        yield "inconsistent", f"on channels of type {kind!a}; would be {' or '.join(kinds)}"
         return
+    channels, buffers = len(block.channels.get(kind, ())), len(block.buffers.get(kind, ()))
     if on_channels:
-        have = block.channels.get(op.channel_type, [])
         if not op.channels:
-            add("inconsistent", "on no channel; would have channel_ids")
+            yield "inconsistent", "on no channel; would have channel_ids"
         for number in op.channels:
-            if number >= len(have):
-                add("dangling id", f"on {op.channel_type} channel {number} of its tb; the tb has {len(have)}")
-    _shape(op, add)
+            if number >= channels:
+                yield "dangling id", f"on {kind} channel {number} of its tb; the tb has {channels}"
+    yield from _shape_faults(op)
     for part in (*op.src, *op.dst):
-        if part.side == "R" and int(part.at) >= len(block.buffers.get(op.channel_type, ())):
-            have = block.buffers.get(op.channel_type, [])
-            add(
-                "dangling id",
-                f"on remote buffer {part.at} of its tb; the tb has {len(have)} by {op.channel_type}",
-            )
+        if part.side == "R" and int(part.at) >= buffers:
+            yield "dangling id", f"on remote buffer {part.at} of its tb; the tb has {buffers} by {kind}"
         if part.side == "W" and int(part.at) >= len(block.channels.get("switch", ())):
-            add("dangling id", f"on switch channel {part.at} of its tb; it has no such")
+            yield "dangling id", f"on switch channel {part.at} of its tb; it has no such"
     if op.redop not in ("", "sum"):
-        add("inconsistent", f"with reduce_op {op.redop[:20]!a}, which the executor does not read: it sums")
+        yield "inconsistent", f"with reduce_op {op.redop[:20]!a}, which the executor does not read: it sums"
 
 
-def _shape(op: Op, add: Callable[[str, str], None]) -> None:
+def _shape_faults(op: Op) -> Iterator[Fault]:
     """What an operation reads and writes must be of the kinds and sizes that the executor takes."""
     for word, parts, shape in zip(("reads", "writes"), (op.src, op.dst), SHAPES[op.name], strict=True):
         has = "".join(part.side for part in parts)
         if not re.fullmatch(shape, has):
-            told = [_SIDES[side] for side in dict.fromkeys(shape.replace("+", ""))]
-            add(
-                "inconsistent",
-                f"{word} {has or 'nothing'}; would be {shape or 'nothing'} ({', '.join(told)})",
-            )
+            sides = ", ".join(_SIDES[side] for side in dict.fromkeys(shape.replace("+", "")))
+            yield "inconsistent", f"{word} {has or 'nothing'}; would be {shape or 'nothing'} ({sides})"
             return
     if len({part.size for part in (*op.src, *op.dst)}) > 1 and op.name not in _PAIRS:
-        add("inconsistent", f"of sizes {sorted({p.size for p in (*op.src, *op.dst)})}; would be one size")
+        yield "inconsistent", f"of sizes {sorted({p.size for p in (*op.src, *op.dst)})}; would be one size"
+    channels = f"of {len(op.dst)} destinations on {len(op.channels)} channels; would be as many"
+    apart = op.channel_type == "port" and len(op.channels) != len(op.dst)
     if op.name in _PAIRS:
         if len(op.src) != len(op.dst):
-            add("inconsistent", f"of {len(op.src)} sources to {len(op.dst)} destinations; would be as many")
+            yield "inconsistent", f"of {len(op.src)} sources to {len(op.dst)} destinations; would be as many"
         elif any(a.size != b.size for a, b in zip(op.src, op.dst, strict=True)):
-            add("inconsistent", "whose sources and destinations differ in size; would be equal")
-        if op.channel_type == "port" and len(op.channels) != len(op.dst):
-            add(
-                "inconsistent",
-                f"of {len(op.dst)} destinations on {len(op.channels)} channels; would be as many",
-            )
+            yield "inconsistent", "whose sources and destinations differ in size; would be equal"
+        if apart:
+            yield "inconsistent", channels
     if op.channel_type == "memory" and op.name in ("put", "ppkt") and len({p.at for p in op.src}) > 1:
-        add("inconsistent", "from several buffers; the executor takes all sources from the first one's")
-    if op.name == "rppkt" and op.channel_type == "port" and len(op.channels) != len(op.dst):
-        add("inconsistent", f"of {len(op.dst)} destinations on {len(op.channels)} channels; would be as many")
+        yield "inconsistent", "from several buffers; the executor takes all sources from the first one's"
+    if op.name == "rppkt" and apart:
+        yield "inconsistent", channels
 
 
 _PAIRS = frozenset({"put", "ppkt", "pws", "pwsf", "get"})
@@ -259,74 +230,46 @@ def executed_parts(op: Op) -> tuple[Sequence[Part], Sequence[Part]]:
     return [a._replace(first=b.first) for a, b in pairs], [b._replace(first=a.first) for a, b in pairs]
 
 
-def _reach(plan: Plan, rank: int, tb: int, at: int, op: Op, found: Findings) -> None:
-    flags = packet_parts(op)
-    sources, targets = executed_parts(op)
-    for parts, packets, word in ((sources, flags[0], "source"), (targets, flags[1], "destination")):
+def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str, str, Cell | None]]:
+    """Where what an operation reads and writes lies beyond a buffer, or not where the executor looks for it."""
+    for parts, packets, word in zip(
+        executed_parts(op), packet_parts(op), ("source", "destination"), strict=True
+    ):
         for part, packet in zip(parts, packets, strict=True):
             for owner, kind in buffer_of(plan, rank, tb, part, op.channel_type):
-                _part(plan, (rank, tb, at), op, part, packet, word, owner, kind, found)
-    if op.channel_type == "port":
-        _ports(plan, rank, tb, at, op, found)
-
-
-def _part(
-    plan: Plan,
-    place: tuple[int, int, int],
-    op: Op,
-    part: Part,
-    packet: bool,
-    word: str,
-    owner: int,
-    kind: str,
-    found: Findings,
-) -> None:
-    gpu = plan.gpus[owner]
-    chunks = {"i": gpu.input_chunks, "o": gpu.output_chunks, "s": gpu.scratch_chunks}[kind]
-    whose = "" if owner == place[0] else f" of rank {owner}"
-    if packet and kind != "s":
-        found.add("inconsistent", f"{op.name} with packets in {kind}{whose}; would be in scratch", *place)
-        return
-    if packet and not plan.packets:
-        found.add(
-            "inconsistent", f"{op.name} in a plan of protocol {plan.protocol[:20]!a}; packets need LL", *place
-        )
-        return
-    if not packet and kind == "s" and plan.packets:
-        chunks *= 2
-    last = part.first + part.size - 1
-    if last >= chunks:
-        found.add(
-            "overrun",
-            f"{op.name} {word} {kind}[{part.first}..{last}]{whose}; {kind} has {chunks} chunks",
-            *place,
-            cell=(kind, last),
-        )
-    if kind == "s" and plan.double and not packet and (owner != place[0] or op.channel_type == "port"):
-        found.add(
-            "inconsistent",
-            f"{op.name} {word} s[{part.first}]{whose} ignores which half of the double scratch is in use",
-            *place,
-            cell=("s", part.first),
-        )
-
-
-def _ports(plan: Plan, rank: int, tb: int, at: int, op: Op, found: Findings) -> None:
-    """A port channel reaches the memory of the rank at its other end only."""
-    gpu = plan.gpus[rank]
-    block = gpu.blocks[tb]
-    for part, number in zip(op.dst, op.channels, strict=True):
-        if part.side == "R":
-            peer = gpu.peers["port"][block.channels["port"][number]]
-            owner = gpu.buffers[block.buffers["port"][int(part.at)]].rank
-            if owner != peer:
-                found.add(
-                    "inconsistent",
-                    f"{op.name} to a buffer of rank {owner} on a channel to rank {peer}; would be one rank",
-                    rank,
-                    tb,
-                    at,
-                )
+                gpu = plan.gpus[owner]
+                chunks = {"i": gpu.input_chunks, "o": gpu.output_chunks, "s": gpu.scratch_chunks}[kind]
+                whose = "" if owner == rank else f" of rank {owner}"
+                if packet and kind != "s":
+                    yield "inconsistent", f"with packets in {kind}{whose}; would be in scratch", None
+                    continue
+                if packet and not plan.packets:
+                    protocol = f"{plan.protocol[:20]!a}"
+                    yield "inconsistent", f"in a plan of protocol {protocol}; packets need LL", None
+                    continue
+                if not packet and kind == "s" and plan.packets:
+                    chunks *= 2
+                last = part.first + part.size - 1
+                if last >= chunks:
+                    span = f"{kind}[{part.first}..{last}]{whose}"
+                    yield "overrun", f"{word} {span}; {kind} has {chunks} chunks", (kind, last)
+                if (
+                    kind == "s"
+                    and plan.double
+                    and not packet
+                    and (owner != rank or op.channel_type == "port")
+                ):
+                    half = "ignores which half of the double scratch is in use"
+                    yield "inconsistent", f"{word} s[{part.first}]{whose} {half}", ("s", part.first)
+    if op.channel_type == "port":  # it reaches the memory of the rank at its other end only
+        gpu, block = plan.gpus[rank], plan.gpus[rank].blocks[tb]
+        for part, number in zip(op.dst, op.channels, strict=True):
+            if part.side == "R":
+                peer = gpu.peers["port"][block.channels["port"][number]]
+                owner = gpu.buffers[block.buffers["port"][int(part.at)]].rank
+                if owner != peer:
+                    right = f"a channel to rank {peer}; would be one rank"
+                    yield "inconsistent", f"to a buffer of rank {owner} on {right}", None
 
 
 def caution(plan: Plan) -> list[str]:

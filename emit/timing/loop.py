@@ -1,4 +1,4 @@
-"""The event loop of `emit.timing.predict`: plain Python over lists, and as it stands Numba's over arrays.
+"""The event loop of `emit.timing.predict`, run by `synth.model.compiled.Runner`; one function, as Numba compiles it.
 
 Every threadblock executes its steps in order. What sends asks for its link once its data, its dependency and a FIFO
 slot are there. Requests are served by age; one that has to wait holds nothing up but what needs the same place.

@@ -8,7 +8,7 @@ cut steps of several chunks into single ones when messages are large: `split` is
 the receiver has what is in it. Copies and sums within a rank take no time.
 
 Where several wait for one link, port or limit, the one that has waited longest goes first. A connection uses the
-widest link of its pair of ranks; links equally wide are dealt out to its channels in turn.
+widest link of its pair of ranks; links equally wide serve its channels in turn.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Program
 from emit.timing.loop import execute
 from synth.model.collective import Floats, Ints
+from synth.model.compiled import Runner
 from synth.model.registry import find_kind
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers, positions
@@ -33,9 +34,7 @@ from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
 
-COMPILED_FROM = (
-    100_000  # transmissions executed by this process; from here on the compiled twin of the loop pays off
-)
+COMPILED_FROM = 100_000  # transmissions executed by this process from which on loading the compiled loop pays
 
 # What is wrong with a result or with memory does not matter to the clock.
 _HARMLESS = frozenset({"overrun", "race", "inconsistent"})
@@ -98,12 +97,14 @@ class Predictor:
         group: Sequence[int] | None = None,
         fifo_depth: int | None = None,
         split: bool = False,
+        compiled_from: int = COMPILED_FROM,
     ) -> None:
         """
         Args:
             group: ranks of the topology, one for each of the program's; None: 0, 1, ….
             fifo_depth: slots of a connection; None: the protocol's.
             split: a step of several chunks is as many transmissions, as for large messages; else it is one.
+            compiled_from: transmissions executed by this process, from which on the loop runs compiled.
 
         Raises:
             InputError: a group that does not fit, two ranks that send without a link, or a program whose sends and
@@ -143,12 +144,11 @@ class Predictor:
         if self.network.nlinks:
             hold = hold / self.network.bandwidth_gbs[link_of_step]
         self._hold_us = np.where(c.sends >= 0, hold, 0.0)  # a byte a chunk
-        self._fixed = (
-            c.start, c.dep, c.sends, c.receives, c.block, _ties(c, self._ends, program.nranks), self._link,
-            self._moves,
-        )  # fmt: skip
-        self._net = _places(self.network)
-        self._lists: tuple[list[Any], list[Any]] | None = None
+        ties = _ties(c, self._ends, program.nranks)
+        self._fixed = [c.start, c.dep, c.sends, c.receives, c.block, ties, self._link, self._moves]
+        self._net = _uses_of_links(self.network)
+        self._compiled_from = compiled_from
+        self._lists: tuple[list[Any], list[Any]] | None = None  # the same for Python's loop
 
     def chunk_bytes(self, size_bytes: float) -> float:
         """Bytes of one chunk when the message (nccl-tests' size) has `size_bytes`."""
@@ -210,32 +210,22 @@ class Predictor:
         `ahead`: how many are about to be executed for other sizes too.
         """
         global _executed
-        lasts = self._hold_us * self.chunk_bytes(size_bytes)
         nmoves = int(self._moves[-1])
-        start, took = np.zeros(nmoves), np.zeros(nmoves)
-        counts = (self.fifo_depth, len(self._link))
         _executed += nmoves
-        if _executed + ahead < COMPILED_FROM:
-            if self._lists is None:
-                self._lists = ([x.tolist() for x in self._fixed], [x.tolist() for x in self._net])
+        runner = Runner(interpreted=_executed + ahead < self._compiled_from)
+        fixed, net = self._fixed, self._net
+        if runner.interpreted:
+            self._lists = self._lists or (runner.columns(*fixed), runner.columns(*net))
             fixed, net = self._lists
-            began, had = start.tolist(), took.tolist()
-            arguments: tuple[Any, ...] = (*fixed, lasts.tolist(), *net, *counts, began, had)
-            time, ended = execute(*arguments)
-            start[:], took[:] = began, had
-        else:
-            from emit.timing.compiled import execute as compiled  # brings Numba
-
-            time, ended = compiled(*self._fixed, lasts, *self._net, *counts, start, took)
+        lasts_us = self._hold_us * self.chunk_bytes(size_bytes)
+        lasts, start, took = runner.columns(lasts_us, np.zeros(nmoves), np.zeros(nmoves))
+        time, ended = runner(execute, *fixed, lasts, *net, self.fifo_depth, len(self._link), start, took)
         if ended < len(lasts):
-            self._report_deadlock()
-        return float(time), start, took
-
-    def _report_deadlock(self) -> None:
-        found = Findings()
-        stopped = run(self.columns, self.fifo_depth, self.split)
-        report_stopped(self.columns, stopped, self.fifo_depth, found)
-        raise InputError(f"cannot be timed: {found.reported[0].message}")
+            found = Findings()
+            stopped = run(self.columns, self.fifo_depth, self.split)
+            report_stopped(self.columns, stopped, self.fifo_depth, found)
+            raise InputError(f"cannot be timed: {found.reported[0].message}")
+        return float(time), np.asarray(start), np.asarray(took)
 
 
 _executed = 0
@@ -261,7 +251,10 @@ def _links(net: Network, ends: Ints, topology: Topology) -> Ints:
     order = np.lexsort((net.alpha_us, -net.bandwidth_gbs, pair))
     first = np.searchsorted(pair[order], ends[:, 0] * n + ends[:, 1])
     chosen = np.full(len(ends), -1, dtype=np.int64)
-    turn: dict[int, int] = {}
+    columns = (pair[order], net.bandwidth_gbs[order], net.alpha_us[order])
+    starts = np.flatnonzero(np.any([np.append(True, np.diff(column) != 0) for column in columns], axis=0))
+    parallel = np.diff(np.append(starts, len(order)))  # links that are equal
+    turns: dict[int, int] = {}
     for number in np.lexsort((ends[:, 2], ends[:, 1], ends[:, 0])).tolist():
         source, target, _ = ends[number].tolist()
         low = int(first[number])
@@ -272,31 +265,22 @@ def _links(net: Network, ends: Ints, topology: Topology) -> Ints:
                 f"rank {source} sends to rank {target}, which has no link from it in {topology.name}{where};"
                 " would be a program for this network, or other ranks of it (--group)"
             )
-        best = order[low]
-        alike = low
-        while (
-            alike < len(order)
-            and pair[order[alike]] == pair[best]
-            and net.bandwidth_gbs[order[alike]] == net.bandwidth_gbs[best]
-            and net.alpha_us[order[alike]] == net.alpha_us[best]
-        ):
-            alike += 1
-        lane = turn[low] = turn.get(low, -1) + 1
-        chosen[number] = order[low + lane % (alike - low)]
+        turn = turns[low] = turns.get(low, -1) + 1
+        chosen[number] = order[low + turn % parallel[np.searchsorted(starts, low)]]
     return chosen
 
 
-def _places(net: Network) -> tuple[Any, ...]:
+def _uses_of_links(net: Network) -> list[Any]:
     """α and rate of links, what each takes part in (its resources and itself), and the capacity of that."""
-    ptr = pointers(np.diff(net.uses_ptr) + 1)
-    uses = np.empty(int(ptr[-1]), dtype=np.int64)
-    own = ptr[1:] - 1
-    uses[own] = net.nresources + np.arange(net.nlinks)
-    rest = np.ones(len(uses), dtype=bool)
-    rest[own] = False
-    uses[rest] = net.uses_idx
+    uses = np.insert(net.uses_idx, net.uses_ptr[1:], net.nresources + np.arange(net.nlinks))
     capacity = np.concatenate([net.capacity_gbs, net.bandwidth_gbs])
-    return net.alpha_us.copy(), net.bandwidth_gbs.copy(), ptr, uses, capacity
+    return [
+        net.alpha_us.copy(),
+        net.bandwidth_gbs.copy(),
+        pointers(np.diff(net.uses_ptr) + 1),
+        uses,
+        capacity,
+    ]
 
 
 def _ties(c: Columns, ends: Ints, nranks: int) -> Ints:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emit.compiler.lower import lower
-from emit.timing import predict
 from emit.timing.predict import Predictor
 from synth.bounds.prove import prove
 from synth.model.problem import Problem, make_problem
@@ -130,30 +128,20 @@ def test_split_steps_are_steps_of_one_chunk(seed: int) -> None:
 # --- the compiled twin
 
 
-@pytest.fixture
-def compiled() -> Iterator[None]:
-    """Every program is timed by the compiled loop."""
-    was, predict.COMPILED_FROM = predict.COMPILED_FROM, 0
-    yield
-    predict.COMPILED_FROM = was
-
-
-@pytest.mark.usefixtures("compiled")
-def test_both_loops_give_the_same_to_the_last_bit() -> None:
-    cases = [(Predictor(p, load(f"full:{max(3, p.nranks)}")), 1e6) for p in RIGHT.values()]
+def test_the_compiled_loop_gives_the_same_to_the_last_bit() -> None:
+    cases = [(p, load(f"full:{max(3, p.nranks)}"), False, 1e6) for p in RIGHT.values()]
     for seed in range(60):
         rng = random.Random(seed)
         topology = random_topology(rng, 5)
         net = make_problem(topology, "allreduce").network
         pairs = sorted(set(zip(net.src.tolist(), net.dst.tolist(), strict=True)))
         program = random_program(rng, topology.nranks, pairs)
-        cases.append((Predictor(program, topology, split=rng.random() < 0.3), rng.choice(SIZES)))
-    for asked, size in cases:
-        by_machine = asked._run(size)
-        assert "emit.timing.compiled" in sys.modules
-        predict.COMPILED_FROM = 1 << 60
-        by_python = asked._run(size)
-        predict.COMPILED_FROM = 0
+        cases.append((program, topology, rng.random() < 0.3, rng.choice(SIZES)))
+    for program, topology, split, size in cases:
+        by_machine, by_python = (
+            Predictor(program, topology, split=split, compiled_from=least)._run(size)
+            for least in (0, 1 << 60)
+        )
         assert by_machine[0] == by_python[0]
         assert by_machine[1].tobytes() == by_python[1].tobytes()
         assert by_machine[2].tobytes() == by_python[2].tobytes()
