@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from emit.program import BUFFERS
+from emit.program import BUFFERS, Program
 from synth.model.registry import EVERY, OWN, PAIR, ROOT, SHARE, Kind, find_kind
 from topologies.errors import InputError
 
@@ -56,7 +56,6 @@ class Goal:
         nranks: int,
         initial: tuple[ArrayLike, Sequence[str], ArrayLike, ArrayLike, ArrayLike],
         required: tuple[ArrayLike, Sequence[str], ArrayLike, ArrayLike, ArrayLike],
-        o_in_i: Sequence[int | None] | None = None,
     ) -> Goal:
         """A goal from rows (rank, buffer "i" "o" "s", index, source, chunk), columns of equal length.
 
@@ -77,11 +76,8 @@ class Goal:
         start = np.append(np.flatnonzero(new), len(rows))
         heads = rows[new]
         sets = Sets(start, rows[:, 3], rows[:, 4])
-        alias = tuple(o_in_i) if o_in_i is not None else (None,) * nranks
-        if len(alias) != nranks:
-            raise InputError(f"goal o_in_i has {len(alias)} entries: it must be {nranks}, one a rank")
         wanted = (heads[:, 0], heads[:, 1], heads[:, 2], np.arange(len(heads), dtype=np.int64))
-        return cls(nranks, first, wanted, sets, alias)
+        return cls(nranks, first, wanted, sets, (None,) * nranks)
 
     def keeping_input(self) -> Goal:
         """The same, and every rank's input ends as it began where o is apart from it: a send buffer is const."""
@@ -116,6 +112,18 @@ def _columns(
     if len(out[0]) and max(int(out[0].max()), int(out[3].max())) >= nranks:
         raise InputError(f"goal {what}: a rank beyond {nranks - 1}; it must be in 0..{nranks - 1}")
     return out[0], out[1], out[2], out[3], out[4]
+
+
+def sizes_of(program: Program, rank: int) -> tuple[int, int]:
+    """(i, o) in chunks that the program's collective gives `rank` out of place. Raises as `buffer_sizes`."""
+    return buffer_sizes(program.collective, program.nranks, program.nchunks_per_loop, rank, program.root)
+
+
+def goals_of(program: Program) -> list[tuple[bool, Goal | None]]:
+    """(in place or not, goal) of each kind of call that the program serves; None where its name says too little."""
+    p = program
+    calls = [True] * p.inplace + [False] * p.outofplace
+    return [(call, goal_for(p.collective, p.nranks, p.nchunks_per_loop, call, p.root)) for call in calls]
 
 
 def buffer_sizes(collective: str, nranks: int, nchunks: int, rank: int, root: int) -> tuple[int, int]:

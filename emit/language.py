@@ -22,7 +22,7 @@ from typing import Any
 from emit.compiler.ir import BUFFER, NONE, Instructions, cell
 from emit.compiler.passes.depth import order_by_depth
 from emit.compiler.passes.split import split
-from emit.goal import Goal, buffer_sizes, goal_for
+from emit.goal import Goal, goal_for, sizes_of
 from emit.program import BUFFERS, COLLECTIVES, Gpu, Program
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -117,42 +117,42 @@ class Script:
             )
         per_loop = chunks * ranks if find_kind(collective).blocks_a_rank else chunks
         self.instances = instances
-        self.header = Program(
-            name=name,
-            collective=collective,
-            protocol=protocol,
-            nranks=ranks,
-            nchunks_per_loop=per_loop,
-            inplace=self.inplace,
-            outofplace=not self.inplace,
-            gpus=[Gpu(0, 0, 0, ())] * ranks,
-            min_bytes=min_bytes,
-            max_bytes=max_bytes,
-            root=root,
+        self._lay_out(
+            Program(
+                name=name,
+                collective=collective,
+                protocol=protocol,
+                nranks=ranks,
+                nchunks_per_loop=per_loop,
+                inplace=self.inplace,
+                outofplace=not self.inplace,
+                gpus=[Gpu(0, 0, 0, ())] * ranks,
+                min_bytes=min_bytes,
+                max_bytes=max_bytes,
+                root=root,
+            )
         )
-        sizes = [
-            (per_loop, per_loop)
-            if collective == "custom"
-            else buffer_sizes(collective, ranks, per_loop, r, root)
-            for r in range(ranks)
-        ]
-        self._sizes = sizes
-        # in place, one of the two buffers is the other's memory, and the program knows it by one name only
-        left_out = {"o": 0, "i": 1}.get(find_kind(collective).inplace) if self.inplace else None
-        self.header = replace(
-            self.header,
-            gpus=[Gpu(0 if left_out == 0 else i, 0 if left_out == 1 else o, 0, ()) for i, o in sizes],
-        )
-        self._left_out = None if left_out is None else BUFFERS[left_out]
         self.goal = goal or goal_for(collective, ranks, per_loop, self.inplace, root)
         self._ir = Instructions(self.header, goal)
-        self._aliases = self._ir.aliases()[0]
+        self._aliases = self._ir.calls()[0][1]
         self._versions: dict[Cell, int] = {}
         self._written: dict[Cell, str] = {}  # by which line
         if self.goal is not None:
             r, buffer, index, _, _ = (column.tolist() for column in self.goal.initial)
             for at in zip(r, buffer, index, strict=True):
                 self._versions[at[0], self._cell(at[0], BUFFERS[at[1]], at[2])] = 0
+
+    def _lay_out(self, header: Program) -> None:
+        """Give the ranks their buffers: sizes in chunks, and in place the one that the program does without."""
+        self._sizes = [
+            (header.nchunks_per_loop,) * 2 if header.collective == "custom" else sizes_of(header, rank)
+            for rank in range(header.nranks)
+        ]
+        # in place, one of the two buffers is the other's memory, and the program knows it by one name only
+        left_out = {"o": 0, "i": 1}.get(find_kind(header.collective).inplace) if self.inplace else None
+        gpus = [Gpu(0 if left_out == 0 else i, 0 if left_out == 1 else o, 0, ()) for i, o in self._sizes]
+        self.header = replace(header, gpus=gpus)
+        self._left_out = None if left_out is None else BUFFERS[left_out]
 
     @property
     def ranks(self) -> int:

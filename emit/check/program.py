@@ -10,7 +10,7 @@ from emit.check.races import find_races
 from emit.check.replay import replay
 from emit.columns import Columns, columns_of
 from emit.findings import Finding, Findings, Judgement
-from emit.goal import Goal, buffer_sizes, goal_for
+from emit.goal import Goal, goals_of, sizes_of
 from emit.program import FIFO_DEPTH, ROOTED, Program
 from emit.targets import check_limits
 from synth.model.registry import ROOT, find_kind
@@ -54,7 +54,7 @@ def check(
         raise InputError(f"fifo_depth {depth}: would be 1 or more")
     found = Findings()
     notes: list[str] = []
-    goals = [("", _asked(program, goal), False)] if goal is not None else _goals(program, found)
+    goals = _goals(program, found) if goal is None else [("", _asked(program, goal), False)]
     if target is not None:
         check_limits(program, target, found)
     structure = Findings()
@@ -103,33 +103,29 @@ def _asked(program: Program, goal: Goal) -> Goal:
 
 def _goals(program: Program, found: Findings) -> list[tuple[str, Goal | None, bool]]:
     """(prefix for messages, goal, in place) of each kind of call that the program says it serves."""
-    calls = [(True, "in place: ")] * program.inplace + [(False, "out of place: ")] * program.outofplace
-    goals: list[tuple[str, Goal | None, bool]] = []
-    p = program
-    for inplace, prefix in calls:
-        try:
-            buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, p.root, p.root)
-        except InputError as error:
-            found.add("inconsistent", str(error))
-            return []
-        goal = goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
-        _sizes(program, inplace, goal, found)
-        goals.append((prefix if len(calls) > 1 else "", goal, inplace))
-    return goals
+    try:
+        sizes_of(program, program.root)
+    except InputError as error:
+        found.add("inconsistent", str(error))
+        return []
+    goals = goals_of(program)
+    for inplace, goal in goals:
+        if goal is not None:
+            _check_sizes(program, inplace, found)
+    prefixes = {True: "in place: ", False: "out of place: "} if len(goals) > 1 else {}
+    return [(prefixes.get(inplace, ""), goal, inplace) for inplace, goal in goals]
 
 
-def _sizes(program: Program, inplace: bool, goal: Goal | None, found: Findings) -> None:
+def _check_sizes(program: Program, inplace: bool, found: Findings) -> None:
     """i_chunks and o_chunks must be what the collective implies."""
-    if goal is None:
-        return
     p, kind = program, find_kind(program.collective)
     # by buffer, 0 for i and 1 for o: what a rank that is not the root may declare but nobody can rely on, and
     # what an in-place program leaves out because the other buffer is the same memory
     idle = (kind.before == ROOT, kind.after == ROOT)
     left_out = (kind.inplace == "o", kind.inplace == "i")
-    full = buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, p.root, p.root)
+    full = sizes_of(p, p.root)
     for rank, gpu in enumerate(p.gpus):
-        want = buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, rank, p.root)
+        want = sizes_of(p, rank)
         has = (gpu.i_chunks, gpu.o_chunks)
         for side in (0, 1):
             allowed = {want[side]}
@@ -137,14 +133,14 @@ def _sizes(program: Program, inplace: bool, goal: Goal | None, found: Findings) 
                 allowed |= {0, full[side]}
             if inplace and not p.outofplace and left_out[side]:
                 allowed = {0}
-            elif inplace and not p.outofplace and has[1 - side] and p.collective in ROOTED:
+            elif inplace and not p.outofplace and has[1 - side] and kind.rooted:
                 allowed.add(0)
             if has[side] not in allowed:
-                told = " or ".join(str(x) for x in sorted(allowed))
+                right = " or ".join(str(x) for x in sorted(allowed))
                 found.add(
                     "inconsistent",
                     f"{'io'[side]}_chunks {has[side]}; {p.collective} with nchunksperloop "
-                    f"{p.nchunks_per_loop} {'in place' if inplace else 'out of place'} has {told}",
+                    f"{p.nchunks_per_loop} {'in place' if inplace else 'out of place'} has {right}",
                     rank,
                 )
 

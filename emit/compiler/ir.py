@@ -15,7 +15,7 @@ import numpy as np
 from emit.check.order import run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
-from emit.goal import Goal, goal_for
+from emit.goal import Goal, goals_of
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
 
@@ -94,17 +94,14 @@ class Instructions:
         made.target = [new[self.target[old]] for old in numbers]
         return made
 
-    def aliases(self) -> list[list[int | None]]:
-        """For each kind of call that the program serves: per rank where o[0] lies in i, None where they are apart."""
-        p = self.header
-        if self.goal is not None:
-            return [list(self.goal.o_in_i)]
-        found: list[list[int | None]] = []
-        for wanted, inplace in ((p.inplace, True), (p.outofplace, False)):
-            if wanted:
-                goal = goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
-                found.append(list(goal.o_in_i) if goal is not None else [0 if inplace else None] * p.nranks)
-        return found
+    def calls(self) -> list[tuple[Goal | None, tuple[int | None, ...]]]:
+        """For each kind of call that the program serves its goal, and where o[0] lies in each rank's i.
+
+        No goal: the collective's name says too little. None: the rank's buffers are apart.
+        """
+        goals = goals_of(self.header) if self.goal is None else [(False, self.goal)]
+        n = self.header.nranks
+        return [(goal, goal.o_in_i if goal else (0 if inplace else None,) * n) for inplace, goal in goals]
 
     def reads(self, n: int) -> Iterable[int]:
         """First cells of the spans that instruction `n` reads."""
@@ -122,7 +119,7 @@ class Instructions:
 def predecessors(ir: Instructions) -> list[list[int]]:
     """For every instruction those earlier ones of its rank that it must come after: they share a cell."""
     after: list[set[int]] = [set() for _ in ir.op]
-    for alias in ir.aliases():
+    for _, alias in ir.calls():
         writer: list[dict[int, int]] = [{} for _ in range(ir.header.nranks)]
         readers: list[dict[int, list[int]]] = [{} for _ in range(ir.header.nranks)]
         columns = zip(ir.rank, ir.op, ir.src, ir.dst, ir.count, after, strict=True)

@@ -18,7 +18,7 @@ from emit.check.capacity import CAPACITY
 from emit.check.cells import Cells
 from emit.check.clocks import Row, VectorClocks
 from emit.columns import Columns
-from emit.goal import Goal, buffer_sizes
+from emit.goal import Goal, sizes_of
 from emit.mscclpp.spans import Placement, Span, Step, StepPlacement
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
@@ -296,8 +296,7 @@ class Placer:
     def _where(self, rank: int, cell: int, written: bool) -> tuple[str, int]:
         """An in-place cell's own input, or once it is written its output, or scratch where it has none."""
         assert self.separate is not None
-        base, p = self.base[rank], self.program
-        sizes = buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, rank, p.root)
+        base, sizes = self.base[rank], sizes_of(self.program, rank)
         at = cell - base[0]
         if not written and 0 <= at < sizes[0]:
             return "i", at

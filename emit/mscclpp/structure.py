@@ -26,6 +26,7 @@ from emit.mscclpp.plan import (
     PlanGpu,
     ops_of,
 )
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 _MEMORY_ONLY = frozenset({"get", "rre", "rres", "res", "respkt", "recspkt"})
@@ -76,7 +77,7 @@ def _pipeline_faults(pipeline: Op, op: Op) -> Iterator[Fault]:
 
 def _check_sizes(plan: Plan, found: Findings) -> None:
     """The chunks of input and output must be what the collective implies: they are of one size."""
-    if collective_of(plan) in ("custom", "send", "recv", "alltoallv"):
+    if not find_kind(collective_of(plan)).unit:
         return
     for rank, gpu in enumerate(plan.gpus):
         try:

@@ -15,7 +15,7 @@ from emit.check.order import run
 from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Findings
-from emit.goal import Goal, buffer_sizes, goal_for
+from emit.goal import Goal, goals_of, sizes_of
 from emit.mscclpp.check import check_plan
 from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
@@ -99,17 +99,14 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
     c = columns_of(program, structure)
     wanted = goal
     if goal is None:
-        wanted = goal_for(program.collective, n, program.nchunks_per_loop, program.inplace, program.root)
+        wanted = goals_of(program)[0][1]
     cells = cells_of(program, c, wanted, program.inplace)
     order = run(c, None, split=False).order
     separate = wanted if program.inplace and not form else None
     placement = Placer(program, c, order, cells, where, packets=packets, separate=separate).placement()
     sizes = [(gpu.i_chunks, gpu.o_chunks) for gpu in program.gpus]
     if goal is None:
-        sizes = [
-            buffer_sizes(program.collective, n, program.nchunks_per_loop, rank, program.root)
-            for rank in range(n)
-        ]
+        sizes = [sizes_of(program, rank) for rank in range(n)]
     for room in _ROOMS:
         blocks = make_threadblocks(c, placement, where, packets, room)
         gpus = Numbering(blocks, placement, where, sizes, packets).gpus()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
-from emit.goal import Goal, goal_for
+from emit.goal import Goal
 
 
 def prune(ir: Instructions) -> Instructions:
     """Without instructions whose result nobody needs; a forwarded sum that is not kept is an rrs."""
     needed: list[bool] = [False] * len(ir)
     kept_here: list[bool] = [True] * len(ir)  # whether a fused instruction's own write is needed
-    alive = [_required(ir, mode) for mode in range(len(ir.aliases()))]
-    aliases = ir.aliases()
+    calls = [(_required(ir, *call), call[1]) for call in ir.calls()]
     for n in range(len(ir) - 1, -1, -1):
         first = ir.writes(n)
         useful = first == NONE
         if first != NONE:
-            for live, alias in zip(alive, aliases, strict=True):
+            for live, alias in calls:
                 places = _places(ir, n, first, alias)
                 if any(place in live for place in places):
                     useful = True
@@ -26,7 +25,7 @@ def prune(ir: Instructions) -> Instructions:
         kept_here[n] = useful
         if not needed[n]:
             continue
-        for live, alias in zip(alive, aliases, strict=True):
+        for live, alias in calls:
             if first != NONE and useful:
                 live.difference_update(_places(ir, n, first, alias))
             for read in ir.reads(n):
@@ -42,7 +41,7 @@ def prune(ir: Instructions) -> Instructions:
     return made.select([n for n in range(len(made)) if needed[n]])
 
 
-def _places(ir: Instructions, n: int, first: int, alias: list[int | None]) -> list[tuple[int, int]]:
+def _places(ir: Instructions, n: int, first: int, alias: tuple[int | None, ...]) -> list[tuple[int, int]]:
     rank = ir.rank[n]
     shift = alias[rank]
     if shift is not None and BUFFER <= first < SCRATCH:
@@ -50,25 +49,17 @@ def _places(ir: Instructions, n: int, first: int, alias: list[int | None]) -> li
     return [(rank, first + k) for k in range(ir.count[n])]
 
 
-def _required(ir: Instructions, mode: int) -> set[tuple[int, int]]:
+def _required(ir: Instructions, goal: Goal | None, o_in_i: tuple[int | None, ...]) -> set[tuple[int, int]]:
     """Cells whose content matters in the end."""
-    p = ir.header
-    inplace = [True] * p.inplace + [False] * p.outofplace
-    goal: Goal | None = ir.goal
-    if goal is None:
-        goal = goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace[mode], p.root)
     if goal is None:  # nobody knows: all that the caller can see
         return {
             (rank, buffer * BUFFER + at)
-            for rank, gpu in enumerate(p.gpus)
+            for rank, gpu in enumerate(ir.header.gpus)
             for buffer, size in ((0, gpu.i_chunks), (1, gpu.o_chunks))
             for at in range(size)
         }
-    shift = goal.o_in_i
-    found = set()
-    for rank, buffer, index, _ in zip(*(column.tolist() for column in goal.required), strict=True):
-        place = buffer * BUFFER + index
-        if buffer == 1 and shift[rank] is not None:
-            place = index + (shift[rank] or 0)
-        found.add((rank, place))
-    return found
+    rows = zip(*(column.tolist() for column in goal.required[:3]), strict=True)
+    return {
+        (rank, at + (shift if code == 1 and (shift := o_in_i[rank]) is not None else code * BUFFER))
+        for rank, code, at in rows
+    }
