@@ -28,7 +28,7 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
-# Edges looked at that take as long as the import of SciPy (some 60 ms); a pass costs at least as much as _PASS of them.
+# Edges whose look-up in NumPy takes as long as the import of SciPy (some 60 ms); a pass costs as much as _PASS more.
 _MOST_EDGES, _PASS = 10_000_000, 2_000
 
 
@@ -71,12 +71,15 @@ def segment_sums(values: Hashes, ptr: Ints) -> Hashes:
     return running[ptr[1:]] - running[ptr[:-1]]
 
 
-def reached(count: int, src: Ints, dst: Ints, starts: Ints | int) -> Bools:
-    """Which of the vertices 0..count-1 the edges lead to from any of `starts`, these included: bool (count,)."""
+def reached(count: int, src: Ints, dst: Ints, starts: Ints | int, most_edges: int = _MOST_EDGES) -> Bools:
+    """Which of the vertices 0..count-1 the edges lead to from any of `starts`, these included: bool (count,).
+
+    O(depth · edges) in NumPy up to `most_edges`, then breadth first in SciPy.
+    """
     found = np.zeros(count, dtype=bool)
     found[starts] = True
     known = 0
-    for _ in range(_MOST_EDGES // (_PASS + len(src))):
+    for _ in range(most_edges // (_PASS + len(src))):
         now = int(found.sum())
         if now in (known, count):
             return found

@@ -1,0 +1,22 @@
+"""Every error that a user can meet stands in one hierarchy."""
+
+from __future__ import annotations
+
+import pytest
+
+from topologies import errors
+from topologies.errors import InputError, SynthError, did_you_mean
+
+
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
+def test_all_are_synth_errors_and_say_what_they_are(name: str) -> None:
+    error = getattr(errors, name)
+    assert issubclass(error, SynthError)
+    assert error.__doc__
+    assert error is SynthError or issubclass(error, (ValueError, RuntimeError))
+
+
+def test_near_names() -> None:
+    assert did_you_mean("rinng", ["ring", "torus"]) == "did you mean ring?"
+    assert did_you_mean("x", ["ring", "torus"]) == ""
+    assert issubclass(InputError, ValueError)

@@ -1,0 +1,59 @@
+"""What is written reads back as the same topology."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.topologies.topology_texts import same
+from topologies.load import load
+from topologies.text.reader import from_toml
+from topologies.text.writer import to_toml
+from topologies.topology import Limit, Topology
+
+
+def test_text_round_trip(any_spec: str) -> None:
+    topology = load(any_spec)
+    text = to_toml(topology)
+    again = from_toml(text, "again")
+    assert same(topology, again)
+    assert to_toml(again) == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_topology_round_trips(data: st.DataObject) -> None:
+    nranks = data.draw(st.integers(1, 12))
+    switches = data.draw(
+        st.lists(st.from_regex(r"[a-zA-Z][a-z0-9_.:/-]{0,3}", fullmatch=True), unique=True, max_size=5)
+    )
+    v = nranks + len(switches)
+    pairs = [(a, b) for a in range(v) for b in range(v) if a != b]
+    chosen = data.draw(st.lists(st.sampled_from(pairs), unique=True, max_size=30)) if pairs else []
+    figure = st.floats(1e-9, 1e9)
+    count = len(chosen)
+    few = data.draw(st.lists(figure, min_size=1, max_size=3))
+    limits = tuple(
+        Limit(
+            f"limit {i}",
+            np.array(data.draw(st.lists(st.integers(0, count - 1), min_size=1))),
+            data.draw(figure),
+        )
+        for i in range(data.draw(st.integers(0, 3)) if count else 0)
+    )
+    t = Topology(
+        "t", nranks, tuple(switches), np.array([a for a, _ in chosen], dtype=int),
+        np.array([b for _, b in chosen], dtype=int),
+        np.array([data.draw(st.sampled_from([0.0, *few])) for _ in chosen]),
+        np.array([data.draw(st.sampled_from(few)) for _ in chosen]), limits,
+        nodes=np.array(data.draw(st.lists(st.integers(0, nranks - 1), min_size=nranks, max_size=nranks))),
+        summary=data.draw(st.text()), source=data.draw(st.text()),
+    )  # fmt: skip
+    text = to_toml(t)
+    again = from_toml(text, "again")
+    assert to_toml(again) == text
+    for name in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes"):
+        assert np.array_equal(getattr(t, name), getattr(again, name))
+    assert [x.links.tolist() for x in t.limits] == [x.links.tolist() for x in again.limits]
+    assert (t.switches, t.summary, t.source) == (again.switches, again.summary, again.source)
