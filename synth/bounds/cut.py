@@ -9,7 +9,7 @@ import numpy as np
 from synth.bounds.cut_candidates import candidates
 from synth.bounds.kind import Search
 from synth.bounds.resource_cover import cover
-from synth.bounds.witness import Witness, witness
+from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Ints
 from synth.model.requirements import counted
 from topologies.network import Network
@@ -42,7 +42,8 @@ def _cut(search: Search, inside: Bools, crossed: Ints | None = None) -> Iterator
     inward = 2 * int(inside.sum()) > net.nranks
     smaller = search.name_ranks(np.flatnonzero(~inside if inward else inside))
     text = f"cut {smaller}{' inward' if inward else ''}, {search.capacity_text(resources)}"
-    yield witness("cut", text, ranks=np.flatnonzero(inside).tolist(), resources=resources.tolist())
+    ranks = tuple(np.flatnonzero(inside).tolist())
+    yield Witness("cut", ranks, resources=tuple(resources.tolist()), text=text)
 
 
 def _covers(net: Network, links: Ints, resources: Ints) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from synth.bounds.kind import Search
 from synth.bounds.metric import chunks_by_ends, pairs, resource_loads
-from synth.bounds.witness import Witness, witness
+from synth.bounds.witness import Witness
 from synth.model.requirements import needs, summed
 
 
@@ -33,4 +33,4 @@ def find_direct(search: Search) -> Iterator[Witness]:
     carried[inner] = np.where(links[at] == 1, load[at], 0.0)
     worst = int(resource_loads(net, carried).argmax())
     text = f"one hop or two: {net.resource_names[worst]}, {net.capacity_gbs[worst]:.6g} GB/s"
-    yield witness("direct", text, resources=(worst,))
+    yield Witness("direct", resources=(worst,), text=text)

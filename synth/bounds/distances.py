@@ -1,6 +1,6 @@
 """Distances for given link lengths, for bounds and their witnesses; no engine finds its routes with this.
 
-Small networks: Floyd and Warshall in NumPy, which needs no import. Others: SciPy's Dijkstra.
+Small networks: Floyd and Warshall in NumPy. Others: SciPy's Dijkstra.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Floats, Ints
+from synth.model.problem import least_latency
 
-_SMALL = 96  # ranks; up to here all pairs take less time than the import of SciPy
+_SMALL = 96  # ranks; all pairs of so few take less time than the import of SciPy
 
 
 class Distances:
@@ -46,13 +47,7 @@ class Distances:
 
     @cached_property
     def _table(self) -> Floats:
-        """All pairs of points (Floyd and Warshall)."""
-        best = np.full((self._points, self._points), np.inf)
-        best[self._src, self._dst] = self._length
-        np.fill_diagonal(best, 0.0)
-        for middle in range(self._points):
-            np.minimum(best, best[:, middle, None] + best[None, middle, :], out=best)
-        return best
+        return least_latency(self._points, self._src, self._dst, self._length)
 
     @cached_property
     def _forth(self) -> Any:
@@ -62,43 +57,25 @@ class Distances:
     def _back(self) -> Any:
         return _sparse(self._length, self._dst, self._src, self._points)
 
-    def _search(self, graph: Any, points: Ints, *, nearest: bool = False) -> Floats:
-        found: Floats = _scipy()[1].dijkstra(graph, indices=points, min_only=nearest)
-        return found
-
-    def rows(self, sources: Ints) -> Floats:
-        """From each of `sources` to every rank, shape (len(sources), nranks)."""
-        return self._rows(sources, forth=True)
-
-    def rows_to(self, goals: Ints) -> Floats:
-        """From every rank to each of `goals`, shape (len(goals), nranks)."""
-        return self._rows(goals, forth=False)
-
-    def _rows(self, ranks: Ints, *, forth: bool) -> Floats:
-        points, place = np.unique(self.point[ranks], return_inverse=True)
+    def rows(self, sources: Ints, *, to: bool = False) -> Floats:
+        """From each of `sources` to every rank, or `to` each from every rank: shape (len(sources), nranks)."""
+        points, place = np.unique(self.point[sources], return_inverse=True)
         if self._points <= _SMALL:
-            table = self._table[points] if forth else self._table[:, points].T
+            table = self._table[:, points].T if to else self._table[points]
         else:
-            table = self._search(self._forth if forth else self._back, points)
-        if self._points == self.nranks and len(points) == len(ranks) and (points == ranks).all():
+            table = _scipy()[1].dijkstra(self._back if to else self._forth, indices=points)
+        if self._points == self.nranks and len(points) == len(sources) and (points == sources).all():
             return table
         found: Floats = table[place.reshape(-1)][:, self.point]
         return found
 
-    def nearest(self, sources: Ints) -> Floats:
-        """To every rank from that of `sources` which is nearest to it, shape (nranks,)."""
-        return self._nearest(sources, forth=True)
-
-    def nearest_to(self, goals: Ints) -> Floats:
-        """From every rank to that of `goals` which is nearest to it, shape (nranks,)."""
-        return self._nearest(goals, forth=False)
-
-    def _nearest(self, ranks: Ints, *, forth: bool) -> Floats:
-        points = np.unique(self.point[ranks])
+    def nearest(self, sources: Ints, *, to: bool = False) -> Floats:
+        """From that of `sources` which is nearest to every rank, or `to` it: shape (nranks,)."""
+        points = np.unique(self.point[sources])
         if self._points <= _SMALL:
-            row = (self._table[points] if forth else self._table[:, points].T).min(axis=0)
+            row = (self._table[:, points].T if to else self._table[points]).min(axis=0)
         else:
-            row = self._search(self._forth if forth else self._back, points, nearest=True)
+            row = _scipy()[1].dijkstra(self._back if to else self._forth, indices=points, min_only=True)
         found: Floats = row[self.point]
         return found
 

@@ -9,7 +9,7 @@ import numpy as np
 from synth.bounds.cut_candidates import node_sets
 from synth.bounds.kind import Search
 from synth.bounds.resource_cover import cover, gbs_by_end
-from synth.bounds.witness import Witness, witness
+from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import summed
@@ -50,7 +50,7 @@ def _find(search: Search, kind: str, amount: Floats, end: Ints) -> Iterator[Witn
         resources = cover(net, links) if resource is None else np.array([resource])
         ranks = np.flatnonzero(flags)
         text = f"{kind} at {search.name_ranks(ranks)}, {search.capacity_text(resources)}"
-        yield witness(kind, text, ranks=ranks.tolist(), resources=resources.tolist())
+        yield Witness(kind, tuple(ranks.tolist()), resources=tuple(resources.tolist()), text=text)
 
 
 def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:

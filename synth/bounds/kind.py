@@ -25,39 +25,24 @@ class Cost(IntEnum):
 
 @dataclass(frozen=True)
 class Tuning:
-    """How widely the searches look; memory and time, never what a witness proves.
+    """How widely the searches look; it changes what they find and how long they take, never what a witness proves."""
 
-    Attributes:
-        all_sets: ranks up to which every rank and every node is tried as a cut: more cost more than they find.
-        few: how many of every sort of set are tried otherwise.
-        most_sets: sets whose cuts are estimated side by side, each with its other side.
-        table_cells: of a table of links × sets or of ranks × ranks: some 100 MB.
-        sweep_work: links × orders of the ranks that are swept: about a second.
-        spectral_vertices: of a graph whose eigenvectors are computed: about a second.
-        split_links: links of a longest route whose two sides are tried.
-        split_work: links and vertices looked at for these.
-        path_work: links and ranks looked at in search of the longest of all shortest paths: about a second.
-        widths: bandwidths at which ranks are joined to parts.
-        max_flow_work: edges looked at over all flows: about ten seconds.
-        mirror_rounds: rounds of mirror ascent from a routing's loads; more than ten gain less than 1 %.
-        program_variables: of a linear program that is worth its time.
-        program_cells: chunks × ranks of the tables from which the program is made.
-    """
-
-    all_sets: int = 64
-    few: int = 4
-    most_sets: int = 80
-    table_cells: int = 10_000_000
-    sweep_work: int = 1 << 20
-    spectral_vertices: int = 3000
-    split_links: int = 40
-    split_work: int = 4_000_000
-    path_work: int = 15_000_000
-    widths: int = 32
-    max_flow_work: int = 1_200_000
-    mirror_rounds: int = 10
-    program_variables: int = 400_000
-    program_cells: int = 4_000_000
+    all_sets: int = 64  # ranks up to which every rank and every node is tried as a cut: 10 ms
+    few: int = 4  # sets of every sort that are tried otherwise: those estimated to be the worst
+    most_sets: int = 80  # whose cuts are estimated side by side, each with its other side
+    table_cells: int = 10_000_000  # of a table of links × sets or ranks × ranks: 80 MB
+    sweep_work: int = 1 << 20  # links × orders of the ranks that are swept: about a second
+    spectral_vertices: int = 3000  # of a graph whose eigenvectors are computed: about a second
+    split_links: int = 40  # of a longest route, whose two sides are tried
+    split_work: int = 4_000_000  # links and vertices looked at for these: about a second
+    path_work: int = (
+        15_000_000  # links and ranks looked at for the longest of all shortest paths: some seconds
+    )
+    widths: int = 32  # bandwidths at which ranks are joined to parts
+    max_flow_work: int = 1_200_000  # edges looked at over all flows: some ten seconds
+    mirror_rounds: int = 10  # of mirror ascent from a routing's loads; more gain less than 1 %
+    program_variables: int = 400_000  # of a linear program: a minute
+    program_cells: int = 4_000_000  # chunks × ranks of the tables from which a program is made: 32 MB
 
 
 DEFAULT = Tuning()

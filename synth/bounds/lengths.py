@@ -16,7 +16,7 @@ import numpy as np
 from synth.bounds.kind import Search
 from synth.bounds.metric import fewer_ends, resource_loads
 from synth.bounds.relaxation import dual_prices, steady, variables
-from synth.bounds.witness import Witness, countable, lengths_limit, lengths_us_per_byte, witness
+from synth.bounds.witness import Witness, countable, lengths_limit, lengths_us_per_byte
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import needs, summed
@@ -28,21 +28,15 @@ _NOTHING = 1e-12  # of the highest price: not worth a place in the witness
 
 @dataclass(frozen=True)
 class LoadTuning:
-    """How prices are drawn from loads.
+    """How prices are drawn from loads: more of each find little more, and take as much longer."""
 
-    Attributes:
-        near_full: shares of the highest load from which on all resources get the same price.
-        steepness: the price is exp(steepness · load / highest load).
-        sampled_ranks: ranks whose chunks tell good prices from bad ones, where there are more.
-        step_ranks: ranks whose chunks one step of mirror ascent looks at.
-        tried: of the candidates, on all chunks.
-    """
-
+    # shares of the highest load from which on all resources get the same price
     near_full: tuple[float, ...] = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
+    # the price is exp(steepness · load / highest load)
     steepness: tuple[float, ...] = (5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
-    sampled_ranks: int = 96
-    step_ranks: int = 64
-    tried: int = 3
+    sampled_ranks: int = 96  # whose chunks tell good prices from bad ones, where there are more
+    step_ranks: int = 64  # whose chunks one step of mirror ascent looks at
+    tried: int = 3  # candidates, on all chunks
 
 
 def find_uniform(search: Search) -> Iterator[Witness]:
@@ -80,7 +74,7 @@ def find_by_linear_program(search: Search) -> Iterator[Witness]:
         return
     (prices,) = dual_prices(problem, relaxation, result.solution.dual_prices, symmetry)
     text = f"link lengths, {len(prices)} loaded resources"
-    yield witness("lengths", text, prices=sorted(prices.items()))
+    yield Witness("lengths", text=text, prices=tuple(sorted(prices.items())))
 
 
 def from_prices(problem: Problem, prices: Floats, text: str = "") -> Witness:
@@ -117,8 +111,9 @@ def schedule_loads(problem: Problem, schedule: Schedule) -> Floats:
 def _claim(prices: Floats, text: str = "") -> Witness:
     """The claim of some prices, without what is next to nothing."""
     loaded = np.flatnonzero(prices > _NOTHING * prices.max(initial=0.0))
+    text = text or f"link lengths, {len(loaded)} loaded resources"
     rows = zip(loaded.tolist(), prices[loaded].tolist(), strict=True)
-    return witness("lengths", text or f"link lengths, {len(loaded)} loaded resources", prices=rows)
+    return Witness("lengths", text=text, prices=tuple(rows))
 
 
 def _prices_from_loads(

@@ -203,7 +203,7 @@ def pair_distances(distances: Distances, one: Ints, other: Ints) -> Floats:
         these = roots[low : low + block]
         place = np.full(distances.nranks, -1, dtype=np.int64)
         place[these] = np.arange(len(these))
-        table = distances.rows(these) if forth else distances.rows_to(these)
+        table = distances.rows(these, to=not forth)
         if len(roots) <= block:
             return np.asarray(table[place[root], end], dtype=np.float64)
         inside: Bools = place[root] >= 0

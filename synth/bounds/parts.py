@@ -9,7 +9,7 @@ import numpy as np
 from synth.bounds.cut_candidates import node_sets
 from synth.bounds.kind import Search
 from synth.bounds.resource_cover import cover
-from synth.bounds.witness import Witness, witness
+from synth.bounds.witness import Witness
 from synth.model.problem import Problem
 
 
@@ -65,5 +65,5 @@ def _parts(search: Search, parts: list[list[int]]) -> Iterator[Witness]:
         side[part] = i
     resources = cover(net, np.flatnonzero(side[net.src] != side[net.dst]))
     text = f"{len(parts)} parts, {2 * (len(parts) - 1)} sends a byte, {search.capacity_text(resources)}"
-    rows = (tuple(sorted(part)) for part in parts)
-    yield witness("parts", text, parts=rows, resources=resources.tolist())
+    rows = tuple(tuple(sorted(part)) for part in parts)
+    yield Witness("parts", parts=rows, resources=tuple(resources.tolist()), text=text)

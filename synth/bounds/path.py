@@ -8,7 +8,7 @@ import numpy as np
 
 from synth.bounds.kind import Search
 from synth.bounds.metric import chunks_by_ends, latencies, pair_distances, pairs
-from synth.bounds.witness import Witness, witness
+from synth.bounds.witness import Witness
 from synth.model.collective import Ints
 from synth.model.requirements import needs
 
@@ -20,7 +20,8 @@ def find_path(search: Search) -> Iterator[Witness]:
         first, last = -best[1], -best[2]
         ranks = search.problem.ranks
         base = float(latencies(search.problem.network).rows(np.array([first]))[0, last])
-        yield witness("path", f"path {ranks[first]}→{ranks[last]}, {base:.4g} µs", ranks=(first, last))
+        text = f"path {ranks[first]}→{ranks[last]}, {base:.4g} µs"
+        yield Witness("path", (first, last), text=text)
 
 
 def _longest(search: Search) -> Iterator[tuple[float, int, int]]:

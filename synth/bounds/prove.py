@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from synth.bounds.kind import DEFAULT, Cost, Search, Tuning
 from synth.bounds.registry import KINDS, proved
@@ -44,21 +45,15 @@ class Bound:
 
 @dataclass(frozen=True)
 class TighteningEffort:
-    """How much work `tighten` does.
+    """How much work `tighten` does; the linear program gets the time until the deadline, held between two limits."""
 
-    Attributes:
-        max_flow: whether the worst cuts are looked for.
-        tuning: limits of the searches.
-        quick_ranks: ranks up to which mirror ascent is so quick that it is done even after the deadline.
-        least_linear_s, most_linear_s: seconds that the linear program gets: what is left until the deadline, held
-            between these two. With 0 left it is not tried.
-    """
-
-    max_flow: bool = True
+    max_flow: bool = True  # whether the worst cuts are looked for
     tuning: Tuning = DEFAULT
-    quick_ranks: float = 256
-    least_linear_s: float = 0.0
-    most_linear_s: float = 10.0
+    quick_ranks: float = (
+        256  # up to which mirror ascent takes less than a second: it is done even after the deadline
+    )
+    least_linear_s: float = 0.0  # with none left it is not tried
+    most_linear_s: float = 10.0  # longer ones seldom end
 
 
 def tighten(
@@ -96,12 +91,12 @@ def tighten(
 
     search = Search(countable(problem), effort.tuning, workers=workers)
     if effort.max_flow and not enough():
-        report("bound: cuts")
+        report("bound: cuts by max-flow")
         bound = bound.merged(prove(problem, tuning=effort.tuning).witnesses)
         yield bound
     in_time = problem.nranks <= effort.quick_ranks or time.monotonic() < deadline
     if loads_us is not None and in_time and not enough():
-        report("bound: prices, improved")
+        report("bound: dual prices by mirror ascent")
         search.loads_us = loads_us()
         _look(search, Cost.ROUTING)
         bound = bound.merged(search.found)
@@ -118,13 +113,21 @@ def prove(problem: Problem, *, max_flow: bool = True, tuning: Tuning = DEFAULT) 
 
     A quotient problem's bounds are the whole's; they are of those kinds that say the same of both.
     """
-    search = Search(countable(problem), tuning)
-    _look(search, Cost.QUICK)
+    problem = countable(problem)
+    search = Search(problem, tuning, [*_quick(problem, tuning, tuple(KINDS))])
     if max_flow:
         _look(search, Cost.MAX_FLOW)
     order = list(KINDS)
     search.found.sort(key=lambda w: order.index(w.kind))
     return Bound(tuple(_useful(search.found)))
+
+
+@lru_cache(maxsize=2)
+def _quick(problem: Problem, tuning: Tuning, _kinds: tuple[str, ...]) -> tuple[Witness, ...]:
+    """Quick witnesses; they are asked for again where the worst cuts are to join them."""
+    search = Search(problem, tuning)
+    _look(search, Cost.QUICK)
+    return tuple(search.found)
 
 
 def _look(search: Search, cost: Cost) -> None:

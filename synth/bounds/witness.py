@@ -37,6 +37,8 @@ Limit = tuple[float, float, float]  # (µs, µs per byte, µs at most), as in `W
 class Witness:
     """At message size s the time is at least `base_us + per_byte_us · s`, and never over `cap_us`.
 
+    Without numbers it claims nothing.
+
     Attributes:
         kind: path, cut, parts, direct, lengths, arrivals or departures.
         ranks: path: (from, to). cut: local ranks on the sending side. arrivals, departures: the local ranks that
@@ -51,31 +53,18 @@ class Witness:
     """
 
     kind: str
-    ranks: tuple[int, ...]
-    parts: tuple[tuple[int, ...], ...]
-    resources: tuple[int, ...]
-    base_us: float
-    per_byte_us: float
-    cap_us: float
-    text: str
+    ranks: tuple[int, ...] = ()
+    parts: tuple[tuple[int, ...], ...] = ()
+    resources: tuple[int, ...] = ()
+    base_us: float = 0.0
+    per_byte_us: float = 0.0
+    cap_us: float = np.inf
+    text: str = ""
     prices: tuple[tuple[int, float], ...] = ()
 
     def at(self, size_bytes: float) -> float:
         """The limit in µs at a message size."""
         return min(self.cap_us, self.base_us + self.per_byte_us * size_bytes)
-
-
-def witness(
-    kind: str,
-    text: str,
-    *,
-    ranks: Iterable[int] = (),
-    parts: Iterable[tuple[int, ...]] = (),
-    resources: Iterable[int] = (),
-    prices: Iterable[tuple[int, float]] = (),
-) -> Witness:
-    """A witness that claims nothing yet."""
-    return Witness(kind, tuple(ranks), tuple(parts), tuple(resources), 0.0, 0.0, np.inf, text, tuple(prices))
 
 
 @lru_cache(maxsize=4)
@@ -173,7 +162,7 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
     goals[goal[crossing[need.goal_chunk]]] = True
     distances = latencies(net)
     before = distances.nearest(np.flatnonzero(sources & inside))[net.src[crossed]].min()
-    after = distances.nearest_to(np.flatnonzero(goals & ~inside))[net.dst[crossed]]
+    after = distances.nearest(np.flatnonzero(goals & ~inside), to=True)[net.dst[crossed]]
     leaving = float(collective.fraction[crossing].sum()) / capacity / 1e3
     return float(before + (net.alpha_us[crossed] + after).min()), leaving, np.inf
 

@@ -1,7 +1,7 @@
 """Step bounds of the k-synchronous model, proved again by other means than they were found by.
 
-From its dual prices alone: the cheapest delivery of every chunk in time, by dynamic programming over subsets
-(Dreyfus and Wagner) or, for many goals, by a linear program of another solver.
+From the dual prices alone: the cheapest delivery of every chunk in time, by dynamic programming over subsets
+(Dreyfus and Wagner), exponential in the number of ranks that want a chunk.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from synth.model.collective import Floats
 from synth.model.problem import Problem
 from topologies.errors import BadWitness
 
-MOST_GOALS = 8  # of the dynamic program over subsets
+MOST_GOALS = 8  # of a chunk: longer than a second beyond
 
 
 def check_step_bound(problem: Problem, bound: StepBound) -> float:
-    """Rounds a chunk that the bound's prices prove for its number of steps (problem with one chunk a block).
+    """Rounds a chunk that the bound's dual prices prove for its number of steps (problem with one chunk a block).
 
     Raises:
         BadWitness: the bound claims more than that, or a price is negative.
@@ -31,7 +31,9 @@ def check_step_bound(problem: Problem, bound: StepBound) -> float:
         spent = 0.0
         for resource, value in prices.items():
             if value < 0:
-                raise BadWitness(f"step {step}: a negative price")
+                raise BadWitness(
+                    f"step {step}: the price {value} of resource {resource}; it must be at least 0"
+                )
             own = resource - net.nresources
             gbs = net.bandwidth_gbs[own] if own >= 0 else net.capacity_gbs[resource]
             spent += value * float(gbs) / unit
@@ -59,8 +61,6 @@ def check_step_bound(problem: Problem, bound: StepBound) -> float:
 
 def _delivery(problem: Problem, price: Floats, holders: tuple[int, ...], goals: tuple[int, ...]) -> float:
     """Least price at which a chunk gets from its holders to all goals in the steps there are."""
-    if len(goals) > MOST_GOALS:
-        return _fractional(problem, price, holders, goals)
     net, steps = problem.network, len(price)
     full = 1 << len(goals)
     best = np.full((steps + 1, net.nranks, full), np.inf)
@@ -89,38 +89,3 @@ def _delivery(problem: Problem, price: Floats, holders: tuple[int, ...], goals: 
                 shared[subset] = min(shared[subset], before[subset ^ part] + best[0, holder, part])
                 part = (part - 1) & subset
     return float(shared[-1])
-
-
-def _fractional(problem: Problem, price: Floats, holders: tuple[int, ...], goals: tuple[int, ...]) -> float:
-    """The same with fractions of the chunk, which costs no more: a linear program, by CBC."""
-    import pulp
-
-    net, steps = problem.network, len(price)
-    program = pulp.LpProblem("delivery", pulp.LpMinimize)
-    sent = {
-        (link, step): program.add_variable(f"x{link}_{step}", 0, 1)
-        for link in range(net.nlinks)
-        for step in range(steps)
-    }
-    has: dict[tuple[int, int], object] = {}
-    for rank in range(net.nranks):
-        for step in range(steps + 1):
-            if rank in holders:
-                has[rank, step] = 1.0
-            else:
-                has[rank, step] = program.add_variable(f"h{rank}_{step}", 0, 1) if step else 0.0
-    program += pulp.lpSum(float(price[step, link]) * x for (link, step), x in sent.items())
-    for (link, step), x in sent.items():
-        program += x <= has[int(net.src[link]), step]
-    for rank in range(net.nranks):
-        if rank in holders:
-            continue
-        for step in range(steps):
-            came = [sent[link, step] for link in np.flatnonzero(net.dst == rank).tolist()]
-            program += has[rank, step + 1] <= has[rank, step] + pulp.lpSum(came)
-        if rank in goals:
-            program += has[rank, steps] == 1
-    program.solve(pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False))
-    if pulp.LpStatus[program.status] != "Optimal":
-        raise BadWitness(f"the delivery program ended as {pulp.LpStatus[program.status]}")
-    return float(pulp.value(program.objective))

@@ -13,7 +13,7 @@ from synth.bounds.kind import Cost, Kind, Search
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, TighteningEffort, prove, tighten
 from synth.bounds.registry import KINDS, check, proved, register
-from synth.bounds.witness import Limit, Witness, witness
+from synth.bounds.witness import Limit, Witness
 from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
@@ -25,7 +25,7 @@ def find_lonely(search: Search) -> Iterator[Witness]:
     """The rank with least bandwidth out of it."""
     net = search.problem.network
     out = np.bincount(net.src, weights=net.bandwidth_gbs, minlength=net.nranks)
-    yield witness("lonely", f"lonely rank {int(out.argmin())}", ranks=(int(out.argmin()),))
+    yield Witness("lonely", (int(out.argmin()),), text=f"lonely rank {int(out.argmin())}")
 
 
 def lonely_limit(problem: Problem, claim: Witness) -> Limit:
@@ -71,7 +71,7 @@ def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(
         BadWitness, match=r"lonely: not a kind of witness; it must be one of path, direct, cut"
     ):
-        check(problem, witness("lonely", "planted"))
+        check(problem, Witness("lonely"))
 
 
 def test_every_search_claims_nothing_and_every_row_has_one() -> None:
@@ -101,7 +101,7 @@ def test_tightening_goes_from_cheap_to_dear_until_it_is_enough(workers: Workers)
         )  # fmt: skip
 
     assert tightened(0.0) == []
-    all_work = ["bound: cuts", "bound: prices, improved", "bound: linear program"]
+    all_work = ["bound: cuts by max-flow", "bound: dual prices by mirror ascent", "bound: linear program"]
     bounds = tightened(np.inf)
     assert steps == all_work
     values = [bound.at(1e6)[0] for bound in bounds]
@@ -129,8 +129,8 @@ def test_no_witness_counts_data_twice_that_sums_share(tmp_path: Path) -> None:
     first = np.array([name == "0→1" for name in problem.network.resource_names])
     for found in (
         from_loads(problem, first.astype(np.float64)),
-        proved(problem, witness("lengths", "0→1", prices=[(int(first.argmax()), 1.0)])),
-        proved(problem, witness("departures", "at 0", ranks=[0], resources=[int(first.argmax())])),
+        proved(problem, Witness("lengths", prices=((int(first.argmax()), 1.0),))),
+        proved(problem, Witness("departures", (0,), resources=(int(first.argmax()),))),
     ):
         check(problem, found)
         assert 0 < found.per_byte_us <= 1e-3 * (1 + 1e-9)
