@@ -21,9 +21,8 @@ from synth.model.requirements import needs, summed
 from topologies.arrays import ranges
 from topologies.network import Network
 
-LISTED_BELOW = (
-    1 << 16
-)  # pairs of holders and goals of one chunk; with more they are not listed but worked out as sets
+# pairs of holders and goals of one chunk; those of a chunk with more are not listed but worked out as sets
+LISTED_BELOW = 1 << 16
 _CELLS = 1 << 25  # of a table of distances held at a time
 _FROM = 1 << 19  # ranks × holders from which the distances of a sum that many want are measured
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
-from synth.solvers.linear_program import LinearProgram
+from synth.solvers.linear_program import LinearProgram, ProgramBuilder
 from synth.symmetry.relabelling import Symmetry
 from synth.timing.rounds import unit_gbs
 
@@ -101,87 +101,69 @@ def variables(problem: Problem, nsteps: int, symmetry: Symmetry) -> int:
     return count * (problem.network.nlinks + problem.nranks) * nsteps
 
 
-class Rows:
-    """Triplets of a growing constraint matrix; every row reads Σ value·x ≥ least."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.parts: list[tuple[Ints, Ints, Floats]] = []
-        self.least: list[Floats] = []
-
-    def add(self, least: Floats, *terms: tuple[Ints, Ints, float | Floats]) -> int:
-        """Rows with right sides `least`; a term is (row within this call, column, value)."""
-        for row, column, value in terms:
-            filled = np.broadcast_to(np.asarray(value, dtype=np.float64), row.shape)
-            self.parts.append((row + self.count, column, filled))
-        first = self.count
-        self.count += len(least)
-        self.least.append(least)
-        return first
-
-
-def capacity_rows(
-    rows: Rows, problem: Problem, nsteps: int, use: dict[tuple[int, int], list[int]]
+def add_capacities(
+    program: ProgramBuilder, problem: Problem, symmetry: Symmetry, flows: list[Ints]
 ) -> list[tuple[Capacity, int, int]]:
-    """Σ x over the links of a row ≤ its chunks a round × the rounds of the step (column `step`)."""
+    """Rows for Σ flow over the links of a capacity ≤ its chunks a round × the rounds of the step.
+
+    Args:
+        program: its columns 0..nsteps-1 are the rounds.
+        problem: the problem.
+        symmetry: a flow loads every image of its link.
+        flows: columns, shape (nlinks, nsteps) each.
+
+    Returns:
+        (capacity, step, row) of every row.
+    """
+    use: dict[tuple[int, int], list[int]] = {}
+    for flow in flows:
+        for link, columns in enumerate(flow.tolist()):
+            for image in symmetry.links[:, link].tolist():
+                for step, column in enumerate(columns):
+                    use.setdefault((image, step), []).append(column)
     seen: set[tuple[int, ...]] = set()
     priced = []
     for capacity in capacities(problem):
-        for step in range(nsteps):
+        for step in range(flows[0].shape[1] if flows else 0):
             users = sorted(v for link in capacity.links.tolist() for v in use.get((link, step), ()))
             key = (step, *users)
             if not users or key in seen:
                 continue
             seen.add(key)
-            zero = np.zeros(len(users), dtype=np.int64)
-            one = np.zeros(1, dtype=np.int64)
-            first = rows.add(
-                np.zeros(1),
-                (one, np.array([step]), capacity.chunks),
-                (zero, np.array(users), -1.0),
-            )
-            priced.append((capacity, step, first))
+            one, rest = np.zeros(1, dtype=np.int64), np.zeros(len(users), dtype=np.int64)
+            terms = (one, np.array([step]), capacity.chunks), (rest, np.array(users), -1.0)
+            priced.append((capacity, step, program.add_rows(np.zeros(1), *terms)))
     return priced
 
 
 def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
-    """Least load of the busiest capacity, in rounds a chunk, over any number of steps; for plain flows only."""
+    """Least load of the busiest capacity, in rounds a chunk, over any number of steps; for plain flows only.
+
+    By convexity a solution may be averaged over the symmetry, so only one commodity of every orbit has variables.
+    """
     net = problem.network
-    n, nlinks = net.nranks, net.nlinks
     everything = demands(problem, symmetry.orbits)
     if any(d.spread for d in everything):
         return None
-    rows = Rows()
-    lows, highs = [np.zeros(1)], [np.array([np.inf])]
-    columns = 1
-    use: dict[tuple[int, int], list[int]] = {}
+    program = ProgramBuilder()
+    total = sum(float(d.amount.sum()) for d in everything) * symmetry.order * net.nranks
+    program.add_variables(1, total, cost=1.0)
+    flows = []
     for demand in everything:
-        x = columns + np.arange(nlinks)
-        columns += nlinks
-        lows.append(np.zeros(nlinks))
-        highs.append(np.full(nlinks, float(demand.amount.sum())))
-        inner = ~np.isin(np.arange(n), demand.holders)
-        least = np.zeros(n)
+        amount = float(demand.amount.sum())
+        x = program.add_variables(net.nlinks, amount)
+        inner = ~np.isin(np.arange(net.nranks), demand.holders)
+        least = np.zeros(net.nranks)
         least[: len(demand.amount)] = demand.amount
         leaves = inner[net.src]
-        rows.add(
-            np.where(inner, least, -float(demand.amount.sum())),
+        program.add_rows(
+            np.where(inner, least, -amount),
             (net.dst, x, np.where(inner[net.dst], 1.0, 0.0)),
             (net.src[leaves], x[leaves], -1.0),
         )
-        for link in range(nlinks):
-            for image in symmetry.links[:, link].tolist():
-                use.setdefault((image, 0), []).append(int(x[link]))
-    priced = capacity_rows(rows, problem, 1, use)
-    total = sum(float(d.amount.sum()) for d in everything) * symmetry.order * n
-    highs[0][0] = total
-    row, column, value = (np.concatenate(part) for part in zip(*rows.parts, strict=True))
-    cost = np.zeros(columns)
-    cost[0] = 1.0
-    program = LinearProgram(
-        cost, np.concatenate(lows), np.concatenate(highs), np.concatenate(rows.least), row, column, value
-    )
-    return Relaxation(program, priced)
+        flows.append(x[:, None])
+    priced = add_capacities(program, problem, symmetry, flows)
+    return Relaxation(program.build(), priced)
 
 
 def dual_prices(

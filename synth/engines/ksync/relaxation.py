@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.bounds.relaxation import Demand, Relaxation, Rows, capacity_rows, demands
+from synth.bounds.relaxation import Demand, Relaxation, add_capacities, demands
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem, hops
-from synth.solvers.linear_program import LinearProgram
+from synth.solvers.linear_program import ProgramBuilder
 from synth.symmetry.relabelling import Symmetry
 
 
@@ -23,45 +23,31 @@ def lockstep(problem: Problem, nsteps: int, symmetry: Symmetry) -> Relaxation | 
     net = problem.network
     n, nlinks = net.nranks, net.nlinks
     distance = hops(n, net.src, net.dst)
-    rows = Rows()
-    lows: list[Floats] = []
-    highs: list[Floats] = []
-    columns = nsteps  # the rounds of every step come first
-    lows.append(np.zeros(nsteps))
-    use: dict[tuple[int, int], list[int]] = {}
     everything = demands(problem, symmetry.orbits)
     total = sum(float(d.amount.sum()) * len(d.wanted) for d in everything) * symmetry.order * n + nsteps
-    highs.append(np.full(nsteps, total))
+    program = ProgramBuilder()
+    program.add_variables(nsteps, total, cost=1.0)
+    flows = []
     for demand in everything:
         if distance[demand.holders][:, demand.wanted].min(axis=0).max() > nsteps:
             return None
-        x = columns + np.arange(nlinks * nsteps).reshape(nlinks, nsteps)
-        stock = columns + nlinks * nsteps + np.arange(n * (nsteps + 1)).reshape(n, nsteps + 1)
-        columns += nlinks * nsteps + n * (nsteps + 1)
         amount = float(demand.amount.sum())
         most = np.full((n, nsteps + 1), amount)
         least = np.zeros((n, nsteps + 1))
         most[:, 0] = 0.0
         least[demand.wanted, -1] = demand.amount if demand.spread else demand.amount[demand.wanted]
         least[demand.holders] = most[demand.holders] = amount
-        lows += [np.zeros(nlinks * nsteps), least.ravel()]
-        highs += [np.full(nlinks * nsteps, amount), most.ravel()]
-        _supply_rows(rows, problem, demand, nsteps, x, stock)
-        for link in range(nlinks):
-            for image in symmetry.links[:, link].tolist():
-                for step in range(nsteps):
-                    use.setdefault((image, step), []).append(int(x[link, step]))
-    priced = capacity_rows(rows, problem, nsteps, use)
-    row, column, value = (np.concatenate(part) for part in zip(*rows.parts, strict=True))
-    cost = np.zeros(columns)
-    cost[:nsteps] = 1.0
-    program = LinearProgram(
-        cost, np.concatenate(lows), np.concatenate(highs), np.concatenate(rows.least), row, column, value
-    )
-    return Relaxation(program, priced)
+        x = program.add_variables(nlinks * nsteps, amount).reshape(nlinks, nsteps)
+        stock = program.add_variables(most.size, most.ravel(), least.ravel()).reshape(most.shape)
+        _add_supplies(program, problem, demand, nsteps, x, stock)
+        flows.append(x)
+    priced = add_capacities(program, problem, symmetry, flows)
+    return Relaxation(program.build(), priced)
 
 
-def _supply_rows(rows: Rows, problem: Problem, demand: Demand, nsteps: int, x: Ints, stock: Ints) -> None:
+def _add_supplies(
+    program: ProgramBuilder, problem: Problem, demand: Demand, nsteps: int, x: Ints, stock: Ints
+) -> None:
     """What is sent was there when the step began; what is there came in."""
     net = problem.network
     n, nlinks = net.nranks, net.nlinks
@@ -73,8 +59,10 @@ def _supply_rows(rows: Rows, problem: Problem, demand: Demand, nsteps: int, x: I
     into = net.dst[link] * nsteps + step
     out_of = net.src[link] * nsteps + step
     if demand.spread:
-        rows.add(np.zeros(len(each)), (each, stock[net.src[link], step], 1.0), (each, x[link, step], -1.0))
-        rows.add(
+        program.add_rows(
+            np.zeros(len(each)), (each, stock[net.src[link], step], 1.0), (each, x[link, step], -1.0)
+        )
+        program.add_rows(
             np.zeros(len(cell)),
             (cell, stock[rank, at], 1.0),
             (cell, stock[rank, at + 1], -1.0),
@@ -82,8 +70,10 @@ def _supply_rows(rows: Rows, problem: Problem, demand: Demand, nsteps: int, x: I
         )
         return
     free = np.isin(net.src[link], demand.holders)
-    rows.add(np.zeros(len(cell)), (cell, stock[rank, at], 1.0), (out_of[~free], x[link, step][~free], -1.0))
-    rows.add(
+    program.add_rows(
+        np.zeros(len(cell)), (cell, stock[rank, at], 1.0), (out_of[~free], x[link, step][~free], -1.0)
+    )
+    program.add_rows(
         np.zeros(len(cell)),
         (cell, stock[rank, at], 1.0),
         (cell, stock[rank, at + 1], -1.0),

@@ -8,7 +8,7 @@ its best order of sends, timed by the simulator, is compared with that.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem, least_latency
 from synth.model.schedule import Schedule, untimed
 from synth.phases.prune import prune_copies
-from synth.solvers.linear_program import LinearProgram
+from synth.solvers.linear_program import LinearProgram, ProgramBuilder
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 
 
@@ -29,38 +29,6 @@ class SlotModel:
 
     program: LinearProgram
     sends: Ints
-
-
-@dataclass
-class _Rows:
-    """Rows of a growing program: triplets, and limits below and above."""
-
-    least: list[float] = field(default_factory=list)
-    most: list[float] = field(default_factory=list)
-    row: list[int] = field(default_factory=list)
-    column: list[int] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-
-    def add(self, columns: list[int], values: list[float], most: float, least: float = -math.inf) -> None:
-        """least ≤ Σ value·variable ≤ most."""
-        self.row += [len(self.most)] * len(columns)
-        self.column += columns
-        self.value += values
-        self.least.append(least)
-        self.most.append(most)
-
-    def program(self, cost: Floats, high: Floats, binary: Bools) -> LinearProgram:
-        return LinearProgram(
-            cost,
-            np.zeros(len(cost)),
-            high,
-            np.array(self.least),
-            np.array(self.row, dtype=np.int64),
-            np.array(self.column, dtype=np.int64),
-            np.array(self.value),
-            np.array(self.most),
-            binary,
-        )
 
 
 def slot_model(problem: Problem, size_bytes: float, ceiling_us: float, slots: int) -> SlotModel:
@@ -79,25 +47,29 @@ def slot_model(problem: Problem, size_bytes: float, ceiling_us: float, slots: in
             carriers += _add_chunk(problem, chunk, float(hold[chunk]), slot, ceiling_us, sends, into)
     table = np.array(sends, dtype=np.int64).reshape(-1, 3)
     n = end = len(table)
-    rows = _Rows()
+    program = ProgramBuilder()
+    program.add_variables(n, 1.0, binary=True)
+    program.add_variables(1, ceiling_us, cost=1.0)
     for (c, v), variables in into.items():
         exactly = v < collective.nranks and bool(collective.wants[c, v])
-        rows.add(variables, [1.0] * len(variables), 1.0, 1.0 if exactly else -math.inf)
+        _add_row(program, variables, [1.0] * len(variables), 1.0, 1.0 if exactly else -math.inf)
     for v, bring in carriers:
-        rows.add([v, *bring], [1.0] + [-1.0] * len(bring), 0.0)
-    _add_windows(rows, problem, sends, hold, slot, slots)
+        _add_row(program, [v, *bring], [1.0] + [-1.0] * len(bring), 0.0)
+    _add_windows(program, problem, sends, hold, slot, slots)
     takes_us = hold[table[:, 0]] / net.bandwidth_gbs[table[:, 1]] + net.alpha_us[table[:, 1]]
     arrives_us = table[:, 2] * slot + takes_us
     for c in range(collective.nchunks):
         for v in _goals(problem, c).tolist():
             variables = into.get((c, v), [])
-            rows.add([*variables, end], [*arrives_us[variables].tolist(), -1.0], 0.0)
-    program = rows.program(
-        np.append(np.zeros(n), 1.0),
-        np.append(np.ones(n), ceiling_us),
-        np.append(np.ones(n, dtype=bool), False),
-    )
-    return SlotModel(program, table)
+            _add_row(program, [*variables, end], [*arrives_us[variables].tolist(), -1.0], 0.0)
+    return SlotModel(program.build(), table)
+
+
+def _add_row(
+    program: ProgramBuilder, columns: list[int], values: list[float], most: float, least: float = -math.inf
+) -> None:
+    row = np.zeros(len(columns), dtype=np.int64), np.array(columns, dtype=np.int64), np.array(values)
+    program.add_rows(np.array([least]), row, most=most)
 
 
 def _add_chunk(
@@ -151,7 +123,12 @@ def _goals(problem: Problem, chunk: int) -> Ints:
 
 
 def _add_windows(
-    rows: _Rows, problem: Problem, sends: list[tuple[int, int, int]], hold: Floats, slot: float, slots: int
+    program: ProgramBuilder,
+    problem: Problem,
+    sends: list[tuple[int, int, int]],
+    hold: Floats,
+    slot: float,
+    slots: int,
 ) -> None:
     """Sends that start in a window take no more of a resource than the window and the last one's overhang.
 
@@ -176,9 +153,9 @@ def _add_windows(
                 inside = inside + by_slot.get(b, [])
                 most = (b - a + 1) * slot + over
                 if b in by_slot and sum(each[v] for v in inside) > most:
-                    rows.add(inside, [each[v] for v in inside], most)
+                    _add_row(program, inside, [each[v] for v in inside], most)
     for variables, times in totals:
-        rows.add([*variables, len(sends)], [*times, -1.0], -float(net.alpha_us.min()))
+        _add_row(program, [*variables, len(sends)], [*times, -1.0], -float(net.alpha_us.min()))
 
 
 def read_schedule(problem: Problem, model: SlotModel, chosen: Ints) -> Schedule:
