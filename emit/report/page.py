@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from emit.report.items import Item, items
+from emit.report.items import Item, make_items
 from emit.report.plot import COLOURS, Curve, frontier_plot
-from emit.report.sources import sources
+from emit.report.sources import find_sources
 from synth.present.text import format_size, format_time
 from topologies.topology import Topology
 
@@ -52,9 +52,9 @@ def report(
     Raises:
         InputError: what cannot be read, or a program that cannot be timed on the topology.
     """
-    found = items(sources(path), topology, None if group is None else tuple(group), size_bytes)
-    alike = len({item.title for item in found}) == 1
-    title = found[0].title if alike else Path(path).resolve().name or str(path)
+    found = make_items(find_sources(path), topology, None if group is None else tuple(group), size_bytes)
+    one_title = len({item.title for item in found}) == 1
+    title = found[0].title if one_title else Path(path).resolve().name or str(path)
     data = {"format": FORMAT, "algorithms": [item.view for item in found]}
     parts = {
         "title": escape(title),

@@ -1,4 +1,4 @@
-"""The proof of an algorithm's gap in words, for a reader who knows networks and not this program."""
+"""The proof of a bound in words, for people."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from synth.present.statement import OPTIMAL
 from synth.present.text import format_size, format_time
 from synth.storage.check import Checked
 
-__all__ = ["proof_sentences"]
+__all__ = ["explain_proof"]
 
-_RANKS = 16
+_RANKS = 16  # that a sentence names
 
 
-def proof_sentences(problem: Problem, checked: Checked, size_bytes: float, taken_us: float) -> list[str]:
-    """What is proved of a schedule that takes so long at a size; empty without a proof."""
+def explain_proof(problem: Problem, checked: Checked, size_bytes: float, taken_us: float) -> list[str]:
+    """The proof for a reader who knows networks and not this program; empty without one. Time in µs."""
     witness, bound_us = checked.witness, checked.bound_us
     if witness is None or bound_us is None:
         return []
@@ -24,8 +24,8 @@ def proof_sentences(problem: Problem, checked: Checked, size_bytes: float, taken
     lines = [
         f"No algorithm for this question on this network takes less than {format_time(bound_us)} at {size},"
         " in the model below.",
-        _why(problem, witness),
-        _sum(witness, size_bytes, size),
+        _explain_witness(problem, witness),
+        _explain_sum(witness, size_bytes, size),
     ]
     gap = taken_us / bound_us
     if gap <= OPTIMAL:
@@ -43,7 +43,7 @@ def proof_sentences(problem: Problem, checked: Checked, size_bytes: float, taken
     return lines
 
 
-def _sum(witness: Witness, size_bytes: float, size: str) -> str:
+def _explain_sum(witness: Witness, size_bytes: float, size: str) -> str:
     parts = [f"{witness.base_us:.4g} µs of latency"] if witness.base_us > 0 else []
     if witness.per_byte_us > 0:
         parts.append(f"{witness.per_byte_us * 1e6:.4g} µs for every MB (10⁶ bytes) of the message's {size}")
@@ -51,12 +51,12 @@ def _sum(witness: Witness, size_bytes: float, size: str) -> str:
     return f"That is {' plus '.join(parts) if parts else 'no time at all'}{cap}: {witness.at(size_bytes):.6g} µs."
 
 
-def _why(problem: Problem, witness: Witness) -> str:
+def _explain_witness(problem: Problem, witness: Witness) -> str:
     ranks = problem.ranks
     names = _names([ranks[r] for r in witness.ranks if r < len(ranks)])
     if witness.kind == "path":
         a, b = (ranks[r] for r in witness.ranks)
-        return f"Something that only rank {a} has must get to rank {b}, and no way between them has less latency."
+        return f"Something that only rank {a} has must get to rank {b}, and no path between them has less latency."
     if witness.kind == "cut":
         return (
             f"What must leave ranks {names} goes over the links that lead out of them, and these have only so much"
@@ -71,13 +71,13 @@ def _why(problem: Problem, witness: Witness) -> str:
         )
     if witness.kind == "direct":
         return (
-            "Either everything comes in one hop, and then one resource is loaded with all that has no other straight"
-            f" way; or something takes two hops, and their latency is spent ({witness.text})."
+            "Either everything comes in one hop, and then one resource is loaded with all that has no other direct"
+            f" path; or something takes two hops, and their latency is spent ({witness.text})."
         )
     if witness.kind == "lengths":
         return (
             f"Give every link a length ({witness.text}). However it is routed, every byte uses up at least the length"
-            " of its shortest way, and in a microsecond the links offer only so much of capacity × length."
+            " of its shortest path, and in a microsecond the links offer only so much of capacity × length."
             " What must be used up, over what is offered, is time that nobody can save."
         )
     if witness.kind == "arrivals":

@@ -10,7 +10,7 @@ from emit.targets import TARGETS
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 
-__all__ = ["Source", "sources"]
+__all__ = ["Source", "find_sources"]
 
 _WANTED = f"a schedule (.synth), an MSCCL XML, a library's {INDEX}, or a folder of these"
 _FOLDERS = ("", SCHEDULES, *(target.folder for target in TARGETS.values() if target.runs_here))
@@ -26,7 +26,7 @@ class Source:
     entry: Entry | None = None
 
 
-def sources(path: str | Path) -> list[Source]:
+def find_sources(path: str | Path) -> list[Source]:
     """The files to report on, in the order of the index, then of their names.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from synth.cli.options import json_option, print_json
-from synth.present.text import format_count, format_size, format_time
+from synth.present.text import format_count, format_number, format_size, format_time
 from synth.storage.check import check_stored
 from synth.storage.proof import EQUAL, proof_path, question
 from synth.storage.schedule_file import Stored, load_schedule
@@ -69,7 +69,7 @@ def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
         said |= {"status": "wrong", "why": checked.wrong}
         return [f"{origin_of(file)}: wrong: {checked.wrong}"]
     ranks = format_count(len(problem.group), "rank")
-    figures = f"{_spaced(sends)} sends, {ranks}, {format_time(taken)} at {format_size(math.ceil(size))}"
+    figures = f"{format_number(sends)} sends, {ranks}, {format_time(taken)} at {format_size(math.ceil(size))}"
     lines = [f"{origin_of(file)}: right ({figures})", _asked_words(stored)]
     if stated is None or witness is None:
         return [*lines, f"no proof: there is no {origin_of(beside)}"]
@@ -82,11 +82,6 @@ def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
         f"bound {format_time(stated.bound_us)} proved: {text}",
         f"time / bound = {stated.gap:.3f}{optimal}",
     ]
-
-
-def _spaced(number: int) -> str:
-    """`2 064 384`."""
-    return f"{number:,}".replace(",", " ")
 
 
 def _asked_words(stored: Stored) -> str:
@@ -103,5 +98,5 @@ def _asked_words(stored: Stored) -> str:
     if problem.relays:
         words += f", {len(problem.relays)} relaying"
     if stored.copies > 1:
-        words += f"; {_spaced(len(stored.schedule))} sends stored, each for {stored.copies} translated copies"
+        words += f"; {format_number(len(stored.schedule))} sends stored, each for {stored.copies} translated copies"
     return words

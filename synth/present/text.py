@@ -26,6 +26,11 @@ def format_count(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
+def format_number(number: int) -> str:
+    """`2 064 384`."""
+    return f"{number:,}".replace(",", " ")
+
+
 def format_time(microseconds: float) -> str:
     """`1.30 µs`, `5.37 ms`, `1.2 s`."""
     for unit, name in ((1e6, "s"), (1e3, "ms")):
