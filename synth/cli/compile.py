@@ -11,20 +11,16 @@ from emit.compiler.compile import Compiled, Timer, compile_instructions, describ
 from emit.compiler.compile import optimize as optimize_program
 from emit.compiler.lower import lower_to_instructions, timer_for
 from emit.compiler.passes.registry import PASSES
-from emit.formats import verify_program, write_program
+from emit.formats import write_program
 from emit.goal import Goal
 from emit.language import load_script
-from emit.library.lookup import goal_beside
 from emit.program import Program
 from emit.targets import Target, choose_protocol, choose_target, target_for
 from synth.cli.options import declare, target_option
-from synth.model.problem import parse_ranks
-from synth.storage.columns import replaced
+from synth.cli.programs import Place, check_not_source, nodes_at, place_program, read_program, write_text
 from synth.storage.schedule_file import load_schedule
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, ScheduleError, ScheduleRefused
-from topologies.load import load
-from topologies.topology import Topology
 
 
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
@@ -46,34 +42,9 @@ _compiling = declare(
 )  # fmt: skip
 
 
-def _placed(topo: str | None, group: str | None, program: Program) -> tuple[Topology, list[int]] | None:
-    """The topology, and its rank of each of the program's; None where no topology is given."""
-    if topo is None:
-        if group is not None:
-            raise InputError("--group: says which ranks of --topo; give that too")
-        return None
-
-    topology = load(topo)
-    ranks = parse_ranks(group, "--group", topology.nranks) if group else range(topology.nranks)
-    if group is None and topology.nranks < program.nranks:
-        raise InputError(f"--topo {topo}: has {topology.nranks} ranks, the program {program.nranks}")
-    if group is not None and len(ranks) != program.nranks:
-        raise InputError(
-            f"--group {group}: {len(ranks)} ranks for a program of {program.nranks}; must be as many"
-        )
-    return topology, list(ranks)[: program.nranks]
-
-
-def _priced(where: tuple[Topology, list[int]] | None, program: Program) -> Timer | None:
+def _timer(place: Place | None, program: Program) -> Timer | None:
     """What decides between programs: the time on a topology, where one is given."""
-    if where is None:
-        return None
-
-    return timer_for(*where, program.min_bytes, program.max_bytes)
-
-
-def _nodes(where: tuple[Topology, list[int]] | None) -> list[int] | None:
-    return None if where is None else [int(where[0].nodes[rank]) for rank in where[1]]
+    return None if place is None else timer_for(*place, program.min_bytes, program.max_bytes)
 
 
 def _written(
@@ -86,13 +57,11 @@ def _written(
     nodes: list[int] | None = None,
 ) -> None:
     path = Path(out) if out else Path(Path(source).with_suffix(target.suffix).name)
-    if path.exists() and Path(source).exists() and path.samefile(source):
-        raise InputError(f"{path}: would be written over what it is made from; give another -o")
+    check_not_source(path, source)
     text = write_program(made.program, goal, target, nodes=nodes)
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with replaced(path) as file:
-        file.write(text.encode())
+    write_text(path, text)
     if explain:
         for line in made.log:
             click.echo(f"  {line}")
@@ -128,9 +97,9 @@ def compile_(
     script = load_script(file, settings)
     ir = script.instructions()
     chosen = choose_target(script.header.collective, target)
-    where = _placed(topo, group, script.header)
-    made = compile_instructions(ir, chosen.name, timer=_priced(where, script.header), without=off)
-    _written(made, ir.goal, chosen, file, out, explain, _nodes(where))
+    place = place_program(script.header.nranks, topo, group)
+    made = compile_instructions(ir, chosen.name, timer=_timer(place, script.header), without=off)
+    _written(made, ir.goal, chosen, file, out, explain, nodes_at(place))
 
 
 @click.command("lower")
@@ -163,8 +132,8 @@ def lower_(
     ir = lower_to_instructions(algorithm, name, used)
     timer = timer_for(problem.topology, problem.ranks, size, size)
     made = compile_instructions(ir, chosen.name, timer=timer, without=off)
-    where = problem.topology, list(problem.ranks)
-    _written(made, ir.goal, chosen, file, out, explain, _nodes(where))
+    nodes = nodes_at((problem.topology, list(problem.ranks)))
+    _written(made, ir.goal, chosen, file, out, explain, nodes)
 
 
 @click.command("optimize")
@@ -186,18 +155,11 @@ def optimize(
     \b
     synth optimize a.xml -o b.xml --topo dgx-a100
     """
-    goal = goal_beside(file)
-    verdict = verify_program(file, goal)
-    if verdict.program is None or verdict.status == "not readable":
-        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
-    if verdict.status != "right":
-        raise InputError(
-            f"{file}: is {verdict.status}, and an optimizer keeps what a program does: {verdict.lines[1]}"
-        )
-    program = verdict.program
+    _, goal, verdict = read_program(file)
+    program = verdict.right_program(file)
     chosen = choose_target(program.collective, target)
-    where = _placed(topo or f"full:{max(2, program.nranks)}", group, program)
-    made = optimize_program(program, goal, chosen.name, timer=_priced(where, program), without=off)
+    place = place_program(program.nranks, topo or f"full:{max(2, program.nranks)}", group)
+    made = optimize_program(program, goal, chosen.name, timer=_timer(place, program), without=off)
     if out is None:
         out = f"{Path(file).stem}-optimized{chosen.suffix}"
-    _written(made, goal, chosen, file, out, explain, _nodes(where) if topo else None)
+    _written(made, goal, chosen, file, out, explain, nodes_at(place) if topo else None)

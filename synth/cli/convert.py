@@ -7,16 +7,13 @@ from pathlib import Path
 
 import click
 
-from emit.formats import FORMATS, verify_program, write_program
-from emit.library.lookup import goal_beside
+from emit.formats import FORMATS, write_program
 from emit.targets import choose_target, only_target_of, target_named
 from synth.cli.options import target_option
-from synth.model.problem import parse_ranks
-from synth.storage.columns import replaced
+from synth.cli.programs import check_not_source, nodes_at, place_program, read_program, write_text
 from topologies.errors import InputError
-from topologies.load import load
 from topologies.text.fields import shown
-from topologies.text.files import opened
+from topologies.text.files import opened, origin_of
 
 
 @click.command("convert")
@@ -58,10 +55,9 @@ def convert(
             "--topo, --group, --nodes, --inplace and --outofplace are about plans; give OUT.json"
         )
     opened(source, "an MSCCL XML file").close()
-    if Path(out).exists() and Path(out).samefile(source):
-        raise InputError(f"{out}: would be written over what it is made from; give another name")
-    goal = goal_beside(source)
-    program = verify_program(source, goal).right_program(source)
+    check_not_source(out, source)
+    _, goal, verdict = read_program(source)
+    program = verdict.right_program(source)
     if protocol is not None:
         program = replace(program, protocol=protocol)
     chosen = chosen or choose_target(program.collective)
@@ -75,10 +71,9 @@ def convert(
         raise InputError(
             f"{error}; synth optimize {source} --target {chosen.name} compiles it anew"
         ) from None
-    with replaced(out) as file:
-        file.write(text.encode())
+    write_text(out, text)
     described = "" if form.describe is None else form.describe(program, chosen, text)
-    click.echo(f"{out if out.isprintable() else ascii(out)}: {described}")
+    click.echo(f"{origin_of(out)}: {described}")
 
 
 def _nodes(nranks: int, topo: str | None, group: str | None, nodes: str | None) -> list[int] | None:
@@ -90,14 +85,4 @@ def _nodes(nranks: int, topo: str | None, group: str | None, nodes: str | None) 
         if not all(n.isascii() and n.isdecimal() and len(n) < 7 for n in numbers) or len(numbers) != nranks:
             raise InputError(f"--nodes {shown(nodes)}: must be {nranks} numbers, one a rank, as in 0,0,1,1")
         return [int(n) for n in numbers]
-    if topo is None:
-        if group is not None:
-            raise InputError("--group: says which ranks of --topo; give that too")
-        return None
-
-    topology = load(topo)
-    ranks = tuple(parse_ranks(group, "--group", topology.nranks)) if group else tuple(range(topology.nranks))
-    if len(ranks) < nranks or (group and len(ranks) != nranks):
-        what = "--group" if group else f"--topo {topo}"
-        raise InputError(f"{what}: has {len(ranks)} ranks, the file {nranks}")
-    return [int(topology.nodes[rank]) for rank in ranks[:nranks]]
+    return nodes_at(place_program(nranks, topo, group))

@@ -7,9 +7,9 @@ import time
 import click
 
 from emit.report.page import report as made
+from synth.cli.programs import write_text
 from synth.model.pattern import parse_size
 from synth.model.problem import parse_ranks
-from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import origin_of
@@ -44,11 +44,11 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     topology = None if topo is None else load(topo)
     ranks = None if group is None or topology is None else parse_ranks(group, "--group", topology.nranks)
     page = made(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
-    data = page.html.encode()
-    with replaced(out) as file:
-        file.write(data)
+    write_text(out, page.html)
     what = f"{page.algorithms} algorithm{'' if page.algorithms == 1 else 's'}"
-    click.echo(f"{origin_of(out)}: {what}, {len(data) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
+    click.echo(
+        f"{origin_of(out)}: {what}, {len(page.html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s"
+    )
     for name, why in page.wrong.items():
         click.echo(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
     if page.wrong:

@@ -7,20 +7,21 @@ from typing import Any
 import click
 
 from emit.findings import Verdict
-from emit.formats import verify_program
-from emit.library.lookup import entry_beside, goal_beside
+from emit.library.lookup import entry_beside
 from emit.program import Program
 from emit.timing.predict import Predictor
 from synth.bounds.prove import prove
 from synth.cli.options import json_option, print_json, topo_option
+from synth.cli.programs import named_problem, read_program
 from synth.model.pattern import parse_size
-from synth.model.problem import Problem, make_problem, parse_ranks
+from synth.model.problem import parse_ranks
 from synth.model.registry import find_kind
 from synth.present.statement import OPTIMAL, format_alpha
 from synth.present.text import format_count, format_size, format_table, format_time
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.fields import shown
+from topologies.text.files import origin_of
 from topologies.topology import Topology
 
 DEFAULT_SIZES = "1K:1G:4x"
@@ -53,40 +54,35 @@ def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | N
     \b
     synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
     """
-    if depth is not None and depth < 1:
-        raise InputError(f"--depth {depth}: must be 1 or more")
     asked = parse_sweep(sizes)
     topology = load(topo)
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     entry = entry_beside(file)
     if group is None and entry is not None and entry.topology == topology.name:
         members = entry.communicator
-    verdict = verify_program(file, goal_beside(file), depth)
-    if verdict.program is None:
-        raise InputError(f"not readable: {'; '.join(verdict.lines)}")
+    program, _, verdict = read_program(file, depth)
     status = "not judged" if verdict.status == "not readable" else verdict.status
     cautions = [line for line in verdict.lines if line.startswith("caution: ")]
-    said: dict[str, Any] = {"file": file, "status": status, "why": _why(verdict), "cautions": cautions}
+    document: dict[str, Any] = {"file": file, "status": status, "why": _why(verdict), "cautions": cautions}
     try:
-        said |= _priced(verdict.program, topology, members, asked, depth, verdict.status == "right")
+        document |= _times(program, topology, members, asked, depth, verdict.status == "right")
     except InputError as error:
         # of a file that is right it is the topology or the group that is at fault
         if verdict.exit_code != 1:
             raise
-        said["untimed"] = str(error)
+        document["untimed"] = str(error)
     if as_json:
-        print_json(said)
+        print_json(document)
     else:
-        click.echo("\n".join(_lines(said)))
+        click.echo("\n".join(_lines(document)))
     raise SystemExit(1 if verdict.exit_code == 1 else 0)
 
 
 def parse_sweep(text: str, what: str = "--sizes") -> list[int]:
-    """Bytes from `1K:1G:4x` (LOW:HIGH:FACTOR, the factor 2 if not said) or `4K,1M,64M`.
+    """Bytes from `1K:1G:4x` (LOW:HIGH:FACTOR, the factor 2 if not stated) or `4K,1M,64M`.
 
     Raises InputError for anything else, LOW above HIGH, a factor below 2, or more than 1000 sizes.
     """
-
     parts = text.split(":")
     if len(parts) == 1:
         listed = [parse_size(part, what) for part in text.split(",")]
@@ -112,7 +108,7 @@ def _why(verdict: Verdict) -> str:
     return "; ".join(verdict.lines[:1]) if verdict.status == "right" else verdict.reason or verdict.lines[0]
 
 
-def _priced(
+def _times(
     program: Program,
     topology: Topology,
     group: tuple[int, ...] | None,
@@ -121,13 +117,11 @@ def _priced(
     right: bool,
 ) -> dict[str, Any]:
     """What is asked, and a row for each size; how far from the bound only what is right is."""
-
     predictor = Predictor(program, topology, group, depth)
-    problem = _problem(program, topology, predictor)
+    group = predictor.group
+    problem = named_problem(topology, program.collective, group, group[program.root])
     times = predictor.times_us(sizes)
-    bound = None
-    if problem is not None and right:
-        bound = prove(problem)
+    bound = prove(problem) if problem is not None and right else None
     factor = find_kind(program.collective).bus_factor(program.nranks)
     rows = []
     for size, time in zip(sizes, times.tolist(), strict=True):
@@ -151,10 +145,8 @@ def _priced(
     return {
         "collective": program.collective,
         "topology": topology.name,
-        "group": list(predictor.group),
-        "root": predictor.group[program.root]
-        if problem is not None and find_kind(program.collective).rooted
-        else None,
+        "group": list(group),
+        "root": group[program.root] if problem and problem.collective.kind.rooted else None,
         "protocol": program.protocol,
         "fifo_depth": predictor.fifo_depth,
         "steps": program.nsteps,
@@ -168,46 +160,34 @@ def _priced(
     }
 
 
-def _problem(program: Program, topology: Topology, predictor: Predictor) -> Problem | None:
-    """What the file answers, where its name says it."""
-
-    if not find_kind(program.collective).by_name or program.nranks < 2:
-        return None
-    root = predictor.group[program.root] if find_kind(program.collective).rooted else None
-    return make_problem(topology, program.collective, predictor.group, root=root)
-
-
-def _lines(said: dict[str, Any]) -> list[str]:
-
-    shown = said["file"] if said["file"].isprintable() else ascii(said["file"])
-    why = said["why"].removeprefix(f"{said['status']}: ")
-    lines = [f"{shown}: {said['status']}: {why}", *said["cautions"]]
-    if "untimed" in said:
-        return [*lines, f"no time: {said['untimed']}"]
-    lines.append(_heading(said))
-    counts = [format_count(said[f"{thing}s"], thing) for thing in ("threadblock", "channel")]
-    lines += [", ".join([said["protocol"], *counts]), "", *_table(said["sizes"])]
-    if not all(row["served"] for row in said["sizes"]):
-        least, most = said["min_bytes"], said["max_bytes"]
+def _lines(document: dict[str, Any]) -> list[str]:
+    why = document["why"].removeprefix(f"{document['status']}: ")
+    lines = [f"{origin_of(document['file'])}: {document['status']}: {why}", *document["cautions"]]
+    if "untimed" in document:
+        return [*lines, f"no time: {document['untimed']}"]
+    lines.append(_heading(document))
+    counts = [format_count(document[f"{thing}s"], thing) for thing in ("threadblock", "channel")]
+    lines += [", ".join([document["protocol"], *counts]), "", *_table(document["sizes"])]
+    if not all(row["served"] for row in document["sizes"]):
+        least, most = document["min_bytes"], document["max_bytes"]
         upper = "" if most is None else f" to {format_size(most)}"
         lines += ["", f"* beyond the sizes that the file is for: from {format_size(least)}{upper}"]
     return lines
 
 
-def _heading(said: dict[str, Any]) -> str:
-    group = said["group"]
+def _heading(document: dict[str, Any]) -> str:
+    group = document["group"]
     names = ",".join(map(str, group[:_MANY])) + (",…" if len(group) > _MANY else "")
     who = (
         f"ranks {names}" if len(group) <= _MANY or group != list(range(len(group))) else f"{len(group)} ranks"
     )
-    root = "" if said["root"] is None else f", root {said['root']}"
-    about = ", ".join(word for word in (said["summary"], said["alpha"]) if word)
+    root = "" if document["root"] is None else f", root {document['root']}"
+    about = ", ".join(word for word in (document["summary"], document["alpha"]) if word)
     summary = f" ({about})" if about else ""
-    return f"{said['collective']} · {said['topology']} · {who}{root}{summary}"
+    return f"{document['collective']} · {document['topology']} · {who}{root}{summary}"
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
-
     titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap", "proof")
     table = [titles]
     for row in rows:

@@ -32,7 +32,6 @@ def _topo_list(as_json: bool) -> None:
     \b
     synth topo list
     """
-
     found = {name: load(name).summary for name in machines()}
     if as_json:
         print_json({"machines": found, "families": list(FAMILIES)})
@@ -53,7 +52,6 @@ def _topo_show(topology: str, as_json: bool) -> None:
     \b
     synth topo show dgx1 > my.toml
     """
-
     found = load(topology)
     if as_json:
         print_json(_described(found))
@@ -70,7 +68,6 @@ def _topo_check(topology: str, as_json: bool) -> None:
     \b
     synth topo check my.toml
     """
-
     found = _described(load(topology))
     if as_json:
         print_json(found)
@@ -86,7 +83,6 @@ def _topo_check(topology: str, as_json: bool) -> None:
 
 
 def _described(topology: Topology) -> dict[str, Any]:
-
     n = topology.nranks
     leaving = np.bincount(topology.link_src, weights=topology.bandwidth_gbs, minlength=topology.nvertices)[:n]
     return {

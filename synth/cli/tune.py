@@ -75,7 +75,6 @@ def tune(
     synth tune --ranks 2 --ops allreduce --sizes 1K:64K
     torchrun --nproc-per-node 8 -m synth.cli tune --library out
     """
-
     _needs_torch()
     if library is not None:
         os.environ["SYNTH_LIBRARY"] = library
@@ -124,7 +123,6 @@ def tune(
 
 def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, ...]]:
     """The groups to measure, once nothing else is wrong."""
-
     # torch numbers the ranks of a group in rising order
     found = [tuple(sorted(parse_ranks(text, "--group", world))) for text in groups] or [tuple(range(world))]
     for members in found:
@@ -155,7 +153,6 @@ def _unused(chooser: Chooser, members: Sequence[int]) -> None:
 
 def _tell(new: Sequence[Measurement], left_out: Sequence[str | None]) -> None:
     """What came out at one size, the fastest first."""
-
     chosen, one = choose_fastest(new), new[0]
     click.echo(
         f"{one.collective} of ranks {','.join(map(str, one.group))}, {one.size_bytes} bytes of {one.kind}"
@@ -237,7 +234,6 @@ def calibrate(
 
 def _wired(spec: str | None, count: int, out: str) -> Topology:
     """The topology to measure, once nothing else is wrong."""
-
     if Path(out).suffix != ".toml":
         raise InputError(f"-o {out!r}: would end in .toml, as topologies do")
     _can_be_written(out)
@@ -249,7 +245,6 @@ def _wired(spec: str | None, count: int, out: str) -> Topology:
 
 def _name(stem: str) -> str:
     """Of a measured topology: none that means another one already."""
-
     try:
         load(stem)
     except InputError:
@@ -264,7 +259,6 @@ def _needs_torch() -> None:
 
 def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:
     """Returns in a rank; else starts the ranks here, after `check`, and leaves with their exit code."""
-
     if is_rank_of_job():
         if ranks is not None and os.environ["WORLD_SIZE"] not in ("", str(ranks)):
             raise InputError(
