@@ -79,7 +79,7 @@ def named_problem(
 def check_not_source(out: str | Path, source: str) -> None:
     """Raise InputError where a file would be written over the one that it is made from."""
     if Path(out).exists() and Path(source).exists() and Path(out).samefile(source):
-        raise InputError(f"{out}: is the file that it is made from; it must be another")
+        raise InputError(f"{out}: is the file that it is made from; it must be another name")
 
 
 def write_text(out: str | Path, text: str) -> None:

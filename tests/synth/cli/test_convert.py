@@ -83,7 +83,7 @@ def test_to_another_executor(synth: Call, source: Path, here: Path) -> None:
 
 REFUSED = {
     "no such file": (("none.xml", "b.json"), "none.xml"),
-    "onto itself": (("a.xml", "a.xml"), "written over"),
+    "onto itself": (("a.xml", "a.xml"), "it must be another name"),
     "a plan as source": (("p.json", "b.json"), "not readable"),
     "wrong": (("wrong.xml", "b.json"), "o[1]"),
     "fused for rccl": (("a.xml", "b.xml", "--target", "rccl"), "rccl runs only"),
@@ -92,8 +92,8 @@ REFUSED = {
     "nodes for an XML": (("a.xml", "b.xml", "--nodes", "0,0,1"), "give OUT.json"),
     "group alone": (("a.xml", "b.json", "--group", "0,1,2"), "--topo"),
     "two ways": (("a.xml", "b.json", "--nodes", "0,0,0", "--topo", "dgx1"), "one of them"),
-    "topology too small": (("a.xml", "b.json", "--topo", "ring:2"), "2 ranks, the file 3"),
-    "group too large": (("a.xml", "b.json", "--topo", "dgx1", "--group", "0-3"), "4 ranks, the file 3"),
+    "topology too small": (("a.xml", "b.json", "--topo", "ring:2"), "2 ranks, the program 3"),
+    "group too large": (("a.xml", "b.json", "--topo", "dgx1", "--group", "0-3"), "4 ranks, the program 3"),
     "no folder": (("a.xml", "none/b.json"), "cannot be written"),
     "gather": (("gather.xml", "b.json"), "cannot do gather"),
 }
