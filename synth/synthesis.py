@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from synth.engines.flow.search import quotient_question
+from synth.engines.registry import chosen
+from synth.engines.request import Options
 from synth.model.collective import Collective
 from synth.model.problem import Problem, make_problem
 from synth.model.registry import parse_name
-from synth.present.statement import fastest, statement
+from synth.present.statement import statement
 from synth.present.table import table
-from synth.search.portfolio import WARM, search
-from synth.search.result import ENGINES, Found, Options, Progress
+from synth.search.result import Report, SearchResult
+from synth.search.search import WARM, search
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -30,7 +32,7 @@ _SEEDS = 2**31  # what all solvers take
 class Synthesis:
     """The answer to a question: algorithms by size, each replayed and right, with bounds."""
 
-    found: Found
+    found: SearchResult
 
     @property
     def algorithms(self) -> list[dict[str, Any]]:
@@ -44,7 +46,7 @@ class Synthesis:
 
     def algorithm(self, size_bytes: int) -> Algorithm:
         """The algorithm that serves a message size."""
-        return fastest(self.found, size_bytes)
+        return self.found.fastest(size_bytes)
 
     def table(self) -> str:
         """What the command line prints."""
@@ -97,8 +99,7 @@ def ask(
         raise InputError(f"budget: {budget:g} s is not possible; it must be more than 0 seconds")
     if not 0 <= seed < _SEEDS:
         raise InputError(f"seed: {seed} is not possible; it must be in 0..{_SEEDS - 1}")
-    if engine not in ENGINES:
-        raise InputError(f"engine: {engine!r} is not known; it is one of {', '.join(ENGINES)}")
+    chosen(engine)  # whether there is such an engine is said now
     healthy = topo if isinstance(topo, Topology) else load(topo)
     topology = degraded(healthy, without, degrade)
     dead = dead_ranks(healthy, without)
@@ -127,7 +128,7 @@ def ask(
     return Question(problem, options, stated(healthy) if topology is not healthy else None)
 
 
-def answered(question: Question, workers: Workers, progress: Progress | None = None) -> Found:
+def answered(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
     """Search, and for a network with dead or slow parts also the healthy one, to say what they cost."""
     found = search(question.problem, question.options, workers, progress)
     if question.healthy is not None and found.ended != "interrupted":
@@ -140,7 +141,7 @@ def synthesize(
     topo: str | Path | Topology,
     group: Sequence[int] | None = None,
     *,
-    progress: Progress | None = None,
+    progress: Report | None = None,
     workers: Workers | None = None,
     **options: Any,
 ) -> Synthesis:

@@ -20,10 +20,10 @@ from emit.goal import Goal
 from emit.program import COLLECTIVES, Gpu, Program
 from emit.targets import limits_of
 from emit.timing.predict import Predictor
+from synth.engines.request import LARGEST, SMALLEST
 from synth.model.collective import Collective
 from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
-from synth.search.frontier import LARGEST, SMALLEST
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.topology import Topology

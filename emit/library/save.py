@@ -17,7 +17,7 @@ from emit.targets import TARGETS, Target, choose_protocol, target_for
 from synth.model.problem import question
 from synth.present.statement import row
 from synth.search.frontier import Range
-from synth.search.result import Found
+from synth.search.result import SearchResult
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError
@@ -40,7 +40,7 @@ class Saved:
     refused: str = ""
 
 
-def save(found: Found, folder: str | Path, target: str = "auto", *, proof: bool = False) -> Saved:
+def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof: bool = False) -> Saved:
     """Write what was found into a library.
 
     A file for the target's executor and an entry of the index for each algorithm; where an algorithm is too large for
@@ -78,7 +78,7 @@ def save(found: Found, folder: str | Path, target: str = "auto", *, proof: bool 
     return saved
 
 
-def _all_documents(found: Found, target: str, names: Sequence[str]) -> Documents:
+def _all_documents(found: SearchResult, target: str, names: Sequence[str]) -> Documents:
     """`documents`, or for each algorithm the one reason why there are none."""
     try:
         if found.problem.quotient is not None:
@@ -88,7 +88,9 @@ def _all_documents(found: Found, target: str, names: Sequence[str]) -> Documents
         return Documents({}, {}, dict.fromkeys(range(len(names)), str(error)))
 
 
-def _place_schedule(library: Library, found: Found, served: Range, name: str, proof: bool) -> dict[str, str]:
+def _place_schedule(
+    library: Library, found: SearchResult, served: Range, name: str, proof: bool
+) -> dict[str, str]:
     """Write the schedule of one algorithm, at the size it is shown for; by kind the files in the library."""
     files = {"schedule": f"{SCHEDULES}/{name}.synth"}
     path = save_schedule(library.place(files["schedule"]), served.algorithm, served.shown)
@@ -100,7 +102,7 @@ def _place_schedule(library: Library, found: Found, served: Range, name: str, pr
     return files
 
 
-def stem(found: Found, served: Range) -> str:
+def stem(found: SearchResult, served: Range) -> str:
     """A file's name without its ending: what is asked, and the shape (unique within a library)."""
     asked = question(found.problem)
     topology = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(asked["topology"]).name)
@@ -121,7 +123,7 @@ def stem(found: Found, served: Range) -> str:
     return "-".join([*parts, f"{shape.steps}step", f"{shape.rounds}r{shape.chunks}c"])
 
 
-def stems(found: Found, others: Iterable[Entry] = ()) -> list[str]:
+def stems(found: SearchResult, others: Iterable[Entry] = ()) -> list[str]:
     """A name for each range of sizes; one algorithm can serve two of them.
 
     others: entries of the library that the files are for. Where a name is that of another question's file (topologies
@@ -150,7 +152,7 @@ class Documents(NamedTuple):
     refused: dict[int, str]
 
 
-def documents(found: Found, target: str = "auto", names: Sequence[str] | None = None) -> Documents:
+def documents(found: SearchResult, target: str = "auto", names: Sequence[str] | None = None) -> Documents:
     """What is to be written for the algorithms found, under `names` (those of `stems` if None).
 
     Raises:
@@ -169,7 +171,7 @@ def documents(found: Found, target: str = "auto", names: Sequence[str] | None = 
     return made
 
 
-def _document(found: Found, served: Range, target: Target, name: str) -> tuple[str, dict[str, Any]]:
+def _document(found: SearchResult, served: Range, target: Target, name: str) -> tuple[str, dict[str, Any]]:
     """One algorithm's file and its entry; InputError where the target cannot hold it."""
     problem, sends = found.problem, len(served.algorithm.schedule)
     if sends > _MOST_SENDS:

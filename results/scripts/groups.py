@@ -17,7 +17,7 @@ from itertools import combinations
 from results.measuring.measure import grid, page, seconds_words, write
 from synth import synthesize
 from synth.model.problem import make_problem
-from synth.search.portfolio import WARM
+from synth.search.search import WARM
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.load import load

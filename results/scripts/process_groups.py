@@ -25,10 +25,10 @@ from click.testing import CliRunner
 from results.measuring.measure import geometric_mean, grid, page, seconds_words, write
 from synth.cli.concurrent import saved
 from synth.cli.prove import prove
-from synth.concurrent.plan import Several, plan
+from synth.concurrent.plan import ConcurrentResult, plan
 from synth.concurrent.union import Member
 from synth.model.collective import named
-from synth.search.portfolio import WARM
+from synth.search.search import WARM
 from synth.solvers.workers import Workers
 from topologies.load import load
 
@@ -152,7 +152,7 @@ def planned(question: Question, budget: float, workers: Workers) -> Planned:
     )
 
 
-def refused(found: Several) -> str:
+def refused(found: ConcurrentResult) -> str:
     """What `synth prove` has against the files of an answer; empty where they are right and prove its gap."""
     with tempfile.TemporaryDirectory() as folder:
         stored = [path for path in saved(found, folder, proof=True) if path.name.endswith(".synth")]

@@ -20,7 +20,7 @@ from synth.model.pattern import parse_size, read_pattern, read_sizes
 from synth.model.problem import parse_ranks
 from synth.present.statement import statement
 from synth.present.table import heading, table
-from synth.search.result import Found, Progress
+from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
 from synth.synthesis import answered, ask
 from synth.verify.algorithm import Algorithm
@@ -92,7 +92,7 @@ def check_writable(folder: Path) -> None:
                 made.rmdir()
 
 
-def progress_line(begun: float) -> Progress | None:
+def progress_line(begun: float) -> Report | None:
     """What shows on a terminal what is tried, and the best so far; None where there is no terminal."""
     if not sys.stderr.isatty():
         return None
@@ -119,7 +119,7 @@ def ending(ended: str, begun: float) -> list[str]:
     return [*([why[ended]] if ended in why else []), f"{time.monotonic() - begun:.1f} s"]
 
 
-def _report(found: Found, asked: Asked) -> None:
+def _report(found: SearchResult, asked: Asked) -> None:
     clear_progress()
     document = statement(found)
     written = save(found, asked.out, asked.target, proof=asked.proof) if found.ranges else Saved([], [])
@@ -142,7 +142,7 @@ def _report(found: Found, asked: Asked) -> None:
         raise SystemExit(1)
 
 
-def _closing(found: Found, written: Saved, begun: float) -> str:
+def _closing(found: SearchResult, written: Saved, begun: float) -> str:
     count = len(found.ranges)
     parts = []
     if count:

@@ -14,9 +14,9 @@ from emit.library.index import SCHEDULES
 from emit.library.write import writing
 from synth.cli.answer import check_writable, clear_progress, collective_of, ending, progress_line
 from synth.cli.options import Asked, print_json
-from synth.concurrent.isolated import parts_alone
+from synth.concurrent.isolated import isolated_parts
 from synth.concurrent.notation import parse_members
-from synth.concurrent.plan import Several, plan
+from synth.concurrent.plan import ConcurrentResult, plan
 from synth.model.problem import parse_ranks
 from synth.present.concurrent import statement, table
 from synth.solvers.workers import Workers
@@ -81,7 +81,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     return partial(_report, found, asked)
 
 
-def _report(found: Several, asked: Asked) -> None:
+def _report(found: ConcurrentResult, asked: Asked) -> None:
     clear_progress()
     paths = saved(found, asked.out, proof=asked.proof)
     if asked.as_json:
@@ -98,7 +98,7 @@ def _report(found: Several, asked: Asked) -> None:
         raise SystemExit(130)
 
 
-def saved(found: Several, folder: str | Path, *, proof: bool = False) -> list[Path]:
+def saved(found: ConcurrentResult, folder: str | Path, *, proof: bool = False) -> list[Path]:
     """Write the union's schedule (schedules/NAME.synth) and, with `proof`, what proves its bound beside it.
 
     Where a group's own bound is higher than the union's, that group's part of the schedule and the proof of its
@@ -113,13 +113,13 @@ def saved(found: Several, folder: str | Path, *, proof: bool = False) -> list[Pa
         path = save_schedule(library.place(f"{name}.synth"), found.algorithm, size)
         if not proof:
             return library.commit()
-        problem, beside = found.asked.problem, library.place(f"{name}.proof.json")
-        save_proof(path, problem, found.bound.witnesses, size, found.makespan_us, beside)
+        beside = library.place(f"{name}.proof.json")
+        save_proof(path, found.problem, found.bound.witnesses, size, found.makespan_us, beside)
         group = found.decisive[2]
         if group is not None:
-            own = found.alone[group]
-            at_size = timed(problem, found.algorithm.schedule, size)
-            ((problem, part),) = parts_alone(found.asked, at_size, [group])
+            own = found.isolated[group]
+            at_size = timed(found.problem, found.algorithm.schedule, size)
+            ((problem, part),) = isolated_parts(found.problem, at_size, [group])
             replay(problem, part)  # at the union's times
             path = library.place(f"{name}-group{group}.synth")
             write_schedule(path, problem, part, found.algorithm.engine)
@@ -128,12 +128,12 @@ def saved(found: Several, folder: str | Path, *, proof: bool = False) -> list[Pa
         return library.commit()
 
 
-def _stem(found: Several) -> str:
+def _stem(found: ConcurrentResult) -> str:
     """A file's name without its ending: what is asked, shortened, and the shape."""
-    asked = found.asked
+    asked = found.problem
     plain = [
         re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
-        for name in (asked.problem.collective.name, Path(asked.problem.topology.name).name)
+        for name in (asked.collective.name, Path(asked.topology.name).name)
     ]
     question = repr(
         [(m.ranks, m.collective.name, float(m.size_bytes)) for m in asked.members]

@@ -1,12 +1,12 @@
-"""Several groups planned together on the links they share, and what that costs each of them.
+"""ConcurrentResult groups planned together on the links they share, and what that costs each of them.
 
 Three plans are always there: every group as it is best alone, all begun at once; the same one after another; and
 Direct. The engine's plans for the union of all groups come on top, so that the answer is never slower than any of
 these. All times are those of `synth.timing.simulate`; every plan is replayed as one schedule of the union, and where
 chunks may not leave their group that is checked too.
 
-`--objective fair` takes the plan with the smallest of the largest slowdowns (time together / time alone), among
-the same plans and others with their sends in another order (`synth.concurrent.fair_order`).
+`--objective fair` takes the plan with the smallest of the largest slowdowns (time in the plan / time in isolation),
+among the same plans and others with their sends in another order (`synth.concurrent.plans.fairer`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 
 from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
-from synth.concurrent.isolated import Alone
-from synth.concurrent.planner import DIRECT, Candidate, Planner, Wish
-from synth.concurrent.union import Member, Together, together
+from synth.concurrent.isolated import Isolated
+from synth.concurrent.search import DIRECT, Asked, ConcurrentPlan, ConcurrentSearch
+from synth.concurrent.union import Member, UnionProblem, union_problem
 from synth.model.collective import Floats
-from synth.search.result import Progress
+from synth.search.result import Report
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -33,7 +33,7 @@ from topologies.faults.ranks import dead_ranks, live_ranks
 from topologies.load import load
 from topologies.topology import Topology
 
-__all__ = ["ENGINES", "OBJECTIVES", "Several", "plan"]
+__all__ = ["ENGINES", "OBJECTIVES", "ConcurrentResult", "plan"]
 
 OBJECTIVES = ("makespan", "fair")
 ENGINES = ("auto", "flow")
@@ -41,33 +41,33 @@ _SEEDS = 2**31
 
 
 @dataclass(frozen=True, eq=False)
-class Several:
+class ConcurrentResult:
     """The answer for several groups at once.
 
     Attributes:
         chosen: the plan.
         objective: makespan or fair.
         relay: the rule: none, all, or ranks.
-        alone: each group's best answer by itself, by the same rule.
+        isolated: each group's best answer by itself, by the same rule for relays.
         bound: on the time of the union, sizes are the largest group's.
-        others: (makespan in µs, largest slowdown) of the best plan of every way of making one, by that way.
+        others: (makespan in µs, largest slowdown) of the best plan of every method, by that method.
         ended: "" or why the search stopped early ("budget", "interrupted").
         seconds: that it took.
     """
 
-    chosen: Candidate
+    chosen: ConcurrentPlan
     objective: str
     relay: str
-    alone: tuple[Alone, ...]
+    isolated: tuple[Isolated, ...]
     bound: Bound
     others: dict[str, tuple[float, float]]
     ended: str = ""
     seconds: float = 0.0
 
     @property
-    def asked(self) -> Together:
+    def problem(self) -> UnionProblem:
         """The groups as one problem."""
-        return self.chosen.asked
+        return self.chosen.problem
 
     @property
     def algorithm(self) -> Algorithm:
@@ -77,7 +77,7 @@ class Several:
     @property
     def size_bytes(self) -> float:
         """The union's message size: the largest group's."""
-        return self.asked.size_bytes
+        return self.problem.size_bytes
 
     @property
     def times_us(self) -> Floats:
@@ -90,26 +90,26 @@ class Several:
         return self.chosen.makespan_us
 
     @cached_property
-    def alone_us(self) -> Floats:
+    def isolated_us(self) -> Floats:
         """What each group takes by itself, shape (groups,)."""
-        return np.array([one.time_us for one in self.alone])
+        return np.array([one.time_us for one in self.isolated])
 
     @cached_property
-    def alone_bound_us(self) -> Floats:
+    def isolated_bound_us(self) -> Floats:
         """A lower limit on what each group takes by itself, shape (groups,)."""
-        return np.array([one.bound_us for one in self.alone])
+        return np.array([one.bound_us for one in self.isolated])
 
     @property
     def slowdowns(self) -> Floats:
-        """Time together / time alone, shape (groups,)."""
-        return self.times_us / self.alone_us
+        """Time in the plan / time in isolation, shape (groups,)."""
+        return self.times_us / self.isolated_us
 
     @cached_property
     def decisive(self) -> tuple[float, Witness, int | None]:
         """The bound on the makespan in µs, what proves it, and the group whose own it is (None: the union's)."""
         bound_us, witness = self.bound.at(self.size_bytes)
-        group = int(np.argmax(self.alone_bound_us))
-        own = self.alone[group]
+        group = int(np.argmax(self.isolated_bound_us))
+        own = self.isolated[group]
         if own.bound_us > bound_us * (1 + 1e-9):
             return own.bound_us, own.bound.at(own.size_bytes)[1], group
         return bound_us, witness, None
@@ -126,8 +126,8 @@ class Several:
 
     @property
     def sum_us(self) -> float:
-        """What the groups take one after another, each alone."""
-        return float(self.alone_us.sum())
+        """What the groups take one after another, each in isolation."""
+        return float(self.isolated_us.sum())
 
     @property
     def direct_us(self) -> float | None:
@@ -149,8 +149,8 @@ def plan(
     budget: float = 30.0,
     seed: int = 0,
     workers: Workers | None = None,
-    progress: Progress | None = None,
-) -> Several:
+    progress: Report | None = None,
+) -> ConcurrentResult:
     """Plan several groups together.
 
     Args:
@@ -186,25 +186,27 @@ def plan(
     if not isinstance(relays, str):
         relays = live_ranks(healthy, dead, relays, "relay")
     topology = degraded(healthy, without, degrade)
-    asked = together(topology, members, relays, dead)
-    wish = Wish(relays, dead, objective, chunks, engine, budget)
+    problem = union_problem(topology, members, relays, dead)
+    wanted = Asked(relays, dead, objective, chunks, engine, budget)
     if workers is not None:
-        return _answered(asked, wish, workers, progress)
+        return _answered(problem, wanted, workers, progress)
     with Workers() as own:
-        return _answered(asked, wish, own, progress)
+        return _answered(problem, wanted, own, progress)
 
 
-def _answered(asked: Together, wish: Wish, workers: Workers, progress: Progress | None) -> Several:
-    planner = Planner(asked, wish, workers, progress)
-    chosen = planner.run()
-    relay = wish.relays if isinstance(wish.relays, str) else ",".join(map(str, wish.relays)) or "none"
-    return Several(
+def _answered(
+    problem: UnionProblem, asked: Asked, workers: Workers, report: Report | None
+) -> ConcurrentResult:
+    search = ConcurrentSearch(problem, asked, workers, report)
+    chosen = search.run()
+    relay = asked.relays if isinstance(asked.relays, str) else ",".join(map(str, asked.relays)) or "none"
+    return ConcurrentResult(
         chosen,
-        wish.objective,
+        asked.objective,
         relay,
-        tuple(planner.alone),
-        planner.bound,
-        planner.by_way(),
-        planner.ended,
-        planner.seconds,
+        tuple(search.isolated),
+        search.bound,
+        search.by_method(),
+        search.ended,
+        search.seconds,
     )

@@ -19,8 +19,7 @@ from functools import cached_property
 import numpy as np
 
 from synth.model.collective import MAX_ENTRIES, Bools, Collective, Floats, Ints, subdivided
-from synth.model.problem import Problem, check_ranks, make_problem
-from synth.model.process_groups import parse_groups
+from synth.model.problem import Allowed, Problem, check_ranks, make_problem
 from synth.model.schedule import Schedule, untimed
 from topologies.arrays import reached
 from topologies.errors import InputError, ScheduleRefused
@@ -29,10 +28,14 @@ from topologies.text.vertex_sets import format_set
 from topologies.topology import Topology
 
 __all__ = [
-    "Member", "Together", "alone", "check_inside", "merged", "parse_groups", "split", "times_by_group", "together",
+    "Member", "Relays", "UnionProblem", "check_within_groups", "isolated_problems", "merge_schedules", "split_by_group",
+    "times_by_group", "union_problem",
 ]  # fmt: skip
 
 _MAX_KINDS = 3  # collectives that the union's name still lists
+_LONG_NAME = 40  # characters that a schedule file takes
+
+Relays = Sequence[int] | str  # who may forward: none, all, or these ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,26 +63,22 @@ class Member:
         return ranks if len(ranks) <= 40 else f"{self.ranks[0]},{self.ranks[1]},… ({len(self.ranks)} ranks)"
 
 
-@dataclass(frozen=True, eq=False)
-class Together:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class UnionProblem(Problem):
     """All groups as one problem, and which part of it is whose.
 
     Attributes:
-        problem: of the union.
         members: the groups in the order given.
         positions: of each group, the union's position (= local rank) of each of its ranks.
         first_chunk: int, shape (groups + 1,): group g has the union's chunks first_chunk[g]..first_chunk[g+1]-1,
             in the order of its own.
         group_of_chunk: int, shape (nchunks,).
-        allowed: bool, shape (groups, nranks of the problem's network): where a group's chunks may be.
     """
 
-    problem: Problem
     members: tuple[Member, ...]
     positions: tuple[Ints, ...]
     first_chunk: Ints
     group_of_chunk: Ints
-    allowed: Bools
 
     @cached_property
     def size_bytes(self) -> float:
@@ -90,25 +89,42 @@ class Together:
         """A group's message size when the union's is `size_bytes`."""
         return size_bytes * (float(self.members[group].size_bytes) / self.size_bytes)
 
-    def with_chunks(self, chunks: int) -> Together:
+    def may_hold(self) -> Bools:
+        """Where each group's chunks may be, shape (groups, local ranks)."""
+        if self.allowed is None:
+            return np.ones((len(self.members), self.nranks), dtype=bool)
+        return self.allowed.ranks
+
+    def with_chunks(self, chunks: int) -> UnionProblem:
         """The same with every chunk of every group cut into equal parts."""
-        cut = {id(m.collective): m.collective for m in self.members}  # many groups have one collective
-        cut = {key: subdivided(whole, chunks) for key, whole in cut.items()}
+        whole = super().with_chunks(chunks)
+        assert isinstance(whole, UnionProblem)
+        refined = {id(m.collective): m.collective for m in self.members}  # many groups have one collective
+        refined = {key: subdivided(collective, chunks) for key, collective in refined.items()}
         return replace(
-            self,
-            problem=self.problem.with_chunks(chunks),
-            members=tuple(replace(m, collective=cut[id(m.collective)]) for m in self.members),
+            whole,
+            members=tuple(replace(m, collective=refined[id(m.collective)]) for m in self.members),
             first_chunk=self.first_chunk * chunks,
             group_of_chunk=np.repeat(self.group_of_chunk, chunks),
         )
 
+    def restated(
+        self, collectives: Sequence[Collective], relays: Relays, dead: Sequence[int]
+    ) -> UnionProblem:
+        """The same groups with other collectives, and the same rule for relays; see `union_problem`."""
+        members = [replace(m, collective=c) for m, c in zip(self.members, collectives, strict=True)]
+        again = union_problem(self.topology, members, relays, dead)
+        if len(again.collective.name) <= _LONG_NAME:
+            return again
+        return replace(again, collective=replace(again.collective, name="together"))
 
-def together(
+
+def union_problem(
     topology: Topology,
     members: Sequence[Member],
-    relays: Sequence[int] | str = "none",
+    relays: Relays = "none",
     dead: Sequence[int] = (),
-) -> Together:
+) -> UnionProblem:
     """State all groups as one problem.
 
     Args:
@@ -140,13 +156,25 @@ def together(
         outsiders = [int(r) for r in relays if int(r) not in place]
         inside = not len(relays)
     problem = make_problem(topology, collective, tuple(place), outsiders)
-    allowed = np.ones((len(members), problem.nranks), dtype=bool)
-    if inside:
-        allowed[:] = False
-        for group, own in enumerate(positions):
-            allowed[group, own] = True
     group_of_chunk = np.repeat(np.arange(len(members)), np.diff(first_chunk))
-    made = Together(problem, tuple(members), positions, first_chunk, group_of_chunk, allowed)
+    allowed = None
+    if inside:
+        ranks = np.zeros((len(members), problem.nranks), dtype=bool)
+        for group, own in enumerate(positions):
+            ranks[group, own] = True
+        allowed = None if ranks.all() else Allowed(group_of_chunk, ranks)
+    made = UnionProblem(
+        problem.topology,
+        problem.collective,
+        problem.group,
+        problem.relays,
+        problem.network,
+        allowed=allowed,
+        members=tuple(members),
+        positions=positions,
+        first_chunk=first_chunk,
+        group_of_chunk=group_of_chunk,
+    )
     if inside:
         _check_joined(made)
     return made
@@ -227,9 +255,9 @@ def _tables(
     return np.column_stack([rank, chunk]), at
 
 
-def _check_joined(asked: Together) -> None:
+def _check_joined(asked: UnionProblem) -> None:
     """Every group on its own must be able to do what it has to."""
-    net = asked.problem.network
+    net = asked.network
     sizes = np.array([len(own) for own in asked.positions])
     offset = np.cumsum(sizes) - sizes
     ends = [links_among(net, own)[1:] for own in asked.positions]
@@ -242,40 +270,40 @@ def _check_joined(asked: Together) -> None:
     for group in np.flatnonzero(~joined).tolist():
         member = asked.members[group]
         try:
-            make_problem(asked.problem.topology, member.collective, member.ranks)
+            make_problem(asked.topology, member.collective, member.ranks)
         except InputError as error:
             raise InputError(str(error).replace("group:", f"group {member.label}:", 1)) from None
 
 
-def _chosen(asked: Together, group: int, others: Ints) -> Ints:
+def _chosen(asked: UnionProblem, group: int, others: Ints) -> Ints:
     """Local ranks of the union: the group's in their order, then others by their number in the topology."""
-    return np.concatenate([asked.positions[group], others[np.argsort(asked.problem.network.ranks[others])]])
+    return np.concatenate([asked.positions[group], others[np.argsort(asked.network.ranks[others])]])
 
 
-def _helpers(asked: Together, group: int) -> Ints:
+def _helpers(asked: UnionProblem, group: int) -> Ints:
     """Local ranks outside the group at which its chunks may be."""
-    may = asked.allowed[group].copy()
+    may = asked.may_hold()[group].copy()
     may[asked.positions[group]] = False
     return np.flatnonzero(may)
 
 
-def _own_problem(asked: Together, group: int, others: Ints) -> tuple[Problem, Ints]:
+def _own_problem(asked: UnionProblem, group: int, others: Ints) -> tuple[Problem, Ints]:
     """A group's problem with other local ranks of the union as relays, and its links' numbers in the union."""
-    net, links = subnetwork(asked.problem.network, _chosen(asked, group, others))
+    net, links = subnetwork(asked.network, _chosen(asked, group, others))
     collective = asked.members[group].collective
     ranks = tuple(net.ranks.tolist())
     k = collective.nranks
-    return Problem(asked.problem.topology, collective, ranks[:k], ranks[k:], net), links
+    return Problem(asked.topology, collective, ranks[:k], ranks[k:], net), links
 
 
-def alone(asked: Together, groups: Sequence[int] | None = None) -> list[Problem]:
+def isolated_problems(asked: UnionProblem, groups: Sequence[int] | None = None) -> list[Problem]:
     """Each group's problem (or those of some groups) by itself, all other ranks idle, by the same rule for relays."""
     chosen = range(len(asked.members)) if groups is None else groups
     return [_own_problem(asked, group, _helpers(asked, group))[0] for group in chosen]
 
 
-def merged(asked: Together, schedules: Sequence[Schedule]) -> Schedule:
-    """The union's schedule of the groups' own, each for its problem of `alone`: all begin at once.
+def merge_schedules(asked: UnionProblem, schedules: Sequence[Schedule]) -> Schedule:
+    """The union's schedule of the groups' own, each for its problem of `isolated_problems`: all begin at once.
 
     Each group's order stays; the groups' sends are mixed by their times where all schedules are timed, else by
     their steps. Times are to be set anew.
@@ -284,7 +312,7 @@ def merged(asked: Together, schedules: Sequence[Schedule]) -> Schedule:
     clocked = all(part.size_bytes > 0 for part in schedules)
     for group, part in enumerate(schedules):
         chosen = _chosen(asked, group, _helpers(asked, group))
-        links = links_among(asked.problem.network, chosen)[0]
+        links = links_among(asked.network, chosen)[0]
         when = np.maximum.accumulate(part.start_us if clocked else part.step.astype(np.float64))
         columns.append(
             (part.chunk + asked.first_chunk[group], links[part.link], part.step, part.reduces, when)
@@ -294,22 +322,24 @@ def merged(asked: Together, schedules: Sequence[Schedule]) -> Schedule:
     return untimed(chunk[order], link[order], step[order], reduces[order])
 
 
-def check_inside(asked: Together, schedule: Schedule) -> None:
+def check_within_groups(asked: UnionProblem, schedule: Schedule) -> None:
     """Raises `verify.ScheduleRefused` where a chunk goes to a rank at which its group's may not be."""
-    net = asked.problem.network
+    if asked.allowed is None:
+        return
+    net, allowed = asked.network, asked.allowed.ranks
     group = asked.group_of_chunk[schedule.chunk]
     src, dst = net.src[schedule.link], net.dst[schedule.link]
-    stray = ~(asked.allowed[group, src] & asked.allowed[group, dst])
+    stray = ~(allowed[group, src] & allowed[group, dst])
     if stray.any():
         row = int(np.argmax(stray))
-        at = int(dst[row] if asked.allowed[group[row], src[row]] else src[row])
+        at = int(dst[row] if allowed[group[row], src[row]] else src[row])
         raise ScheduleRefused(
             f"send {row}: chunk {schedule.chunk[row]} of group {asked.members[int(group[row])].label} is at rank"
-            f" {asked.problem.ranks[at]}, which is not in that group and may not relay"
+            f" {asked.ranks[at]}, which is not in that group and may not relay"
         )
 
 
-def split(asked: Together, schedule: Schedule) -> list[tuple[Problem, Schedule]]:
+def split_by_group(asked: UnionProblem, schedule: Schedule) -> list[tuple[Problem, Schedule]]:
     """Each group's sends as a schedule of its own problem, whose relays are the other ranks that they touch.
 
     Order and steps stay. So do times: a schedule that is timed in the union is a right one of each group alone,
@@ -318,8 +348,8 @@ def split(asked: Together, schedule: Schedule) -> list[tuple[Problem, Schedule]]
     Raises:
         verify.ScheduleRefused: a chunk at a rank at which its group's may not be.
     """
-    check_inside(asked, schedule)
-    net = asked.problem.network
+    check_within_groups(asked, schedule)
+    net = asked.network
     group_of_send = asked.group_of_chunk[schedule.chunk]
     order = np.argsort(group_of_send, kind="stable")
     cuts = np.searchsorted(group_of_send[order], np.arange(len(asked.members) + 1))
@@ -346,12 +376,12 @@ def split(asked: Together, schedule: Schedule) -> list[tuple[Problem, Schedule]]
     return parts
 
 
-def times_by_group(asked: Together, schedule: Schedule) -> Floats:
+def times_by_group(asked: UnionProblem, schedule: Schedule) -> Floats:
     """When the last of each group's sends has arrived, in µs, of a timed schedule; shape (groups,).
 
     The latest of them is `simulate.time_us`.
     """
     times = np.zeros(len(asked.members))
-    arrival = schedule.end_us + asked.problem.network.alpha_us[schedule.link]
+    arrival = schedule.end_us + asked.network.alpha_us[schedule.link]
     np.maximum.at(times, asked.group_of_chunk[schedule.chunk], arrival)
     return times

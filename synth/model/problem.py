@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from synth.model.collective import Collective, Floats, Ints, named, subdivided
+from synth.model.collective import Bools, Collective, Floats, Ints, named, subdivided
 from topologies.arrays import strongly_connected
 from topologies.errors import InputError
 from topologies.network import Network, network
@@ -17,6 +17,19 @@ from topologies.topology import Topology
 
 _MANY = 4096  # ranks: a table of all pairs is held for fewer only
 _FEW = 512  # ranks of a topology: among fewer those are named that would have to relay
+
+
+@dataclass(frozen=True, eq=False)
+class Allowed:
+    """Who may hold which chunks, where not everybody may hold all.
+
+    Attributes:
+        family: int, shape (nchunks,): each chunk's family, such as the process group that it belongs to.
+        ranks: bool, shape (families, local ranks): who may hold a family's chunks.
+    """
+
+    family: Ints
+    ranks: Bools
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +65,7 @@ class Problem:
         relays: outsiders that may hold and forward chunks, ascending.
         network: links between the ranks at hand. Local ranks: 0..k-1 are the group's positions, k.. the relays.
         quotient: None, or what this problem is the quotient of; its schedules are those of one representative.
+        allowed: None where everybody may hold every chunk; else who may hold which.
     """
 
     topology: Topology
@@ -60,6 +74,7 @@ class Problem:
     relays: tuple[int, ...]
     network: Network
     quotient: Quotient | None = None
+    allowed: Allowed | None = None
 
     @property
     def nranks(self) -> int:
@@ -73,7 +88,10 @@ class Problem:
 
     def with_chunks(self, chunks: int) -> Problem:
         """The same question with every chunk cut into equal parts."""
-        return replace(self, collective=subdivided(self.collective, chunks))
+        allowed = self.allowed
+        if allowed is not None:
+            allowed = Allowed(np.repeat(allowed.family, chunks), allowed.ranks)
+        return replace(self, collective=subdivided(self.collective, chunks), allowed=allowed)
 
     def link_name(self, link: int) -> str:
         net = self.network

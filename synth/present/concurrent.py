@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from synth.concurrent.plan import Several
+from synth.concurrent.plan import ConcurrentResult
 from synth.present.statement import OPTIMAL, format_alpha, witnesses
 from synth.present.text import format_size, format_table, format_time
 
@@ -14,7 +14,7 @@ __all__ = ["statement", "table"]
 _LINES = 32  # groups that the table shows one by one
 
 
-def statement(several: Several) -> dict[str, Any]:
+def statement(several: ConcurrentResult) -> dict[str, Any]:
     """Everything that was found, in plain values. Times in µs.
 
     Keys: collective, topology, summary, alpha, relay, objective;
@@ -26,7 +26,7 @@ def statement(several: Several) -> dict[str, Any]:
     by (the way of planning that won), plans (every way: time_us, slowdown); engine, chunks (a block), steps, sends;
     bounds (the union's witnesses, as in a single group's statement); ended, seconds.
     """
-    problem, algorithm = several.asked.problem, several.algorithm
+    problem, algorithm = several.problem, several.algorithm
     bound_us, witness, group = several.decisive
     gap = several.gap
     direct = several.direct_us
@@ -49,7 +49,7 @@ def statement(several: Several) -> dict[str, Any]:
                 "alone_gap": one.time_us / one.bound_us,
                 "engine": one.engine,
             }
-            for i, (member, one) in enumerate(zip(several.asked.members, several.alone, strict=True))
+            for i, (member, one) in enumerate(zip(several.problem.members, several.isolated, strict=True))
         ],
         "time_us": several.makespan_us,
         "bound_us": bound_us,
@@ -62,7 +62,7 @@ def statement(several: Several) -> dict[str, Any]:
         "vs_sum": several.sum_us / several.makespan_us,
         "direct_us": direct,
         "vs_direct": None if direct is None else direct / several.makespan_us,
-        "by": several.chosen.way,
+        "by": several.chosen.method,
         "plans": {way: {"time_us": t, "slowdown": slow} for way, (t, slow) in several.others.items()},
         "engine": algorithm.engine,
         "chunks": algorithm.chunks,
@@ -74,11 +74,11 @@ def statement(several: Several) -> dict[str, Any]:
     }
 
 
-def heading(several: Several) -> str:
+def heading(several: ConcurrentResult) -> str:
     """`8 groups · mesh:8x8 · 64 of 64 ranks (8x8 mesh, α 0.7 µs assumed) · relay all`."""
-    problem = several.asked.problem
+    problem = several.problem
     topology = problem.topology
-    many = len(several.asked.members)
+    many = len(several.problem.members)
     words = [topology.summary, format_alpha(problem)] if topology.summary else [format_alpha(problem)]
     return (
         f"{many} group{'s' if many > 1 else ''} · {topology.name} · {len(problem.group)} of {topology.nranks} ranks"
@@ -86,12 +86,12 @@ def heading(several: Several) -> str:
     )
 
 
-def table(several: Several) -> str:
+def table(several: ConcurrentResult) -> str:
     """Heading, one line a group, and what planning them together is worth."""
     titles = ("group", "collective", "size", "together", "alone", "slowdown", "bound alone")
     lines = [titles]
-    members = several.asked.members
-    for i, (member, one) in enumerate(zip(members, several.alone, strict=True)):
+    members = several.problem.members
+    for i, (member, one) in enumerate(zip(members, several.isolated, strict=True)):
         if len(members) > _LINES and _LINES - 2 <= i < len(members) - 1:
             continue
         lines.append(
@@ -111,10 +111,12 @@ def table(several: Several) -> str:
     return "\n".join([*text, "", *_closing(several)])
 
 
-def _closing(several: Several) -> list[str]:
+def _closing(several: ConcurrentResult) -> list[str]:
     bound_us, witness, group = several.decisive
     proof = (
-        witness.text if group is None else f"group {several.asked.members[group].label} alone: {witness.text}"
+        witness.text
+        if group is None
+        else f"group {several.problem.members[group].label} alone: {witness.text}"
     )
     makespan = several.makespan_us
     slowest = int(several.slowdowns.argmax())
@@ -123,13 +125,13 @@ def _closing(several: Several) -> list[str]:
         (
             "all groups",
             makespan,
-            f"{several.chosen.way}; bound {format_time(bound_us)} ({proof}),"
+            f"{several.chosen.method}; bound {format_time(bound_us)} ({proof}),"
             f" gap {max(1.0, several.gap):.3f}{best}",
         ),
         ("one after another", several.sum_us, f"{several.sum_us / makespan:.2f} × as long"),
     ]
     for way, (took, slow) in sorted(several.others.items(), key=lambda item: item[1]):
-        if way != several.chosen.way:
+        if way != several.chosen.method:
             words = f"{took / makespan:.2f} × as long"
             rows.append(
                 (way, took, words + (f", slowdown {slow:.2f} ×" if several.objective == "fair" else ""))
@@ -138,6 +140,6 @@ def _closing(several: Several) -> list[str]:
     lines = [f"{name.ljust(width)}  {format_time(took).rjust(8)}  {words}" for name, took, words in rows]
     chosen = ", which is as small as any plan found has" if several.objective == "fair" else ""
     lines.append(
-        f"largest slowdown {several.slowdowns[slowest]:.2f} ×, group {several.asked.members[slowest].label}{chosen}"
+        f"largest slowdown {several.slowdowns[slowest]:.2f} ×, group {several.problem.members[slowest].label}{chosen}"
     )
     return lines

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from synth.bounds.prove import Bound
-from synth.engines.ksync.pareto import Claim
+from synth.engines.request import StepClaim
 from synth.model.problem import Problem, question
 from synth.present.text import format_count
 from synth.search.frontier import Range
-from synth.search.result import Found
+from synth.search.result import SearchResult
 from synth.verify.algorithm import Algorithm
 
 _LONG = 1_000_000  # sends whose time at a further size takes a second
@@ -27,7 +27,7 @@ def format_alpha(problem: Problem) -> str:
     return text + (" assumed" if problem.topology.alpha_assumed else "")
 
 
-def row(found: Found, served: Range) -> dict[str, Any]:
+def row(found: SearchResult, served: Range) -> dict[str, Any]:
     """One algorithm and its sizes.
 
     Times in µs at `shown_bytes`; min_bytes..max_bytes inclusive, max_bytes None where there is no end; gap is
@@ -40,7 +40,7 @@ def row(found: Found, served: Range) -> dict[str, Any]:
     others = [a.time_us(size) for a in found.baselines]
     gap = time_us / bound_us
     optimal = gap <= OPTIMAL
-    healthy = fastest(found.healthy, size).time_us(size) if found.healthy and found.healthy.ranges else None
+    healthy = found.healthy.fastest(size).time_us(size) if found.healthy and found.healthy.ranges else None
     regime = "optimal: " if optimal else _regime(found, algorithm)
     return {
         "steps": algorithm.steps,
@@ -62,7 +62,7 @@ def row(found: Found, served: Range) -> dict[str, Any]:
     }
 
 
-def _regime(found: Found, algorithm: Algorithm) -> str:
+def _regime(found: SearchResult, algorithm: Algorithm) -> str:
     """Whether the algorithm meets the bound as messages grow, or as they shrink."""
     if len(algorithm.schedule) > _LONG:
         return ""
@@ -74,7 +74,7 @@ def _regime(found: Found, algorithm: Algorithm) -> str:
     return ""
 
 
-def statement(found: Found) -> dict[str, Any]:
+def statement(found: SearchResult) -> dict[str, Any]:
     """Everything a search found.
 
     Keys: those of `question`; summary, alpha; algorithms (see `row`); baselines (their names); bounds (each
@@ -115,7 +115,7 @@ def witnesses(bound: Bound) -> list[dict[str, Any]]:
     ]
 
 
-def _claims(found: Found) -> list[dict[str, Any]]:
+def _claims(found: SearchResult) -> list[dict[str, Any]]:
     claims = []
     for claim in found.claims:
         shape = claim.best.shape if claim.best is not None else None
@@ -147,18 +147,10 @@ _MEANS = {
 }
 
 
-def _format_proof(claim: Claim) -> str:
+def _format_proof(claim: StepClaim) -> str:
     """For which numbers of chunks a claim holds, and by what."""
     if claim.chunks is None:
         whom = "any number of chunks"
     else:
         whom = ("" if claim.exactly else "up to ") + format_count(claim.chunks, "chunk")
     return f"for {whom}, by {_MEANS.get(claim.by, claim.by)}"
-
-
-def fastest(found: Found, size_bytes: int) -> Algorithm:
-    """The algorithm that serves a size."""
-    for served in found.ranges:
-        if served.high is None or size_bytes <= served.high:
-            return served.algorithm
-    return found.ranges[-1].algorithm

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from synth.engines.request import LARGEST, SMALLEST
 from synth.verify.algorithm import Algorithm
 
-SMALLEST, LARGEST = 1 << 10, 1 << 30
 _WORTH = 0.02  # an algorithm that is never better than the others by this part is left out
+_QUICK = 200_000  # sends of all algorithms whose times at all sizes take a moment
 _ENDS = 20.0  # at the smallest and the largest size even a twentieth of that counts
 
 
@@ -57,7 +58,8 @@ def frontier(algorithms: Sequence[Algorithm]) -> list[Range]:
 
 def _worth_looking_at(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
     """Without those that are clearly slower than others at a few sizes spread over the whole range."""
-    few = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), 4)]
+    every = 1 if sum(len(a.schedule) for a in algorithms) < _QUICK else 4
+    few = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), every)]
     times = [[a.time_us(size) for size in few] for a in algorithms]
     best = [min(column) for column in zip(*times, strict=True)]
     return [

@@ -18,7 +18,7 @@ from results.measuring.sccl_like import (
     wrong,
 )
 from synth import synthesize
-from synth.search.portfolio import WARM
+from synth.search.search import WARM
 from synth.solvers.workers import Workers
 from topologies.load import load
 

@@ -10,7 +10,7 @@ import pytest
 
 from results.measuring import measure, points
 from results.scripts import exact_rows, groups, pareto_dgx1, sccl_tables
-from synth.search.portfolio import WARM
+from synth.search.search import WARM
 from synth.solvers.workers import Workers
 
 

@@ -16,10 +16,9 @@ from synth.engines.flow.congestion_prices import Congestion, add_load, cost_of, 
 from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
 from synth.engines.flow.trees import Csr, route_trees
 from synth.engines.flow.tuning import TUNING, Tuning
-from synth.model.allowed import Allowed
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import Runner
-from synth.model.problem import Problem
+from synth.model.problem import Allowed, Problem
 from synth.phases.split import sum_owners
 from topologies.arrays import pointers, ranges, strongly_connected
 from topologies.errors import InputError
@@ -59,7 +58,6 @@ class Router:
         size_bytes: float,
         run: Runner,
         *,
-        allowed: Allowed | None = None,
         depth: float = 0.5,
         likely_us: float = 0.0,
         latency_us: float = 0.0,
@@ -83,7 +81,7 @@ class Router:
         self.net = csr_network(problem.network)
         self.loop_net = run.table(self.net)
         self.work = collective.chunk_bytes(size_bytes) * 1e-3
-        self.allowed = allowed or Allowed(
+        self.allowed = problem.allowed or Allowed(
             np.zeros(collective.nchunks, dtype=np.int64), np.ones((1, problem.nranks), dtype=bool)
         )
         holders, self.goals = collective.holders, collective.goals
@@ -102,7 +100,7 @@ class Router:
         self.congestion = Congestion(*run.columns(*zeros))
         self.order = np.arange(collective.nchunks)
         self.single = bool((np.diff(self.sources[0]) == 1).all() and (np.diff(self.goals[0]) == 1).all())
-        plain = self.single and allowed is None and not collective.reducing
+        plain = self.single and problem.allowed is None and not collective.reducing
         self.wide = not plain or collective.nchunks * problem.network.nlinks <= tuning.wide_links
         self.narrow = plain and (narrow or not self.wide)
         if self.single:

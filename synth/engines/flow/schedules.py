@@ -19,7 +19,6 @@ from synth.engines.flow.routes import Router, Routing
 from synth.engines.flow.time_expanded_matching import match_in_time
 from synth.engines.flow.trees import find_parents
 from synth.engines.flow.tuning import TUNING, Tuning
-from synth.model.allowed import Allowed
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner, choose_runner
 from synth.model.problem import Problem
@@ -200,7 +199,6 @@ def best_of(
     problem: Problem,
     size_bytes: float,
     *,
-    allowed: Allowed | None = None,
     depth: float = 0.5,
     passes: int = 4,
     orders: int = 8,
@@ -231,12 +229,12 @@ def best_of(
         sends = len(problem.collective.pre) + 2 * len(problem.collective.post)
         run = choose_runner(2e-6 * links_seen + 1e-5 * orders * sends)
     best: FlowSchedule | None = None
-    if allowed is None and is_matchable(problem):
+    if problem.allowed is None and is_matchable(problem):
         best = matched(problem, size_bytes, run)
         if best is not None and best.took_us <= enough_us:
             return best
     router = Router(
-        problem, size_bytes, run, allowed=allowed, depth=depth, likely_us=likely_us, latency_us=latency_us,
+        problem, size_bytes, run, depth=depth, likely_us=likely_us, latency_us=latency_us,
         narrow=narrow, bias=bias, tuning=tuning,
     )  # fmt: skip
     routing = router.improve()

@@ -1,45 +1,100 @@
-"""Answers of the flow engine for a problem of any size: which chunks, which trees, how often, until the gap closes."""
+"""The engine `flow` for a problem of any size: which chunks, which trees, how often, until the gap closes."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from synth.bounds.prove import Bound
-from synth.model.allowed import Allowed
-from synth.model.collective import Floats
+from synth.engines.estimates import estimated_sends
+from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.problem import Problem
 from synth.model.registry import find_kind
-from synth.model.schedule import Schedule
-from synth.search.frontier import LARGEST, SMALLEST
 from synth.symmetry.quotient import quotient_problem
 from topologies.topology import Topology
 
 FLOW = "flow"
-CLOSE = 1.005  # time / bound from which on nothing is gained by going on
-CLOSE_MANY = 1.008  # the same where every try takes seconds
-EXPANDED = 500_000  # sends up to which a quotient's schedule is expanded
-MOST_SENDS = 400_000  # to which chunks are cut finer
-_MANY = 150_000  # sends from which on fewer orders are tried
-_VERY_MANY = 1_000_000
-SEVERAL = 20_000  # sends from which on a search takes many seconds, and every try some
-_FEW_SENDS = 10_000  # up to which all ways are tried
-_SHORT = 0.02  # of the latency: a chunk is on a link at least so long
-_LIKELY = 20  # latencies that a chunk is on a link where latency hardly counts
-_LIKELY_SENDS = 50_000
-_WORTH = 0.003  # a step to more chunks must gain this part, or it was the last but one
 
-Add = Callable[[Problem, Schedule, int], float]  # (problem, schedule, message size) → µs at that size
-Say = Callable[[str], None]
+
+@dataclass(frozen=True)
+class Tuning:
+    """When to refine chunks, how long to route, and when to stop.
+
+    Attributes:
+        near: time / bound from which on nothing is gained by going on.
+        near_many: the same where every trial takes seconds.
+        near_whole: the same for the whole problem, after its quotient, where that takes seconds.
+        expanded: sends up to which a quotient problem's schedule is written out in full.
+        most_sends: to which chunks are refined: more are not ordered within a usual budget.
+        sends_of_one_order: from which on one order is tried.
+        sends_of_few_orders: from which on fewer orders and passes are tried.
+        sends_of_seconds: from which on every trial takes a second or more.
+        sends_of_all_variants: up to which all variants of routing are tried.
+        least_busy: of the latency: a chunk holds a link for at least this part of it, or need not be refined.
+        bulk: latencies that a chunk holds a link where latency hardly counts.
+        bulk_sends: up to which a trial may begin there.
+        worth: a step to more chunks must gain this part, or it was the last but one.
+        passes, passes_of_many, passes_of_most: how often all chunks are routed, by the number of sends.
+        passes_at_last: the same for the best number of chunks.
+        orders, orders_of_many: list schedules made at most for the best routes.
+    """
+
+    near: float = 1.005
+    near_many: float = 1.008
+    near_whole: float = 1.03
+    expanded: int = 500_000
+    most_sends: int = 400_000
+    sends_of_one_order: int = 1_000_000
+    sends_of_few_orders: int = 150_000
+    sends_of_seconds: int = 20_000
+    sends_of_all_variants: int = 10_000
+    least_busy: float = 0.02
+    bulk: float = 20.0
+    bulk_sends: int = 50_000
+    worth: float = 0.003
+    passes: int = 12
+    passes_of_many: int = 6
+    passes_of_most: int = 3
+    passes_at_last: int = 20
+    orders: int = 12
+    orders_of_many: int = 6
+
+    def close_enough(self, sends: int) -> float:
+        """time / bound from which on nothing is gained by going on, for a schedule of so many sends."""
+        return self.near if sends < self.sends_of_seconds else self.near_many
+
+
+TUNING = Tuning()
+
+
+def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - all problems are accepted
+    """Any problem; no steps or rounds."""
+    if options.steps is not None or options.rounds is not None:
+        return "flow pins no steps and no rounds; leave --steps and --rounds out"
+    return ""
+
+
+def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterator[Outcome]:
+    """Schedules of the quotient problem first, where the network's symmetry has one, then of the whole."""
+    size = request.sizes[0]
+    if request.most_sends:
+        tuning = replace(tuning, most_sends=min(tuning.most_sends, request.most_sends))
+    quotient = quotient_of(problem)
+    if quotient is not None and quotient.quotient is not None:
+        most = tuning.expanded // quotient.quotient.order
+        yield from _Search(quotient, request, replace(tuning, most_sends=most)).run()
+        whole_is_quick = estimated_sends(problem) < tuning.sends_of_seconds
+        near = tuning.close_enough(0) if whole_is_quick else tuning.near_whole
+        if request.known.best_us(size) <= request.bound.at(size)[0] * near:
+            return
+    yield from _Search(problem, request, tuning).run()
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One go of the engine."""
+    """One run of the router and the scheduler; see `schedules.best_of` for what its numbers mean."""
 
     size: int
     chunks: int
@@ -49,78 +104,69 @@ class Trial:
     bias: float = 0.05
 
 
-class FlowSearch:
-    """Constructive search at one or a few message sizes.
+class _Search:
+    """Constructive search for one problem at one or a few message sizes."""
 
-    Attributes:
-        loads: how long the best plan for the largest size keeps each resource busy, for a bound by prices.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        bound: Bound,
-        add: Add,
-        *,
-        size: int | None = None,
-        chunks: int | None = None,
-        allowed: Allowed | None = None,
-        deadline: float = np.inf,
-        most_sends: int = MOST_SENDS,
-        say: Say = lambda _: None,
-    ) -> None:
-        self.problem, self.bound, self.add, self.most_sends = problem, bound, add, most_sends
-        self.sizes = [size] if size is not None else [LARGEST, 1 << 20, SMALLEST]
-        self.pinned, self.allowed, self.deadline, self.say = chunks, allowed, deadline, say
-        self.loads: Floats | None = None
+    def __init__(self, problem: Problem, request: Request, tuning: Tuning) -> None:
+        self.problem, self.request, self.tuning = problem, request, tuning
+        self.bound, self.chunks = request.bound, request.options.chunks
+        self.sizes: Sequence[int] = request.sizes
         sends = estimated_sends(problem)
-        if size is None and sends > EXPANDED:
+        if request.options.size is None and sends > tuning.expanded:
             self.sizes = self.sizes[:1]  # so large an answer is made once
         # an all-reduce is cut into a share a rank; a quotient's chunks are shares already
-        shares = problem.collective.kind.in_shares and problem.quotient is None and chunks is None
+        shares = problem.collective.kind.in_shares and problem.quotient is None and self.chunks is None
         self.unit = problem.collective.nranks if shares else 1
         self.sends = sends * self.unit
 
-    def run(self) -> None:
+    def run(self) -> Iterator[Outcome]:
         """Try until the gap is closed, nothing more is gained, or the time is over."""
         for size in self.sizes:
-            best = np.inf
+            best_us = np.inf
+            enough_us = self.bound.at(size)[0] * self.tuning.close_enough(self.sends)
             for trial in self._trials(size):
-                if best <= self.bound.at(size)[0] * close_enough(self.sends) or (
-                    np.isfinite(best) and time.monotonic() >= self.deadline
-                ):
+                late = np.isfinite(best_us) and time.monotonic() >= self.request.deadline
+                if best_us <= enough_us or late:
                     break
-                best = min(best, self._try(trial, best))
+                best_us = min(best_us, (yield from self._try(trial, best_us)))
 
     def _trials(self, size: int) -> Iterator[Trial]:
         """From a likely number of chunks to more, then to fewer, while that gains; then longer with the best."""
-        ways = self._ways(size)
-        best, at = np.inf, 1
+        tuning = self.tuning
+        variants = self._variants(size)
+        best_us, at = np.inf, 1
         lists = self._counts(size)
         for counts in lists:
             idle = 0
             for chunks in counts:
-                before = best
-                sends = self.sends * chunks
-                passes = 3 if sends > 3 * MOST_SENDS else 6 if sends > _MANY else 12
-                for way in ways[: 4 if sends <= _FEW_SENDS else 2 if passes > 3 else 1]:
-                    self.took = np.inf
-                    yield replace(way, chunks=chunks, passes=passes)
-                    if self.took > 1.3 * best and len(ways) > 2:
-                        ways = [w for w in ways if w is not way]  # not the way to go here
-                    if self.took < best:
-                        best, at = self.took, chunks
-                idle = 0 if best < before * (1 - _WORTH) else idle + 1
+                before_us = best_us
+                passes, most_variants = self._effort(self.sends * chunks)
+                for variant in variants[:most_variants]:
+                    self.took_us = np.inf
+                    yield replace(variant, chunks=chunks, passes=passes)
+                    if self.took_us > 1.3 * best_us and len(variants) > 2:
+                        variants = [v for v in variants if v is not variant]  # hopeless here
+                    if self.took_us < best_us:
+                        best_us, at = self.took_us, chunks
+                idle = 0 if best_us < before_us * (1 - tuning.worth) else idle + 1
                 if idle > 1:
                     break
-        near = [2 * at, at, max(1, at // 2)] if self.pinned is None else [at] if lists else []
+        near = [2 * at, at, max(1, at // 2)] if self.chunks is None else [at] if lists else []
         for chunks in dict.fromkeys(near):
-            if self.sends * chunks <= self.most_sends:
-                for way in self._ways(size):
-                    yield replace(way, chunks=chunks, passes=20)
+            if self.sends * chunks <= tuning.most_sends:
+                for variant in self._variants(size):
+                    yield replace(variant, chunks=chunks, passes=tuning.passes_at_last)
 
-    def _ways(self, size: int) -> list[Trial]:
-        """How to route: what differs between goes, the most promising first."""
+    def _effort(self, sends: int) -> tuple[int, int]:
+        """How often all chunks are routed, and how many variants are tried, for so many sends."""
+        tuning = self.tuning
+        if sends > 3 * TUNING.most_sends:
+            return tuning.passes_of_most, 1
+        passes = tuning.passes_of_many if sends > tuning.sends_of_few_orders else tuning.passes
+        return passes, 4 if sends <= tuning.sends_of_all_variants else 2
+
+    def _variants(self, size: int) -> list[Trial]:
+        """How to route: what differs between trials, the most promising first."""
         collective = self.problem.collective
         one = len(collective.post) == collective.nchunks and not collective.reducing
         if one:  # trees are paths
@@ -133,81 +179,55 @@ class FlowSearch:
 
     def _counts(self, size: int) -> list[list[int]]:
         """Numbers of chunks to try, each list as long as it gains."""
-        if self.pinned is not None:
-            whole, rest = divmod(self.pinned, self.problem.collective.chunks)
+        tuning = self.tuning
+        if self.chunks is not None:
+            whole, rest = divmod(self.chunks, self.problem.collective.chunks)
             return [] if rest else [[whole]]
-        # a chunk that is over in no time beside its latency need not be cut
+        # a chunk that is over in no time beside its latency need not be refined
         net, collective = self.problem.network, self.problem.collective
         latency_bytes = float(net.alpha_us.min()) * float(net.bandwidth_gbs.max()) * 1e3
         bytes_each = float(collective.fraction.max()) * size / self.unit
         counts = [1]
-        while self.sends * counts[-1] * 4 <= self.most_sends and (
-            bytes_each / (counts[-1] * 4) >= _SHORT * latency_bytes
+        while self.sends * counts[-1] * 4 <= tuning.most_sends and (
+            bytes_each / (counts[-1] * 4) >= tuning.least_busy * latency_bytes
         ):
             counts.append(counts[-1] * 4)
         likely = sum(
-            bytes_each / chunks >= _LIKELY * latency_bytes and self.sends * chunks <= _LIKELY_SENDS
+            bytes_each / chunks >= tuning.bulk * latency_bytes and self.sends * chunks <= tuning.bulk_sends
             for chunks in counts[1:]
         )
         return [counts[likely:], counts[:likely][::-1]]
 
-    def _try(self, trial: Trial, best: float) -> float:
-        from synth.engines.flow import schedules as flow  # brings Numba
+    def _try(self, trial: Trial, best_us: float) -> Generator[Outcome, None, float]:
+        # brings Numba, which small problems do without
+        from synth.engines.flow import schedules
 
+        tuning = self.tuning
         problem = self.problem.with_chunks(trial.chunks * self.unit)
-        least = self.bound.at(trial.size)[0]
-        latency = self.bound.at(0.0)[0]
-        allowed = self.allowed
-        if allowed is not None:  # it is stated for the chunks before they are cut
-            cut = problem.collective.nchunks // len(allowed.family)
-            allowed = Allowed(np.repeat(allowed.family, cut), allowed.ranks)
-        many = self.sends * trial.chunks > _MANY
-        answer = flow.best_of(
+        sends = self.sends * trial.chunks
+        least_us, latency_us = self.bound.at(trial.size)[0], self.bound.at(0.0)[0]
+        orders = tuning.orders_of_many if sends > tuning.sends_of_few_orders else tuning.orders
+        answer = schedules.best_of(
             problem,
             trial.size,
-            allowed=allowed,
             depth=trial.depth,
             narrow=trial.narrow,
             bias=trial.bias,
             passes=trial.passes,
-            orders=1 if self.sends * trial.chunks > _VERY_MANY else 6 if many else 12,
-            enough_us=least * close_enough(self.sends * trial.chunks),
-            likely_us=max(least - latency, 0.0),
-            latency_us=latency,
-            deadline=self.deadline,
+            orders=1 if sends > tuning.sends_of_one_order else orders,
+            enough_us=least_us * tuning.close_enough(sends),
+            likely_us=max(least_us - latency_us, 0.0),
+            latency_us=latency_us,
+            deadline=self.request.deadline,
         )
-        self.took = answer.took_us
-        if answer.took_us < best * (1 - 1e-9):
-            self.took = self.add(problem, answer.schedule, trial.size)
-            if trial.size == self.sizes[0]:
-                self.loads = answer.load_us
-        self.say(f"routing: {trial.chunks} chunks, {self.took / least:.3f} × the bound")
-        return self.took
-
-
-def close_enough(sends: int) -> float:
-    """time / bound from which on nothing is gained by going on, for a schedule of so many sends."""
-    return CLOSE if sends < SEVERAL else CLOSE_MANY
-
-
-def estimated_sends(problem: Problem) -> int:
-    """About how many sends a schedule with these chunks has (of a quotient problem: of what it holds)."""
-    collective, net = problem.collective, problem.network
-    pairs = len(collective.post)
-    if collective.reducing:
-        pairs += len(collective.pre)
-    goals = pairs / max(1, collective.nchunks)
-    if goals > 0.3 * problem.nranks:
-        return pairs
-    return int(pairs * mean_hops(net.nranks, net.nlinks))
-
-
-def mean_hops(nranks: int, nlinks: int) -> float:
-    """About how far apart two ranks are, from the number of links a rank."""
-    degree = max(2.0, nlinks / max(1, nranks))
-    if degree > 8:
-        return max(1.0, math.log(max(2, nranks)) / math.log(degree))
-    return max(1.0, math.pow(nranks, 2 / degree) * degree / 8)  # of a torus
+        self.took_us = answer.took_us
+        if answer.took_us < best_us * (1 - 1e-9):
+            load_us = answer.load_us if trial.size == self.sizes[0] else None
+            found = Candidate(problem, answer.schedule, FLOW, trial.size, True, load_us)
+            yield found
+            self.took_us = self.request.known.time_us(found)
+        yield Progress(f"routing: {trial.chunks} chunks, {self.took_us / least_us:.3f} × the bound")
+        return self.took_us
 
 
 def quotient_question(
@@ -215,21 +235,35 @@ def quotient_question(
 ) -> Problem | None:
     """A named collective's quotient, where it is so large that its schedule is not expanded; else None."""
     k = len(group)
-    if relays or not find_kind(name).translatable or k * k <= EXPANDED // 4:
+    if relays or not find_kind(name).translatable or k * k <= TUNING.expanded // 4:
         return None
     found = quotient_problem(
         topology, name, 1, None if k == topology.nranks and list(group) == list(range(k)) else group
     )
     if found is not None and chunks is not None and chunks % found.collective.chunks:
         return None  # the quotient of an allreduce has whole shares
-    if found is None or found.quotient is None or estimated_sends(found) * found.quotient.order <= EXPANDED:
+    if (
+        found is None
+        or found.quotient is None
+        or estimated_sends(found) * found.quotient.order <= TUNING.expanded
+    ):
         return None
     return found
 
 
 def quotient_of(problem: Problem) -> Problem | None:
     """The same question's quotient by the network's symmetry; None where there is none of use."""
-    if problem.quotient is not None or problem.relays or not problem.collective.kind.translatable:
+    if (
+        problem.quotient is not None
+        or problem.allowed is not None
+        or problem.relays
+        or not problem.collective.kind.translatable
+    ):
         return None
     found = quotient_problem(problem.topology, problem.collective.name, 1, problem.group)
-    return found if found is not None and found.quotient is not None and found.quotient.order >= 4 else None
+    if found is None or found.quotient is None or found.quotient.order < 4:
+        return None
+    # its schedules are of use only where links have the same numbers
+    whole, net = found.quotient.whole, problem.network
+    same = np.array_equal(whole.src, net.src) and np.array_equal(whole.dst, net.dst)
+    return found if same else None

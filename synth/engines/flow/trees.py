@@ -14,9 +14,9 @@ import numpy as np
 
 from synth.engines.flow.congestion_prices import Congestion, add_load, cost_of, pop_key, push_key
 from synth.engines.flow.csr_network import CsrNetwork
-from synth.model.allowed import Allowed
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
+from synth.model.problem import Allowed
 from topologies.arrays import pointers, ranges
 
 Csr = tuple[Ints, Ints]  # rows of table c: idx[ptr[c]:ptr[c+1]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.engines.ksync.pareto import StepBound
+from synth.engines.request import StepBound
 from synth.model.collective import Floats
 from synth.model.problem import Problem
 from topologies.errors import BadWitness

@@ -1,244 +1,222 @@
-"""Exact search in the k-synchronous model and in time slots, for problems of a few ranks."""
+"""The engine `ksync`: exact search in the k-synchronous model (SCCL, PPoPP'21), for problems of a few ranks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from synth.bounds.prove import Bound, prove
+from synth.engines.edge_colouring import slotted
 from synth.engines.greedy import route
-from synth.engines.ksync.direct_allreduce import PART, fewest_rounds
-from synth.engines.ksync.pareto import Claim, Pins, Shape, StepSearch, Verdict, pareto
+from synth.engines.ksync.pareto import DIRECT, Pins, ShapeSearch, Tuning, direct_allreduce, pareto
 from synth.engines.ksync.recheck import MOST_GOALS, check_step_bound
-from synth.engines.time_slots.search import NAME as TIME_SLOTS
-from synth.engines.time_slots.search import in_slots
+from synth.engines.request import (
+    LARGEST,
+    Candidate,
+    Decision,
+    Options,
+    Outcome,
+    Progress,
+    Refusal,
+    Request,
+    Shape,
+    StepClaim,
+)
 from synth.model.collective import Ints
 from synth.model.problem import Problem, hops
 from synth.model.schedule import Schedule
 from synth.phases.phases import Phase, phases
 from synth.phases.reversal import mirror_links
 from synth.phases.split import join
-from synth.search.frontier import LARGEST, frontier
-from synth.search.result import Found, Options
-from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import Symmetry, free_symmetry
 from synth.timing.rounds import rounds as rounds_of
 from synth.timing.rounds import unit_gbs
-from synth.verify.algorithm import Algorithm
-
-_MOST_EXTRA_STEPS = 4  # beyond the fewest: a step more seldom pays, and each costs a search
-_COMBINING_SIZE = 400_000
 
 
-class ExactSearch:
-    """Fills a Found with what solvers find and prove.
+def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - all shapes are accepted
+    """Few ranks, one group."""
+    if problem.nranks > Tuning.most_ranks or problem.quotient is not None or problem.allowed is not None:
+        return (
+            f"--steps, --rounds and the exact engines are for {Tuning.most_ranks} ranks at most; this problem has"
+            f" {problem.nranks}"
+        )
+    return ""
 
-    Attributes:
-        algorithms: all so far, whoever found them; `add` puts a new one there.
-    """
 
-    def __init__(
-        self,
-        found: Found,
-        options: Options,
-        workers: Workers,
-        deadline: float,
-        algorithms: list[Algorithm],
-        add: Callable[[Problem, Schedule, str], None],
-        say: Callable[[str], None],
-    ) -> None:
-        self.problem, self.found, self.options, self.workers = found.problem, found, options, workers
-        self.deadline, self.algorithms, self._add, self._say = deadline, algorithms, add, say
-        self.claimed: dict[str, Problem] = {}  # the problem that claims of a part are about
+def solve(
+    problem: Problem, request: Request, *, solvers: Sequence[str], tuning: Tuning | None = None
+) -> Iterator[Outcome]:
+    """The Pareto set of every phase, put together, and for all-reduce what fewer steps allow; with proofs."""
+    exact = _Exact(problem, request, solvers, tuning or Tuning())
+    if (yield from exact.by_routing()):
+        return
+    yield from exact.by_phases()
+    if problem.collective.kind.in_shares:
+        yield from exact.direct()
 
-    def run(self) -> None:
-        """Steps, sums exchanged at one go, time slots; all that the options ask for."""
-        if self.options.engine in ("auto", "cpsat", "smt") and not self._lucky():
-            self._exact()
-            if self.problem.collective.kind.in_shares:
-                self._combining()
-        if self.options.engine in ("auto", "milp"):
-            self._timed()
 
-    def _lucky(self) -> bool:
+@dataclass
+class _Exact:
+    problem: Problem
+    request: Request
+    solvers: Sequence[str]
+    tuning: Tuning
+
+    def _candidate(self, problem: Problem, schedule: Schedule, engine: str) -> Candidate:
+        return Candidate(problem, slotted(problem, schedule), engine)
+
+    def by_routing(self) -> Generator[Outcome, None, bool]:
         """Whether routing happens to meet a pinned shape, which then needs no solver."""
-        options = self.options
-        if options.engine != "auto" or None in (options.steps, options.rounds, options.chunks):
+        options = self.request.options
+        first, *others = phases(self.problem)
+        if (
+            options.engine != "auto"
+            or options.steps is None
+            or options.rounds is None
+            or options.chunks is None
+        ):
             return False
-        halves = phases(self.problem)
-        if len(halves) == 2 or options.chunks is None:
+        if others:
             return False
         problem = self.problem.with_chunks(options.chunks)
-        copying = halves[0].apply(options.chunks)
-        if route.work(copying) > 0.1:
+        copying = first.apply(options.chunks)
+        if route.work(copying) > self.tuning.lucky_s:
             return False
         for depth in (1.0, 0.5):
-            schedule = halves[0].invert(options.chunks, route.solve(copying, LARGEST, depth))
-            if schedule.nsteps == options.steps and rounds_of(problem, schedule) <= (options.rounds or 0):
-                self._add(problem, schedule, route.NAME)
+            schedule = first.invert(options.chunks, route.solve(copying, LARGEST, depth))
+            if schedule.nsteps == options.steps and rounds_of(problem, schedule) <= options.rounds:
+                yield Candidate(problem, schedule, route.NAME)
                 return True
         return False
 
-    def _exact(self) -> None:
-        """The Pareto set of every copying half, put together."""
-        halves = phases(self.problem)
-        options = self.options
-        chunks, steps, rounds = options.chunks, options.steps, options.rounds
-        if len(halves) == 2:  # the user's numbers are of the whole
-            unit = halves[0].asked_chunks(1)
-            if any(x is not None and x % d for x, d in ((chunks, unit), (steps, 2), (rounds, 2))):
-                return
-            chunks, steps, rounds = (
-                None if x is None else x // d for x, d in ((chunks, unit), (steps, 2), (rounds, 2))
-            )
-        first = self._stepper(halves[0])
-        whole = halves[0].apply(1)
-        part = "each half" if len(halves) == 2 else ""
-        self.claimed[part] = whole
+    def by_phases(self) -> Iterator[Outcome]:
+        """The Pareto set of the first copying phase; the others follow it."""
+        both = phases(self.problem)
+        pins = self._pins_of_a_phase(both)
+        if pins is None:
+            return
+        whole = both[0].apply(1)
+        part = "each half" if len(both) == 2 else ""
         net = whole.network
-        distance = hops(net.nranks, net.src, net.dst)
-        fewest = _fewest_steps(whole, distance)
+        fewest = _fewest_steps(whole, hops(net.nranks, net.src, net.dst))
         ratio = _ratio_bound(whole, prove(whole, max_flow=False))
-        for claim in pareto(
-            first,
-            fewest,
-            ratio,
-            most_steps=fewest + _MOST_EXTRA_STEPS,
-            pins=Pins(steps, chunks, rounds),
-            say=self._say,
-        ):
-            self.found.claims.append(replace(claim, part=part))
-            if claim.best is None or claim.best.schedule is None:
-                # of an all-reduce this is only one way to do it
-                if options.pinned and claim.complete and claim.best is None and len(halves) == 1:
-                    self.found.impossible = _refusal(claim, options)
+        for found in pareto(self._shapes(both[0]), fewest, ratio, pins):
+            if isinstance(found, Progress):
+                yield found
                 continue
-            self._compose(halves, claim.best)
+            self._recheck(whole, found)
+            yield replace(found, part=part)
+            if found.best is not None and found.best.schedule is not None:
+                yield self._composed(both, found.best)
+                shape = found.best.shape
+                yield Progress(f"found ({shape.chunks}, {shape.steps}, {shape.rounds})")
+            elif self.request.options.pinned and found.complete and found.best is None and len(both) == 1:
+                # of an all-reduce this is only one way to do it
+                yield Refusal(_refusal(found, self.request.options))
 
-    def _stepper(self, form: Phase) -> StepSearch:
-        @lru_cache(maxsize=64)
-        def copying(chunks: int) -> Problem:
-            return form.apply(chunks)
+    def _pins_of_a_phase(self, both: list[Phase]) -> Pins | None:
+        """The user's numbers, which are of the whole, for one phase; None where they do not divide."""
+        options = self.request.options
+        if len(both) == 1:
+            return Pins(options.steps, options.chunks, options.rounds)
+        unit = both[0].asked_chunks(1)
+        parts = ((options.steps, 2), (options.chunks, unit), (options.rounds, 2))
+        if any(number is not None and number % parts_of for number, parts_of in parts):
+            return None
+        return Pins(*(None if number is None else number // parts_of for number, parts_of in parts))
 
+    def _shapes(self, phase: Phase) -> ShapeSearch:
+        options = self.request.options
         known: dict[int, Symmetry] = {}
 
         def symmetry(problem: Problem) -> Symmetry:
             return known.setdefault(problem.collective.nchunks, free_symmetry(problem))
 
-        return StepSearch(
-            self.workers,
-            copying,
+        return ShapeSearch(
+            self.request.workers,
+            lru_cache(maxsize=64)(phase.apply),
             symmetry,
-            deadline=self.deadline,
-            effort=self.options.budget_s / 50,
-            engine=self.options.engine,
-            seed=self.options.seed,
+            deadline=self.request.deadline,
+            effort=options.budget_s * self.tuning.effort,
+            solvers=self.solvers,
+            seed=options.seed,
+            tuning=self.tuning,
         )
 
-    def _compose(self, halves: list[Phase], verdict: Verdict) -> None:
-        shape, schedule = verdict.shape, verdict.schedule
+    def _composed(self, both: list[Phase], decision: Decision) -> Candidate:
+        """The whole schedule from that of its first phase."""
+        shape, schedule = decision.shape, decision.schedule
         assert schedule is not None
-        problem = self.problem.with_chunks(halves[0].asked_chunks(shape.chunks))
-        parts = [halves[0].invert(shape.chunks, schedule)]
-        if len(halves) == 2:
-            other = self._other_half(halves, shape, schedule)
-            parts.append(halves[1].invert(shape.chunks, other))
-        self._add(problem, _joined(parts), verdict.by)
-        self._say(f"found ({shape.chunks}, {shape.steps}, {shape.rounds})")
+        problem = self.problem.with_chunks(both[0].asked_chunks(shape.chunks))
+        whole = both[0].invert(shape.chunks, schedule)
+        if len(both) == 2:
+            second = self._second(both, shape, schedule)
+            whole = join(whole, both[1].invert(shape.chunks, second))
+        return self._candidate(problem, whole, decision.by)
 
-    def _other_half(self, halves: list[Phase], shape: Shape, schedule: Schedule) -> Schedule:
-        """The second half's schedule from the first's: the same where both ask the same of like networks."""
-        form = halves[1]
+    def _second(self, both: list[Phase], shape: Shape, schedule: Schedule) -> Schedule:
+        """The second phase's schedule from the first's: the same where both ask the same of like networks."""
         mirror = mirror_links(self.problem.network)
-        one, two = (half.apply(shape.chunks).collective for half in halves)
+        one, two = (phase.apply(shape.chunks).collective for phase in both)
         if mirror is not None and np.array_equal(one.pre, two.pre) and np.array_equal(one.post, two.post):
             return replace(schedule, link=mirror[schedule.link])
-        stepper = self._stepper(form)
+        search = self._shapes(both[1])
         for extra in range(shape.steps + 1):
-            verdict = stepper.decide(replace(shape, rounds=shape.rounds + extra), stepper.effort)
-            if verdict.schedule is not None:
-                return verdict.schedule
-        return route.solve(form.apply(shape.chunks), LARGEST)
+            decision = search.decide(replace(shape, rounds=shape.rounds + extra), search.effort)
+            if decision.schedule is not None:
+                return decision.schedule
+        return route.solve(both[1].apply(shape.chunks), LARGEST)
 
-    def _combining(self) -> None:
-        """All-reduce in fewer steps than a reduce-scatter and an all-gather need."""
-        problem, options = self.problem, self.options
+    def direct(self) -> Iterator[Outcome]:
+        """All-reduce in fewer steps than a reduce-scatter and an all-gather need: partial sums exchanged."""
+        problem, options, known = self.problem, self.request.options, self.request.known
         net, k = problem.network, problem.collective.nranks
-        distance = hops(net.nranks, net.src, net.dst)
-        diameter = int(distance[:k, :k].max())
-        search = StepSearch(
-            self.workers,
+        diameter = int(hops(net.nranks, net.src, net.dst)[:k, :k].max())
+        if options.steps is not None and options.steps < diameter:
+            yield Refusal(
+                _refusal(StepClaim(options.steps, np.inf, "distance", None, True, None, None), options)
+            )
+            return
+        search = ShapeSearch(
+            self.request.workers,
             problem.with_chunks,
             free_symmetry,
-            deadline=self.deadline,
-            effort=options.budget_s / 150,
-            engine=options.engine,
+            deadline=self.request.deadline,
+            effort=options.budget_s * self.tuning.direct_effort,
+            solvers=self.solvers,
             seed=options.seed,
-            combining=True,
+            direct=True,
+            tuning=self.tuning,
         )
-        if options.steps is not None and options.steps < diameter:
-            claim = Claim(options.steps, np.inf, "distance", None, True, None, None)
-            self.found.impossible = _refusal(claim, options)
-            return
-        composed = min((a.steps for a in self.algorithms), default=2 * diameter)
-        numbers = range(diameter, max(diameter + 1, composed)) if options.steps is None else [options.steps]
-        for steps in numbers:
+        composed = known.fewest_steps()
+        last = max(diameter + 1, 2 * diameter if composed is None else composed)
+        pins = Pins(options.steps, options.chunks, options.rounds)
+        shape_is_pinned = None not in (options.steps, options.chunks, options.rounds)
+        for steps in range(diameter, last) if options.steps is None else [options.steps]:
             for chunks in (1, k) if options.chunks is None else (options.chunks,):
                 work = net.nlinks * k * steps * chunks * free_symmetry(problem).order
-                if (options.pinned and self.algorithms) or search.left() <= 0 or work > _COMBINING_SIZE:
+                found = options.pinned and known.fewest_steps() is not None
+                if found or search.left_s() <= 0 or work > self.tuning.largest_direct:
                     continue
-                self._at_one_go(search, steps, chunks)
+                ratio = _ratio_bound(problem, self.request.bound)
+                claim = yield from direct_allreduce(search, steps, chunks, ratio, pins)
+                if claim.best is not None and claim.best.schedule is not None:
+                    yield self._candidate(problem.with_chunks(chunks), claim.best.schedule, claim.best.by)
+                    yield claim
+                elif claim.complete and shape_is_pinned:
+                    yield Refusal(_refusal(claim, options))
 
-    def _at_one_go(self, search: StepSearch, steps: int, chunks: int) -> None:
-        ratio = _ratio_bound(self.problem, self.found.bound)
-        pins = Pins(steps, self.options.chunks, self.options.rounds)
-        claim = fewest_rounds(search, steps, chunks, ratio, pins, self._say)
-        if claim.best is not None and claim.best.schedule is not None:
-            self._add(self.problem.with_chunks(chunks), claim.best.schedule, claim.best.by)
-            self.found.claims.append(claim)
-        elif claim.complete and None not in (self.options.steps, self.options.chunks, self.options.rounds):
-            self.found.impossible = _refusal(claim, self.options)
-
-    def _timed(self) -> None:
-        """Time slots in place of steps, where no one step suits all links (or this engine is asked for)."""
-        net, options = self.problem.network, self.options
-        halves = phases(self.problem)
-        alike = np.ptp(net.alpha_us) == 0
-        if len(halves) == 2 or (options.engine == "auto" and (alike or options.pinned)):
+    def _recheck(self, problem: Problem, claim: StepClaim) -> None:
+        """A step bound again, from its prices alone; one that does not hold is a defect and is not hidden."""
+        few = problem.collective.nranks <= MOST_GOALS + 1
+        if claim.bound is None or not few or time.monotonic() >= self.request.deadline:
             return
-        sizes = [options.size] if options.size else [r.shown for r in frontier(self.algorithms)]
-        for size in sizes or [LARGEST]:
-            best = min((a.time_us(size) for a in self.algorithms), default=np.inf)
-            if options.engine == "auto" and best <= self.found.bound.at(size)[0] * 1.01:
-                continue
-            for chunks in (1, 2) if options.chunks is None else (options.chunks,):
-                self._say(f"time slots: {chunks} chunks")
-                answer = in_slots(self.workers, halves[0], chunks, size, self._slot_budget(), options.seed)
-                if answer is not None:
-                    schedule, claim = answer
-                    self._add(self.problem.with_chunks(claim.chunks), schedule, TIME_SLOTS)
-                    self.found.slots.append(claim)
-
-    def _slot_budget(self) -> float:
-        left = self.deadline - time.monotonic()
-        return left * (0.9 if self.options.engine == "milp" else 0.2)
-
-    def recheck(self) -> None:
-        """Step bounds again from their prices alone; one that does not hold is a defect and is not hidden."""
-        for claim in self.found.claims:
-            problem = self.claimed.get(claim.part)
-            if claim.bound is None or problem is None or time.monotonic() >= self.deadline:
-                continue
-            if problem.collective.nranks <= MOST_GOALS + 1 and np.isfinite(claim.bound.ratio):
-                check_step_bound(problem, claim.bound)
-
-
-def _joined(parts: list[Schedule]) -> Schedule:
-    return parts[0] if len(parts) == 1 else join(parts[0], parts[1])
+        if np.isfinite(claim.bound.ratio):
+            check_step_bound(problem, claim.bound)
 
 
 def _fewest_steps(problem: Problem, distance: Ints) -> int:
@@ -246,12 +224,13 @@ def _fewest_steps(problem: Problem, distance: Ints) -> int:
     collective = problem.collective
     holds, wants = collective.holds, collective.wants
     k = collective.nranks
-    far = 0
+    hops_needed = 0
     for chunk in range(collective.nchunks):
         goals = np.flatnonzero(wants[chunk] & ~holds[chunk])
         if len(goals):
-            far = max(far, int(distance[:k, :k][holds[chunk]][:, goals].min(axis=0).max()))
-    return far
+            nearest = distance[:k, :k][holds[chunk]][:, goals].min(axis=0)
+            hops_needed = max(hops_needed, int(nearest.max()))
+    return hops_needed
 
 
 def _ratio_bound(problem: Problem, bound: Bound) -> float:
@@ -260,7 +239,7 @@ def _ratio_bound(problem: Problem, bound: Bound) -> float:
     return bound.per_byte_us * 1e3 * unit_gbs(problem) / smallest
 
 
-def _refusal(claim: Claim, options: Options) -> str:
+def _refusal(claim: StepClaim, options: Options) -> str:
     pinned = (("steps", options.steps), ("rounds", options.rounds), ("chunks", options.chunks))
     shape = ", ".join(
         f"{value} {name if value > 1 else name[:-1]}" for name, value in pinned if value is not None
@@ -271,7 +250,6 @@ def _refusal(claim: Claim, options: Options) -> str:
         "distance": "some chunk has further to go than there are steps",
         "rounds ≥ steps": "every step takes a round",
     }.get(claim.by, f"refuted by {claim.by}")
-    what = (
-        "schedule" if claim.part != PART or claim.by == "cut" else "all-reduce with one sum a rank and chunk"
-    )
+    one_sum = claim.part == DIRECT and claim.by != "cut"
+    what = "all-reduce with one sum a rank and chunk" if one_sum else "schedule"
     return f"no {what} has {shape}: {why}"

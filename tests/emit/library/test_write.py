@@ -20,7 +20,7 @@ from emit.library.save import documents, save, stems
 from emit.library.write import standing, writing
 from emit.targets import TARGETS
 from synth import synthesize
-from synth.search.result import Found
+from synth.search.result import SearchResult
 from tests.emit.library.made_indices import Row, asked_of, entry_row
 from topologies.errors import InputError
 from topologies.load import load
@@ -171,7 +171,7 @@ def test_every_executor_has_a_folder_of_its_own() -> None:
     assert len({place.folder for place in TARGETS.values()}) == len(TARGETS)
 
 
-def found(topology_name: str = "ring:4") -> Found:
+def found(topology_name: str = "ring:4") -> SearchResult:
     topology = replace(load("ring:4"), name=topology_name)
     return synthesize("allgather", topology, engine="route", budget=1.0).found
 

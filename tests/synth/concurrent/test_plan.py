@@ -1,4 +1,4 @@
-"""Several groups planned together: never slower than what is there anyway, right in every part, and fair if asked."""
+"""Concurrent groups planned together: never slower than the simple plans, right in every part, and fair if asked."""
 
 from __future__ import annotations
 
@@ -11,19 +11,27 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.baselines import baseline_named
-from synth.concurrent.chunk_refinement import even_counts, finer_rows, restated
-from synth.concurrent.fair_order import fairer
-from synth.concurrent.isolated import answer_alone, busy_us, parts_alone, shared_name
+from synth.concurrent.isolated import isolated_parts, problem_digest, run_isolated
 from synth.concurrent.notation import parse_members
-from synth.concurrent.plan import Several, plan
-from synth.concurrent.planner import AT_ONCE, DIRECT, IN_TURN, TOGETHER, WITHIN
-from synth.concurrent.union import Member, alone, check_inside, merged, split, times_by_group, together
+from synth.concurrent.plan import ConcurrentResult, plan
+from synth.concurrent.plans import even_counts, fairer, refine_sends
+from synth.concurrent.search import AT_ONCE, DIRECT, IN_TURN, TOGETHER, WITHIN
+from synth.concurrent.union import (
+    Member,
+    check_within_groups,
+    isolated_problems,
+    merge_schedules,
+    split_by_group,
+    times_by_group,
+    union_problem,
+)
 from synth.model.collective import Collective, alltoallv, named
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
 from synth.present.concurrent import statement, table
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import IsomorphicGroups
+from synth.timing.loads import resource_loads_us
 from synth.timing.simulate import predict_us, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
@@ -39,7 +47,7 @@ def members_of(*parts: tuple[tuple[int, ...], str, float]) -> list[Member]:
     return [Member(ranks, named(name, len(ranks), 1), size) for ranks, name, size in parts]
 
 
-def quick(topo: str, members: list[Member], **options: object) -> Several:
+def quick(topo: str, members: list[Member], **options: object) -> ConcurrentResult:
     asked: dict[str, object] = {"engine": "flow", "budget": 0.4, "relays": "all", **options}
     return plan(topo, members, **asked)  # type: ignore[arg-type]
 
@@ -67,21 +75,23 @@ def test_never_slower_and_right_in_every_part(seed: int) -> None:
     except InputError:  # joined one way only, or not without the others
         assume(False)
         raise
-    asked, size = found.asked, found.size_bytes
-    at_size = timed(asked.problem, found.algorithm.schedule, size)
-    replay(asked.problem, at_size)
-    check_inside(asked, at_size)
+    asked, size = found.problem, found.size_bytes
+    at_size = timed(asked, found.algorithm.schedule, size)
+    replay(asked, at_size)
+    check_within_groups(asked, at_size)
     assert found.times_us.tolist() == times_by_group(asked, at_size).tolist()
-    assert found.makespan_us == time_us(asked.problem, at_size)
-    for (problem, part), member, took in zip(split(asked, at_size), members, found.times_us, strict=True):
+    assert found.makespan_us == time_us(asked, at_size)
+    for (problem, part), member, took in zip(
+        split_by_group(asked, at_size), members, found.times_us, strict=True
+    ):
         assert problem.group == member.ranks
         replay(problem, part)
         assert time_us(problem, part) == took
     # bounds hold for everything that was found
     slack = 1 - 1e-9
-    assert found.bound_us >= max(found.alone_bound_us) * slack
-    assert (found.alone_us >= found.alone_bound_us * slack).all()
-    assert (found.times_us >= found.alone_us * slack).all()
+    assert found.bound_us >= max(found.isolated_bound_us) * slack
+    assert (found.isolated_us >= found.isolated_bound_us * slack).all()
+    assert (found.times_us >= found.isolated_us * slack).all()
     assert all(took >= found.bound_us * slack for took, _ in found.others.values())
     assert found.gap >= slack
     # of all ways the one taken is the best for what was asked
@@ -100,22 +110,25 @@ def test_what_it_is_compared_with_is_what_it_says() -> None:
     members = members_of(((0, 1, 4, 5), "alltoall", 1e7), ((2, 3, 6, 7), "allgather", 2e7))
     found = quick("mesh:2x4", members)
     assert set(found.others) - {TOGETHER} == {AT_ONCE, IN_TURN, DIRECT, WITHIN}
-    asked = together(found.asked.problem.topology, members, "all")
-    direct = baseline_named(asked.problem, "direct", asked.size_bytes)[0]
+    asked = union_problem(found.problem.topology, members, "all")
+    direct = baseline_named(asked, "direct", asked.size_bytes)[0]
     assert found.direct_us == pytest.approx(direct.time_us(asked.size_bytes))
-    cut = together(
-        asked.problem.topology,
-        [replace(m, collective=one.problem.collective) for m, one in zip(members, found.alone, strict=True)],
+    cut = union_problem(
+        asked.topology,
+        [
+            replace(m, collective=one.problem.collective)
+            for m, one in zip(members, found.isolated, strict=True)
+        ],
         "all",
     )
-    parts = [timed(one.problem, one.schedule, one.size_bytes) for one in found.alone]
-    assert found.others[AT_ONCE][0] <= predict_us(cut.problem, merged(cut, parts), cut.size_bytes) * (
+    parts = [timed(one.problem, one.schedule, one.size_bytes) for one in found.isolated]
+    assert found.others[AT_ONCE][0] <= predict_us(cut, merge_schedules(cut, parts), cut.size_bytes) * (
         1 + 1e-9
     )
-    for problem, one, member in zip(alone(asked), found.alone, members, strict=True):
+    for problem, one, member in zip(isolated_problems(asked), found.isolated, members, strict=True):
         assert one.problem.ranks == problem.ranks
         assert one.time_us == pytest.approx(predict_us(one.problem, one.schedule, member.size_bytes))
-    assert found.sum_us == pytest.approx(sum(one.time_us for one in found.alone))
+    assert found.sum_us == pytest.approx(sum(one.time_us for one in found.isolated))
 
 
 def test_groups_that_share_nothing_are_as_fast_as_alone() -> None:
@@ -132,7 +145,7 @@ def test_fair_is_never_less_fair_and_can_be_fairer() -> None:
     members = members_of(((0, 1, 2, 3), "alltoall", 1 << 24), ((4, 5, 6, 7), "allgather", 1 << 22))
     soon = quick("mesh:2x4", members, chunks=8, budget=20)
     fair = quick("mesh:2x4", members, chunks=8, budget=20, objective="fair")
-    worst = float((soon.times_us / fair.alone_us).max())
+    worst = float((soon.times_us / fair.isolated_us).max())
     assert fair.slowdowns.max() <= worst * (1 + 1e-9)
     assert fair.slowdowns.max() < 0.7 * worst
     assert fair.makespan_us >= soon.makespan_us * (1 - 1e-9)
@@ -148,17 +161,17 @@ def test_a_fairer_order_is_an_order_of_the_same_sends(seed: int) -> None:
     for _ in range(3):
         ranks = tuple(rng.sample(range(topology.nranks), 3))
         members.append(Member(ranks, named("alltoall", 3, 1), rng.choice((1e4, 1e6, 1e7))))
-    union = together(topology, members, "all")
+    union = union_problem(topology, members, "all")
     parts = []
-    for problem, member in zip(alone(union), members, strict=True):
+    for problem, member in zip(isolated_problems(union), members, strict=True):
         parts.append(timed(problem, baseline_named(problem, "direct")[0].schedule, member.size_bytes))
-    schedule = merged(union, parts)
-    alone_us = np.array([time_us(p, s) for p, s in zip(alone(union), parts, strict=True)])
-    before = times_by_group(union, timed(union.problem, schedule, union.size_bytes)) / alone_us
+    schedule = merge_schedules(union, parts)
+    alone_us = np.array([time_us(p, s) for p, s in zip(isolated_problems(union), parts, strict=True)])
+    before = times_by_group(union, timed(union, schedule, union.size_bytes)) / alone_us
     better = fairer(union, schedule, union.size_bytes, alone_us)
     if better is None:
         return
-    replay(union.problem, better)
+    replay(union, better)
     assert (times_by_group(union, better) / alone_us).max() <= before.max() * (1 + 1e-8)
     for group in range(3):
         mine = [union.group_of_chunk[s.chunk] == group for s in (schedule, better)]
@@ -170,10 +183,10 @@ def test_pinned_chunks() -> None:
     members = members_of(((0, 1, 2), "alltoall", 1e6), ((3, 4, 5), "allreduce", 1e6))
     found = quick("ring:6", members, chunks=6)
     for candidate in (found.chosen, found.chosen):
-        assert [m.collective.chunks for m in candidate.asked.members] == [6, 6]
+        assert [m.collective.chunks for m in candidate.problem.members] == [6, 6]
     assert found.direct_us is not None
     odd = quick("ring:6", members, chunks=4)
-    assert [m.collective.chunks for m in odd.asked.members] == [4, 4]
+    assert [m.collective.chunks for m in odd.problem.members] == [4, 4]
     assert odd.direct_us is None  # it cuts an allreduce into a share a rank
 
 
@@ -204,7 +217,7 @@ def test_like_groups_are_answered_once_and_moved() -> None:
         None,
     ]
     with Workers() as workers:
-        first = answer_alone(problems[0][0], 1e6, workers, chunks=2, engine="flow", budget_s=0.1)
+        first, _ = run_isolated(problems[0][0], 1e6, workers, chunks=2, engine="flow", budget_s=0.1)
     known = first
     for other, by in zip(problems[0], ways, strict=True):
         assert by is not None
@@ -224,16 +237,16 @@ def test_like_groups_are_answered_once_and_moved() -> None:
     assert alike.find_translation(problems[0][0], swapped) is None
     fewer = make_problem(torus, named("allgather", 3, 1), groups[1])
     assert alike.find_translation(problems[0][0], fewer) is None
-    assert shared_name(finer, 1e6) == shared_name(replace(finer), 1e6) != shared_name(finer, 2e6)
-    assert shared_name(finer, 1e6) != shared_name(problems[0][1], 1e6)
+    assert problem_digest(finer, 1e6) == problem_digest(replace(finer), 1e6) != problem_digest(finer, 2e6)
+    assert problem_digest(finer, 1e6) != problem_digest(problems[0][1], 1e6)
 
 
 def test_parts_with_all_their_relays() -> None:
     """A part of the union's schedule is one of the group's problem with everybody who might have relayed."""
     found = quick("mesh:2x4", members_of(((0, 1, 4, 5), "alltoall", 1e6), ((2, 3), "alltoall", 1e6)))
-    at_size = timed(found.asked.problem, found.algorithm.schedule, found.size_bytes)
+    at_size = timed(found.problem, found.algorithm.schedule, found.size_bytes)
     for (problem, part), whole, took in zip(
-        parts_alone(found.asked, at_size), alone(found.asked), found.times_us, strict=True
+        isolated_parts(found.problem, at_size), isolated_problems(found.problem), found.times_us, strict=True
     ):
         assert problem.ranks == whole.ranks
         replay(problem, part)
@@ -246,22 +259,22 @@ def test_chunks_of_like_sizes() -> None:
     assert even_counts([small, replace(large, size_bytes=1e9)]) == [1, 8]
     assert even_counts(members_of(((0, 1, 2), "allreduce", 3e6), ((3, 4), "broadcast", 2e6))) == [3, 2]
     made = baseline_named(make_problem(load("ring:4"), "alltoall"), "direct")[0]
-    finer = finer_rows(made.schedule, 3)
+    finer = refine_sends(made.schedule, 3)
     cut = Algorithm(made.problem.with_chunks(3), finer, "direct")
     assert cut.time_us(1e8) <= made.time_us(1e8) * (1 + 1e-9)
     at_size = timed(cut.problem, cut.schedule, 1e8)
-    busy = busy_us(cut.problem, at_size)
-    assert busy == pytest.approx(busy_us(made.problem, timed(made.problem, made.schedule, 1e8)))
+    busy = resource_loads_us(cut.problem, at_size)
+    assert busy == pytest.approx(resource_loads_us(made.problem, timed(made.problem, made.schedule, 1e8)))
     assert 0 < busy.max() <= time_us(cut.problem, at_size)
 
 
 def test_names_that_a_file_takes() -> None:
     names = ("reducescatter", "allgather", "allreduce")
     members = members_of(*(((0, 1), name, 1e3) for name in names for _ in range(100)))
-    asked = together(load("ring:2"), members)
-    assert len(asked.problem.collective.name) > 40
-    again = restated(asked, [m.collective for m in members], "none", ())
-    assert again.problem.collective.name == "together"
+    asked = union_problem(load("ring:2"), members)
+    assert len(asked.collective.name) > 40
+    again = asked.restated([m.collective for m in members], "none", ())
+    assert again.collective.name == "together"
 
 
 def test_interrupted_there_is_an_answer() -> None:
@@ -366,12 +379,12 @@ def test_questions_that_cannot_be() -> None:
 def test_a_stray_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody relays, a schedule that leaves its group does not become a plan."""
     members = members_of(((0, 1), "alltoall", 1e6), ((2, 3), "alltoall", 1e6))
-    union = together(load("ring:4"), members)
-    roundabout = together(load("ring:4"), members, "all")
+    union = union_problem(load("ring:4"), members)
+    roundabout = union_problem(load("ring:4"), members, "all")
 
     def strays(_asked: object, _parts: list[Schedule]) -> Schedule:
-        made = baseline_named(roundabout.problem, "direct")[0].schedule
-        net = union.problem.network
+        made = baseline_named(roundabout, "direct")[0].schedule
+        net = union.network
         back = {(int(s), int(d)): i for i, (s, d) in enumerate(zip(net.src, net.dst, strict=True))}
         way = [back[0, 3], back[3, 2], back[2, 1]]
         kept = made.take(made.chunk != 1)
@@ -385,7 +398,7 @@ def test_a_stray_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             end_us=np.append(kept.end_us, [0.0] * 3),
         )
 
-    monkeypatch.setattr("synth.concurrent.planner.merged", strays)
+    monkeypatch.setattr("synth.concurrent.plans.merge_schedules", strays)
     with pytest.raises(ScheduleRefused, match="group 0-1"):
         plan("ring:4", members, engine="flow", budget=0.2)
 
@@ -394,5 +407,5 @@ def test_patterns_and_unequal_sizes_together() -> None:
     sizes = alltoallv([[0, 3, 1], [2, 0, 2], [5, 0, 0]])
     members = [Member((0, 1, 2), sizes, 1e6), *members_of(((3, 4), "broadcast", 5e6))]
     found = quick("ring:6", members)
-    assert isinstance(found.asked.members[0].collective, Collective)
+    assert isinstance(found.problem.members[0].collective, Collective)
     assert found.gap >= 1 - 1e-9

@@ -1,4 +1,4 @@
-"""Several groups as one problem: each group's part is its own question, and each part of an answer its own answer."""
+"""Concurrent groups as one problem: each part is its own question, and each part of an answer its own answer."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from synth.concurrent.union import (
     Member,
-    Together,
-    alone,
-    check_inside,
-    merged,
-    parse_groups,
-    split,
+    UnionProblem,
+    check_within_groups,
+    isolated_problems,
+    merge_schedules,
+    split_by_group,
     times_by_group,
-    together,
+    union_problem,
 )
 from synth.engines.greedy import route
 from synth.model.collective import Collective, named, subdivided
 from synth.model.problem import make_problem
+from synth.model.process_groups import parse_groups
 from synth.model.schedule import Schedule
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import replay
@@ -79,33 +79,33 @@ def random_members(rng: random.Random, groups: list[tuple[int, ...]], copying: b
     return members
 
 
-def asked(rng: random.Random, copying: bool = False, relays: str | None = None) -> Together:
+def asked(rng: random.Random, copying: bool = False, relays: str | None = None) -> UnionProblem:
     topology = load(rng.choice(SPECS)) if rng.random() < 0.5 else random_topology(rng)
     members = random_members(rng, random_groups(rng, topology.nranks), copying)
     rule = relays or rng.choice(("none", "all"))
     try:
-        return together(topology, members, rule)
+        return union_problem(topology, members, rule)
     except InputError:
-        return together(topology, members, "all")
+        return union_problem(topology, members, "all")
 
 
-def answered_alone(union: Together) -> list[Schedule]:
+def answered_alone(union: UnionProblem) -> list[Schedule]:
     try:
         return [
             timed(p, answered(p, m.size_bytes), m.size_bytes)
-            for p, m in zip(alone(union), union.members, strict=True)
+            for p, m in zip(isolated_problems(union), union.members, strict=True)
         ]
     except InputError:  # a group that is joined one way only cannot gather a sum at one of its ranks
         assume(False)
         raise
 
 
-def check_parts(union: Together, schedule: Schedule) -> None:
+def check_parts(union: UnionProblem, schedule: Schedule) -> None:
     """A timed schedule of the union and its parts are right, and tell the same times."""
-    replay(union.problem, schedule)
-    parts = split(union, schedule)
+    replay(union, schedule)
+    parts = split_by_group(union, schedule)
     times = times_by_group(union, schedule)
-    assert times.max() == time_us(union.problem, schedule)
+    assert times.max() == time_us(union, schedule)
     assert sum(len(part) for _, part in parts) == len(schedule)
     for (problem, part), member, last in zip(parts, union.members, times, strict=True):
         assert problem.group == member.ranks
@@ -122,9 +122,9 @@ def check_parts(union: Together, schedule: Schedule) -> None:
 @given(SEEDS)
 def test_the_union_says_what_its_groups_say(seed: int) -> None:
     union = asked(random.Random(seed))
-    whole = union.problem.collective
+    whole = union.collective
     assert whole.nchunks == union.first_chunk[-1] == sum(m.collective.nchunks for m in union.members)
-    assert set(union.problem.group) == {r for m in union.members for r in m.ranks}
+    assert set(union.group) == {r for m in union.members for r in m.ranks}
     size = 12345.0
     places: dict[tuple[str, int, int], int] = {}
     told: dict[str, set[tuple[int, int]]] = {"pre": set(), "post": set()}
@@ -133,7 +133,7 @@ def test_the_union_says_what_its_groups_say(seed: int) -> None:
         for (rank, chunk), at in zip(rows.tolist(), index.tolist(), strict=True):
             group = int(union.group_of_chunk[chunk])
             assert places.setdefault((side, rank, at), group) == group  # no place for two groups
-            told[side].add((union.problem.group[rank], chunk))
+            told[side].add((union.group[rank], chunk))
     for group, member in enumerate(union.members):
         own, first = member.collective, int(union.first_chunk[group])
         mine = slice(first, int(union.first_chunk[group + 1]))
@@ -147,7 +147,7 @@ def test_the_union_says_what_its_groups_say(seed: int) -> None:
             cells = {(member.ranks[r], c + first) for r, c in rows.tolist()}
             assert cells <= told[side]
             told[side] -= cells
-        positions = [union.problem.group[i] for i in union.positions[group].tolist()]
+        positions = [union.group[i] for i in union.positions[group].tolist()]
         assert tuple(positions) == member.ranks
     assert told == {"pre": set(), "post": set()}
 
@@ -156,7 +156,7 @@ def test_the_union_says_what_its_groups_say(seed: int) -> None:
 @given(SEEDS)
 def test_schedules_of_the_union_fall_into_schedules_of_the_groups(seed: int) -> None:
     union = asked(random.Random(seed), copying=True, relays="all")
-    check_parts(union, timed(union.problem, route.solve(union.problem, union.size_bytes), union.size_bytes))
+    check_parts(union, timed(union, route.solve(union, union.size_bytes), union.size_bytes))
 
 
 @settings(max_examples=50, deadline=None, derandomize=True)
@@ -165,9 +165,9 @@ def test_schedules_of_the_groups_make_one_of_the_union(seed: int) -> None:
     union = asked(random.Random(seed))
     own = answered_alone(union)
     for size in (union.size_bytes, union.size_bytes * 100):
-        check_parts(union, timed(union.problem, merged(union, own), size))
-    back = split(union, merged(union, own))
-    for (problem, part), before, whole in zip(back, own, alone(union), strict=True):
+        check_parts(union, timed(union, merge_schedules(union, own), size))
+    back = split_by_group(union, merge_schedules(union, own))
+    for (problem, part), before, whole in zip(back, own, isolated_problems(union), strict=True):
         names = [whole.link_name(i) for i in before.link.tolist()]
         assert Counter(problem.link_name(i) for i in part.link.tolist()) == Counter(names)
         assert np.array_equal(part.chunk, before.chunk)  # in the same order
@@ -197,42 +197,45 @@ def test_more_chunks(seed: int, chunks: int) -> None:
     union = asked(random.Random(seed))
     finer = union.with_chunks(chunks)
     members = [replace(m, collective=subdivided(m.collective, chunks)) for m in union.members]
-    again = together(union.problem.topology, members, "all")
+    again = union_problem(union.topology, members, "all")
     assert np.array_equal(finer.first_chunk, again.first_chunk)
     assert np.array_equal(finer.group_of_chunk, again.group_of_chunk)
-    one, other = finer.problem.collective, again.problem.collective
+    one, other = finer.collective, again.collective
     for name in ("pre", "post", "in_index", "out_index", "reduces", "chunks", "nchunks", "root", "name"):
         assert np.array_equal(getattr(one, name), getattr(other, name)), name
     assert one.fraction == pytest.approx(other.fraction)
 
 
-def halves(relays: str | list[int] = "none", spec: str = "torus:2x4") -> Together:
+def halves(relays: str | list[int] = "none", spec: str = "torus:2x4") -> UnionProblem:
     topology = load(spec)
     groups = parse_groups("tp=4", topology.nranks)
-    return together(topology, [Member(g, named("alltoall", 4, 1), 4096) for g in groups], relays)
+    return union_problem(topology, [Member(g, named("alltoall", 4, 1), 4096) for g in groups], relays)
 
 
 def test_who_may_hold_what() -> None:
     inside = halves()
-    assert inside.problem.ranks == tuple(range(8))
-    assert inside.allowed.tolist() == [[True] * 4 + [False] * 4, [False] * 4 + [True] * 4]
-    assert halves("all").allowed.all()
+    assert inside.ranks == tuple(range(8))
+    assert inside.may_hold().tolist() == [[True] * 4 + [False] * 4, [False] * 4 + [True] * 4]
+    assert halves("all").allowed is None
     topology = load("ring:6")
     members = [Member((0, 1), named("allgather", 2, 1), 64), Member((2, 1), named("allgather", 2, 1), 64)]
-    named_relays = together(topology, members, [2, 5])  # 2 is in a group and may anyway
-    assert named_relays.problem.ranks == (0, 1, 2, 5)
-    assert named_relays.allowed.all()
-    assert together(topology, members, "all", dead=(4,)).problem.relays == (3, 5)
-    assert together(topology, members, []).allowed.tolist() == [[True, True, False], [False, True, True]]
-    assert [p.ranks for p in alone(inside)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-    assert [p.ranks for p in alone(halves("all"), [1])] == [(4, 5, 6, 7, 0, 1, 2, 3)]
+    named_relays = union_problem(topology, members, [2, 5])  # 2 is in a group and may anyway
+    assert named_relays.ranks == (0, 1, 2, 5)
+    assert named_relays.allowed is None
+    assert union_problem(topology, members, "all", dead=(4,)).relays == (3, 5)
+    assert union_problem(topology, members, []).may_hold().tolist() == [
+        [True, True, False],
+        [False, True, True],
+    ]
+    assert [p.ranks for p in isolated_problems(inside)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [p.ranks for p in isolated_problems(halves("all"), [1])] == [(4, 5, 6, 7, 0, 1, 2, 3)]
 
 
 def test_a_chunk_that_strays_is_refused() -> None:
     union = halves()
-    schedule = merged(union, answered_alone(union))
-    check_inside(union, schedule)
-    net = union.problem.network
+    schedule = merge_schedules(union, answered_alone(union))
+    check_within_groups(union, schedule)
+    net = union.network
     out = int(np.flatnonzero((net.src < 4) & (net.dst >= 4))[0])
     row = int(np.flatnonzero(net.src[schedule.link] == net.src[out])[0])
     link = schedule.link.copy()
@@ -240,23 +243,23 @@ def test_a_chunk_that_strays_is_refused() -> None:
     with pytest.raises(
         ScheduleRefused, match=rf"send {row}: .* group 0-3 is at rank {net.dst[out]}, which is not"
     ):
-        split(union, replace(schedule, link=link))
+        split_by_group(union, replace(schedule, link=link))
     # another group's chunk on a link of this group
     chunk = schedule.chunk.copy()
     mine = int(np.flatnonzero(union.group_of_chunk[chunk] == 0)[0])
     chunk[mine] = union.first_chunk[1]
     with pytest.raises(ScheduleRefused, match="group 4-7"):
-        split(union, replace(schedule, chunk=chunk))
-    freely = replace(union, allowed=np.ones_like(union.allowed))
-    check_inside(freely, replace(schedule, link=link))
+        split_by_group(union, replace(schedule, chunk=chunk))
+    freely = replace(union, allowed=None)
+    check_within_groups(freely, replace(schedule, link=link))
 
 
 def test_a_missing_send_shows_in_its_own_part_only() -> None:
     union = halves()
-    schedule = merged(union, answered_alone(union))
+    schedule = merge_schedules(union, answered_alone(union))
     last = int(np.flatnonzero(union.group_of_chunk[schedule.chunk] == 1)[-1])
-    fewer = timed(union.problem, schedule.take(np.arange(len(schedule)) != last), 4096)
-    good, bad = split(union, fewer)
+    fewer = timed(union, schedule.take(np.arange(len(schedule)) != last), 4096)
+    good, bad = split_by_group(union, fewer)
     replay(*good)
     with pytest.raises(ScheduleRefused, match="never arrives"):
         replay(*bad)
@@ -267,14 +270,14 @@ def test_names_and_one_group_alone() -> None:
 
     def name(*collectives: str) -> str:
         members = [Member((0, 1, 2), named(c, 3, 1), 64) for c in collectives]
-        return together(ring, members).problem.collective.name
+        return union_problem(ring, members).collective.name
 
     assert name("alltoall", "alltoall") == "alltoall-x2"
     assert name("allreduce", "alltoall", "allreduce") == "allreduce-x2-alltoall"
     assert name("allreduce", "alltoall", "allgather", "broadcast") == "together"
     lone = named("scatter", 3, 2, 1)
-    union = together(ring, [Member((3, 0, 1), lone, 64)])
-    same = union.problem.collective
+    union = union_problem(ring, [Member((3, 0, 1), lone, 64)])
+    same = union.collective
     assert (same.name, same.root, same.chunks) == ("scatter", 1, 2)
     for column in ("pre", "post", "in_index", "out_index", "fraction"):
         assert np.array_equal(getattr(same, column), getattr(lone, column))
@@ -286,8 +289,8 @@ def test_many_groups_are_stated_at_once() -> None:
     topology = load("torus:16x16")
     shared: Collective = named("allgather", 2, 1)
     members = [Member(g, shared, 64) for g in parse_groups("x=2", 256)]
-    union = together(topology, members)
-    assert union.problem.collective.nchunks == 256
+    union = union_problem(topology, members)
+    assert union.collective.nchunks == 256
     finer = union.with_chunks(2)
     assert finer.members[0].collective is finer.members[127].collective
 
@@ -375,7 +378,7 @@ def test_questions_that_cannot_be() -> None:
 
     def refused(words: str, *members: Member, relays: str | list[int] = "none", on: Topology = ring) -> None:
         with pytest.raises(InputError, match=words) as error:
-            together(on, members, relays)
+            union_problem(on, members, relays)
         assert len(str(error.value).splitlines()) == 1
 
     good = Member((0, 1), named("allgather", 2, 1), 64)
@@ -396,4 +399,4 @@ def test_questions_that_cannot_be() -> None:
         r"^group 0,2,4: rank 2 cannot reach rank 0 inside the group; let others relay: --relay 1,3", *pair
     )
     for rule in ("all", [1, 3]):
-        assert together(ring, pair, rule).allowed.all()
+        assert union_problem(ring, pair, rule).allowed is None

@@ -16,9 +16,9 @@ from emit.library.save import documents
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.bounds.registry import check
+from synth.engines.registry import names
+from synth.engines.request import LARGEST, SMALLEST
 from synth.model.collective import alltoallv
-from synth.search.frontier import LARGEST, SMALLEST
-from synth.search.result import ENGINES
 from synth.solvers.workers import Workers
 from synth.timing.simulate import timed
 from synth.verify.replay import replay
@@ -145,7 +145,7 @@ def test_the_same_question_gets_the_same_bytes(workers: Workers) -> None:
     assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", names())
 def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, engine: str) -> None:
     answer = synthesize("allgather", "dgx1", [0, 1, 2, 3], engine=engine, budget=1.5, workers=workers)
     assert answer.found.ranges

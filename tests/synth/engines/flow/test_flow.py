@@ -24,13 +24,12 @@ from synth.bounds.prove import prove
 from synth.bounds.registry import check
 from synth.cli.prove import prove as prove_command
 from synth.engines.flow import schedules as flow
+from synth.engines.request import LARGEST, Options
 from synth.model.collective import Floats, alltoallv
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule
 from synth.present.statement import statement
-from synth.search.frontier import LARGEST
-from synth.search.portfolio import search
-from synth.search.result import Options
+from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.storage.proof import digest, proof_path, save_proof
 from synth.storage.schedule_file import load_schedule, write_schedule

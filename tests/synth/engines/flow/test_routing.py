@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,9 @@ from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_netw
 from synth.engines.flow.routes import Router, Routing, hop_table, route_shortest
 from synth.engines.flow.schedules import Sends, best_of
 from synth.engines.flow.trees import find_parents, route_trees
-from synth.model.allowed import Allowed
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
-from synth.model.problem import Problem, make_problem
+from synth.model.problem import Allowed, Problem, make_problem
 from tests.random_problems import random_problem, random_topology
 from topologies.errors import InputError
 from topologies.load import load
@@ -103,11 +103,11 @@ def test_routes_lead_from_holders_to_goals_and_loads_are_theirs(tmp_path_factory
     folder: Path = tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     problem = random_problem(rng, folder)
     allowed = some_allowed(rng, problem) if rng.random() < 0.4 else None
+    problem = replace(problem, allowed=allowed)
     router = Router(
         problem,
         rng.choice((1.0, 1e4, 1e9)),
         INTERPRETED,
-        allowed=allowed,
         depth=rng.choice((0.0, 0.1, 0.5, 1.0)),
         likely_us=rng.choice((0.0, 10.0)),
         latency_us=rng.choice((0.0, 3.0)),
@@ -148,12 +148,12 @@ def test_only_ranks_that_may_hold_a_chunk_carry_it() -> None:
         ranks = np.ones((1, 6), dtype=bool)
         ranks[0, list(blocked)] = False  # local 2.. are the relays
         allowed = Allowed(np.zeros(1, dtype=np.int64), ranks)
-        answer = best_of(problem, 1e6, allowed=allowed)
+        answer = best_of(replace(problem, allowed=allowed), 1e6)
         assert len(answer.schedule) == hops
         assert ranks[0][problem.network.dst[answer.schedule.link]].all()
     ranks = np.array([[True, True, False, False, True, True]])
     with pytest.raises(InputError, match=r"broadcast: 1 chunks cannot get to where they are wanted"):
-        best_of(problem, 1e6, allowed=Allowed(np.zeros(1, dtype=np.int64), ranks))
+        best_of(replace(problem, allowed=Allowed(np.zeros(1, dtype=np.int64), ranks)), 1e6)
 
 
 def random_congestion(rng: random.Random, net: CsrNetwork) -> Congestion:

@@ -10,8 +10,9 @@ import pytest
 
 from synth import synthesize
 from synth.engines.ksync import encoding as ksync
-from synth.engines.ksync.pareto import Shape, StepBound, StepSearch
+from synth.engines.ksync.pareto import ShapeSearch
 from synth.engines.ksync.recheck import check_step_bound
+from synth.engines.request import Shape, StepBound
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import free_symmetry, trivial
@@ -24,8 +25,8 @@ from topologies.text.reader import from_toml
 PLACES = ("ring:4", "ring:5", "line:4", "mesh:2x3", "star:4", "full:3")
 
 
-def _search(problem: Problem, workers: Workers) -> StepSearch:
-    return StepSearch(workers, problem.with_chunks, free_symmetry, deadline=time.monotonic() + 60)
+def _search(problem: Problem, workers: Workers) -> ShapeSearch:
+    return ShapeSearch(workers, problem.with_chunks, free_symmetry, deadline=time.monotonic() + 60)
 
 
 @pytest.mark.parametrize("topo", PLACES)

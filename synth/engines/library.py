@@ -1,0 +1,23 @@
+"""The engine `baseline`: what a vendor's library would run here, as one more source of answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from synth.baselines import baseline
+from synth.engines.request import Options, Outcome, Request
+from synth.model.problem import Problem
+
+
+def accepts(problem: Problem, options: Options) -> str:
+    """Whole problems of one group, stated with one chunk a block; no steps or rounds."""
+    if problem.quotient is not None or problem.allowed is not None or problem.collective.chunks != 1:
+        return "a library's algorithms are for one group, stated with one chunk a block"
+    if options.steps is not None or options.rounds is not None:
+        return "a library's algorithms have the shape that they have; leave --steps and --rounds out"
+    return ""
+
+
+def solve(problem: Problem, _request: Request) -> Iterator[Outcome]:
+    """Rings, recursive doubling, two levels and direct, as far as they are for this problem."""
+    yield from baseline(problem)

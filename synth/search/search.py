@@ -1,0 +1,318 @@
+"""The search for one group: the engines of a portfolio, then the bounds, then the frontier."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from synth.bounds.lengths import from_loads
+from synth.bounds.prove import Bound, TighteningEffort, prove, tighten
+from synth.engines.estimates import estimated_sends
+from synth.engines.flow.search import TUNING as FLOW
+from synth.engines.registry import AUTO, ENGINES, Engine, chosen
+from synth.engines.request import (
+    LARGEST,
+    SMALLEST,
+    Candidate,
+    Options,
+    Outcome,
+    Progress,
+    Refusal,
+    Request,
+    SlotClaim,
+    StepClaim,
+)
+from synth.model.collective import Floats
+from synth.model.problem import Problem
+from synth.search.frontier import Range, frontier
+from synth.search.portfolio import Run, Turn, race
+from synth.search.result import Report, SearchResult
+from synth.solvers.workers import Workers
+from synth.symmetry.quotient import expand
+from synth.timing.loads import resource_loads_us
+from synth.timing.simulate import timed
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+
+WARM = ("cpsat", "linear")
+
+
+_THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The order of the engines and what bounds their work.
+
+    Attributes:
+        turns: who is asked, in this order; an engine without a turn comes last and may use what is left.
+        work_s: seconds of counted work for engines that do not read the clock; a part of the budget where None.
+        work_share: that part.
+        met: time / bound up to which a bound is left as it is.
+        sizes: message sizes in bytes to find schedules for where none is pinned, the most important first.
+        effort: of the bounds.
+        max_flow_ranks: up to which the worst cuts are looked for before there is an answer.
+        quick_bounds: whether the loads of the best answer, whatever it came from, are tried as prices first.
+        others: whether engines without a turn come last.
+    """
+
+    turns: tuple[Turn, ...] = (
+        Turn("route", most_ranks=16, as_first=True),
+        # queues of more sends take longer to run than the search beside them
+        Turn("baseline", most_sends=15_000, always=True),
+        # below so many ranks exact search ends, and compiled loops take longer to load than it takes
+        Turn("flow", share=0.7, from_ranks=9),
+        Turn("ksync", share=0.9),
+        Turn("milp"),
+        # what exact search leaves open; with more sends a file takes longer to compile than the answer took to find
+        Turn("flow", share=0.2, once=True, refined=1_500, most_ranks=8, gap=1.05),
+    )
+    work_s: float | None = None
+    work_share: float = 0.1
+    met: float = 1.001
+    sizes: tuple[int, ...] = (LARGEST, 1 << 20, SMALLEST)
+    effort: TighteningEffort = _THOROUGH
+    max_flow_ranks: int = 0
+    quick_bounds: bool = False
+    others: bool = True
+
+
+TUNING = Tuning()
+
+
+def search(
+    problem: Problem,
+    options: Options,
+    workers: Workers,
+    report: Report | None = None,
+    tuning: Tuning = TUNING,
+) -> SearchResult:
+    """Search a problem (one chunk a block) until everything is proved, the budget ends or Ctrl-C.
+
+    There is an answer however it ends: constructive engines give one before the solvers start.
+
+    Raises:
+        InputError: an engine that is not known, or that does not accept the problem.
+    """
+    return _Search(problem, options, workers, report or (lambda _, __: None), tuning).run()
+
+
+class _Search:
+    """One question on its way to its answer; what its engines know of it (`Known`), and where they answer."""
+
+    def __init__(
+        self, problem: Problem, options: Options, workers: Workers, report: Report, tuning: Tuning
+    ) -> None:
+        self.problem, self.options, self.workers, self.report = problem, options, workers, report
+        self.tuning = tuning
+        self.begun = time.monotonic()
+        self.deadline = self.begun + options.budget_s
+        self.sizes = tuning.sizes if options.size is None else (options.size,)
+        self.result = SearchResult(problem)
+        self.algorithms: list[Algorithm] = []
+        self.done: set[str] = set()  # engines that had a turn
+        self.at_size: dict[
+            tuple[str, int], Algorithm
+        ] = {}  # the best of an engine that made many for one size
+        self.made_us: dict[int, float] = {}  # the best time of what was made for a size
+        self.yielded: dict[str, tuple[Candidate, float]] = {}  # the last of each engine, with its time
+        self.load_us: Floats | None = None
+        self.latest: Algorithm | None = None
+
+    def run(self) -> SearchResult:
+        result, options = self.result, self.options
+        asked = chosen(options.engine)
+        if options.engine != AUTO:
+            reason = asked[0].accepts(self.problem, options)
+            if reason:
+                raise InputError(reason if reason.startswith("-") else f"--engine {options.engine}: {reason}")
+        elif (options.steps, options.rounds) != (None, None):
+            reasons = [e.accepts(self.problem, options) for e in asked]
+            if all(reasons):
+                raise InputError(ENGINES["ksync"].accepts(self.problem, options))
+        try:
+            result.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
+            race(self._runs(asked), self, self.deadline)
+            self._tighten()
+        except KeyboardInterrupt:
+            result.ended = "interrupted"
+        if not result.ended and time.monotonic() >= self.deadline:
+            result.ended = "budget"
+        if not self.algorithms and result.ended == "interrupted" and not options.pinned:
+            raise KeyboardInterrupt  # nothing to show yet
+        if not result.bound.witnesses:
+            result.bound = prove(self.problem, max_flow=False)
+        result.ranges = self._ranges()
+        result.seconds = time.monotonic() - self.begun
+        return result
+
+    # what engines may know
+
+    @property
+    def bound(self) -> Bound:
+        """On the time of any algorithm."""
+        return self.result.bound
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is an algorithm."""
+        return bool(self.algorithms)
+
+    def best_us(self, size_bytes: float) -> float:
+        """The best time so far for messages of `size_bytes`, in µs; inf where there is none."""
+        return min((a.time_us(size_bytes) for a in self.algorithms), default=np.inf)
+
+    def time_us(self, candidate: Candidate) -> float:
+        """The time of the candidate that was yielded last, at its size, in µs; inf where it was of no use."""
+        return next((us for last, us in self.yielded.values() if last is candidate), np.inf)
+
+    def fewest_steps(self) -> int | None:
+        """The fewest steps of any algorithm so far; None where there is none."""
+        return min((a.steps for a in self.algorithms), default=None)
+
+    def shown_bytes(self) -> list[int]:
+        """The message sizes at which the answers so far would be shown."""
+        return [served.shown for served in frontier(self.algorithms)] or [LARGEST]
+
+    # the race
+
+    def _runs(self, asked: list[Engine]) -> Iterator[Run]:
+        """The engines that are to be asked, each when its turn has come."""
+        planned = {turn.engine for turn in self.tuning.turns}
+        last = [Turn(engine.name) for engine in asked if engine.name not in planned and self.tuning.others]
+        for turn in (*self.tuning.turns, *last):
+            sizes = self._sizes_for(turn, asked)
+            if not sizes:
+                continue
+            request = Request(
+                options=self.options,
+                sizes=sizes,
+                deadline=self.deadline,
+                workers=self.workers,
+                known=self,
+                bound=self.bound,
+                work_s=self.tuning.work_s or self.tuning.work_share * self.options.budget_s,
+                most_sends=turn.refined,
+            )
+            self.done.add(turn.engine)
+            answers = ENGINES[turn.engine].solve(self.problem, request)
+            yield Run(turn.engine, answers, turn.share * self.options.budget_s, turn.once)
+
+    def _sizes_for(self, turn: Turn, asked: list[Engine]) -> tuple[int, ...]:
+        """The message sizes that an engine is asked about now; none where it is not asked."""
+        engine, options, problem = ENGINES[turn.engine], self.options, self.problem
+        named = options.engine == engine.name
+        first = turn.as_first and not asked[0].constructive
+        if not (named or engine in asked or first or turn.always) or engine.accepts(problem, options):
+            return ()
+        if named and turn.engine in self.done:
+            return ()
+        if named and not turn.gap:
+            return self.sizes
+        if not named and turn.most_sends is not None and estimated_sends(problem) > turn.most_sends:
+            return ()
+        if not (named or first) and not turn.from_ranks <= problem.nranks <= (
+            turn.most_ranks or problem.nranks
+        ):
+            return ()
+        if turn.once and self.algorithms and time.monotonic() >= self.deadline:
+            return ()
+        if not (turn.gap and self.algorithms):
+            return self.sizes
+        shown = self.shown_bytes() if options.size is None else [options.size]
+        far = (size for size in shown if self.best_us(size) > self.bound.at(size)[0] * turn.gap)
+        return tuple(sorted(far, reverse=True))
+
+    def take(self, answer: Outcome, source: str) -> float:
+        """Replay and keep an answer; what it gained: by how much of the best time for its size it is faster."""
+        result = self.result
+        if isinstance(answer, Progress):
+            self.report(answer.text, self.latest)
+        elif isinstance(answer, StepClaim):
+            result.claims.append(answer)
+        elif isinstance(answer, SlotClaim):
+            result.slots.append(answer)
+        elif isinstance(answer, Refusal):
+            result.impossible = answer.text
+        elif isinstance(answer, Candidate):
+            before_us = self.made_us.get(answer.size_bytes, np.inf)
+            time_us = self._keep(answer)
+            self.yielded[source] = answer, time_us
+            return (
+                max(0.0, 1.0 - time_us / before_us) if np.isfinite(before_us) else float(np.isfinite(time_us))
+            )
+        else:
+            if source == "baseline":
+                result.baselines.append(answer)
+            if not self.options.pinned:
+                self._add(answer, self.sizes[0])
+        return 0.0
+
+    def _keep(self, found: Candidate) -> float:
+        """Replay a candidate and keep it if it is of use; its time in µs at its size, inf where it is of none."""
+        problem, schedule = found.problem, found.schedule
+        if problem.quotient is not None and self.problem.quotient is None:
+            if len(schedule) * problem.quotient.order > FLOW.expanded:
+                return np.inf
+            problem, schedule = expand(problem, schedule)
+        elif found.load_us is not None:
+            self.load_us = found.load_us
+        algorithm = Algorithm(problem, schedule, found.engine, size_bytes=found.size_bytes)
+        size = found.size_bytes or self.sizes[0]
+        if not found.supersedes:
+            return self._add(algorithm, size)
+        before = self.at_size.get((found.engine, size))
+        time_us = algorithm.time_us(size)
+        if before is not None and time_us >= before.time_us(size):
+            return time_us
+        self.algorithms = [a for a in self.algorithms if a is not before]
+        self.at_size[found.engine, size] = algorithm
+        return self._add(algorithm, size)
+
+    def _add(self, algorithm: Algorithm, size: int) -> float:
+        time_us = algorithm.time_us(size)
+        self.made_us[size] = min(time_us, self.made_us.get(size, np.inf))
+        self.algorithms.append(algorithm)
+        self.latest = algorithm
+        return time_us
+
+    # after the race
+
+    def _tighten(self) -> None:
+        """Work on the bound where the best algorithm does not meet it yet."""
+        size, met = self.options.size or LARGEST, self.tuning.met
+        best_us = self.best_us(size)
+        sends = len(self.latest.schedule) if self.latest is not None else 0
+        near = max(met, FLOW.close_enough(sends) - (met - 1))
+        if np.isinf(best_us) or best_us <= self.bound.at(size)[0] * near:
+            return
+        loads: Callable[[], Floats] | None = None
+        if self.tuning.quick_bounds:
+            best = min(self.algorithms, key=lambda a: (a.time_us(size), len(a.schedule)))
+            loads = partial(resource_loads_us, best.problem, timed(best.problem, best.schedule, size))
+            self.result.bound = self.bound.merged([from_loads(self.problem, loads())])
+        elif self.load_us is not None:
+            loads = partial(np.asarray, self.load_us)
+        for better in tighten(
+            self.problem,
+            self.bound,
+            loads,
+            size,
+            best_us / met,
+            self.workers,
+            self.deadline,
+            lambda text: self.report(text, self.latest),
+            replace(self.tuning.effort, max_flow=not self.options.pinned),
+        ):
+            self.result.bound = better
+
+    def _ranges(self) -> list[Range]:
+        size = self.options.size
+        if size is None or not self.algorithms:
+            return frontier(self.algorithms)
+        best = min(self.algorithms, key=lambda a: (a.time_us(size), a.steps, len(a.schedule)))
+        return [Range(best, size, size, size)]

@@ -1,0 +1,136 @@
+"""The engine seam: a new engine is one file and one row, and every row keeps what the seam promises."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synth import synthesize
+from synth.cli import main
+from synth.engines.registry import ENGINES, Engine, chosen, names, register, summaries
+from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import untimed
+from synth.search.search import search
+from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError, ScheduleRefused
+from topologies.load import load
+
+
+def accepts(problem: Problem, _options: Options) -> str:
+    """Rings of three, all-gather."""
+    return (
+        "" if problem.nranks == 3 and problem.collective.name == "allgather" else "toys are for three ranks"
+    )
+
+
+def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
+    """Everybody sends its block to both others."""
+    yield Progress("playing")
+    net = problem.network
+    rows = [(chunk, link) for chunk in range(3) for link in range(net.nlinks) if net.src[link] == chunk]
+    chunk, link = (np.array(column) for column in zip(*rows, strict=True))
+    found = Candidate(problem, untimed(chunk, link, chunk * 0, chunk < 0), "toy", request.sizes[0])
+    yield found
+    assert np.isfinite(request.known.time_us(found))
+    assert request.known.fewest_steps() == 1
+
+
+@pytest.fixture
+def toy() -> Iterator[Engine]:
+    yield register(Engine("toy", "for tests", accepts, solve))
+    del ENGINES["toy"]
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_new_engine_is_asked_and_answers(workers: Workers) -> None:
+    assert "toy" in names()
+    assert "toy (for tests)" in summaries()
+    answer = synthesize("allgather", "full:3", chunks=1, engine="toy", workers=workers)
+    assert {row["engine"] for row in answer.algorithms} == {"toy"}
+    assert answer.gap == 1.0
+    # among all engines too, where what it finds is as good as anybody's
+    problem = make_problem(load("full:3"), "allgather")
+    asked: list[str] = []
+    found = search(problem, Options(budget_s=5), workers, lambda text, _: asked.append(text))
+    assert "playing" in asked
+    assert found.ranges
+    with pytest.raises(InputError, match="--engine toy: toys are for three ranks"):
+        synthesize("allgather", "full:4", engine="toy", workers=workers)
+
+
+@pytest.mark.usefixtures("toy")
+def test_the_command_line_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [
+        "synth",
+        "allgather",
+        "--topo",
+        "full:3",
+        "--chunks",
+        "1",
+        "--json",
+        "--out",
+        str(tmp_path),
+        "--engine",
+    ]
+    monkeypatch.setattr(sys, "argv", [*asked, "toy"])
+    main()
+    assert json.loads(capsys.readouterr().out)["algorithms"][0]["engine"] == "toy"
+    monkeypatch.setattr(sys, "argv", [*asked, "tow"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "did you mean toy" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_wrong_answer_never_gets_further(workers: Workers) -> None:
+    def lie(problem: Problem, request: Request) -> Iterator[Outcome]:
+        for outcome in solve(problem, request):
+            if isinstance(outcome, Candidate):
+                few = outcome.schedule.take(np.arange(3))
+                yield Candidate(problem, few, "toy")
+
+    register(Engine("toy", "for tests", accepts, lie))
+    with pytest.raises(ScheduleRefused):
+        synthesize("allgather", "full:3", engine="toy", workers=workers)
+
+
+def test_an_engine_that_is_not_known_is_refused_with_the_nearest() -> None:
+    with pytest.raises(
+        InputError, match=r"engine: 'flw' is not known \(did you mean flow\?\); it is one of auto, "
+    ):
+        chosen("flw")
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+@pytest.mark.parametrize("topo", ["ring:4", "mesh:2x3"])
+def test_every_engine_claims_the_time_that_its_schedule_takes(workers: Workers, name: str, topo: str) -> None:
+    """What `known.time_us` says of a candidate is the time of the replayed algorithm."""
+    problem, engine = make_problem(load(topo), "allgather"), ENGINES[name]
+    options = Options(size=1 << 20, engine=name, budget_s=3)
+    seen: list[tuple[Candidate, float]] = []
+
+    def watched(asked: Problem, request: Request) -> Iterator[Outcome]:
+        for outcome in engine.solve(asked, request):
+            yield outcome
+            if isinstance(outcome, Candidate):
+                seen.append((outcome, request.known.time_us(outcome)))
+
+    register(
+        Engine(name, "watched", engine.accepts, watched, engine.solvers, engine.constructive, engine.asked)
+    )
+    try:
+        assert search(problem, options, workers).ranges
+    finally:
+        register(engine)
+    for candidate, time_us in seen:
+        algorithm = Algorithm(candidate.problem, candidate.schedule, name)
+        assert algorithm.time_us(1 << 20) == pytest.approx(time_us, rel=1e-9)
