@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from runtime.built_in import COLLECTIVES
+from runtime.algorithms.built_in import COLLECTIVES
 from runtime.torch.choice import FORMAT, Method
 from synth.model.pattern import parse_size
 from synth.model.registry import parse_name

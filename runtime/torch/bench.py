@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 import runtime.torch.process_group as ours
 from emit.program import Program
+from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import Row, Settings, Timing
-from runtime.built_in import COLLECTIVES
 from runtime.dtypes import parse_type
 from runtime.measure.tune import Measurement
 from runtime.torch.choice import Call, Method

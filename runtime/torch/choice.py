@@ -33,7 +33,7 @@ from emit.check.program import check
 from emit.library.index import Entry, load_index
 from emit.msccl.read import read_msccl
 from emit.program import ROOTED, Program
-from runtime.built_in import COLLECTIVES, built_in, names, usual
+from runtime.algorithms.built_in import COLLECTIVES, built_in, names, usual
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields

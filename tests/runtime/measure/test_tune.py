@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.built_in import names
+from runtime.algorithms.built_in import names
 from runtime.measure.tune import (
     GAIN,
     Measurement,

@@ -12,7 +12,7 @@ import pytest
 
 from emit.library.index import index_text
 from emit.msccl.write import write_msccl
-from runtime.built_in import built_in, names
+from runtime.algorithms.built_in import built_in, names
 from runtime.torch.choice import Call, Chooser, Method, load_table
 from topologies.errors import InputError
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from emit.compiler.compile import compile_instructions
 from emit.language import load_script
 from emit.program import ROOTED, Gpu, Program, Step, ThreadBlock
-from runtime.built_in import built_in, names
+from runtime.algorithms.built_in import built_in, names
 from runtime.torch.rank_program import RankProgram, rank_program
 from runtime.torch.run import THREADS_FROM_BYTES, Transport, run
 from topologies.errors import InputError

@@ -1,62 +1,26 @@
-"""Algorithms for any number of ranks that need no search: what runs where no library serves a call.
+"""The built-in algorithms: what runs where no library serves a call. They know nothing of the network.
 
 Chan, Heimlich, Purkayastha, van de Geijn, "Collective communication: theory, practice, and experience" (2007), describe
-all of them. They know nothing of the network.
+all of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache
 
 from emit.compiler.compile import compile_instructions
 from emit.language import Script
-from emit.program import ROOTED, Program
+from emit.program import Program
+from runtime.algorithms import allpairs, halving_doubling, ring
 from topologies.errors import InputError
 
 _SMALL_BYTES = 32 << 10  # up to here the number of messages counts, not their length
 MOST_RANKS = 64  # beyond, a program of every rank's steps takes seconds to compile
 
 
-def _ring(ranks: int) -> Script:
-    script = Script("ring", "allreduce", ranks, chunks=ranks)
-    for c in range(ranks):
-        part = script.chunk(c, "i", c)
-        for hop in range(1, ranks):
-            part = script.chunk((c + hop) % ranks, "i", c).reduce(part)
-        for hop in range(ranks, 2 * ranks - 1):
-            part = part.copy((c + hop) % ranks, "i", c)
-    return script
-
-
-def _allpairs(ranks: int) -> Script:
-    script = Script("allpairs", "allreduce", ranks, chunks=ranks)
-    for r in range(ranks):
-        share = script.chunk(r, "i", r)
-        for turn in range(1, ranks):
-            share = share.reduce(script.chunk((r + turn) % ranks, "i", r))
-        for turn in range(1, ranks):
-            share.copy((r + turn) % ranks, "i", r)
-    return script
-
-
-def _halving_doubling(ranks: int) -> Script:
-    script = Script("halving_doubling", "allreduce", ranks, chunks=ranks)
-    far = ranks // 2
-    while far:
-        parts = [script.chunk(r, "i", (r ^ far) // far * far, far) for r in range(ranks)]
-        for r, part in enumerate(parts):
-            script.chunk(r ^ far, "i", (r ^ far) // far * far, far).reduce(part)
-        far //= 2
-    far = 1
-    while far < ranks:
-        for r in range(ranks):
-            script.chunk(r, "i", r // far * far, far).copy(r ^ far, "i", r // far * far)
-        far *= 2
-    return script
-
-
-def _ring_gather(ranks: int) -> Script:
+def _ring_allgather(ranks: int, _: int) -> Script:
     script = Script("ring", "allgather", ranks, inplace=False)
     for r in range(ranks):
         part = script.chunk(r, "i", 0).copy(r, "o", r)
@@ -65,7 +29,7 @@ def _ring_gather(ranks: int) -> Script:
     return script
 
 
-def _all_send(ranks: int) -> Script:
+def _direct_allgather(ranks: int, _: int) -> Script:
     script = Script("direct", "allgather", ranks, inplace=False)
     for r in range(ranks):
         for hop in range(ranks):
@@ -73,7 +37,7 @@ def _all_send(ranks: int) -> Script:
     return script
 
 
-def _ring_scatter(ranks: int) -> Script:
+def _ring_reducescatter(ranks: int, _: int) -> Script:
     script = Script("ring", "reducescatter", ranks)
     for c in range(ranks):
         part = script.chunk((c + 1) % ranks, "i", c)
@@ -82,7 +46,7 @@ def _ring_scatter(ranks: int) -> Script:
     return script
 
 
-def _all_reduce_own(ranks: int) -> Script:
+def _direct_reducescatter(ranks: int, _: int) -> Script:
     script = Script("direct", "reducescatter", ranks)
     for r in range(ranks):
         share = script.chunk(r, "i", r)
@@ -91,16 +55,16 @@ def _all_reduce_own(ranks: int) -> Script:
     return script
 
 
-def _alltoall(ranks: int) -> Script:
+def _direct_alltoall(ranks: int, _: int) -> Script:
     script = Script("direct", "alltoall", ranks)
     for r in range(ranks):
         for hop in range(ranks):
-            goal = (r + hop) % ranks
-            script.chunk(r, "i", goal).copy(goal, "o", r)
+            peer = (r + hop) % ranks
+            script.chunk(r, "i", peer).copy(peer, "o", r)
     return script
 
 
-def _tree(ranks: int, root: int) -> Script:
+def _tree_broadcast(ranks: int, root: int) -> Script:
     script = Script("tree", "broadcast", ranks, root=root, inplace=True)
     known = 1
     while known < ranks:
@@ -112,7 +76,7 @@ def _tree(ranks: int, root: int) -> Script:
     return script
 
 
-def _reduce_tree(ranks: int, root: int) -> Script:
+def _tree_reduce(ranks: int, root: int) -> Script:
     script = Script("tree", "reduce", ranks, root=root, inplace=True)
     known = 1
     while known < ranks:
@@ -125,41 +89,61 @@ def _reduce_tree(ranks: int, root: int) -> Script:
     return script
 
 
-def _gather(ranks: int, root: int) -> Script:
+def _direct_gather(ranks: int, root: int) -> Script:
     script = Script("direct", "gather", ranks, root=root)
     for r in range(ranks):
         script.chunk(r, "i", 0).copy(root, "o", r)
     return script
 
 
-def _scatter(ranks: int, root: int) -> Script:
+def _direct_scatter(ranks: int, root: int) -> Script:
     script = Script("direct", "scatter", ranks, root=root)
     for r in range(ranks):
         script.chunk(root, "i", r).copy(r, "o", 0)
     return script
 
 
-_PLAIN: dict[str, dict[str, Callable[[int], Script]]] = {
-    "allreduce": {"ring": _ring, "allpairs": _allpairs, "halving_doubling": _halving_doubling},
-    "allgather": {"ring": _ring_gather, "direct": _all_send},
-    "reducescatter": {"ring": _ring_scatter, "direct": _all_reduce_own},
-    "alltoall": {"direct": _alltoall},
-}
-_TO_ROOT: dict[str, dict[str, Callable[[int, int], Script]]] = {
-    "broadcast": {"tree": _tree},
-    "reduce": {"tree": _reduce_tree},
-    "gather": {"direct": _gather},
-    "scatter": {"direct": _scatter},
-}
-COLLECTIVES = (*_PLAIN, *_TO_ROOT)  # all that torch calls
+@dataclass(frozen=True)
+class BuiltIn:
+    """One algorithm. script: of so many ranks and a root. powers_of_two: for such numbers of ranks only."""
+
+    collective: str
+    name: str
+    script: Callable[[int, int], Script]
+    powers_of_two: bool = False
+
+
+# of a collective first what large messages take, last what small ones take
+_ROWS = (
+    BuiltIn("allreduce", "ring", lambda n, _: ring.algorithm(n, "Simple")),
+    BuiltIn("allreduce", "allpairs", lambda n, _: allpairs.algorithm(n, 2, "Simple")),
+    BuiltIn("allreduce", "halving_doubling", lambda n, _: halving_doubling.algorithm(n), powers_of_two=True),
+    BuiltIn("allgather", "ring", _ring_allgather),
+    BuiltIn("allgather", "direct", _direct_allgather),
+    BuiltIn("reducescatter", "ring", _ring_reducescatter),
+    BuiltIn("reducescatter", "direct", _direct_reducescatter),
+    BuiltIn("alltoall", "direct", _direct_alltoall),
+    BuiltIn("broadcast", "tree", _tree_broadcast),
+    BuiltIn("reduce", "tree", _tree_reduce),
+    BuiltIn("gather", "direct", _direct_gather),
+    BuiltIn("scatter", "direct", _direct_scatter),
+)
+COLLECTIVES = tuple(dict.fromkeys(row.collective for row in _ROWS))  # all that torch calls
+
+
+def _rows(collective: str, ranks: int) -> dict[str, BuiltIn]:
+    """By name; none for what is not known."""
+    if not 2 <= ranks <= MOST_RANKS:
+        return {}
+    power = ranks & (ranks - 1) == 0
+    return {
+        row.name: row for row in _ROWS if row.collective == collective and (power or not row.powers_of_two)
+    }
 
 
 def names(collective: str, ranks: int) -> tuple[str, ...]:
     """The algorithms there are for a collective on so many ranks; none for what is not known."""
-    if not 2 <= ranks <= MOST_RANKS:
-        return ()
-    found = tuple(_PLAIN.get(collective, _TO_ROOT.get(collective, {})))
-    return tuple(name for name in found if name != "halving_doubling" or ranks & (ranks - 1) == 0)
+    return tuple(_rows(collective, ranks))
 
 
 def usual(collective: str, ranks: int, size_bytes: int) -> str | None:
@@ -167,9 +151,7 @@ def usual(collective: str, ranks: int, size_bytes: int) -> str | None:
     found = names(collective, ranks)
     if not found:
         return None
-    if size_bytes > _SMALL_BYTES:
-        return found[0]
-    return found[-1]
+    return found[0] if size_bytes > _SMALL_BYTES else found[-1]
 
 
 @cache
@@ -178,12 +160,11 @@ def built_in(collective: str, name: str, ranks: int, root: int = 0) -> Program:
 
     Raises InputError for one that there is not.
     """
-    if name not in names(collective, ranks):
-        known = ", ".join(names(collective, ranks)) or "none"
+    found = _rows(collective, ranks)
+    if name not in found:
         raise InputError(
-            f"no built-in algorithm {name!r} for {collective} of {ranks} ranks: there is {known}"
+            f"built-in algorithm {name!r} for {collective} of {ranks} ranks: there is none; it must be one of"
+            f" {', '.join(found) or 'none'}"
         )
-    script = (
-        _TO_ROOT[collective][name](ranks, root) if collective in ROOTED else _PLAIN[collective][name](ranks)
-    )
-    return compile_instructions(script.instructions()).program
+    program = compile_instructions(found[name].script(ranks, root).instructions()).program
+    return replace(program, name=name)
