@@ -29,11 +29,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from emit.check.program import check
+from emit.formats import verify_program
 from emit.library.index import Entry, load_index
-from emit.msccl.read import read_msccl
-from emit.program import ROOTED, Program
+from emit.program import Program
+from emit.targets import TARGETS
 from runtime.algorithms.built_in import COLLECTIVES, built_in, names, usual
+from synth.model.registry import find_kind
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields
@@ -123,9 +124,14 @@ def _warn(text: str) -> None:
         log.warning("synth: %s", text)
 
 
+def _runs_here(entry: Entry) -> bool:
+    """Whether ranks of torch can execute its file: all of its program's ranks are the group's."""
+    return TARGETS[entry.target].runs_here and not entry.relays
+
+
 def _content(entry: Entry) -> str:
     """Of files that may be run: equal names need not be equal files on every machine."""
-    if entry.relays or entry.target == "mscclpp":
+    if not _runs_here(entry):
         return ""
     try:
         return blake2b(entry.path.read_bytes(), digest_size=16).hexdigest()
@@ -137,9 +143,9 @@ def _entries(library: Path) -> list[Entry]:
     """Of a library's index; of one file as if it were a library's only one, for all sizes."""
     if library.suffix != ".xml" or library.is_dir():
         return load_index(library)
-    program = read_msccl(library)
+    program = verify_program(library).right_program(str(library))
     group = tuple(range(program.nranks))
-    root = program.root if program.collective in ROOTED else None
+    root = program.root if find_kind(program.collective).rooted else None
     return [
         Entry(
             program.collective, "", program.nranks, group, (), root, library.name, "executor-nccl", program.protocol,
@@ -316,17 +322,14 @@ class Chooser:
             for entry in self.entries
             if entry.collective == call.collective
             and entry.nranks == len(call.ranks)
-            and not entry.relays
-            and entry.target != "mscclpp"
+            and _runs_here(entry)
             and (entry.group == call.ranks) == exactly
             and (entry.root is None or entry.group.index(entry.root) == call.root)
         ]
 
     def _read(self, entry: Entry) -> Program:
         if entry.file not in self._programs:
-            program = read_msccl(entry.path)
-            check(program).raise_if_wrong(str(entry.path))
-            self._programs[entry.file] = program
+            self._programs[entry.file] = verify_program(entry.path).right_program(str(entry.path))
         return self._programs[entry.file]
 
 
