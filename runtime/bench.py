@@ -92,11 +92,7 @@ def message_sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator
 
 
 def measure(
-    program: Program,
-    goal: Goal | None,
-    size_bytes: int,
-    executor: Executor,
-    settings: Settings = Settings(),
+    program: Program, goal: Goal | None, size_bytes: int, executor: Executor, settings: Settings = Settings()
 ) -> Row:
     """Run a program at one message size on fresh data, out of place and in place where it can.
 

@@ -130,10 +130,7 @@ class Encoded:
         of = Layout.of(p, 1)
         room = np.array([[*of.cells(r), gpu.s_chunks] for r, gpu in enumerate(p.gpus)], dtype=np.int64)
         rank = c.rank[c.block]
-        for names, buffer, at in (
-            (READS_SRC, c.src, c.src_at),
-            (WRITES_DST | READS_DST, c.dst, c.dst_at),
-        ):
+        for names, buffer, at in ((READS_SRC, c.src, c.src_at), (WRITES_DST | READS_DST, c.dst, c.dst_at)):
             bad = c.is_op(names) & ((at < 0) | (at + c.count > room[rank, buffer]))
             for step in np.flatnonzero(bad).tolist():
                 r, tb, position = c.place(step)

@@ -182,14 +182,7 @@ def _row(table: Fields) -> TableRow:
         table.fail("algorithm", f"must be null where the back end is {backend}")
     high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)
     return TableRow(
-        collective,
-        ranks,
-        kind,
-        low,
-        high,
-        backend,
-        algorithm,
-        None if group is None else tuple(group),
+        collective, ranks, kind, low, high, backend, algorithm, None if group is None else tuple(group)
     )
 
 

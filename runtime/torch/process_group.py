@@ -293,11 +293,7 @@ def _options_for_each(name: str, opts: Any) -> Any:
 
 def _create(options: Any, _: Any) -> Group:
     return Group(
-        options.store,
-        options.group_rank,
-        options.group_size,
-        options.timeout,
-        options.global_ranks_in_group,
+        options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group
     )
 
 

@@ -14,11 +14,7 @@ from runtime.gpu.cuda import compiler_options
 from runtime.gpu.encoding import gpu_source
 
 ARCHITECTURES = ("sm_70", "sm_80", "sm_90", "sm_100")
-FORMS = (
-    {},
-    {"paced": True},
-    {"several": True},
-)
+FORMS = ({}, {"paced": True}, {"several": True})
 
 
 def libraries() -> list[ctypes.CDLL]:

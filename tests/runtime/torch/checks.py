@@ -57,11 +57,7 @@ def main(session: str, rank: int, size: int, address: str, result: Path) -> None
         result.write_text(json.dumps(found))
 
     dist.init_process_group(
-        "cpu:synth,cuda:synth",
-        init_method=address,
-        rank=rank,
-        world_size=size,
-        timeout=timedelta(seconds=60),
+        "cpu:synth,cuda:synth", init_method=address, rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
     checks = {"main": MAIN, "more": MORE}.get(session) or Losses(says).checks()
     for name, check in checks.items():

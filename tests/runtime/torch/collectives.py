@@ -130,10 +130,7 @@ def messages() -> None:
         work.wait()
     same(into, values((me - 1) % n, 9))
     into = torch.zeros(6)
-    ops = [
-        dist.P2POp(dist.irecv, into, (me - 1) % n),
-        dist.P2POp(dist.isend, values(me, 6), (me + 1) % n),
-    ]
+    ops = [dist.P2POp(dist.irecv, into, (me - 1) % n), dist.P2POp(dist.isend, values(me, 6), (me + 1) % n)]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     same(into, values((me - 1) % n, 6))

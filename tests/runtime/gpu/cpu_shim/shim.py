@@ -31,14 +31,7 @@ from runtime.gpu.encoding import (
 from runtime.gpu.pace import Pace
 from topologies.errors import InputError
 
-_FLAGS = (
-    "-std=c++17",
-    "-O1",
-    "-g",
-    "-fwrapv",
-    "-fno-strict-aliasing",
-    "-pthread",
-)
+_FLAGS = ("-std=c++17", "-O1", "-g", "-fwrapv", "-fno-strict-aliasing", "-pthread")
 HERE = Path(__file__).parent
 _OWN = ("shim.cpp", "shim.h")
 _KERNEL = ("elements.h", "pace.h", "interpreter.cu")
