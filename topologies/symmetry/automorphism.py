@@ -11,17 +11,13 @@ from numpy.typing import NDArray
 from topologies.arrays import reached
 from topologies.errors import InputError
 from topologies.network import Network
+from topologies.symmetry.free_subgroup import generate
 from topologies.symmetry.refinement import Colours, Structure, mark
+from topologies.symmetry.tuning import TUNING
 
 __all__ = ["automorphisms", "link_image"]
 
 Ints = NDArray[np.int64]
-
-# Work, not a clock, ends the search, so that a slow day gives the same answer: about this many touched
-# elements (a link, a use of a resource) take a second on a 2020s core.
-_WORK_PER_SECOND = 20_000_000
-_CHECK_COST, _REFINE_COST = 3, 1  # per element: a check, a round of refinement
-_AMBIGUOUS_TRIES = 200
 
 
 class _SpentError(Exception):
@@ -46,7 +42,7 @@ class _Search:
         # Cheap refusals first: most candidates die here and cost nothing.
         if (self.root.ranks[p] != self.root.ranks).any() or (self.classes[p] != self.classes).any():
             return False
-        self.spend(_CHECK_COST)
+        self.spend(TUNING.check_cost)
         return _image(self.structure, p) is not None
 
 
@@ -65,17 +61,17 @@ def automorphisms(
     """
     n = net.nranks
     if limit < 1:
-        raise InputError(f"limit {limit} must be at least 1")
+        raise InputError(f"limit: {limit} must be at least 1")
     classes = np.zeros(n, dtype=np.int64)
     for i, members in enumerate(fixed):
         at = np.asarray(members, dtype=np.int64)
         if at.size and (at.min() < 0 or at.max() >= n):
-            raise InputError(f"fixed set {i} holds a rank outside 0..{n - 1}")
+            raise InputError(f"fixed set {i}: holds a rank outside; it must be 0..{n - 1}")
         inside = np.zeros(n, dtype=np.int64)
         inside[at] = 1
         classes = np.unique(classes * 2 + inside, return_inverse=True)[1].reshape(-1)
     firsts = [int(members[0]) for members in fixed if len(members)] or [0]
-    search = _Search(net, classes, budget_s * _WORK_PER_SECOND)
+    search = _Search(net, classes, budget_s * TUNING.work_per_s)
     generators: list[Ints] = []
     try:
         _natural(search, fixed, generators, limit)
@@ -118,7 +114,7 @@ def _image(structure: Structure, p: Ints) -> Ints | None:
     # Equal links of one pair: only what they share with others says which goes to which.
     left = structure.refine(p.astype(np.uint64))
     right = structure.refine(np.arange(n, dtype=np.uint64), rounds=left.rounds)
-    tries = iter(range(_AMBIGUOUS_TRIES))
+    tries = iter(range(TUNING.ambiguous_tries))
     return _matched(structure, left, right, tries)
 
 
@@ -215,7 +211,7 @@ def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int]
         vertex = int(np.argmin(np.where(size > 1, size, n + 1)))
         _complete_orbit(search, root, vertex, generators, base)
         base.append(vertex)
-        search.spend(2 * _REFINE_COST)
+        search.spend(2 * TUNING.refine_cost)
         root = search.structure.refine(mark(root.ranks, vertex), root.links, root.resources)
 
 
@@ -258,7 +254,7 @@ def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | 
     structure = search.structure
 
     def refined(c: Colours, vertex: int, rounds: int = 0) -> Colours:
-        search.spend(_REFINE_COST * (rounds or 2))
+        search.spend(TUNING.refine_cost * (rounds or 2))
         return structure.refine(mark(c.ranks, vertex), c.links, c.resources, rounds)
 
     # The left side always marks the same ranks, so its colours depend on the depth alone.
@@ -307,21 +303,5 @@ def _transversal(first: int, generators: Sequence[Ints], n: int) -> list[Ints]:
 
 def _generated(generators: Sequence[Ints], n: int, limit: int, firsts: Sequence[int] = ()) -> list[Ints]:
     """Identity, generators, a product that leads to each image of `firsts`, then further products breadth first."""
-    found: dict[bytes, Ints] = {}
-
-    def add(p: Ints) -> None:
-        if len(found) < limit and found.setdefault(p.tobytes(), p) is p:
-            queue.append(p)
-
-    queue: list[Ints] = []
-    for p in (np.arange(n, dtype=np.int64), *generators):
-        add(p)
-    for first in firsts:
-        for p in _transversal(first, generators, n):
-            add(p)
-    for p in queue:
-        if len(found) >= limit:
-            break
-        for g in generators:
-            add(g[p])
-    return queue
+    images = (_transversal(first, generators, n) for first in firsts)
+    return generate(chain((np.arange(n, dtype=np.int64), *generators), *images), generators, limit)

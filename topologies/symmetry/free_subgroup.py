@@ -1,21 +1,38 @@
-"""A group of symmetries that moves every member: one orbit is planned, the rest is its translation."""
+"""Groups of symmetries that leave no member in place: one orbit is planned, the rest are its images."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topologies.errors import InputError
+from topologies.symmetry.tuning import TUNING
 
-__all__ = ["free_subgroup"]
+__all__ = ["free_subgroup", "generate"]
 
 Ints = NDArray[np.int64]
 
-_STARTS = 48
-_WORK = 30_000_000  # permutation entries composed; about a second
+
+def generate(seeds: Iterable[Ints], generators: Sequence[Ints], limit: int) -> list[Ints]:
+    """The seeds and their products with generators, breadth first, each once; at most `limit`."""
+    found: dict[bytes, Ints] = {}
+    queue: list[Ints] = []
+
+    def add(p: Ints) -> None:
+        if len(found) < limit and found.setdefault(p.tobytes(), p) is p:
+            queue.append(p)
+
+    for p in seeds:
+        add(p)
+    for p in queue:
+        if len(found) >= limit:
+            break
+        for g in generators:
+            add(g[p])
+    return queue
 
 
 def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
@@ -27,7 +44,7 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     transitive on an orbit. Raises InputError for no perms.
     """
     if not perms:
-        raise InputError("no permutations; give at least the identity")
+        raise InputError("permutations: there are none; it must be at least the identity")
     n = len(perms[0])
     identity = np.arange(n, dtype=np.int64)
     where = np.asarray(members, dtype=np.int64)
@@ -41,16 +58,17 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
     free = [(p, order) for p, order in zip(candidates, orders, strict=True) if order]
     goal = _goal(perms, where)
     best = [identity]
-    work = _WORK
+    work = TUNING.subgroup_work
     # Natural generators stand first in the list; then long cycles, the fewest steps to a large group.
     by_length = sorted(range(len(free)), key=lambda i: (-free[i][1], i))
-    starts = list(dict.fromkeys([*range(min(8, len(free))), *by_length]))[:_STARTS]
+    starts = list(dict.fromkeys([*range(min(8, len(free))), *by_length]))[: TUNING.subgroup_starts]
     for start in starts:
         group = [identity]
         for p in [free[start][0], *(p for p, _ in free)]:
             if len(group) >= goal or work < 0:
                 break
-            if any((p == q).all() for q in _same_first(group, p, int(where[0]))):
+            # In a free group an element is known by the image of one member.
+            if any((p == q).all() for q in group if q[where[0]] == p[where[0]]):
                 continue
             larger, cost = _extended(group, p, where, goal)
             work -= cost
@@ -61,11 +79,6 @@ def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
         if len(best) >= goal or work < 0:
             break
     return best
-
-
-def _same_first(group: list[Ints], p: Ints, member: int) -> list[Ints]:
-    # In a free group an element is known by the image of one member.
-    return [q for q in group if q[member] == p[member]]
 
 
 def _order(p: Ints, where: Ints) -> int:
@@ -140,22 +153,12 @@ def _extended(group: list[Ints], p: Ints, where: Ints, goal: int) -> tuple[list[
 
 def _generators(group: list[Ints]) -> list[Ints]:
     """Few elements that generate the group, in its order, none that earlier ones give."""
-    identity = group[0]
-    closed = {identity.tobytes()}
+    closed = {group[0].tobytes()}
     chosen: list[Ints] = []
     for p in group[1:]:
-        if p.tobytes() in closed:
-            continue
-        chosen.append(p)
-        elements, at = [identity], 0
-        closed = {identity.tobytes()}
-        while at < len(elements):
-            for g in chosen:
-                product = g[elements[at]]
-                if product.tobytes() not in closed:
-                    closed.add(product.tobytes())
-                    elements.append(product)
-            at += 1
-        if len(elements) == len(group):
+        if len(closed) == len(group):
             break
+        if p.tobytes() not in closed:
+            chosen.append(p)
+            closed = {q.tobytes() for q in generate(group[:1], chosen, len(group))}
     return chosen

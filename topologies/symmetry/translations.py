@@ -20,6 +20,7 @@ from topologies.arrays import positions, segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.link_sets import LinkSets
+from topologies.symmetry.tuning import TUNING
 
 __all__ = [
     "Orbits",
@@ -36,7 +37,6 @@ __all__ = [
 Ints = NDArray[np.int64]
 Translations = tuple[tuple[int, int], ...]  # (stride, extent) each
 
-_TRIES = 30  # groups that hold one translation at a time but crowd a resource together
 _ROUND_OFF = 1e-9  # relative: what sums of bandwidths may lose
 
 
@@ -127,7 +127,7 @@ def find_translations(net: Network) -> Translations:
     and bandwidth, and the links of every resource onto those of a resource of equal capacity (checked in full),
     and no resource is over capacity when all translates of one send use it together (see `orbits`). Of
     groups of one order the one with the fewest translations is taken. Empty where none holds, or where a resource
-    is crowded in each of the largest groups whose single translations hold (so many are tried: 30).
+    is crowded in each of the largest groups whose single translations hold (`Tuning.crowded_groups` are tried).
     """
     if net.nlinks == 0:
         return ()
@@ -144,7 +144,7 @@ def find_translations(net: Network) -> Translations:
             if _orbits(candidates.pairs, chain) is not None:
                 return chain
             refused.add(chain)
-            if len(refused) == _TRIES:
+            if len(refused) == TUNING.crowded_groups:
                 return ()
 
 
