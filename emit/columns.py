@@ -75,12 +75,12 @@ def _integers(values: list[Any], what: str) -> Column:
     try:
         column = np.array(values)
         if len(values) and column.dtype.kind not in "iub":
-            raise InputError(f"program {what}: not whole numbers; would be int")
+            raise InputError(f"program {what}: not whole numbers; it must be int")
         column = column.astype(np.int64)
     except (OverflowError, ValueError, TypeError):
-        raise InputError(f"program {what}: not whole numbers of a sensible size; would be int") from None
+        raise InputError(f"program {what}: not whole numbers of a sensible size; it must be int") from None
     if len(column) and max(int(column.max()), -int(column.min())) > MAX_NUMBER:
-        raise InputError(f"program {what}: {int(np.abs(column).max())}; would be at most {MAX_NUMBER}")
+        raise InputError(f"program {what}: {int(np.abs(column).max())}; it must be at most {MAX_NUMBER}")
     return column
 
 
@@ -99,7 +99,7 @@ def columns_of(program: Program, found: Findings) -> Columns:
         dst = np.array([_BUFFER_CODE[x] for x in [s.dst_buf for s in steps]], dtype=np.int64)
     except (KeyError, TypeError) as error:
         raise InputError(
-            f"program step with {error}: would be an op of {', '.join(OPS)} and a buffer of i, o, s"
+            f"program step with {error}; it must be an op of {', '.join(OPS)} and a buffer of i, o, s"
         ) from None
     rank = _integers([r for r, _, _ in blocks], "ranks")
     c = Columns(
@@ -140,13 +140,15 @@ _BUFFER_CODE = {name: code for code, name in enumerate(BUFFERS)}
 def _check_buffers(c: Columns, program: Program, found: Findings) -> None:
     nop = c.op == _OP_CODE["nop"]
     for step in np.flatnonzero(np.where(nop, c.count != 0, c.count < 1)).tolist():
-        right = "; would be 0" if nop[step] else " moves nothing; would be 1 or more"
+        right = "; it must be 0" if nop[step] else " moves nothing; it must be 1 or more"
         found.add("inconsistent", f"{OPS[c.op[step]]} with count {c.count[step]}{right}", *c.place(step))
     sizes = np.stack(
         [_integers([getattr(g, f"{b}_chunks") for g in program.gpus], f"{b}_chunks") for b in BUFFERS], axis=1
     )
     for rank, buffer in np.argwhere(sizes < 0).tolist():
-        found.add("inconsistent", f"{BUFFERS[buffer]}_chunks {sizes[rank, buffer]}; would be 0 or more", rank)
+        found.add(
+            "inconsistent", f"{BUFFERS[buffer]}_chunks {sizes[rank, buffer]}; it must be 0 or more", rank
+        )
     rank_of = c.rank[c.block]
     for names, column, at, word in (
         (READS_SRC, c.src, c.src_at, "source"),
@@ -166,15 +168,15 @@ def _check_buffers(c: Columns, program: Program, found: Findings) -> None:
 def _nop_faults(c: Columns, dep_tb: Column, dep_step: Column) -> Iterator[Fault]:
     for step in np.flatnonzero((dep_tb < 0) != (dep_step < 0)).tolist():
         waits = f"waits for tb {dep_tb[step]} step {dep_step[step]}"
-        yield "dangling dependency", f"{waits}; would be both -1 or both 0 or more", step
+        yield "dangling dependency", f"{waits}; it must be both -1 or both 0 or more", step
     nop = c.op == _OP_CODE["nop"]
     last = np.zeros(len(nop), dtype=bool)
     last[c.start[1:][np.diff(c.start) > 0] - 1] = True
     after = np.zeros(len(nop), dtype=bool)
     after[1:] = nop[:-1] & (c.block[1:] == c.block[:-1])
     for steps, message in (
-        (nop & (dep_tb < 0), "nop without a dependency; would wait for a step"),
-        (nop & last, "nop at the end of its tb; would stand before a step"),
+        (nop & (dep_tb < 0), "nop without a dependency; it must wait for a step"),
+        (nop & last, "nop at the end of its tb; it must stand before a step"),
         (
             after & ~nop & (dep_tb < 0),
             "follows a nop and has no dependency; readers give the nop's to a step that has one",
@@ -201,7 +203,7 @@ def _link_dependencies(
         else:
             c.dep[step] = target = int(c.start[block]) + s
             if not flags[target]:
-                never = "which never says that it completed; would be hasdep 1"
+                never = "which never says that it completed; it must be hasdep 1"
                 yield "dangling dependency", f"waits for tb {t} step {s}, {never}", step
 
 
@@ -214,12 +216,12 @@ def _link_connections(
     of_block: tuple[list[int], list[int]] = ([], [])
     for block, (rank, tb, send, recv, channel) in enumerate(blocks):
         if channel < 0:
-            found.add("inconsistent", f"channel {channel}; would be 0 or more", rank, tb)
+            found.add("inconsistent", f"channel {channel}; it must be 0 or more", rank, tb)
         for side, peer in enumerate((send, recv)):
             word = _SIDES[side]
             if peer != -1 and (peer == rank or not 0 <= peer < program.nranks):
                 right = f"-1 or another rank in 0..{program.nranks - 1}"
-                found.add("unpaired", f"{word} {peer}; would be {right}", rank, tb)
+                found.add("unpaired", f"{word} {peer}; it must be {right}", rank, tb)
             if peer == -1 or peer == rank:
                 of_block[side].append(-1)
                 continue
@@ -235,7 +237,7 @@ def _link_connections(
                 continue
             other = f"{word} {peer} on channel {channel} is also tb {int(c.tb[ends[side][number]])}'s"
             right = "one tb for a (peer, channel, direction)"
-            found.add("duplicate connection", f"{other}; would be {right}", rank, tb)
+            found.add("duplicate connection", f"{other}; it must be {right}", rank, tb)
     for number, (source, target, channel) in enumerate(c.connections):
         # Readers connect what a tb declares, used or not, and wait for the other side to do the same.
         for side, rank, other_rank in ((0, source, target), (1, target, source)):
@@ -243,7 +245,7 @@ def _link_connections(
                 found.add(
                     "unpaired",
                     f"{_SIDES[side]} {other_rank} on channel {channel}, but rank {other_rank} has no tb with "
-                    f"{_SIDES[1 - side]} {rank} on it; would have one",
+                    f"{_SIDES[1 - side]} {rank} on it; it must have one",
                     rank,
                     int(c.tb[ends[side][number]]),
                 )
@@ -251,7 +253,7 @@ def _link_connections(
         uses = c.is_op(names)
         peers = np.array(of_block[side], dtype=np.int64)[c.block] if len(c.block) else c.block
         for step in np.flatnonzero(uses & (peers < 0)).tolist():
-            message = f"{OPS[c.op[step]]} in a tb with no {_SIDES[side]} peer; would have one"
+            message = f"{OPS[c.op[step]]} in a tb with no {_SIDES[side]} peer; it must have one"
             found.add("unpaired", message, *c.place(step))
         column[:] = np.where(uses, peers, -1)
 
@@ -274,7 +276,7 @@ def _check_pairs(c: Columns, found: Findings) -> None:
                 rank, tb, position = c.place(b)
                 there = f"received by rank {rank} tb {tb} step {position} as {c.count[b]}"
                 found.add(
-                    "unequal counts", f"sends {c.count[a]} chunks, {there}; would be equal", *c.place(a)
+                    "unequal counts", f"sends {c.count[a]} chunks, {there}; it must be equal", *c.place(a)
                 )
         if len(sent) != len(received):
             short = min(len(sent), len(received))

@@ -53,14 +53,14 @@ class Chunk:
     def reduce(self, other: Chunk, *, channel: int | None = None) -> Chunk:
         """Reduce `other`, of any rank, into this; what is here afterwards."""
         if other.count != self.count:
-            raise self.script._wrong(f"reduces {other.count} chunks into {self.count}: would be as many")
+            raise self.script._wrong(f"reduces {other.count} chunks into {self.count}; it must be as many")
         self.script._fresh(self)
         return self.script._move(other, self.rank, self.buffer, self.index, True, channel)
 
     def part(self, first: int, count: int = 1) -> Chunk:
         """`count` of its cells from the `first` on."""
         if first < 0 or count < 1 or first + count > self.count:
-            raise self.script._wrong(f"part({first}, {count}) of {self.count} chunks: would lie within")
+            raise self.script._wrong(f"part({first}, {count}) of {self.count} chunks; it must lie within")
         return Chunk(
             self.script,
             self.rank,
@@ -108,12 +108,12 @@ class Script:
         """
         self.inplace = bool(find_kind(collective).inplace) if inplace is None else inplace
         if collective not in _COLLECTIVES:
-            raise self._wrong(f"collective {collective!r}: would be one of {', '.join(_COLLECTIVES)}")
+            raise self._wrong(f"collective {collective!r}; it must be one of {', '.join(_COLLECTIVES)}")
         if goal is not None and collective != "custom":
-            raise self._wrong(f"a goal for {collective}, whose name says it: would be for custom")
+            raise self._wrong(f"a goal for {collective}, whose name says it; it must be for custom")
         if ranks < 1 or chunks < 1 or instances < 1:
             raise self._wrong(
-                f"ranks {ranks}, chunks {chunks}, instances {instances}: would be 1 or more each"
+                f"ranks {ranks}, chunks {chunks}, instances {instances}; it must be 1 or more each"
             )
         per_loop = chunks * ranks if find_kind(collective).blocks_a_rank else chunks
         self.instances = instances
@@ -186,7 +186,7 @@ class Script:
         if what.script is not self:
             raise self._wrong("a chunk of another script")
         if channel is not None and not 0 <= channel < 1 << 15:
-            raise self._wrong(f"channel {channel}: would be 0 or more")
+            raise self._wrong(f"channel {channel}; it must be 0 or more")
         self._fresh(what)
         to = self._cells(rank, buffer, index, what.count)
         src, dst = self._cell(what.rank, what.buffer, what.index), to[0][1]
@@ -221,9 +221,9 @@ class Script:
 
     def _cells(self, rank: int, buffer: str, index: int, count: int) -> list[Cell]:
         if not 0 <= rank < self.ranks:
-            raise self._wrong(f"rank {rank}: would be in 0..{self.ranks - 1}")
+            raise self._wrong(f"rank {rank}; it must be in 0..{self.ranks - 1}")
         if buffer not in BUFFERS:
-            raise self._wrong(f"buffer {buffer!r}: would be one of i, o, s")
+            raise self._wrong(f"buffer {buffer!r}; it must be one of i, o, s")
         size = (*self._sizes[rank], BUFFER)[BUFFERS.index(buffer)]
         if index < 0 or count < 1 or index + count > size:
             has = "" if buffer == "s" else f"; it has {size}"
@@ -254,7 +254,7 @@ def _instances(ir: Instructions, copies: int) -> Instructions:
     gpus = [Gpu(g.i_chunks * copies, g.o_chunks * copies, g.s_chunks * copies, ()) for g in p.gpus]
     made = Instructions(replace(p, gpus=gpus, nchunks_per_loop=p.nchunks_per_loop * copies), ir.goal)
     if ir.goal is not None:
-        raise InputError(f"{p.name}: instances of a custom goal: would be 1")
+        raise InputError(f"{p.name}: instances of a custom goal; it must be 1")
     ir = split(ir, 1)  # neighbours are brought together again by aggregation
 
     def at(place: int, copy: int) -> int:
@@ -298,7 +298,7 @@ def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
     _call(where, lambda: exec(code, names))
     function = names.get(_FUNCTION)
     if not callable(function):
-        raise InputError(f"{where}: has no function {_FUNCTION}(); it would return a Script")
+        raise InputError(f"{where}: has no function {_FUNCTION}(); it must return a Script")
     asked = _settings(settings)
     signature = inspect.signature(function)
     try:
@@ -308,7 +308,7 @@ def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
         raise InputError(f"{where}: {_FUNCTION}() with these settings: {error}; it takes {takes}") from None
     script = _call(where, lambda: function(**asked))
     if not isinstance(script, Script):
-        raise InputError(f"{where}: {_FUNCTION}() returned {type(script).__name__}; would be a Script")
+        raise InputError(f"{where}: {_FUNCTION}() returned {type(script).__name__}; it must be a Script")
     return script
 
 
@@ -317,7 +317,7 @@ def _settings(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
-            raise InputError(f"--set {text}: would be name=value")
+            raise InputError(f"--set {text}; it must be name=value")
         try:
             found[name] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):

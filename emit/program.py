@@ -111,24 +111,24 @@ class Program:
     def __post_init__(self) -> None:
         object.__setattr__(self, "gpus", tuple(self.gpus))
         if self.protocol not in FIFO_DEPTH:
-            raise InputError(f"program protocol {self.protocol!r}: would be one of {', '.join(FIFO_DEPTH)}")
+            raise InputError(f"program protocol {self.protocol!r}; it must be one of {', '.join(FIFO_DEPTH)}")
         if self.collective not in COLLECTIVES:
             raise InputError(
-                f"program collective {self.collective!r}: would be one of {', '.join(COLLECTIVES)}"
+                f"program collective {self.collective!r}; it must be one of {', '.join(COLLECTIVES)}"
             )
         if self.nranks < 1 or len(self.gpus) != self.nranks:
             raise InputError(
-                f"program with nranks {self.nranks} holds {len(self.gpus)} gpus: would be as many"
+                f"program with nranks {self.nranks} holds {len(self.gpus)} gpus; it must be as many"
             )
         if self.nchunks_per_loop < 1:
-            raise InputError(f"program nchunks_per_loop {self.nchunks_per_loop}: would be 1 or more")
+            raise InputError(f"program nchunks_per_loop {self.nchunks_per_loop}; it must be 1 or more")
         if not 0 <= self.root < self.nranks:
-            raise InputError(f"program root {self.root}: would be in 0..{self.nranks - 1}")
+            raise InputError(f"program root {self.root}; it must be in 0..{self.nranks - 1}")
         if not (self.inplace or self.outofplace):
-            raise InputError("program is neither inplace nor outofplace: would be at least one of them")
+            raise InputError("program is neither inplace nor outofplace; it must be at least one of them")
         if self.min_bytes < 0 or self.max_bytes < 0 or 0 < self.max_bytes < self.min_bytes:
             raise InputError(
-                f"program serves {self.min_bytes}..{self.max_bytes} bytes: would be 0 <= min <= max, or max 0"
+                f"program serves {self.min_bytes}..{self.max_bytes} bytes; it must be 0 <= min <= max, or max 0"
             )
 
     @property

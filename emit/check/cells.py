@@ -35,7 +35,7 @@ def cells_of(program: Program, c: Columns, goal: Goal | None, aliased: bool) -> 
     Raises InputError for a goal of another number of ranks.
     """
     if goal is not None and goal.nranks != program.nranks:
-        raise InputError(f"goal for {goal.nranks} ranks, program of {program.nranks}: would be equal")
+        raise InputError(f"goal for {goal.nranks} ranks, program of {program.nranks}; it must be equal")
     o_in_i = goal.o_in_i if goal is not None else (0 if aliased else None,) * program.nranks
     reach = max((max(g.i_chunks, g.o_chunks, g.s_chunks) for g in program.gpus), default=0)
     if goal is not None:

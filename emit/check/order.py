@@ -39,7 +39,7 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
     """
     moves = int(c.count.sum()) + len(c.count)
     if moves > CAPACITY.moves:
-        raise InputError(f"program moves {moves} chunks: would be at most {CAPACITY.moves} to be checked")
+        raise InputError(f"program moves {moves} chunks; it must be at most {CAPACITY.moves} to be checked")
     times = c.transmissions().tolist() if split else [1] * len(c.count)
     dep, sends, receives, start = c.dep.tolist(), c.sends.tolist(), c.receives.tolist(), c.start.tolist()
     at = start[:-1]

@@ -51,7 +51,7 @@ def check(
     """
     depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
     if depth < 1:
-        raise InputError(f"fifo_depth {depth}: would be 1 or more")
+        raise InputError(f"fifo_depth {depth}; it must be 1 or more")
     found = Findings()
     notes: list[str] = []
     goals = _goals(program, found) if goal is None else [("", _asked(program, goal), False)]

@@ -55,7 +55,7 @@ def find_races(c: Columns, order: list[int], cells: Cells, found: Findings, pref
     passes = -(-len(columns) // width)
     if passes * len(order) > CAPACITY.clock_visits:
         raise InputError(
-            f"program of {len(c.rank)} threadblocks that share their cells: would be fewer to be checked for races"
+            f"program of {len(c.rank)} threadblocks that share their cells; it must be fewer to be checked for races"
         )
     asked: list[list[Query]] = [[] for _ in range(passes)]
     place = {block: x for x, block in enumerate(columns)}
@@ -86,7 +86,7 @@ def _overlaps(c: Columns, cells: Cells, found: Findings, prefix: str) -> None:
         found.add(
             "race",
             f"{prefix}{OPS[c.op[step]]} of {c.count[step]} chunks from {BUFFERS[c.src[step]]}[{c.src_at[step]}] to "
-            f"{into}[{c.dst_at[step]}] overlaps itself; would be disjoint or the same chunks",
+            f"{into}[{c.dst_at[step]}] overlaps itself; it must be disjoint or the same chunks",
             *c.place(step),
             cell=(into, int(c.dst_at[step] + max(0, src[step] - dst[step]))),
         )
@@ -218,7 +218,7 @@ def _report(c: Columns, query: Query, found: Findings, prefix: str) -> None:
         f"{prefix}{OPS[c.op[step]]}",
         f"the {OPS[c.op[other]]} of tb {tb} step {position}",
         f"{name}[{index}]",
-        "one would wait for the other",
+        "one must wait for the other",
         c.place(step),
         (name, index),
     )

@@ -214,7 +214,7 @@ def check_counts(made: Acts, plan: Plan, found: Findings) -> None:
         other = made.across[end]
         here = f"{channel_type} channel {number}"
         if signals[end] and other < 0:
-            unpaired("signal", end, f"signals on {here}, which has no other end; would have one")
+            unpaired("signal", end, f"signals on {here}, which has no other end; it must have one")
         came = signals[other] if other >= 0 else 0
         if waits[end] > came:
             peer = plan.gpus[rank].peers[channel_type][number]
@@ -239,7 +239,7 @@ def check_counts(made: Acts, plan: Plan, found: Findings) -> None:
             reached = ", ".join(f"tb {made.tb[b]} {n} times" for b, n in sorted(counts.items())[:8])
             found.add(
                 "unpaired",
-                f"barrier {number} of {size} threadblocks is reached by {reached}; would be by {size}, equally often",
+                f"barrier {number} of {size} threadblocks is reached by {reached}; it must be by {size}, equally often",
                 rank,
                 made.tb[min(counts)],
             )

@@ -68,7 +68,7 @@ def verify_plan(path: str | os.PathLike[str], goal: Goal | None = None) -> Verdi
         return Verdict(
             "not readable",
             (
-                f"collective {plan.collective[:60]!r} does not say what the result must be: would be given a goal",
+                f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal",
             ),
         )
     head = (
@@ -87,7 +87,7 @@ def _checked(plan: Plan, goal: Goal | None, root: int) -> PlanReport:
     check_structure(plan, goal, found)
     wanted = goal if goal is None or plan.inplace else goal.keeping_input()
     if goal is not None and goal.nranks != len(plan.gpus):
-        raise InputError(f"goal for {goal.nranks} ranks, plan of {len(plan.gpus)}: would be equal")
+        raise InputError(f"goal for {goal.nranks} ranks, plan of {len(plan.gpus)}; it must be equal")
     notes = caution(plan)
     if not found.reported and wanted is None:
         wanted = goal_of(plan, root)
@@ -173,7 +173,7 @@ def _check_ends(run: Replay, found: Findings, notes: list[str]) -> None:
         if not own:
             found.add(
                 "race",
-                f"{made.name(block, op)} {word} {name}[{at}] of rank {owner}, which can end before that; would wait "
+                f"{made.name(block, op)} {word} {name}[{at}] of rank {owner}, which can end before that; it must wait "
                 "for a signal",
                 *made.place(block, op),
                 cell=(name, at),

@@ -90,7 +90,7 @@ def memory_of(plan: Plan, goal: Goal | None) -> Memory:
         at = s_at + gpu.scratch_chunks * units * (2 if plan.packets else 1)
         if at > CAPACITY.plan_cells:
             raise InputError(
-                f"plan of more than {CAPACITY.plan_cells} cells; would be at most that to be checked"
+                f"plan of more than {CAPACITY.plan_cells} cells; it must be at most that to be checked"
             )
     first.append(at)
     return Memory(plan, units, base, first)
@@ -128,7 +128,7 @@ def _units(plan: Plan) -> int:
         units *= 2 * max(op.unit_bytes for op in pipelines) // _smallest_unit(plan)
     if units > CAPACITY.plan_cells:
         raise InputError(
-            f"plan whose groups and pipelines cut a chunk into {units}; would be at most {CAPACITY.plan_cells}"
+            f"plan whose groups and pipelines cut a chunk into {units}; it must be at most {CAPACITY.plan_cells}"
         )
     return units
 

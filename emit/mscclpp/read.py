@@ -38,7 +38,7 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> Plan:
     """
     if isinstance(text_or_path, str) and text_or_path.lstrip()[:1] == "{":
         if len(text_or_path) > MAX_BYTES:
-            raise InputError(f"text: more than {MAX_BYTES} bytes; would be at most that")
+            raise InputError(f"text: more than {MAX_BYTES} bytes; it must be at most that")
         return _Reader("text").plan(_parsed(text_or_path, "text"))
     path = Path(text_or_path)
     shown = origin_of(path)
@@ -48,11 +48,11 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> Plan:
         except OSError as error:
             raise InputError(f"{shown}: cannot be read ({error.strerror or error})") from None
     if len(data) > MAX_BYTES:
-        raise InputError(f"{shown}: more than {MAX_BYTES} bytes; would be at most that")
+        raise InputError(f"{shown}: more than {MAX_BYTES} bytes; it must be at most that")
     try:
         return _Reader(shown).plan(_parsed(data.decode("utf-8"), shown))
     except UnicodeDecodeError as error:
-        raise InputError(f"{shown}: byte {error.start} is not UTF-8; would be JSON") from None
+        raise InputError(f"{shown}: byte {error.start} is not UTF-8; it must be JSON") from None
 
 
 def _parsed(text: str, source: str) -> Any:
@@ -60,12 +60,12 @@ def _parsed(text: str, source: str) -> Any:
         return json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         raise InputError(
-            f"{source} line {error.lineno}: {error.msg}; would be an execution plan (JSON)"
+            f"{source} line {error.lineno}: {error.msg}; it must be an execution plan (JSON)"
         ) from None
     except _TwiceError as error:
-        raise InputError(f"{source}: key {str(error)[:60]!a} twice in one object; would be once") from None
+        raise InputError(f"{source}: key {str(error)[:60]!a} twice in one object; it must be once") from None
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{source}: {str(error)[:100]}; would be an execution plan (JSON)") from None
+        raise InputError(f"{source}: {str(error)[:100]}; it must be an execution plan (JSON)") from None
 
 
 class _TwiceError(Exception):
@@ -91,28 +91,28 @@ class _Reader:
 
     def object(self, value: Any, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise self.fail(where, f"{_shown(value)}; would be an object")
+            raise self.fail(where, f"{_shown(value)}; it must be an object")
         return value
 
     def items(self, value: Any, where: str) -> list[Any]:
         if not isinstance(value, list):
-            raise self.fail(where, f"{_shown(value)}; would be a list")
+            raise self.fail(where, f"{_shown(value)}; it must be a list")
         return value
 
     def integer(self, value: Any, where: str, low: int = 0, high: int = MAX_NUMBER) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.fail(where, f"{_shown(value)}; would be a whole number in {low}..{high}")
+            raise self.fail(where, f"{_shown(value)}; it must be a whole number in {low}..{high}")
         return value
 
     def word(self, value: Any, where: str, choices: tuple[str, ...] = ()) -> str:
         if not isinstance(value, str) or (choices and value not in choices):
             told = f"one of {', '.join(choices)}" if choices else "text"
-            raise self.fail(where, f"{_shown(value)}; would be {told}")
+            raise self.fail(where, f"{_shown(value)}; it must be {told}")
         return value
 
     def truth(self, value: Any, where: str) -> bool:
         if not isinstance(value, bool):
-            raise self.fail(where, f"{_shown(value)}; would be true or false")
+            raise self.fail(where, f"{_shown(value)}; it must be true or false")
         return value
 
     def get(
@@ -120,7 +120,7 @@ class _Reader:
     ) -> Any:
         """`take` on a value that must be there, with what bounds it."""
         if name not in holder:
-            raise self.fail(where, f"no {name}; would have it")
+            raise self.fail(where, f"no {name}; it must have it")
         return take(holder[name], f"{where}.{name}" if where else name, *bounds)
 
     def each(
@@ -135,14 +135,14 @@ class _Reader:
     def plan(self, value: Any) -> Plan:
         top = self.object(value, "")
         if "gpus" not in top:
-            raise self.fail("", "no gpus; would be an execution plan")
+            raise self.fail("", "no gpus; it must be an execution plan")
         gpus = self.items(top["gpus"], "gpus")
         if any(isinstance(gpu, dict) and ("inputChunks" in gpu or "outputChunks" in gpu) for gpu in gpus):
             raise self.fail(
-                "", "a plan of MSCCL++ 0.7, which later executors do not load; would be of 0.8 or newer"
+                "", "a plan of MSCCL++ 0.7, which later executors do not load; it must be of 0.8 or newer"
             )
         if not 1 <= len(gpus) <= MAX_RANKS:
-            raise self.fail("gpus", f"{len(gpus)} of them; would be 1..{MAX_RANKS}")
+            raise self.fail("gpus", f"{len(gpus)} of them; it must be 1..{MAX_RANKS}")
         defaults = {
             "use_double_scratch_buffer": False,
             "reuse_resources": False,
@@ -170,7 +170,7 @@ class _Reader:
         where = f"gpus[{number}]"
         gpu = self.object(value, where)
         if self.get(gpu, "id", where, self.integer) != number:
-            raise self.fail(f"{where}.id", f"{gpu['id']}; would be {number}, its place in gpus")
+            raise self.fail(f"{where}.id", f"{gpu['id']}; it must be {number}, its place in gpus")
         sizes = [
             self.get(gpu, f"{side}_chunks", where, self.integer) for side in ("input", "output", "scratch")
         ]
@@ -184,7 +184,7 @@ class _Reader:
             if number_there != place:
                 raise self.fail(
                     f"{where}.threadblocks[{place}].id",
-                    f"{number_there}; would be {place}, its place in the list",
+                    f"{number_there}; it must be {place}, its place in the list",
                 )
             made.blocks.append(block)
         return made
@@ -239,7 +239,7 @@ class _Reader:
         op = self.object(value, where)
         name = self.get(op, "name", where, self.word)
         if name not in SHAPES:
-            raise self.fail(f"{where}.name", f"{_shown(name)}; would be one of {', '.join(SHAPES)}")
+            raise self.fail(f"{where}.name", f"{_shown(name)}; it must be one of {', '.join(SHAPES)}")
         if name == "nop":
             return _NOP
 
@@ -264,7 +264,7 @@ class _Reader:
             more["blocks"] = self.get(op, "num_threadblocks", where, self.integer, 1)
         if name == "pipeline":
             if where.count(".ops[") > 1:
-                raise self.fail(where, "a pipeline inside a pipeline; would stand in a threadblock")
+                raise self.fail(where, "a pipeline inside a pipeline; it must stand in a threadblock")
             context, at = self.get(op, "iter_context", where, self.object), f"{where}.iter_context"
             more["unit_bytes"] = self.get(context, "unit_size", at, self.integer, 1)
             more["unit_chunks"] = self.get(context, "num_chunks", at, self.integer, 1)
@@ -289,7 +289,7 @@ class _Reader:
         sides = [key for key in _SIDE if key in part]
         if len(sides) != 1:
             raise self.fail(
-                where, f"has {' and '.join(sides) or 'none'}; would have one of {', '.join(_SIDE)}"
+                where, f"has {' and '.join(sides) or 'none'}; it must have one of {', '.join(_SIDE)}"
             )
         key = sides[0]
         at = self.get(part, key, where, *((self.word, BUFFERS) if key == "type" else (self.integer,)))

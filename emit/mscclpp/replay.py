@@ -186,7 +186,7 @@ class Replay:
             if together or (other == block and before == nops and user != thread):
                 _, channel_type, number = self.made.ends[end]
                 who = f"tb {self.made.tb[other]} step {op}" if together else f"another thread in step {op}"
-                right = "one would wait for the other" if together else "a nop would stand between"
+                right = "one must wait for the other" if together else "a nop must stand between"
                 self.found.add(
                     "race",
                     f"{kind}s on {channel_type} channel {number} in no fixed order with {who}; {right}",
@@ -299,9 +299,9 @@ class Replay:
         here = self.made.place(who[2], who[3])
         other = self.made.name(last[2], last[3])
         where = f"tb {tb} step {op}" if rank == here[0] else f"rank {rank} tb {tb} step {op}"
-        right = "a nop would stand between" if here[:2] == (rank, tb) else "one would wait for the other"
+        right = "a nop must stand between" if here[:2] == (rank, tb) else "one must wait for the other"
         if last[0] >= len(self.made.acts):
-            right = "a port channel moves data on its own time; the other end would answer first"
+            right = "a port channel moves data on its own time; the other end must answer first"
         self.found.add_race(
             act.name,
             f"the {other} of {where}",
@@ -320,7 +320,7 @@ class Replay:
         self.found.add(
             "race",
             f"{act.name} uses {name}[{index}] of rank {run.rank}, which may not have started the call; "
-            "would wait for a signal of it first",
+            "it must wait for a signal of it first",
             *self.made.place(block, act.op),
             cell=(name, index),
         )

@@ -99,19 +99,19 @@ def _rank_faults(plan: Plan, rank: int) -> Iterator[Fault]:
     gpu, nranks = plan.gpus[rank], len(plan.gpus)
     for name, chunks in (("input", gpu.input_chunks), ("output", gpu.output_chunks)):
         if chunks < 1:
-            yield "inconsistent", f"{name}_chunks {chunks}, which crashes the reader; would be 1 or more"
+            yield "inconsistent", f"{name}_chunks {chunks}, which crashes the reader; it must be 1 or more"
     for kind, peers in gpu.peers.items():
         for number, peer in enumerate(peers):
             if peer == rank or peer >= nranks:
                 right = f"another rank in 0..{nranks - 1}"
-                yield "dangling id", f"{kind} channel {number} to rank {peer}; would be {right}"
+                yield "dangling id", f"{kind} channel {number} to rank {peer}; it must be {right}"
     for number, (_, ranks) in enumerate(gpu.switches):
         if rank not in ranks or max(ranks, default=0) >= nranks or len(set(ranks)) < len(ranks):
-            yield "dangling id", f"switch channel {number} of ranks {list(ranks)}; would hold {rank}"
+            yield "dangling id", f"switch channel {number} of ranks {list(ranks)}; it must hold {rank}"
     for number, buffer in enumerate(gpu.buffers):
         if buffer.rank == rank or buffer.rank >= nranks or not buffer.types:
             where = f"remote buffer {number} of rank {buffer.rank} by {list(buffer.types)}"
-            yield "dangling id", f"{where}; would be another rank's, by memory or port channels"
+            yield "dangling id", f"{where}; it must be another rank's, by memory or port channels"
 
 
 def _block_faults(gpu: PlanGpu, rank: int, block: PlanBlock) -> Iterator[Fault]:
@@ -153,19 +153,19 @@ def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fa
         if number >= len(gpu.semaphores):
             yield "dangling id", f"of semaphore {number}; rank {rank} has {len(gpu.semaphores)}"
     if op.name in ("sem_acquire", "sem_release") and not op.semaphores:
-        yield "inconsistent", "of no semaphore; would have semaphore_ids"
+        yield "inconsistent", "of no semaphore; it must have semaphore_ids"
     kinds = {"pws": ("port",), "pwsf": ("port",), "flush": ("port",)}.get(op.name, ("memory", "port"))
     if op.name in _MEMORY_ONLY:
         kinds = ("memory",)
     kind = op.channel_type
     on_channels = op.name in ON_CHANNELS or (kind == "port" and any(p.side == "R" for p in op.dst))
     if (on_channels or any(p.side == "R" for p in (*op.src, *op.dst))) and kind not in kinds:
-        yield "inconsistent", f"on channels of type {kind!a}; would be {' or '.join(kinds)}"
+        yield "inconsistent", f"on channels of type {kind!a}; it must be {' or '.join(kinds)}"
         return
     channels, buffers = len(block.channels.get(kind, ())), len(block.buffers.get(kind, ()))
     if on_channels:
         if not op.channels:
-            yield "inconsistent", "on no channel; would have channel_ids"
+            yield "inconsistent", "on no channel; it must have channel_ids"
         for number in op.channels:
             if number >= channels:
                 yield "dangling id", f"on {kind} channel {number} of its tb; the tb has {channels}"
@@ -185,17 +185,20 @@ def _shape_faults(op: Op) -> Iterator[Fault]:
         has = "".join(part.side for part in parts)
         if not re.fullmatch(shape, has):
             sides = ", ".join(_SIDES[side] for side in dict.fromkeys(shape.replace("+", "")))
-            yield "inconsistent", f"{word} {has or 'nothing'}; would be {shape or 'nothing'} ({sides})"
+            yield "inconsistent", f"{word} {has or 'nothing'}; it must be {shape or 'nothing'} ({sides})"
             return
     if len({part.size for part in (*op.src, *op.dst)}) > 1 and op.name not in _PAIRS:
-        yield "inconsistent", f"of sizes {sorted({p.size for p in (*op.src, *op.dst)})}; would be one size"
-    channels = f"of {len(op.dst)} destinations on {len(op.channels)} channels; would be as many"
+        yield "inconsistent", f"of sizes {sorted({p.size for p in (*op.src, *op.dst)})}; it must be one size"
+    channels = f"of {len(op.dst)} destinations on {len(op.channels)} channels; it must be as many"
     apart = op.channel_type == "port" and len(op.channels) != len(op.dst)
     if op.name in _PAIRS:
         if len(op.src) != len(op.dst):
-            yield "inconsistent", f"of {len(op.src)} sources to {len(op.dst)} destinations; would be as many"
+            yield (
+                "inconsistent",
+                f"of {len(op.src)} sources to {len(op.dst)} destinations; it must be as many",
+            )
         elif any(a.size != b.size for a, b in zip(op.src, op.dst, strict=True)):
-            yield "inconsistent", "whose sources and destinations differ in size; would be equal"
+            yield "inconsistent", "whose sources and destinations differ in size; it must be equal"
         if apart:
             yield "inconsistent", channels
     if op.channel_type == "memory" and op.name in ("put", "ppkt") and len({p.at for p in op.src}) > 1:
@@ -242,7 +245,7 @@ def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str,
                 chunks = {"i": gpu.input_chunks, "o": gpu.output_chunks, "s": gpu.scratch_chunks}[kind]
                 whose = "" if owner == rank else f" of rank {owner}"
                 if packet and kind != "s":
-                    yield "inconsistent", f"with packets in {kind}{whose}; would be in scratch", None
+                    yield "inconsistent", f"with packets in {kind}{whose}; it must be in scratch", None
                     continue
                 if packet and not plan.packets:
                     protocol = f"{plan.protocol[:20]!a}"
@@ -269,7 +272,7 @@ def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str,
                 peer = gpu.peers["port"][block.channels["port"][number]]
                 owner = gpu.buffers[block.buffers["port"][int(part.at)]].rank
                 if owner != peer:
-                    right = f"a channel to rank {peer}; would be one rank"
+                    right = f"a channel to rank {peer}; it must be one rank"
                     yield "inconsistent", f"to a buffer of rank {owner} on {right}", None
 
 

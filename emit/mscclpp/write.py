@@ -53,13 +53,13 @@ def write_plan(
     own = form if (program.inplace if form else program.outofplace) else not form
     if goal is not None and form != own:
         raise InputError(
-            f"program {'in' if own else 'out of'} place with a goal of its own: would be the same form"
+            f"program {'in' if own else 'out of'} place with a goal of its own; it must be the same form"
         )
     report = check(program, goal, fifo_depth=_FREE, target=None, split=False)
     report.raise_if_wrong()
     if not report.judged:
         raise InputError(
-            f"collective {program.collective!r} has no goal of its own: would be given one to check against"
+            f"collective {program.collective!r} has no goal of its own; it must be given one to check against"
         )
     if form and not own:
         program, own = _in_place(program), True
@@ -72,13 +72,13 @@ def write_plan(
 def _sayable(program: Program, goal: Goal | None) -> None:
     if program.collective not in _FORMS:
         raise InputError(
-            f"an execution plan cannot do {program.collective}: would be one of {', '.join(_FORMS)}, whose ranks all "
+            f"an execution plan cannot do {program.collective}; it must be one of {', '.join(_FORMS)}, whose ranks all "
             "have input and output"
         )
     if program.redop != "sum" and any(
         step.op in ("re", "rrc", "rrs", "rrcs") for *_, step in program.steps()
     ):
-        raise InputError(f"an execution plan always sums; program redop {program.redop!r} would be sum")
+        raise InputError(f"an execution plan always sums: program redop {program.redop!r}; it must be sum")
     if goal is not None:
         for rank, gpu in enumerate(program.gpus):
             if gpu.i_chunks < 1 or gpu.o_chunks < 1:
@@ -92,7 +92,7 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
     """`program` has one form; `form` is the plan's, in place or not."""
     n = program.nranks
     if nodes is not None and len(nodes) != n:
-        raise InputError(f"nodes of {len(nodes)} ranks: would be of {n}")
+        raise InputError(f"nodes of {len(nodes)} ranks; it must be of {n}")
     where = [0] * n if nodes is None else [int(node) for node in nodes]
     packets = program.protocol == "LL"
     structure = Findings()

@@ -115,7 +115,7 @@ class Predictor:
         self.network: Network = network(topology, self.group)
         self.fifo_depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
         if self.fifo_depth < 1:
-            raise InputError(f"fifo_depth {fifo_depth}: would be 1 or more")
+            raise InputError(f"fifo_depth {fifo_depth}; it must be 1 or more")
         found = Findings()
         self.columns: Columns = columns_of(program, found)
         for finding in found.reported:
@@ -127,13 +127,13 @@ class Predictor:
             bad = int(np.flatnonzero(transmits & (c.count < 1))[0])
             rank, tb, position = c.place(bad)
             raise InputError(
-                f"cannot be timed: rank {rank} tb {tb} step {position}: count {c.count[bad]}; would be 1 or more"
+                f"cannot be timed: rank {rank} tb {tb} step {position}: count {c.count[bad]}; it must be 1 or more"
             )
         self.split = split
         times = c.transmissions() if split else np.ones(len(c.count), dtype=np.int64)
         if int(times.sum()) > CAPACITY.moves:
             raise InputError(
-                f"program moves {times.sum()} chunks: would be at most {CAPACITY.moves} to be timed one by one"
+                f"program moves {times.sum()} chunks; it must be at most {CAPACITY.moves} to be timed one by one"
             )
         self._chunks = c.count // times  # of one transmission
         self._moves = pointers(times)
@@ -235,11 +235,11 @@ def _group(program: Program, topology: Topology, group: Sequence[int] | None) ->
     if group is None:
         if program.nranks > topology.nranks:
             raise InputError(
-                f"program has {program.nranks} ranks, {topology.name} has {topology.nranks}; would be as many or fewer"
+                f"program has {program.nranks} ranks, {topology.name} has {topology.nranks}; it must be at most as many"
             )
         return tuple(range(program.nranks))
     if len(group) != program.nranks:
-        raise InputError(f"group has {len(group)} ranks, the program {program.nranks}; would be as many")
+        raise InputError(f"group has {len(group)} ranks, the program {program.nranks}; it must be as many")
     return tuple(int(rank) for rank in group)
 
 
@@ -263,7 +263,7 @@ def _links(net: Network, ends: Ints, topology: Topology) -> Ints:
             where = "" if there == [source, target] else f", where they are ranks {there[0]} and {there[1]}"
             raise InputError(
                 f"rank {source} sends to rank {target}, which has no link from it in {topology.name}{where};"
-                " would be a program for this network, or other ranks of it (--group)"
+                " it must be a program for this network, or other ranks of it (--group)"
             )
         turn = turns[low] = turns.get(low, -1) + 1
         chosen[number] = order[low + turn % parallel[np.searchsorted(starts, low)]]

@@ -320,7 +320,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InputError, match=r"moves .* chunks"):
         check(_many_moves(), target=None)
     for change in ({"protocol": "ll"}, {"collective": "x"}, {"nranks": 3}, {"root": 4}, {"max_bytes": -1}):
-        with pytest.raises(InputError, match="would be"):
+        with pytest.raises(InputError, match="must be"):
             replace(RING, **change)
 
 

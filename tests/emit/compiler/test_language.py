@@ -87,13 +87,13 @@ def _stale(script: Script, chunk: Chunk) -> None:
 
 MISTAKES: dict[str, tuple[Callable[[Script, Chunk], object], str]] = {
     "overwritten": (_stale, "was overwritten since, by"),
-    "no such rank": (lambda _, c: c.copy(7, "i", 0), "rank 7: would be in 0..1"),
-    "no such buffer": (lambda _, c: c.copy(1, "x", 0), "buffer 'x': would be one of i, o, s"),
+    "no such rank": (lambda _, c: c.copy(7, "i", 0), "rank 7; it must be in 0..1"),
+    "no such buffer": (lambda _, c: c.copy(1, "x", 0), "buffer 'x'; it must be one of i, o, s"),
     "beyond": (lambda s, _: s.chunk(0, "i", 2), "beyond the buffer; it has 2"),
     "negative": (lambda s, _: s.chunk(0, "i", -1), "beyond the buffer"),
     "empty": (lambda s, _: s.chunk(0, "s", 0), "holds nothing yet"),
     "unlike": (lambda s, c: s.chunk(1, "i", 0, 2).reduce(c), "reduces 1 chunks into 2"),
-    "part": (lambda _, c: c.part(0, 2), "would lie within"),
+    "part": (lambda _, c: c.part(0, 2), "must lie within"),
     "onto itself": (lambda s, c: s.chunk(0, "i", 0).reduce(c), "chunks each, overlap"),
     "another's": (lambda _, c: Script("y", "allreduce", 2).chunk(0, "i", 0).reduce(c), "another script"),
     "channel": (lambda _, c: c.copy(1, "i", 0, channel=-1), "channel -1"),

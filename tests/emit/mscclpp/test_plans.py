@@ -287,7 +287,7 @@ REFUSED = {
     "no goal": (lambda: write_plan(replace(alltoall(3), collective="custom")), "no goal of its own"),
     "other form": (
         lambda: write_plan(alltoall(3), goal_for("alltoall", 3, 3, False), inplace=True),
-        "would be the same form",
+        "it must be the same form",
     ),
     "empty input": (
         lambda: write_plan(

@@ -227,11 +227,11 @@ def test_what_cannot_be_timed_is_refused() -> None:
             Predictor(program, topology, group, depth)
         assert "\n" not in str(refused.value)
     none = with_step(with_step(one_sender(1), 0, 0, 0, count=0), 1, 0, 0, count=0)
-    with pytest.raises(InputError, match="rank 0 tb 0 step 0: count 0; would be 1 or more"):
+    with pytest.raises(InputError, match="rank 0 tb 0 step 0: count 0; it must be 1 or more"):
         Predictor(none, full)
     vast = with_step(with_step(one_sender(1), 0, 0, 0, count=1 << 39), 1, 0, 0, count=1 << 39)
     assert Predictor(vast, full).time_us(1.0) > 1e6
-    with pytest.raises(InputError, match="program moves 1099511627776 chunks: would be at most"):
+    with pytest.raises(InputError, match="program moves 1099511627776 chunks; it must be at most"):
         Predictor(vast, full, split=True)
 
 

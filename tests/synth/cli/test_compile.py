@@ -76,11 +76,11 @@ FAULTS = {
     "no function": ("x = 1", "bad.py: has no function algorithm()"),
     "raises": ("def algorithm():\n    return 1 / 0", "bad.py, line 2: ZeroDivisionError"),
     "exits": ("import sys\nsys.exit(3)", "bad.py, line 2: SystemExit: 3"),
-    "no script": ("def algorithm():\n    return 3", "algorithm() returned int; would be a Script"),
+    "no script": ("def algorithm():\n    return 3", "algorithm() returned int; it must be a Script"),
     "settings": ("def algorithm(n):\n    return n", "missing a required argument: 'n'; it takes n"),
     "mistake": (
         "from emit.language import Script\ndef algorithm():\n    Script('x', 'allreduce', 2).chunk(2, 'i', 0)",
-        "bad.py, line 3: rank 2: would be in 0..1",
+        "bad.py, line 3: rank 2; it must be in 0..1",
     ),
     "wrong": (
         "from emit.language import Script\ndef algorithm():\n    s = Script('x', 'allreduce', 2)\n"
@@ -102,8 +102,8 @@ def test_bad_scripts_are_one_line(synth: Call, here: Path, what: str) -> None:
 
 
 REFUSED = [
-    (("compile", RING, "--set", "ranks"), "--set ranks: would be name=value"),
-    (("compile", RING, "--set", "ranks=0"), "would be 1 or more each"),
+    (("compile", RING, "--set", "ranks"), "--set ranks; it must be name=value"),
+    (("compile", RING, "--set", "ranks=0"), "must be 1 or more each"),
     (("compile", RING, "--without-pass", "fuze"), "pass 'fuze' is not known"),
     (("compile", RING, "--group", "0-7"), "--group: says which ranks of --topo"),
     (("compile", RING, "--topo", "ring:4"), "has 4 ranks, the program 8"),

@@ -138,6 +138,6 @@ def test_verdicts_on_plans(synth: Call, source: Path, here: Path) -> None:
     assert all(f["rank"] is not None for f in said["findings"])
     assert "no FIFO" in synth("verify", "b.json", "--depth", "2").refusal
     (here / "no.json").write_text('{"gpus": 3}')
-    assert "would be a list" in synth("verify", "no.json").refusal
+    assert "must be a list" in synth("verify", "no.json").refusal
     (here / "hello.json").write_text((here / "b.json").read_text().replace('"allgather"', '"hello"'))
     assert "does not say what the result must be" in synth("verify", "hello.json").refusal
