@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush, heapreplace
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,6 @@ def fifo_order(
     # the first resource of a link is the one that it leaves its rank by
     port = np.where(alone, -1, net.uses_idx[net.uses_ptr[:-1]])
     queued = 0 if alone.all() else count
-    clocks = net.nlinks + net.nresources
     columns: list[Any] = [
         np.flatnonzero(sends[:-1, 2] == 0).astype(np.int32),
         sends.ravel(),
@@ -91,11 +91,8 @@ def fifo_order(
         np.full(net.nresources, -1, dtype=np.int64),
         arrivals[:-1].copy(),
         arrivals[:-1].copy(),
-        np.zeros(arrivals[-1], dtype=np.int32),
+        np.zeros(arrivals[-1], dtype=np.int64),
         np.zeros(arrivals[-1]),
-        np.zeros(clocks),
-        np.zeros(clocks, dtype=np.int64),
-        np.zeros(clocks, dtype=np.int64),
         np.zeros(count, dtype=np.int32),
     ]
     run = Runner(interpreted=count < _COMPILED_FROM)
@@ -125,74 +122,49 @@ def _serve(
     tail: Any,
     under_way: Any,
     arrival: Any,
-    due: Any,
-    coming: Any,
-    heap: Any,
     order: Any,
 ) -> None:
     """Writes `order`.
 
     What a link has sent arrives in the order sent: under_way and arrival[head[link]:tail[link]]. Sends wait at a port
-    from front[port] on, each followed by `behind`, in the order of their `ticket`. `heap` holds clocks by the time
-    when they are `due`, then by `coming`: a link's clock when its next send arrives (before all ports at that time, by
-    row), a port's clock when its first send might go (by ticket); ports follow the links in number.
+    from front[port] on, each followed by `behind`, in the order of their `ticket`. A heap holds clocks
+    by the time when they are due: a link's when its next send arrives (before all ports at that time, by row), a
+    port's when its first send might go (by ticket). Links follow the ports in number.
     """
-    nlinks, count = len(rate), len(order)
-    done, size, at, tickets = 0, 0, 0, 0
-    while at < len(first) or size > 0:
+    nports, count = len(front), len(order)
+    done, at, tickets = 0, 0, 0
+    clocks = [(0.0, 0, 0)]
+    clocks.pop()
+    while at < len(first) or len(clocks):
         ready, come, going = 0.0, -1, -1
         if at < len(first):
             low, high = at, at + 1
             at += 1
         else:
-            top = heap[0]
-            ready, come = due[top], coming[top]
-            left = True
-            if top < nlinks:
+            ready, come, clock = clocks[0]
+            if clock >= nports:
                 low, high = sends[4 * come + 3], sends[4 * come + 7]
-                head[top] += 1
-                left = head[top] < tail[top]
-                if left:
-                    due[top], coming[top] = arrival[head[top]], under_way[head[top]]
+                l = clock - nports  # noqa: E741
+                head[l] += 1
+                if head[l] < tail[l]:
+                    heapreplace(clocks, (arrival[head[l]], under_way[head[l]], clock))
+                else:
+                    heappop(clocks)
             else:
-                gate = top - nlinks
                 low, high = 0, 1
-                going = front[gate]
-                way = sends[4 * going]
-                begin = max(ready, link_free[way])
-                for j in range(uses_ptr[way], uses_ptr[way + 1]):
+                going = front[clock]
+                link = sends[4 * going]
+                begin = max(ready, link_free[link])
+                for j in range(uses_ptr[link], uses_ptr[link + 1]):
                     begin = max(begin, free[uses[j]])
                 if begin > ready:
-                    high = 0
-                    due[top] = begin
+                    heapreplace(clocks, (begin, come, clock))
+                    continue
+                front[clock] = behind[going]
+                if behind[going] >= 0:
+                    heapreplace(clocks, (ready, count + ticket[behind[going]], clock))
                 else:
-                    front[gate] = behind[going]
-                    left = front[gate] >= 0
-                    if left:
-                        coming[top] = count + ticket[front[gate]]
-            if not left:
-                size -= 1
-                top = heap[size]
-            # down along the earlier children to the bottom, then up: late as it is, it belongs near there
-            place, child = 0, 1
-            while child < size:
-                way = heap[child]
-                if child + 1 < size:
-                    other = heap[child + 1]
-                    if due[other] < due[way] or (due[other] == due[way] and coming[other] < coming[way]):
-                        child += 1
-                        way = other
-                heap[place] = way
-                place = child
-                child = 2 * place + 1
-            while place > 0:
-                up = (place - 1) // 2
-                other = heap[up]
-                if due[other] < due[top] or (due[other] == due[top] and coming[other] < coming[top]):
-                    break
-                heap[place] = other
-                place = up
-            heap[place] = top
+                    heappop(clocks)
         for i in range(low, high):
             send = going
             if come < 0:
@@ -202,43 +174,30 @@ def _serve(
                 sends[4 * send + 2] -= 1
                 if sends[4 * send + 2] > 0:
                     continue
-            way = sends[4 * send]
-            gate = port[way]
+            link = sends[4 * send]
+            gate = port[link]
             if gate >= 0 and going < 0:
                 ticket[send] = tickets
                 tickets += 1
                 behind[send] = -1
-                clock = nlinks + gate
                 if front[gate] >= 0:
                     behind[back[gate]] = send
                     back[gate] = send
                     continue
                 front[gate] = send
                 back[gate] = send
-                due[clock], coming[clock] = ready, count + ticket[send]
-            else:
-                order[done] = send
-                done += 1
-                begin = max(ready, link_free[way])
-                lasts = hold[sends[4 * send + 1]] / rate[way]
-                link_free[way] = begin + lasts
-                for j in range(uses_ptr[way], uses_ptr[way + 1]):
-                    free[uses[j]] = max(free[uses[j]], begin) + lasts * share[j]
-                if sends[4 * send + 3] == sends[4 * send + 7]:
-                    continue
-                clock = way
-                under_way[tail[way]], arrival[tail[way]] = send, begin + lasts + alpha[way]
-                tail[way] += 1
-                if tail[way] - head[way] > 1:
-                    continue
-                due[clock], coming[clock] = arrival[head[way]], send
-            place = size
-            size += 1
-            while place > 0:
-                up = (place - 1) // 2
-                other = heap[up]
-                if due[other] < due[clock] or (due[other] == due[clock] and coming[other] < coming[clock]):
-                    break
-                heap[place] = other
-                place = up
-            heap[place] = clock
+                heappush(clocks, (ready, count + ticket[send], gate))
+                continue
+            order[done] = send
+            done += 1
+            begin = max(ready, link_free[link])
+            lasts = hold[sends[4 * send + 1]] / rate[link]
+            link_free[link] = begin + lasts
+            for j in range(uses_ptr[link], uses_ptr[link + 1]):
+                free[uses[j]] = max(free[uses[j]], begin) + lasts * share[j]
+            if sends[4 * send + 3] == sends[4 * send + 7]:
+                continue
+            under_way[tail[link]], arrival[tail[link]] = send, begin + lasts + alpha[link]
+            tail[link] += 1
+            if tail[link] - head[link] == 1:
+                heappush(clocks, (arrival[head[link]], send, nports + link))
