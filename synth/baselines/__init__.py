@@ -7,29 +7,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from synth.baselines.direct import direct_plans
-from synth.baselines.doubling import doubling_plans
-from synth.baselines.plans import Plan, same_order
-from synth.baselines.ring import RINGED, ring_plans
-from synth.baselines.routes import MOST_SENDS
-from synth.baselines.two_level import two_level_plans
+from synth.baselines.direct import direct_baselines
+from synth.baselines.doubling import doubling_baselines
+from synth.baselines.ring import RINGED, ring_baselines
+from synth.baselines.tuning import TUNING
+from synth.baselines.two_level import two_level_baselines
+from synth.baselines.unordered import Unordered, same_order
 from synth.model.problem import Problem
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, NoRoute, TooManySends
 
 __all__ = ["BASELINES", "baseline", "baseline_named"]
 
-# Sends of a baseline in `baseline`. Of those that could well be the best one more are looked at: without two levels,
-# or without turns, libraries would look worse than they are.
-_LIKELY_SENDS, _FURTHER_SENDS = 2_500_000, 200_000
-
 
 def baseline(problem: Problem) -> list[Algorithm]:
     """The algorithms that a vendor library would choose from; empty where it has none for this group.
 
-    For allreduce, allgather, reducescatter, broadcast and reduce rings come first (as many as the links have room
-    for), for other copying collectives direct; others of `BASELINES` follow where they are for this problem and have
-    few sends enough to be worth it, and not the same.
+    For allreduce, allgather, reducescatter, broadcast and reduce rings come first (as many as the links
+    can carry), for other copying collectives direct; others of `BASELINES` follow where they are for this problem and
+    have few sends enough to be worth it, and not the same.
 
     Raises:
         InputError: a problem with several chunks a block, or a quotient.
@@ -37,12 +33,16 @@ def baseline(problem: Problem) -> list[Algorithm]:
     _check(problem)
     collective = problem.collective
     if collective.name in RINGED:
-        most = {"ring": _LIKELY_SENDS, "recursive doubling": _LIKELY_SENDS, "two-level": _LIKELY_SENDS}
-        most |= {"direct": _FURTHER_SENDS, "direct in turns": _FURTHER_SENDS}
+        most = dict.fromkeys(("ring", "recursive doubling", "two-level"), TUNING.likely_sends)
+        most |= {"direct": TUNING.further_sends, "direct in turns": TUNING.further_sends}
     elif collective.reducing:
         return []
     else:
-        most = {"direct": MOST_SENDS, "direct in turns": _LIKELY_SENDS, "two-level": _LIKELY_SENDS}
+        most = {
+            "direct": TUNING.most_sends,
+            "direct in turns": TUNING.likely_sends,
+            "two-level": TUNING.likely_sends,
+        }
     made: list[Algorithm] = []
     for name, sends in most.items() if collective.nranks > 2 else list(most.items())[:1]:
         with suppress(TooManySends):
@@ -67,7 +67,7 @@ def baseline_named(problem: Problem, name: str, size_bytes: float | None = None)
         near = difflib.get_close_matches(name, BASELINES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(f"baseline: {name[:40]!r} is not known{hint} It is one of: {', '.join(BASELINES)}")
-    return _made(problem, name, MOST_SENDS, size_bytes)
+    return _made(problem, name, TUNING.most_sends, size_bytes)
 
 
 def _check(problem: Problem) -> None:
@@ -80,12 +80,12 @@ def _check(problem: Problem) -> None:
         raise InputError("baseline: the problem is a quotient; it must be the whole one")
 
 
-_MAKERS: dict[str, Callable[[Problem, int], list[Plan]]] = {
-    "direct": direct_plans,
-    "direct in turns": partial(direct_plans, turns=True),
-    "ring": ring_plans,
-    "recursive doubling": doubling_plans,
-    "two-level": two_level_plans,
+_MAKERS: dict[str, Callable[[Problem, int], list[Unordered]]] = {
+    "direct": direct_baselines,
+    "direct in turns": partial(direct_baselines, turns=True),
+    "ring": ring_baselines,
+    "recursive doubling": doubling_baselines,
+    "two-level": two_level_baselines,
 }
 
 

@@ -1,4 +1,4 @@
-"""Direct: every chunk over a fixed shortest way to each goal, all issued at once, unscheduled."""
+"""Direct: every chunk over a fixed shortest route to each goal, all issued at once, unscheduled."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from itertools import pairwise
 import numpy as np
 
 from synth.baselines.fifo import fifo_order
-from synth.baselines.plans import Plan
-from synth.baselines.routes import MOST_SENDS, Routes, against
+from synth.baselines.routes import Routes, against
+from synth.baselines.tuning import TUNING
+from synth.baselines.unordered import Unordered
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
@@ -17,7 +18,7 @@ from topologies.arrays import positions, ranges, row_of_entry
 from topologies.errors import NoRoute, TooManySends
 
 
-def direct_plans(problem: Problem, most: int = MOST_SENDS, turns: bool = False) -> list[Plan]:
+def direct_baselines(problem: Problem, most: int = TUNING.most_sends, turns: bool = False) -> list[Unordered]:
     """Direct as `direct_schedule` has it; empty for problems that it does not take."""
     collective = problem.collective
     one_goal = (np.diff(collective.goals[0]) <= 1).all()
@@ -26,11 +27,11 @@ def direct_plans(problem: Problem, most: int = MOST_SENDS, turns: bool = False) 
     elif collective.reducing and not (collective.reduces.all() and one_goal):
         return []
     engine = "direct in turns" if turns else "direct"
-    return [Plan(problem, engine, lambda size: direct_schedule(problem, size, turns, most))]
+    return [Unordered(problem, engine, lambda size: direct_schedule(problem, size, turns, most))]
 
 
 def direct_schedule(
-    problem: Problem, chunk_bytes: float, turns: bool = False, most: int = MOST_SENDS
+    problem: Problem, chunk_bytes: float, turns: bool = False, most: int = TUNING.most_sends
 ) -> Schedule:
     """Every chunk to every goal by itself, first come, first served at every link (see `fifo_order`).
 
@@ -39,8 +40,8 @@ def direct_schedule(
     may send them on as soon as the first of them is there.
 
     A sum is named by the rank it is at, so that a contribution cannot pass a rank that adds its own and stay
-    apart: contributions are added on the way, in the tree of the fixed ways to the goal. An allreduce is a
-    reduce-scatter in such trees, and then an allgather in the trees of the fixed ways back.
+    apart: contributions are added on the way, in the tree of the fixed routes to the goal. An allreduce is a
+    reduce-scatter in such trees, and then an allgather in the trees of the fixed routes back.
 
     Args:
         problem: of plain values only; or of sums only, with one goal each; or an allreduce with as many chunks for
@@ -94,9 +95,14 @@ def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
 
 
 def messages(
-    problem: Problem, chunk: Ints, points: list[Ints], turn: Ints, chunk_bytes: float, most: int = MOST_SENDS
+    problem: Problem,
+    chunk: Ints,
+    points: list[Ints],
+    turn: Ints,
+    chunk_bytes: float,
+    most: int = TUNING.most_sends,
 ) -> Schedule:
-    """Messages of plain chunks, each from points[0] by the points between to points[-1], over fixed ways.
+    """Messages of plain chunks, each from points[0] by the points between to points[-1], over fixed routes.
 
     Every rank issues its messages at once in the order of `turn`, then of chunk.
     """
@@ -108,8 +114,8 @@ def messages(
     length = np.sum(lengths, axis=0)
     first = np.cumsum(length) - length
     link, passed = np.empty(length.sum(), dtype=np.int64), first.copy()
-    for (message, way, hop), count in zip(legs, lengths, strict=True):
-        link[passed[message] + hop] = way
+    for (message, taken, hop), count in zip(legs, lengths, strict=True):
+        link[passed[message] + hop] = taken
         passed += count
     message, step = np.repeat(np.arange(len(chunk)), length), positions(length)
     before = np.flatnonzero(step + 1 < length[message])
@@ -129,7 +135,7 @@ def _issue_order(source: Ints, turn: Ints, chunk: Ints) -> Ints:
 def _trees(
     problem: Problem, root: Ints, chunk_bytes: float, turns: bool, most: int, spreading: bool = False
 ) -> Schedule:
-    """Contributions to root[chunk] in the trees of the fixed ways, or sums from there to the goals (-1: neither)."""
+    """Contributions to root[chunk] in the trees of the fixed routes, or sums from there to the goals (-1: neither)."""
     collective, n = problem.collective, problem.nranks
     net = against(problem.network) if spreading else problem.network
     routes = Routes(net, root[root >= 0])
@@ -142,7 +148,7 @@ def _trees(
     hops = routes.hops(rank, root[owned])
     if (hops < 0).any():
         raise NoRoute(f"baseline: {collective.name} has a sum that cannot come together")
-    # a tree's ranks, the furthest first: those at the ends and those on their ways
+    # a tree's ranks, the furthest first: those at the ends and those on their routes
     cells: list[Ints] = []
     onward = np.zeros(0, dtype=np.int64)
     for distance in range(int(hops.max(initial=0)), 0, -1):

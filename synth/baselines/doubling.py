@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.baselines.plans import Plan, stepped
-from synth.baselines.routes import MOST_SENDS, Routes
+from synth.baselines.routes import Routes
 from synth.baselines.spreading import GATHERING, Copies, Messages, gathered
+from synth.baselines.tuning import TUNING
+from synth.baselines.unordered import Unordered, stepped
 from synth.model.problem import Problem
 from synth.model.schedule import untimed
 from topologies.network import Network
@@ -14,12 +15,12 @@ from topologies.network import Network
 NAME = "recursive doubling"
 
 
-def doubling_plans(problem: Problem, most: int = MOST_SENDS) -> list[Plan]:
+def doubling_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
     """In phase i = 0, 1, … positions whose numbers differ in bit i exchange all that they have.
 
     An allgather so; a reduce-scatter by the same backwards (recursive halving); an allreduce by both, and, where
     all partners are neighbours, also by exchanging whole sums (for short messages). Partners that are no
-    neighbours send over fixed shortest ways. A block goes on as soon as it is there, so that phases may overlap.
+    neighbours send over fixed shortest routes. A block goes on as soon as it is there, so that phases may overlap.
     Empty for other collectives and where the number of ranks is no power of two.
     """
     collective = problem.collective

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Any
 
 import numpy as np
 
 from synth.model.collective import Ints
-from synth.model.compiled import Runner
+from synth.model.compiled import Runner, choose_runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers, ranges
-
-_COMPILED_FROM = 20_000  # sends
 
 
 def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule:
@@ -42,7 +39,12 @@ def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule
 
 
 def fifo_order(
-    problem: Problem, chunk: Ints, link: Ints, edges: tuple[Ints, Ints], chunk_bytes: float
+    problem: Problem,
+    chunk: Ints,
+    link: Ints,
+    edges: tuple[Ints, Ints],
+    chunk_bytes: float,
+    run: Runner | None = None,
 ) -> Ints:
     """The order in which sends start when every port serves them as they come.
 
@@ -56,6 +58,7 @@ def fifo_order(
         chunk, link: int, shape (n,), a send each. Sends that come at the same time queue in this order.
         edges: (a, b): send a brings what send b carries (b waits for all of its); a ascending.
         chunk_bytes: bytes of the smallest chunk, which say how long sends last.
+        run: how the loop is run; None: interpreted while that takes less time than to load it. The same order.
 
     Returns:
         Rows, int, shape (n,).
@@ -95,36 +98,18 @@ def fifo_order(
         np.zeros(arrivals[-1]),
         np.zeros(count, dtype=np.int32),
     ]
-    run = Runner(interpreted=count < _COMPILED_FROM)
+    run = run or choose_runner(4e-6 * count)  # by the interpreter a send takes some 4 µs
     columns = run.columns(*columns)
     run(_serve, *columns)
     return np.asarray(columns[-1], dtype=np.int64)
 
 
-def _serve(
-    first: Sequence[int],
-    sends: Any,
-    after: Sequence[int],
-    hold: Sequence[float],
-    rate: Sequence[float],
-    alpha: Sequence[float],
-    uses_ptr: Sequence[int],
-    uses: Sequence[int],
-    share: Sequence[float],
-    port: Sequence[int],
-    free: Any,
-    link_free: Any,
-    behind: Any,
-    ticket: Any,
-    front: Any,
-    back: Any,
-    head: Any,
-    tail: Any,
-    under_way: Any,
-    arrival: Any,
-    order: Any,
-) -> None:
-    """Writes `order`.
+def _serve(  # over 60 lines: one loop over events, whose state is too much to hand on
+    first: Any, sends: Any, after: Any, hold: Any, rate: Any, alpha: Any, uses_ptr: Any, uses: Any, share: Any,
+    port: Any, free: Any, link_free: Any, behind: Any, ticket: Any, front: Any, back: Any, head: Any, tail: Any,
+    under_way: Any, arrival: Any, order: Any,
+) -> None:  # fmt: skip
+    """Write `order`.
 
     What a link has sent arrives in the order sent: under_way and arrival[head[link]:tail[link]]. Sends wait at a port
     from front[port] on, each followed by `behind`, in the order of their `ticket`. A heap holds clocks

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.baselines.cycles import Loop, loops, routed_loop
-from synth.baselines.plans import Plan, stepped
-from synth.baselines.routes import MOST_SENDS
+from synth.baselines.cycles import Cycle, find_cycles, routed_cycle
 from synth.baselines.spreading import GATHERING, Copies, added, copied, gathered
+from synth.baselines.tuning import TUNING
+from synth.baselines.unordered import Unordered, stepped
 from synth.model.collective import MAX_ENTRIES
 from synth.model.problem import Problem
 from topologies.arrays import positions
@@ -15,24 +15,22 @@ from topologies.errors import TooManySends
 from topologies.network import Network
 
 RINGED = (*GATHERING, "broadcast", "reduce")
-_PIECES = (1, 4, 16, 64)  # of a pipeline: the best number depends on the size
 
 
-def ring_plans(problem: Problem, most: int = MOST_SENDS) -> list[Plan]:
-    """Rings through all members, as many as the links have room for; empty for other collectives.
+def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
+    """Rings through all members, as many as the links can carry; empty for other collectives.
 
-    Where no closed way over links between members is found, there is one ring in the order of the group, each member
-    joined to the next by the fixed shortest way. There are fewer rings where they would have more than `most` sends.
+    Where no cycle over links between members is found, there is one ring in the order of the group, each member
+    joined to the next by the fixed shortest route. There are fewer rings where they would have more than `most` sends.
     """
     name, k = problem.collective.name, problem.collective.nranks
-    # rings for which there is a place for every chunk and rank
-    room = MAX_ENTRIES // k**2
-    if name not in RINGED or not room:
+    most_rings = MAX_ENTRIES // k**2  # so many chunks a problem can state
+    if name not in RINGED or not most_rings:
         return []
     members = np.arange(k)
-    found = loops(problem.network, members)[:room] or [routed_loop(problem.network, members)]
+    found = find_cycles(problem.network, members)[:most_rings] or [routed_cycle(problem.network, members)]
     if name in GATHERING:
-        sends = np.cumsum([len(loop.links) * k * (2 if name == "allreduce" else 1) for loop in found])
+        sends = np.cumsum([len(cycle.links) * k * (2 if name == "allreduce" else 1) for cycle in found])
         # rings that share nothing need no queues, and twice as many sends take no longer
         fits = 2 * most if _apart(problem.network, found) else most
         if sends[0] > fits:
@@ -43,15 +41,15 @@ def ring_plans(problem: Problem, most: int = MOST_SENDS) -> list[Plan]:
     parts = len(found)
     engine = f"{parts} rings" if parts > 1 else "ring"
     apart = _apart(problem.network, found)
-    back = [loop.backward() for loop in found]
+    back = [cycle.backward() for cycle in found]
 
-    def ways(net: Network) -> list[Loop]:
+    def cycles(net: Network) -> list[Cycle]:
         return found if net.src is problem.network.src else back
 
     if name in GATHERING:
-        return [gathered(problem, lambda net: _round(ways(net)), engine, parts, apart)]
+        return [gathered(problem, lambda net: _round(cycles(net)), engine, parts, apart)]
     made = []
-    for pieces in _PIECES:
+    for pieces in TUNING.pieces:
         cut = problem.with_chunks(pieces * parts)
         root = cut.collective.root
         if name == "broadcast":
@@ -62,39 +60,41 @@ def ring_plans(problem: Problem, most: int = MOST_SENDS) -> list[Plan]:
     return made
 
 
-def _apart(net: Network, ways: list[Loop]) -> bool:
+def _apart(net: Network, cycles: list[Cycle]) -> bool:
     """Whether no resource is crossed twice: then chunks come one after the other, as they were sent."""
-    different = {tuple(loop.links.tolist()) for loop in ways}
-    links = np.array([link for way in sorted(different) for link in way])
+    different = {tuple(cycle.links.tolist()) for cycle in cycles}
+    links = np.array([link for cycle in sorted(different) for link in cycle])
     uses = np.isin(net.link_of_use, links)
     once = len(np.unique(links)) == len(links)
     return once and bool(np.bincount(net.uses_idx[uses]).max() == 1)
 
 
-def _round(ways: list[Loop]) -> Copies:
-    """Every member's share goes on to the member before it; the i-th part of a share takes the i-th loop."""
+def _round(cycles: list[Cycle]) -> Copies:
+    """Every member's share goes on to the member before it; the i-th part of a share takes the i-th cycle."""
     columns = []
-    for i, loop in enumerate(ways):
-        width = len(loop.links)
-        length = (np.roll(loop.stops, 1) - loop.stops) % width
-        which = np.repeat(np.arange(len(loop.stops)), length)
+    for i, cycle in enumerate(cycles):
+        width = len(cycle.links)
+        length = (np.roll(cycle.stops, 1) - cycle.stops) % width
+        which = np.repeat(np.arange(len(cycle.stops)), length)
         step = positions(length)
-        link = loop.links[(loop.stops[which] + step) % width]
-        columns.append((loop.members[which] * len(ways) + i, link, step))
+        link = cycle.links[(cycle.stops[which] + step) % width]
+        columns.append((cycle.members[which] * len(cycles) + i, link, step))
     chunk, link, step = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((chunk, step))
     return Copies(chunk[order], link[order], step[order])
 
 
-def _pipeline(ways: list[Loop], root: int, pieces: int) -> Copies:
-    """Pieces follow each other from the root to the member before it; chunk p · loops + i takes the i-th loop."""
+def _pipeline(cycles: list[Cycle], root: int, pieces: int) -> Copies:
+    """Pieces follow each other from the root to the member before it; chunk p · cycles + i takes the i-th cycle."""
     columns = []
-    for i, loop in enumerate(ways):
-        width = len(loop.links)
-        first = int(np.flatnonzero(loop.members == root)[0])
-        length = int(loop.stops[first - 1] - loop.stops[first]) % width
+    for i, cycle in enumerate(cycles):
+        width = len(cycle.links)
+        first = int(np.flatnonzero(cycle.members == root)[0])
+        length = int(cycle.stops[first - 1] - cycle.stops[first]) % width
         piece, hop = (grid.ravel() for grid in np.indices((pieces, length)))
-        columns.append((piece * len(ways) + i, loop.links[(loop.stops[first] + hop) % width], piece + hop))
+        columns.append(
+            (piece * len(cycles) + i, cycle.links[(cycle.stops[first] + hop) % width], piece + hop)
+        )
     chunk, link, step = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((chunk, step))
     return Copies(chunk[order], link[order], step[order])

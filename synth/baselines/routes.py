@@ -1,33 +1,38 @@
-"""Fixed shortest ways, as routers with one entry a destination know them."""
+"""Fixed shortest routes, as routers with one entry a destination know them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from synth.baselines.tuning import TUNING
 from synth.model.collective import Ints
-from synth.model.compiled import Runner
+from synth.model.compiled import Runner, choose_runner
 from topologies.arrays import positions
 from topologies.errors import NoRoute, TooManySends
 from topologies.network import Network
-
-MOST_SENDS = 30_000_000  # that a baseline may hold in memory
-_COMPILED_FROM = 400_000  # links to look at; fewer are done before a compiler is even loaded
 
 
 class Routes:
     """The next link toward each goal from every rank.
 
-    A way has the fewest hops and, of these, the least sum of α (in whole picoseconds). Of equal next ranks the
+    A route has the fewest hops and, of these, the least sum of α (in whole picoseconds). Of equal next ranks the
     one whose number in the topology is nearest goes first, then the smaller number: on grids and tori that is
     dimension-order routing, the innermost dimension first. Of parallel links the widest goes first.
     """
 
-    def __init__(self, net: Network, goals: Ints, most: int = MOST_SENDS) -> None:
-        """Tables toward `goals`: int, local ranks in any order, repetitions allowed; `most`: see `expand`."""
+    def __init__(
+        self, net: Network, goals: Ints, most: int = TUNING.most_sends, run: Runner | None = None
+    ) -> None:
+        """Tables toward `goals`.
+
+        Args:
+            goals: int, local ranks in any order, repetitions allowed.
+            most: see `expand`.
+            run: how the loop is run; None: interpreted while that takes less time than to load it.
+        """
         self.network, self.most = net, most
         wanted = np.unique(goals)
         self._row = np.full(net.nranks, -1, dtype=np.int64)
@@ -38,7 +43,9 @@ class Routes:
         columns += [np.rint(net.alpha_us * 1e6).astype(np.int64), np.array(net.bandwidth_gbs)]
         columns += [np.zeros(net.nranks, dtype=np.int64), np.zeros(net.nranks, dtype=np.int64)]
         columns += [np.full(len(wanted) * net.nranks, -1, dtype=np.int32) for _ in range(2)]
-        run = Runner(interpreted=len(wanted) * net.nlinks < _COMPILED_FROM)
+        run = run or choose_runner(
+            2e-7 * len(wanted) * net.nlinks
+        )  # by the interpreter a link takes some 0.2 µs
         columns = run.columns(*columns)
         run(_fill, *columns)
         self._link, self._hops = (np.asarray(table, dtype=np.int32) for table in columns[-2:])
@@ -48,7 +55,7 @@ class Routes:
         return np.asarray(self._link[self._row[goal] * self.network.nranks + at], dtype=np.int64)
 
     def hops(self, at: Ints, goal: Ints) -> Ints:
-        """Links on the way from each `at` to its `goal`; -1 where there is no way."""
+        """Links on the route from each `at` to its `goal`; -1 where there is none."""
         return np.asarray(self._hops[self._row[goal] * self.network.nranks + at], dtype=np.int64)
 
     def expand(self, at: Ints, goal: Ints) -> tuple[Ints, Ints, Ints]:
@@ -69,7 +76,7 @@ class Routes:
         total = int(hops.sum())
         if total > self.most:
             raise TooManySends(
-                f"baseline: has {total} sends over fixed ways, {self.most} at most; use fewer ranks"
+                f"baseline: has {total} sends over fixed routes, {self.most} at most; use fewer ranks"
             )
         begin = np.cumsum(hops) - hops
         link = np.empty(total, dtype=np.int64)
@@ -90,19 +97,9 @@ def against(net: Network) -> Network:
 
 
 def _fill(
-    goals: Sequence[int],
-    into_ptr: Sequence[int],
-    into: Sequence[int],
-    src: Sequence[int],
-    dst: Sequence[int],
-    number: Sequence[int],
-    alpha_ps: Sequence[int],
-    width: Sequence[float],
-    cost: Any,
-    queue: Any,
-    link: Any,
-    hops: Any,
-) -> None:
+    goals: Any, into_ptr: Any, into: Any, src: Any, dst: Any, number: Any, alpha_ps: Any, width: Any, cost: Any,
+    queue: Any, link: Any, hops: Any,
+) -> None:  # fmt: skip
     """Breadth first from every goal against the links; writes `link` and `hops`, one row of ranks a goal."""
     n = len(number)
     for row in range(len(goals)):
@@ -118,9 +115,9 @@ def _fill(
                 break  # nobody is further away, so nobody's next rank can be this one
             at += 1
             for i in range(into_ptr[v], into_ptr[v + 1]):
-                way = into[i]
-                u = src[way]
-                through = alpha_ps[way] + cost[v]
+                edge = into[i]
+                u = src[edge]
+                through = alpha_ps[edge] + cost[v]
                 known = hops[first + u]
                 if known < 0:
                     hops[first + u] = away + 1
@@ -133,9 +130,9 @@ def _fill(
                     w = dst[other]
                     near, far = abs(number[v] - number[u]), abs(number[w] - number[u])
                     if v == w:
-                        if width[way] <= width[other]:
+                        if width[edge] <= width[other]:
                             continue
                     elif near > far or (near == far and number[v] > number[w]):
                         continue
                 cost[u] = through
-                link[first + u] = way
+                link[first + u] = edge

@@ -1,4 +1,4 @@
-"""From one way to gather to the other two: reduce-scatter is allgather backwards, allreduce is both."""
+"""From one method of gathering to the other two: reduce-scatter is allgather backwards, allreduce is both."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.baselines.plans import Plan, stepped
 from synth.baselines.routes import Routes, against
+from synth.baselines.unordered import Unordered, stepped
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
@@ -30,10 +30,12 @@ Spread = Callable[[Network], Copies]
 """An allgather over a network in which every rank has `parts` chunks: chunk c is at rank c // parts."""
 
 
-def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, settled: bool = False) -> Plan:
+def gathered(
+    problem: Problem, spread: Spread, engine: str, parts: int = 1, settled: bool = False
+) -> Unordered:
     """An allgather, a reduce-scatter or an allreduce that copies as `spread` does.
 
-    In an allgather every message goes its own way, even where a rank on it has or gets the chunk otherwise. A
+    In an allgather every message takes its own route, even where a rank on it has or gets the chunk otherwise. A
     sum is named by the rank it is at: with sums, contributions are added on the way, and complete sums come to
     a rank once. That is the first copy's tree, with the links turned round for the adding half.
 
@@ -84,7 +86,7 @@ def first_copies(problem: Problem, net: Network, copies: Copies, root: Ints) -> 
 
 
 class Messages:
-    """Messages over fixed ways, phase after phase."""
+    """Messages over fixed routes, phase after phase."""
 
     def __init__(self, routes: Routes) -> None:
         self.routes = routes

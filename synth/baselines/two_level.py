@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.baselines.cycles import Loop, loops
+from synth.baselines.cycles import Cycle, find_cycles
 from synth.baselines.direct import flows, messages
-from synth.baselines.plans import Plan
-from synth.baselines.routes import MOST_SENDS, Routes
+from synth.baselines.routes import Routes
 from synth.baselines.spreading import GATHERING, Copies, Messages, gathered
+from synth.baselines.tuning import TUNING
+from synth.baselines.unordered import Unordered
 from synth.model.collective import MAX_ENTRIES, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
@@ -17,7 +18,7 @@ from topologies.network import Network
 NAME = "two-level"
 
 
-def two_level_plans(problem: Problem, most: int = MOST_SENDS) -> list[Plan]:
+def two_level_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
     """Algorithms of two levels, nodes being those of the topology.
 
     Allgather: across nodes in a ring of the members at the same place, then inside nodes. Reduce-scatter: the same
@@ -33,15 +34,15 @@ def two_level_plans(problem: Problem, most: int = MOST_SENDS) -> list[Plan]:
     if grid is None:
         return []
     if problem.collective.name in ("alltoall", "alltoallv"):
-        return [Plan(problem, NAME, lambda size: _two_steps(problem, grid, size, most))]
+        return [Unordered(problem, NAME, lambda size: _two_steps(problem, grid, size, most))]
     if problem.collective.name not in GATHERING:
         return []
-    ways = _inside(problem.network, grid)
-    parts = len(ways[0]) if ways else 1
-    back = [[loop.backward() for loop in node] for node in ways]
+    rings = _inside(problem.network, grid)
+    parts = len(rings[0]) if rings else 1
+    back = [[ring.backward() for ring in node] for node in rings]
 
     def spread(net: Network) -> Copies:
-        return _spread(net, grid, ways if net.src is problem.network.src else back, parts, most)
+        return _spread(net, grid, rings if net.src is problem.network.src else back, parts, most)
 
     return [gathered(problem, spread, NAME, parts)]
 
@@ -56,19 +57,19 @@ def _grid(problem: Problem) -> Ints | None:
     return np.asarray(order.reshape(len(first), -1))
 
 
-def _inside(net: Network, grid: Ints) -> list[list[Loop]]:
+def _inside(net: Network, grid: Ints) -> list[list[Cycle]]:
     """As many loops inside every node as each has; empty where members send to each other straight."""
     routes = Routes(net, grid.ravel())
     places = grid.shape[1]
     a, b = (x.ravel() for x in np.indices((places, places)))
     if (routes.hops(grid[:, a[a != b]], grid[:, b[a != b]]) == 1).all():
         return []
-    ways = [loops(net, members) for members in grid]
-    fewest = min(*map(len, ways), MAX_ENTRIES // grid.size**2)
-    return [node[:fewest] for node in ways] if fewest else []
+    rings = [find_cycles(net, members) for members in grid]
+    fewest = min(*map(len, rings), MAX_ENTRIES // grid.size**2)
+    return [node[:fewest] for node in rings] if fewest else []
 
 
-def _spread(net: Network, grid: Ints, ways: list[list[Loop]], parts: int, most: int) -> Copies:
+def _spread(net: Network, grid: Ints, rings: list[list[Cycle]], parts: int, most: int) -> Copies:
     sent = Messages(Routes(net, grid.ravel(), most))
     nodes, places = grid.shape
     part = np.arange(parts)
@@ -82,7 +83,7 @@ def _spread(net: Network, grid: Ints, ways: list[list[Loop]], parts: int, most: 
     came = np.stack([np.roll(grid, turn, axis=0) for turn in range(nodes)], axis=1)
     age, node, place = (x.ravel() for x in np.indices((nodes, nodes, places)))
     owner = came[node, age, place]
-    if not ways:
+    if not rings:
         step = np.arange(1, places)
         to = (place[:, None] + step) % places
         chunk = owner[:, None, None] * parts + part
@@ -95,11 +96,11 @@ def _spread(net: Network, grid: Ints, ways: list[list[Loop]], parts: int, most: 
     home = np.empty(net.nranks, dtype=np.int64)
     home[grid] = np.arange(places)
     base = sent.steps
-    for here, node_ways in enumerate(ways):
-        for i, loop in enumerate(node_ways):
-            for stop, member in enumerate(loop.members.tolist()):
+    for here, node_rings in enumerate(rings):
+        for i, ring in enumerate(node_rings):
+            for stop, member in enumerate(ring.members.tolist()):
                 blocks = came[here, age, home[member]] * parts + i
-                sent.add(blocks, loop.links[(stop + hop) % places], base + hop, age)
+                sent.add(blocks, ring.links[(stop + hop) % places], base + hop, age)
     return sent.copies()
 
 

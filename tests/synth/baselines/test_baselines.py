@@ -10,11 +10,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from synth.baselines import BASELINES, baseline, baseline_named, fifo, routes
-from synth.baselines.cycles import Loop, loops, routed_loop
+from synth.baselines import BASELINES, baseline, baseline_named
+from synth.baselines.cycles import Cycle, find_cycles, routed_cycle
 from synth.baselines.direct import direct_schedule, flows
+from synth.baselines.fifo import fifo_order
 from synth.baselines.routes import Routes, against
 from synth.baselines.spreading import Copies, first_copies
+from synth.model.compiled import Runner
 from synth.model.problem import Problem, hops, make_problem
 from synth.model.schedule import Schedule
 from synth.symmetry.quotient import quotient_problem
@@ -115,7 +117,7 @@ def test_which_there_are_none_of() -> None:
         assert problem is not None
         with pytest.raises(InputError, match=r"2 chunks a block|is a quotient"):
             baseline(problem)
-    with pytest.raises(TooManySends, match="has 20 sends over fixed ways, 19 at most"):
+    with pytest.raises(TooManySends, match="has 20 sends over fixed routes, 19 at most"):
         direct_schedule(asked("line:4", "alltoall"), MIB, most=19)
 
 
@@ -192,7 +194,7 @@ def test_time_of_two_levels() -> None:
     assert fastest("dgx-h100:4", "allreduce", "two-level", 1e-6) == pytest.approx(latency)
 
 
-# --- fixed ways
+# --- fixed routes
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -342,44 +344,44 @@ def test_the_order_is_that_of_the_size() -> None:
     assert same.schedule.link.tolist() == small.schedule.link.tolist()  # the first is for chunks of 1 MiB
 
 
-def test_compiled_loops_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    for spec, name in (("mesh:4x5", "alltoall"), ("ndv2:2", "alltoall"), ("mesh:4x5", "allreduce")):
-        problem = asked(spec, name)
-        problem = problem.with_chunks(problem.collective.nranks) if name == "allreduce" else problem
-        made = []
-        for limit in (1 << 60, 0):
-            monkeypatch.setattr(fifo, "_COMPILED_FROM", limit)
-            monkeypatch.setattr(routes, "_COMPILED_FROM", limit)
-            schedule = queued(problem)
-            made.append([schedule.chunk.tolist(), schedule.link.tolist(), schedule.step.tolist()])
-        assert made[0] == made[1]
+@pytest.mark.parametrize("spec", ["mesh:4x5", "ndv2:2", "star:6"])
+def test_queues_and_routes_are_the_same_interpreted_and_compiled(spec: str) -> None:
+    problem = asked(spec, "alltoall")
+    chunk, source, goal = flows(problem)
+    made = []
+    for run in (Runner(interpreted=True), Runner(interpreted=False)):
+        message, link, hop = Routes(problem.network, goal, run=run).expand(source, goal)
+        before = np.flatnonzero(np.append(np.diff(message) == 0, False))
+        order = fifo_order(problem, chunk[message], link, (before, before + 1), MIB, run)
+        made.append([link.tolist(), hop.tolist(), order.tolist()])
+    assert made[0] == made[1]
 
 
 # --- rings
 
 
-def closed(net: Network, loop: Loop) -> None:
-    assert (net.dst[loop.links] == net.src[np.roll(loop.links, -1)]).all()
-    assert net.src[loop.links[loop.stops]].tolist() == loop.members.tolist()
-    assert loop.stops[0] == 0
-    assert (np.diff(loop.stops) > 0).all()
+def closed(net: Network, cycle: Cycle) -> None:
+    assert (net.dst[cycle.links] == net.src[np.roll(cycle.links, -1)]).all()
+    assert net.src[cycle.links[cycle.stops]].tolist() == cycle.members.tolist()
+    assert cycle.stops[0] == 0
+    assert (np.diff(cycle.stops) > 0).all()
 
 
 @pytest.mark.parametrize(
     ("spec", "count"),
     [("mesh:4x4x4", 2), ("torus:16x4x4", 2), ("mesh:3x3", 0), ("dgx1", 6), ("star:12", 1), ("mesh:10x10", 2)],
 )
-def test_loops(spec: str, count: int) -> None:
+def test_cycles(spec: str, count: int) -> None:
     net = asked(spec, "broadcast").network
     members = np.arange(net.nranks)
-    found = loops(net, members)
+    found = find_cycles(net, members)
     assert len(found) == count
     load = np.zeros(net.nresources)
-    for loop in found or [routed_loop(net, members)]:
-        closed(net, loop)
-        closed(against(net), loop.backward())
-        assert sorted(loop.members.tolist()) == members.tolist()
-        for link in loop.links.tolist():
+    for cycle in found or [routed_cycle(net, members)]:
+        closed(net, cycle)
+        closed(against(net), cycle.backward())
+        assert sorted(cycle.members.tolist()) == members.tolist()
+        for link in cycle.links.tolist():
             load[net.uses(link)] += 1
     if spec != "mesh:3x3" and spec != "dgx1":  # there links of two widths
         assert load.max() == 1

@@ -1,4 +1,4 @@
-"""A baseline before its sends have their order."""
+"""A baseline whose sends have no order yet."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.baselines.fifo import served
+from synth.baselines.tuning import TUNING
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.verify.algorithm import Algorithm
 
-_ORDERS_BYTES = (float(1 << 20), float(1 << 10))  # of the smallest chunk: sizes for which queues are run
-_ORDERED_ONCE = 200_000  # sends; with more only the first order is made
 
-
-class Plan(NamedTuple):
+class Unordered(NamedTuple):
     """What is sent, for a problem with the chunks that this needs.
 
     Attributes:
@@ -36,12 +34,12 @@ class Plan(NamedTuple):
     def algorithms(self, size_bytes: float | None) -> list[Algorithm]:
         """Algorithms for the order at a message size; for the different orders at several, and by step, when None."""
         smallest = float(self.problem.collective.fraction.min())
-        sizes = _ORDERS_BYTES if size_bytes is None else (size_bytes * smallest,)
+        sizes = TUNING.orders_bytes if size_bytes is None else (size_bytes * smallest,)
         orders = [] if self.settled else [partial(self.queued, chunk_bytes) for chunk_bytes in sizes]
         made: list[Algorithm] = []
         for order in orders:
             self._add(made, order())
-            if len(made[0].schedule) > _ORDERED_ONCE:
+            if len(made[0].schedule) > TUNING.ordered_once:
                 return made
         if self.by_step is not None and (self.settled or size_bytes is None):
             self._add(made, self.by_step)
@@ -52,9 +50,9 @@ class Plan(NamedTuple):
             made.append(Algorithm(self.problem, schedule, self.engine))
 
 
-def stepped(problem: Problem, schedule: Schedule, engine: str, settled: bool = False) -> Plan:
+def stepped(problem: Problem, schedule: Schedule, engine: str, settled: bool = False) -> Unordered:
     """A plan of sends that go by step, or as ports serve them."""
-    return Plan(problem, engine, partial(served, problem, schedule), schedule, settled)
+    return Unordered(problem, engine, partial(served, problem, schedule), schedule, settled)
 
 
 def same_order(one: Schedule, two: Schedule) -> bool:
