@@ -56,7 +56,7 @@ def _find(search: Search, kind: str, amount: Floats, end: Ints) -> Iterator[Witn
 def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
     """Ranks whose links all use the same resource: the few sets with most need a GB/s."""
     net = search.problem.network
-    rank, resource = _used_by_all(net, end, search.tuning.table_cells)
+    rank, resource = _used_by_all(net, end)
     ratio = summed(resource, needy[rank], net.nresources) / net.capacity_gbs
     ratio[np.bincount(resource, minlength=net.nresources) < 2] = 0.0
     found: _Sets = []
@@ -68,15 +68,9 @@ def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
     return found
 
 
-def _used_by_all(net: Network, end: Ints, table_cells: int) -> tuple[Ints, Ints]:
+def _used_by_all(net: Network, end: Ints) -> tuple[Ints, Ints]:
     """Pairs of a rank and a resource that all links with this end at the rank use."""
-    key = end[net.link_of_use] * net.nresources + net.uses_idx
-    if net.nranks * net.nresources <= table_cells:
-        count = np.bincount(key, minlength=net.nranks * net.nresources)
-        key = np.flatnonzero(count)
-        count = count[key]
-    else:
-        key, count = np.unique(key, return_counts=True)
+    key, count = np.unique(end[net.link_of_use] * net.nresources + net.uses_idx, return_counts=True)
     rank = key // net.nresources
     whole = count == np.bincount(end, minlength=net.nranks)[rank]
     return rank[whole], key[whole] % net.nresources

@@ -14,9 +14,9 @@ from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, TighteningEffort, prove, tighten
 from synth.bounds.registry import KINDS, check, proved, register
 from synth.bounds.witness import Limit, Witness
-from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
+from tests.synth.bounds.cases import scan
 from topologies.errors import BadWitness
 from topologies.load import load
 
@@ -119,13 +119,7 @@ def test_tightening_goes_from_cheap_to_dear_until_it_is_enough(workers: Workers)
 
 def test_no_witness_counts_data_twice_that_sums_share(tmp_path: Path) -> None:
     """A scan on a line takes as long as one link is busy with the message; its sums share their data."""
-    path = tmp_path / "scan.toml"
-    entries = "".join(
-        f'[[chunk]]\nreduce = true\ndata = "x"\nfrom = "0-3"\nof = "0-{last}"\nto = [{last}]\n'
-        for last in range(1, 4)
-    )
-    path.write_text('name = "scan"\nranks = 4\n' + entries, encoding="utf-8")
-    problem = make_problem(load("line:4,bw=1,alpha=0"), read_pattern(path))
+    problem = scan(tmp_path)
     first = np.array([name == "0→1" for name in problem.network.resource_names])
     for found in (
         from_loads(problem, first.astype(np.float64)),

@@ -1,0 +1,103 @@
+"""Cuts: resource covers, estimates by which sets are chosen, and the worst of all sets."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from synth.bounds.cut_candidates import candidates
+from synth.bounds.kind import DEFAULT
+from synth.bounds.max_flow import worst_cuts
+from synth.bounds.registry import recompute
+from synth.bounds.resource_cover import cover
+from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
+from synth.bounds.witness import Witness
+from synth.model.problem import make_problem
+from tests.random_problems import random_problem, random_topology
+from tests.synth.bounds.cases import LARGE, SEEDS
+from topologies.network import Network
+
+
+def flags(rng: random.Random, n: int) -> np.ndarray:
+    return np.array([rng.random() < 0.5 for _ in range(n)])
+
+
+def uses_one(net: Network, ways: np.ndarray, resources: np.ndarray) -> bool:
+    return all(set(net.uses(int(w)).tolist()) & set(resources.tolist()) for w in ways)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_resource_covers_have_nothing_to_spare(seed: int) -> None:
+    rng = random.Random(seed)
+    net = random_problem(rng).network
+    ways = np.flatnonzero(flags(rng, net.nlinks))
+    assume(len(ways))
+    found = cover(net, ways)
+    assert uses_one(net, ways, found)
+    for r in found.tolist():
+        assert not uses_one(net, ways, found[found != r])
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_estimates_of_cuts(seed: int) -> None:
+    """What leaves a set is what its witness says; the capacity is that of some cover."""
+    rng = random.Random(seed)
+    problem = random_problem(rng)
+    net, traffic = problem.network, Traffic(problem)
+    order = list(range(net.nranks))
+    rng.shuffle(order)
+    place = np.argsort(np.array(order))
+    prefixes = np.array([place <= i for i in range(net.nranks - 1)]).reshape(-1, net.nranks)
+    leaving, capacity = traffic.leaving(prefixes), capacities_out(net, prefixes)
+    np.testing.assert_allclose(traffic.sweep(place)[:-1], leaving, atol=1e-12)
+    np.testing.assert_allclose(sweep_capacities(net, place)[:-1], capacity)
+    everything = tuple(range(net.nresources))
+    for inside, amount, gbs in zip(prefixes, leaving, capacity, strict=True):
+        ways = np.flatnonzero(inside[net.src] & ~inside[net.dst])
+        if not len(ways):
+            continue
+        members = tuple(np.flatnonzero(inside).tolist())
+        claim = Witness("cut", members, (), everything, 0.0, 0.0, np.inf, "drawn")
+        assert recompute(problem, claim)[1] * net.capacity_gbs.sum() * 1e3 == pytest.approx(amount)
+        best = net.capacity_gbs[cover(net, ways)].sum()
+        assert gbs >= best * 0.5  # greedy covers and quick ones differ, but not by much on so few links
+    for rank in range(problem.collective.nranks):
+        alone = np.arange(net.nranks) == rank
+        np.testing.assert_allclose(traffic.leaving(alone[None])[0], traffic.leaves[rank], atol=1e-12)
+        np.testing.assert_allclose(traffic.leaving(~alone[None])[0], traffic.comes[rank], atol=1e-12)
+
+
+def test_candidates_are_sets() -> None:
+    for problem in LARGE.values():
+        found = candidates(problem, Traffic(problem), DEFAULT)
+        assert all(one.any() and not one.all() for one in found)
+        assert len({one.tobytes() for one in found}) == len(found)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(SEEDS, st.sampled_from(["allgather", "reducescatter", "broadcast", "gather", "scatter"]))
+def test_max_flow_finds_the_worst_of_all_cuts(seed: int, name: str) -> None:
+    """Against every set of ranks, on networks without switches or limits (there a cut's links are its resources)."""
+    rng = random.Random(seed)
+    topology = replace(random_topology(rng, 7), limits=())
+    assume(not topology.switches)
+    problem = make_problem(topology, name)
+    net, n = problem.network, problem.nranks
+    subsets = np.array([[bits >> r & 1 for r in range(n)] for bits in range(1, 2**n - 1)], dtype=bool)
+    ratio = Traffic(problem).leaving(subsets) / capacities_out(net, subsets) / 1e3
+    worst = float(ratio[np.isfinite(ratio)].max())
+    found = worst_cuts(problem, 0.0, DEFAULT.max_flow_work)
+    sides = np.array([inside for inside, _ in found])
+    best = float((Traffic(problem).leaving(sides) / capacities_out(net, sides) / 1e3).max())
+    assert best == pytest.approx(worst, rel=1e-6)
+    for inside, crossed in found:
+        ways = np.flatnonzero(inside[net.src] & ~inside[net.dst])
+        assert uses_one(net, ways, crossed)
+    assert worst_cuts(problem, worst * (1 + 1e-6), DEFAULT.max_flow_work) == []

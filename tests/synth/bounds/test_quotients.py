@@ -1,0 +1,88 @@
+"""Bounds of quotient problems are bounds of the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from synth.baselines import baseline
+from synth.bounds.lengths import from_loads, from_prices
+from synth.bounds.prove import prove
+from synth.bounds.registry import KINDS, check
+from synth.bounds.witness import Witness
+from synth.model.problem import make_problem
+from synth.symmetry.quotient import quotient_problem
+from synth.timing.simulate import predict_us
+from tests.random_problems import TRANSLATABLE, answered
+from tests.synth.bounds.cases import (
+    ROUND_OFF,
+    SIZES,
+    chunk_times,
+)
+from topologies.errors import BadWitness
+from topologies.load import load
+
+
+@pytest.mark.parametrize("name", TRANSLATABLE)
+def test_the_quotient_of_a_large_torus(name: str) -> None:
+    problem = quotient_problem(load("torus:60x50"), name)
+    assert problem is not None
+    n = 3000
+    # chunk-times: 27.5 links on average, or all chunks but the own, over four links a rank
+    expected = {"alltoall": 27.5 * n / 4, "allreduce": 2 * (n - 1) / 4}.get(name, (n - 1) / 4)
+    bound = prove(problem)
+    assert chunk_times(problem, bound.per_byte_us) == pytest.approx(expected)
+    assert bound.at(1.0)[0] == pytest.approx(0.7 * 55, rel=1e-3)
+    for witness in bound.witnesses:
+        check(problem, witness)
+
+
+PLACES = ("torus:4x3", "torus:2x3x2", "ring:5", "hypercube:3", "full:5", "ndv2:2", "star:4")
+
+
+@pytest.mark.parametrize("name", TRANSLATABLE)
+@pytest.mark.parametrize("spec", PLACES)
+def test_bounds_of_a_quotient_are_bounds_of_the_whole(spec: str, name: str) -> None:
+    problem = quotient_problem(load(spec), name)
+    assert problem is not None
+    bound = prove(problem)
+    rng = np.random.default_rng(0)
+    priced = [from_prices(problem, rng.random(problem.network.nresources)) for _ in range(3)]
+    found = (*bound.witnesses, *priced, from_loads(problem, rng.random(problem.network.nresources), rounds=5))
+    times = {size: predict_us(problem, answered(problem, size), size) for size in SIZES}
+    for algorithm in baseline(make_problem(load(spec), name)):
+        times = {size: min(took, algorithm.time_us(size)) for size, took in times.items()}
+    for witness in found:
+        check(problem, witness)
+        assert witness.kind in ("path", "lengths", "arrivals", "departures")
+        for size, took in times.items():
+            assert witness.at(size) <= took * ROUND_OFF
+
+
+@pytest.mark.parametrize("name", TRANSLATABLE)
+def test_a_quotient_refuses_what_needs_the_whole(name: str) -> None:
+    problem = quotient_problem(load("torus:4x3"), name)
+    assert problem is not None
+    net = problem.network
+    everything = tuple(range(net.nresources))
+    empty = Witness("", (), (), everything, 0.0, 0.0, np.inf, "planted")
+    halves = (tuple(range(6)), tuple(range(6, 12)))
+    for kind in KINDS:
+        for wrong in (
+            replace(empty, kind=kind, ranks=halves[0]),
+            replace(empty, kind=kind, parts=halves),
+            replace(empty, kind=kind, resources=(0,)),
+        ):
+            if kind == "lengths":
+                continue
+            with pytest.raises(BadWitness):
+                check(problem, wrong)
+    for kind in ("cut", "parts", "direct"):
+        with pytest.raises(BadWitness, match="quotient"):
+            check(problem, replace(empty, kind=kind, ranks=halves[0], parts=halves))
+    for kind in ("arrivals", "departures"):
+        check(problem, replace(empty, kind=kind, ranks=tuple(range(12))))
+        with pytest.raises(BadWitness, match="all ranks"):
+            check(problem, replace(empty, kind=kind, ranks=halves[0]))

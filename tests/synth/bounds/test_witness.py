@@ -1,0 +1,229 @@
+"""No witness is believed that claims more than it proves, and what the check believes is true."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from synth.bounds.prove import prove
+from synth.bounds.registry import check, recompute
+from synth.bounds.witness import Witness
+from synth.model.collective import named
+from synth.model.problem import Problem, make_problem
+from synth.model.requirements import needs
+from synth.timing.simulate import predict_us
+from tests.random_problems import answered, random_problem
+from tests.synth.bounds.cases import LARGE, SEEDS, SIZES, never_beaten, uniform
+from topologies.errors import BadWitness
+from topologies.load import load
+
+
+def witnesses(seed: int, name: str | None = None) -> tuple[Problem, tuple[Witness, ...], random.Random]:
+    rng = random.Random(seed)
+    problem = random_problem(rng, name=name)
+    return problem, prove(problem).witnesses, rng
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_raised_numbers_are_refused(seed: int) -> None:
+    problem, found, _ = witnesses(seed)
+    for witness in found:
+        check(problem, witness)
+        lower = replace(witness, base_us=witness.base_us * 0.9, per_byte_us=witness.per_byte_us * 0.9)
+        check(problem, lower)
+        raised = [
+            replace(witness, base_us=witness.base_us * (1 + 1e-6) + 1e-9),
+            replace(witness, per_byte_us=witness.per_byte_us * (1 + 1e-6) + 1e-11),
+            replace(witness, base_us=float("inf")),
+            replace(witness, base_us=float("nan")),
+            replace(witness, per_byte_us=float("nan")),
+        ]
+        if witness.kind == "direct":
+            raised += [replace(witness, cap_us=c) for c in (witness.cap_us * 1.001 + 1e-9, float("inf"))]
+        for more in raised:
+            with pytest.raises(BadWitness, match=witness.kind):
+                check(problem, more)
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_a_dropped_resource_is_refused(seed: int) -> None:
+    problem, found, rng = witnesses(seed)
+    for witness in found:
+        if witness.kind in ("cut", "parts", "arrivals", "departures"):
+            left = tuple(r for r in witness.resources if r != rng.choice(witness.resources))
+            if len(left) == len(witness.resources):
+                left = witness.resources[1:]
+            with pytest.raises(BadWitness, match=r"uses none of its resources|resources are missing"):
+                check(problem, replace(witness, resources=left))
+            # more resources than needed prove less
+            extra = tuple(range(problem.network.nresources))
+            if len(extra) > len(witness.resources) and witness.per_byte_us > 0:
+                with pytest.raises(BadWitness, match="proves"):
+                    check(problem, replace(witness, resources=extra))
+
+
+def random_witness(problem: Problem, rng: random.Random) -> Witness:
+    """Of any kind, with as few resources as the check lets pass, claiming nothing yet."""
+    net, k = problem.network, problem.collective.nranks
+    kind = rng.choice(
+        ("path", "cut", "cut", "parts", "direct", "lengths", "lengths", "arrivals", "departures")
+    )
+    empty = Witness(kind, (), (), (), 0.0, 0.0, float("inf"), "at random")
+    if kind == "path":
+        return replace(empty, ranks=(rng.randrange(k), rng.randrange(k)))
+    if kind == "direct":
+        return replace(empty, resources=(rng.randrange(net.nresources),))
+    if kind == "lengths":
+        priced = rng.sample(range(net.nresources + net.nlinks), rng.randint(1, net.nresources))
+        return replace(empty, prices=tuple((r, rng.choice((0.0, 0.5, 1.0, 3.0))) for r in priced))
+    if kind in ("cut", "arrivals", "departures"):
+        members = rng.sample(range(net.nranks), rng.randint(1, net.nranks))
+        claim = replace(empty, ranks=tuple(sorted(members)))
+    else:
+        side = [rng.randrange(3) for _ in range(net.nranks)]
+        parts = (tuple(r for r in range(net.nranks) if side[r] == p) for p in sorted(set(side)))
+        claim = replace(empty, parts=tuple(parts))
+    claim = replace(claim, resources=tuple(range(net.nresources)))
+    for drop in rng.sample(claim.resources, net.nresources):
+        fewer = replace(claim, resources=tuple(r for r in claim.resources if r != drop))
+        if fewer.resources and limit_or_none(problem, fewer) is not None:
+            claim = fewer
+    return claim
+
+
+def limit_or_none(problem: Problem, witness: Witness) -> tuple[float, float, float] | None:
+    try:
+        return recompute(problem, witness)
+    except BadWitness:
+        return None
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_whatever_the_check_believes_is_true(seed: int) -> None:
+    """Sets, parts, pairs, prices and resources drawn at random, claiming as much as the check lets them."""
+    rng = random.Random(seed)
+    problem = random_problem(rng, name=rng.choice(("allreduce", None, None)))
+    schedules = [answered(problem, size) for size in (1.0, 1e7)]
+    for _ in range(8):
+        witness = random_witness(problem, rng)
+        limit = limit_or_none(problem, witness)
+        if limit is None:
+            with pytest.raises(BadWitness):
+                check(problem, witness)
+            continue
+        witness = replace(witness, base_us=limit[0], per_byte_us=limit[1], cap_us=limit[2])
+        check(problem, witness)
+        with pytest.raises(BadWitness):
+            check(problem, replace(witness, per_byte_us=limit[1] * (1 + 1e-6) + 1e-11))
+        for schedule in schedules:
+            for size in SIZES:
+                never_beaten(witness.at(size), predict_us(problem, schedule, size))
+
+
+def test_a_witness_without_resources_is_refused_not_crashed_on() -> None:
+    problem = make_problem(load("full:4"), "allreduce")
+    for kind, ranks, parts in (("cut", (0, 1, 2, 3), ()), ("parts", (), ((0, 1, 2, 3),))):
+        with pytest.raises(BadWitness):
+            check(problem, Witness(kind, ranks, parts, (), 1.0, 1.0, float("inf"), "none"))
+
+
+def test_the_wrong_set_is_refused() -> None:
+    problem = make_problem(load("full:4"), "broadcast")
+    cut = next(w for w in prove(problem).witnesses if w.kind == "cut")
+    outside = tuple(r for r in range(4) if r not in cut.ranks)
+    with pytest.raises(BadWitness):
+        check(problem, replace(cut, ranks=outside))
+    with pytest.raises(BadWitness, match="nothing has to get from 1 to 0"):
+        check(problem, Witness("path", (1, 0), (), (), 0.1, 0.0, float("inf"), "1→0"))
+    summed = make_problem(load("full:4"), "allreduce")
+    parts = next(w for w in prove(summed).witnesses if w.kind == "parts")
+    for wrong in (((0, 1), (2,)), ((0, 1), (1, 2, 3)), ((0, 1, 2, 3), ()), ((0,), (1,), (2,), (3,), (4,))):
+        with pytest.raises(BadWitness):
+            check(summed, replace(parts, parts=wrong))
+    with pytest.raises(BadWitness, match="must be an allreduce"):
+        check(make_problem(load("full:4"), named("reducescatter", 4, 1)), parts)
+
+
+RAISED: tuple[Callable[[Witness, float], Witness], ...] = (
+    lambda w, by: replace(w, base_us=w.base_us * (1 + by) + by * 1e-3),
+    lambda w, by: replace(w, per_byte_us=w.per_byte_us * (1 + by) + by * 1e-5),
+    lambda w, by: replace(w, cap_us=w.cap_us * (1 + by) if np.isfinite(w.cap_us) else np.nan),
+    lambda w, _: replace(w, per_byte_us=np.nan),
+    lambda w, _: replace(w, base_us=np.inf),
+)
+
+
+PROVED = {spec: (*prove(p).witnesses, *uniform(p)) for spec, p in LARGE.items()}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.sampled_from(sorted(LARGE)), st.data(), st.sampled_from(RAISED), st.floats(1e-6, 1e3))
+def test_one_number_raised_is_refused(
+    spec: str, data: st.DataObject, raised: Callable[[Witness, float], Witness], by: float
+) -> None:
+    witness = data.draw(st.sampled_from(PROVED[spec]))
+    check(LARGE[spec], witness)
+    with pytest.raises(BadWitness, match="claims"):
+        check(LARGE[spec], raised(witness, by))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_fewer_ranks_or_more_capacity_prove_less(seed: int) -> None:
+    """A claim about all arrivals does not hold for some of them."""
+    rng = random.Random(seed)
+    problem = random_problem(
+        rng, name=rng.choice(("allgather", "alltoall", "reducescatter", "reduce", "allreduce"))
+    )
+    net, k = problem.network, problem.collective.nranks
+    need = needs(problem.collective)
+    for kind, ends, flags in (
+        ("arrivals", problem.collective.goals[1], need.arrive),
+        ("departures", problem.collective.holders[1], need.depart),
+    ):
+        if not flags.any():
+            continue
+        every = Witness(
+            kind, tuple(range(net.nranks)), (), tuple(range(net.nresources)), 0.0, 0.0, np.inf, "all"
+        )
+        base, per_byte, _ = recompute(problem, every)
+        claim = replace(every, base_us=base, per_byte_us=per_byte)
+        check(problem, claim)
+        gone = rng.choice(sorted(set(ends[flags].tolist())))
+        assert gone < k
+        with pytest.raises(BadWitness, match="proves"):
+            check(problem, replace(claim, ranks=tuple(r for r in range(net.nranks) if r != gone)))
+
+
+def test_ranks_and_resources_that_do_not_exist_are_refused() -> None:
+    problem = LARGE["mesh:10x10"]
+    empty = Witness("arrivals", (0,), (), (0,), 0.0, 0.0, np.inf, "planted")
+    for wrong in (
+        replace(empty, ranks=(100,)),
+        replace(empty, ranks=(-1,)),
+        replace(empty, resources=(360,)),
+        replace(empty, resources=()),
+        replace(empty, resources=(0,)),  # leads into another rank
+        replace(empty, kind="cut", ranks=(0, 100)),
+        replace(empty, kind="path", ranks=(0, 100)),
+        replace(empty, kind="path", ranks=(0,)),
+        replace(empty, kind="direct", resources=(-1,)),
+        replace(empty, kind="parts", parts=((0,), (100,))),
+        replace(empty, kind="lengths", prices=((720, 1.0),)),
+        replace(empty, kind="lengths", prices=((-1, 1.0),)),
+        replace(empty, kind="lengths", prices=((0, -1.0),)),
+        replace(empty, kind="lengths", prices=((0, float("nan")),)),
+        replace(empty, kind="lengths", prices=((0, float("inf")),)),
+        replace(empty, kind="guess"),
+    ):
+        with pytest.raises(BadWitness):
+            check(problem, wrong)
