@@ -47,7 +47,7 @@ from emit.targets import TARGETS
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
-from topologies.text.files import opened, origin_of
+from topologies.text.files import origin_of, read_bytes
 
 __all__ = [
     "FORMAT", "INDEX", "SCHEDULES", "Entry", "goal_stated", "index_text", "load_index", "parse_index", "read_index",
@@ -125,7 +125,7 @@ def load_index(path: str | Path) -> list[Entry]:
 def parse_index(data: bytes, origin: str, folder: Path) -> list[Entry]:
     """The entries of an index's bytes; errors as those of `load_index`, each line beginning with `origin`."""
     if len(data) > MAX_INDEX_BYTES:
-        raise InputError(f"{origin}: larger than {MAX_INDEX_BYTES >> 20} MiB")
+        raise InputError(f"{origin}: too large; it must be at most {MAX_INDEX_BYTES >> 20} MiB")
     top = Fields(json_object(data, origin), "", origin)
     form = top.string("format")
     if form == "synth-index-1":
@@ -152,9 +152,8 @@ def index_text(rows: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def read_index(path: Path) -> bytes:
-    """The bytes of a file that should be an index, one more at most than it may have."""
-    with opened(path, f"a library's {INDEX}") as file:
-        return file.read(MAX_INDEX_BYTES + 1)
+    """The bytes of a file that should be an index. Raises InputError as `topologies.text.files.read_bytes` does."""
+    return read_bytes(path, f"a library's {INDEX}", MAX_INDEX_BYTES)
 
 
 def _json(value: object) -> str:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from emit.goal import Goal
-from emit.library.index import INDEX, MAX_INDEX_BYTES, Entry, goal_stated, load_index, read_index
+from emit.library.index import INDEX, Entry, goal_stated, load_index, read_index
 from synth.model.registry import parse_name
 from synth.storage.columns import json_object
 from topologies.errors import InputError
@@ -95,8 +95,7 @@ def goal_beside(path: str | Path) -> Goal | None:
     """
     for folder, name in _folders_above(path):
         with suppress(InputError):
-            data = read_index(folder / INDEX)
-            rows = json_object(data, "").get("algorithms") if len(data) <= MAX_INDEX_BYTES else None
+            rows = json_object(read_index(folder / INDEX), "").get("algorithms")
             for row in rows if isinstance(rows, list) else ():
                 if isinstance(row, dict) and row.get("file") == name:
                     return None if row.get("goal") is None else goal_stated(row["goal"], "")

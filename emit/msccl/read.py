@@ -11,7 +11,7 @@ from xml.parsers import expat
 
 from emit.program import BUFFERS, FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
 from topologies.errors import InputError
-from topologies.text.files import opened, origin_of
+from topologies.text.files import origin_of, read_bytes
 
 MAX_BYTES = 64 << 20
 MAX_VALUE = 255  # bytes of an attribute's value
@@ -86,12 +86,7 @@ def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
         except UnicodeEncodeError:
             raise InputError("text: not encodable as UTF-8; it must be ASCII") from None
     path = Path(text_or_path)
-    with opened(path, "an MSCCL XML file") as file:
-        try:
-            data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise InputError(f"{origin_of(path)}: cannot be read ({error.strerror or error})") from None
-    return _Reader(origin_of(path)).read(data)
+    return _Reader(origin_of(path)).read(read_bytes(path, "an MSCCL XML file", MAX_BYTES))
 
 
 @dataclass(slots=True)

@@ -298,5 +298,5 @@ def test_load_by_file_or_folder(tmp_path: Path) -> None:
     assert load_index(tmp_path) == load_index(tmp_path / INDEX)
     assert load_index(tmp_path)[0].path == tmp_path / "msccl" / "a.xml"
     (tmp_path / INDEX).write_bytes(b" " * (25 << 20))
-    with pytest.raises(InputError, match="larger than 24 MiB"):
+    with pytest.raises(InputError, match="at most 24 MiB"):
         load_index(tmp_path)
