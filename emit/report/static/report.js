@@ -1,6 +1,6 @@
 // The page: choosing an algorithm, going through time, and where the chunk under the pointer came from.
 const frame = { asked: false };
-function soon() {
+function requestDraw() {
   if (frame.asked) return;
   frame.asked = true;
   requestAnimationFrame(() => { frame.asked = false; drawNetwork(); drawTimeline(); });
@@ -10,7 +10,7 @@ function show(index) {
   state.index = index;
   Object.assign(state, { time: 0, send: -1, under: -1, pinned: false, zoom: 1, seen: 0, view: "links", mode: "total" });
   play(false);
-  view = prepared(DATA.algorithms[index]);
+  view = prepareView(DATA.algorithms[index]);
   shape = plan = null;
   for (const part of document.querySelectorAll("[data-algorithm]")) {
     const mine = Number(part.dataset.algorithm) === index;
@@ -27,7 +27,7 @@ function show(index) {
   $("columns").classList.toggle("one", $("frontier-card").hidden || !drawn);
   $("seen-label").hidden = !view.fold;
   $("seen").value = 0;
-  blocksTable();
+  fillBlocksTable();
   if (!drawn) return;
   $("seen").max = view.network.n - 1;
   $("network-what").textContent = view.unit === "µs" ? "of the time in use" : "of the busiest connection's chunks";
@@ -36,7 +36,7 @@ function show(index) {
   if (view.blocks && view.blocks.listed.length) views.push(["blocks", "Threadblocks"]);
   $("views").replaceChildren(...views.map(([key, word]) => {
     const button = element("button", word, { type: "button", "data-view": key });
-    button.onclick = () => { state.view = key; plan = null; pressed(); notes(); soon(); };
+    button.onclick = () => { state.view = key; plan = null; markPressed(); writeNotes(); requestDraw(); };
     return button;
   }));
   // too many to be drawn: the figures stand alone
@@ -44,33 +44,33 @@ function show(index) {
   $("network").parentElement.hidden = $("legend-row").hidden = $("modes").hidden = !few;
   $("links-details").open = !few;
   const net = view.network, cut = new Set(net.stub.map(([, dx, dy]) => (Math.abs(dx) === Math.abs(dy) ? "slanted ends lead to the next plane" : "straight ones round the edge")));
-  $("network-note").textContent = !few || !net.u.length ? `${spaced(net.n)} ranks, ${spaced(net.edges)} links: too many to be drawn.`
+  $("network-note").textContent = !few || !net.u.length ? `${formatNumber(net.n)} ranks, ${formatNumber(net.edges)} links: too many to be drawn.`
     : cut.size ? `Links cut short: ${[...cut].sort().join(", ")}.` : "";
-  linksTable();
-  pressed();
-  notes();
+  fillLinksTable();
+  markPressed();
+  writeNotes();
   setTime(0);
-  choose(-1);
-  soon();
+  chooseSend(-1);
+  requestDraw();
 }
 
-function pressed() {
+function markPressed() {
   for (const button of document.querySelectorAll("[data-mode]")) button.setAttribute("aria-pressed", button.dataset.mode === state.mode);
   for (const button of document.querySelectorAll("[data-view]")) button.setAttribute("aria-pressed", button.dataset.view === state.view);
   $("zoom").textContent = `${state.zoom} ×`;
 }
 
 // What the rows and colours mean, and what is left out: in words, under the controls.
-function notes() {
-  const s = view.sends, said = [];
+function writeNotes() {
+  const s = view.sends, lines = [];
   if (state.view === "links") {
-    if (view.rows.copies > 1) said.push(`Each row stands for ${view.rows.copies} links that are used alike: the schedule is one plan and its ${view.rows.copies} translates. What is shown is that of one rank.`);
-    else if (view.rows.used < view.rows.links) said.push(`${spaced(view.rows.used)} of ${spaced(view.rows.links)} links are used.`);
-    if (view.heat) said.push("The darker (lighter, in the dark), the larger the part of the time in which the links of a row are in use.");
-    if (s.shown < s.stored) said.push(view.kind === "program" ? `The first ${spaced(s.shown)} of ${spaced(s.stored)} transmissions are told one by one.` : `Of ${spaced(s.stored)} sends, those of a sample of the chunks (${spaced(s.shown)}) are told one by one.`);
-    if (view.unit === "steps") said.push("A step is the earliest place in the order of waiting: each instruction takes one.");
+    if (view.rows.copies > 1) lines.push(`Each row stands for ${view.rows.copies} links that are used equally: the schedule is one plan and its ${view.rows.copies} translates. What is shown is that of one rank.`);
+    else if (view.rows.used < view.rows.links) lines.push(`${formatNumber(view.rows.used)} of ${formatNumber(view.rows.links)} links are used.`);
+    if (view.heat) lines.push("The darker (lighter, in the dark), the larger the part of the time in which the links of a row are in use.");
+    if (s.shown < s.stored) lines.push(view.kind === "program" ? `The first ${formatNumber(s.shown)} of ${formatNumber(s.stored)} transmissions are shown one by one.` : `Of ${formatNumber(s.stored)} sends, those of a sample of the chunks (${formatNumber(s.shown)}) are shown one by one.`);
+    if (view.unit === "steps") lines.push("A step is the earliest place in the order of waiting: each instruction takes one.");
   }
-  $("timeline-note").textContent = said.join(" ");
+  $("timeline-note").textContent = lines.join(" ");
   $("provenance").hidden = state.view !== "links";
   const legend = [];
   const key = (colour, words) => {
@@ -89,7 +89,7 @@ function notes() {
     key(css("--c0"), `up: sends, at most ${top === undefined ? `${view.ranks.top} connections at once` : `${top} GB/s`}`);
     key(css("--c1"), "down: gets");
   } else if (state.view === "blocks") {
-    view.blocks.ops.forEach((op, i) => { if (view.blocks.count[i]) key(opColour(i), `${op} × ${spaced(view.blocks.count[i])}`); });
+    view.blocks.ops.forEach((op, i) => { if (view.blocks.count[i]) key(opColour(i), `${op} × ${formatNumber(view.blocks.count[i])}`); });
   }
   $("timeline-legend").replaceChildren(...legend);
 }
@@ -97,7 +97,7 @@ function notes() {
 function setTime(time) {
   state.time = Math.max(0, Math.min(view.span, time));
   $("time").value = String(view.span > 0 ? Math.round(state.time / view.span * 1000) : 0);
-  const words = `${timeWords(state.time)} of ${view.unit === "steps" ? view.span : timeWords(view.span)}`;
+  const words = `${formatTime(state.time)} of ${view.unit === "steps" ? view.span : formatTime(view.span)}`;
   $("now").textContent = words;
   $("time").setAttribute("aria-valuetext", words);
   drawNetwork();
@@ -111,7 +111,7 @@ function play(on) {
   $("play").setAttribute("aria-label", on ? "Pause" : "Play");
   if (!on) return;
   if (state.time >= view.span) setTime(0);
-  look("now");
+  setMode("now");
   let last = performance.now();
   const step = (now) => {
     if (!state.playing) return;
@@ -124,19 +124,19 @@ function play(on) {
   requestAnimationFrame(step);
 }
 
-function look(mode) {
+function setMode(mode) {
   state.mode = mode;
-  pressed();
+  markPressed();
   drawNetwork();
 }
 
-function choose(send) {
+function chooseSend(send) {
   state.send = send;
-  provenance(send);
-  soon();
+  showProvenance(send);
+  requestDraw();
 }
 
-function provenance(send) {
+function showProvenance(send) {
   const box = $("provenance");
   box.replaceChildren();
   if (send < 0) {
@@ -144,13 +144,13 @@ function provenance(send) {
     return;
   }
   const before = ancestors(send), after = descendants(send), links = view.sends, most = 40;
-  box.append(element("b", chunkWords(send)));
+  box.append(element("b", describeChunk(send)));
   if (links.count && links.count[send] > 1) box.append(` (${links.count[send]} chunks)`);
   const list = element("ol"), left = Math.max(0, before.length - most);
   if (left) list.append(element("li", `… ${left} sends before these`));
   for (const one of [...before.slice(left), send]) {
     const item = element("li", null, one === send ? { class: "this" } : {}), own = links.own[one] && parents(view, one).length;
-    item.append(`${hopName(one)}: leaves ${timeWords(links.start[one])}, there ${timeWords(arrival(view, one))}`);
+    item.append(`${hopName(one)}: leaves ${formatTime(links.start[one])}, there ${formatTime(arrival(view, one))}`);
     if (links.reduces[one]) item.append(", added to what is there");
     if (own) item.append(`, with ${name(ends(one)[0])}'s own`);
     if (links.place) item.append(`, rank ${links.place[one][0]} tb ${links.place[one][1]} step ${links.place[one][2]}`);
@@ -163,7 +163,7 @@ function provenance(send) {
   box.append(element("p", on, { class: "note" }));
 }
 
-function blocksTable() {
+function fillBlocksTable() {
   const card = $("blocks-card"), blocks = view.blocks;
   card.hidden = !blocks;
   if (!blocks) return;
@@ -175,43 +175,43 @@ function blocksTable() {
     for (const word of [rank, blocks.tb[i], blocks.channel[i], blocks.send[i] < 0 ? "–" : blocks.send[i], blocks.recv[i] < 0 ? "–" : blocks.recv[i], blocks.steps[i]]) row.append(element("td", String(word)));
     table.append(row);
   });
-  const told = blocks.rank.length < blocks.of ? `The first ${blocks.rank.length} of ${blocks.of} threadblocks.` : "";
-  $("blocks-table").replaceChildren(element("p", told, { class: "note" }), table);
+  const note = blocks.rank.length < blocks.of ? `The first ${blocks.rank.length} of ${blocks.of} threadblocks.` : "";
+  $("blocks-table").replaceChildren(element("p", note, { class: "note" }), table);
 }
 
-function started() {
-  $("time").oninput = () => { play(false); if (state.mode !== "now") look("now"); setTime(Number($("time").value) / 1000 * view.span); };
+function start() {
+  $("time").oninput = () => { play(false); if (state.mode !== "now") setMode("now"); setTime(Number($("time").value) / 1000 * view.span); };
   $("play").onclick = () => play(!state.playing);
-  for (const button of document.querySelectorAll("[data-mode]")) button.onclick = () => look(button.dataset.mode);
-  const zoom = (by) => { state.zoom = Math.max(1, Math.min(1024, state.zoom * by)); pressed(); soon(); };
+  for (const button of document.querySelectorAll("[data-mode]")) button.onclick = () => setMode(button.dataset.mode);
+  const zoom = (by) => { state.zoom = Math.max(1, Math.min(1024, state.zoom * by)); markPressed(); requestDraw(); };
   $("zoom-in").onclick = () => zoom(2);
   $("zoom-out").onclick = () => zoom(0.5);
   $("seen").oninput = () => {
     state.seen = Math.max(0, Math.min(view.network.n - 1, Math.floor(Number($("seen").value)) || 0));
     plan = null;
-    choose(state.send);
+    chooseSend(state.send);
   };
   if ($("chooser")) $("chooser").onchange = () => show(Number($("chooser").value));
   for (const link of document.querySelectorAll("[data-choose]")) link.onclick = (event) => { event.preventDefault(); show(Number(link.dataset.choose)); };
-  const network = $("network"), line = $("timeline"), out = (event) => tip("", event);
+  const network = $("network"), line = $("timeline"), out = (event) => showTip("", event);
   network.onpointermove = overNetwork;
   network.onpointerleave = out;
   line.onpointermove = overTimeline;
-  line.onpointerleave = (event) => { out(event); if (!state.pinned && state.send >= 0) choose(-1); };
+  line.onpointerleave = (event) => { out(event); if (!state.pinned && state.send >= 0) chooseSend(-1); };
   line.onclick = (event) => {
     if (!plan) return;
     // a click's place is rounded to whole pixels: what the pointer showed before is meant
     const at = placeIn(event), send = state.view === "links" ? state.under : -1;
-    if (at.x >= plan.left) { play(false); if (state.mode !== "now") look("now"); setTime(at.time); }
+    if (at.x >= plan.left) { play(false); if (state.mode !== "now") setMode("now"); setTime(at.time); }
     state.pinned = send >= 0;
-    choose(send);
+    chooseSend(send);
   };
   line.onkeydown = keyOnTimeline;
-  const anew = () => { shape = plan = null; soon(); };
+  const anew = () => { shape = plan = null; requestDraw(); };
   addEventListener("resize", anew);
   dark.addEventListener("change", () => { cache.clear(); show(state.index); });
-  $("links-details").ontoggle = soon;
+  $("links-details").ontoggle = requestDraw;
   const asked = /^#algorithm-(\d+)$/.exec(location.hash);
   show(asked && Number(asked[1]) < DATA.algorithms.length ? Number(asked[1]) : 0);
 }
-started();
+start();

@@ -1,24 +1,24 @@
 "use strict";
-// What the page holds, and how it is said. Everything drawn comes from here.
+// What the page holds, and how it is put in words. Everything drawn comes from here.
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const state = { index: 0, time: 0, mode: "total", view: "links", zoom: 1, send: -1, under: -1, pinned: false, seen: 0, playing: false };
 let view = null; // the algorithm that is shown
 
 // Tables come as bytes in base 64: each different row once, and which of them each row is.
-function opened(table) {
+function unpackTable(table) {
   if (!table) return null;
   const text = atob(table.data), bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   return { bins: table.bins, row: table.row, at: (row, bin) => bytes[table.row[row] * table.bins + bin] / 255 };
 }
 
-function prepared(raw) {
+function prepareView(raw) {
   const v = { ...raw, now: null, heat: null, out: null, in: null, got: null, children: [], ofRow: [] };
   if (!raw.network || !(raw.span > 0)) return { ...v, network: null }; // nothing happens
-  v.now = opened(raw.network.now);
-  v.heat = opened(raw.rows.heat);
-  for (const key of ["out", "in", "got"]) v[key] = opened(raw.ranks[key]);
+  v.now = unpackTable(raw.network.now);
+  v.heat = unpackTable(raw.rows.heat);
+  for (const key of ["out", "in", "got"]) v[key] = unpackTable(raw.ranks[key]);
   const sends = raw.sends;
   v.children = Array.from({ length: sends.shown }, () => []);
   for (let i = 0; i < sends.shown; i++) for (const p of parents(raw, i)) v.children[p].push(i);
@@ -41,7 +41,7 @@ function arrival(v, send) {
 }
 
 // Sends that are under way at a time, the first `most` of them.
-function active(time, most) {
+function sendsUnderWay(time, most) {
   const found = [], order = view.byStart, start = view.sends.start;
   let low = 0, high = order.length;
   while (low < high) { const mid = (low + high) >> 1; if (start[order[mid]] <= time) low = mid + 1; else high = mid; }
@@ -54,7 +54,7 @@ function active(time, most) {
 const binAt = (table, time) => Math.max(0, Math.min(table.bins - 1, Math.floor(time / view.span * table.bins * (1 + 1e-12))));
 
 // A folded schedule holds one of many translated copies; `seen` says whose eyes the page looks through.
-function moved(rank) {
+function translate(rank) {
   if (!view.fold || rank >= view.network.n) return rank;
   for (const [stride, extent] of view.fold) {
     const digit = Math.floor(rank / stride) % extent, by = Math.floor(state.seen / stride) % extent;
@@ -63,32 +63,32 @@ function moved(rank) {
   return rank;
 }
 
-const name = (vertex) => view.network.names[moved(vertex)] ?? String(moved(vertex));
+const name = (vertex) => view.network.names[translate(vertex)] ?? String(translate(vertex));
 const ends = (send) => {
   const links = view.sends.links, link = view.sends.link[send];
   return [links.src[link], links.dst[link]];
 };
 const hopName = (send) => ends(send).map(name).join(" → ");
 
-function timeWords(value) {
+function formatTime(value) {
   if (view.unit === "steps") return `step ${Math.floor(value)}`;
   const unit = view.span >= 1e6 ? [1e6, "s"] : view.span >= 1e3 ? [1e3, "ms"] : [1, "µs"];
   const digits = Math.max(0, 3 - Math.floor(Math.log10(Math.max(view.span / unit[0], 1e-9))));
   return `${(value / unit[0]).toFixed(Math.min(6, digits))} ${unit[1]}`;
 }
-const percent = (share) => `${(share * 100).toFixed(share > 0 && share < 0.1 ? 2 : 1)} %`;
-const spaced = (number) => String(number).replace(/\B(?=(\d{3})+(?!\d))/g, " ");
+const formatPercent = (share) => `${(share * 100).toFixed(share > 0 && share < 0.1 ? 2 : 1)} %`;
+const formatNumber = (number) => String(number).replace(/\B(?=(\d{3})+(?!\d))/g, " ");
 
-function rankList(list, more) {
+function formatRanks(list, more) {
   if (list === null) return "all ranks";
   const words = list.map((r) => name(r)).join(", ") + (more ? ` and ${more} more` : "");
   return `rank${list.length + more === 1 ? "" : "s"} ${words}`;
 }
 
-function chunkWords(send) {
+function describeChunk(send) {
   if (!view.chunks) return view.sends.words[view.sends.what[send]];
   const c = view.chunks, i = view.sends.chunk[send];
-  const from = rankList(c.from[i], c.from_more[i]), to = rankList(c.to[i], c.to_more[i]);
+  const from = formatRanks(c.from[i], c.from_more[i]), to = formatRanks(c.to[i], c.to_more[i]);
   const what = c.sum[i] ? `sum of ${from}, for ${to}` : `from ${from} to ${to}`;
   return view.fold && state.seen ? what : `chunk ${c.id[i]}: ${what}`;
 }
@@ -145,7 +145,7 @@ function element(tag, words, attributes = {}) {
   return made;
 }
 
-function tip(words, event) {
+function showTip(words, event) {
   const box = $("tip");
   box.hidden = !words;
   if (!words) return;

@@ -1,7 +1,7 @@
 // The network: ranks and switches at their places, links in the colour of their load, and what is under way.
 let shape = null; // places in pixels, made anew when the page's width or the algorithm changes
 
-function placed() {
+function placeVertices() {
   const net = view.network, box = $("network").parentElement, width = Math.max(260, box.clientWidth);
   const ends = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
   const [lowX, highX] = ends(net.x), [lowY, highY] = ends(net.y), low = [lowX, lowY], high = [highX, highY];
@@ -56,7 +56,7 @@ function stroke(g, c) {
 function drawNetwork() {
   const net = view.network;
   if (!net || !net.names.length) return;
-  shape = shape || placed();
+  shape = shape || placeVertices();
   const s = shape, g = canvasOf("network", s.width, s.height), n = net.n, wide = Math.max(0.9, Math.min(3.6, s.gap * 0.07) * Math.min(1, Math.sqrt(160 / Math.max(1, net.u.length))));
   const order = net.u.map((_, edge) => edge).sort((a, b) => edgeShare(a) - edgeShare(b) || a - b);
   for (const edge of order) {
@@ -65,11 +65,11 @@ function drawNetwork() {
     g.lineWidth = share > 0 ? wide * (0.6 + 0.7 * Math.min(1, share)) : wide * 0.5;
     stroke(g, curve(edge));
   }
-  if (state.send >= 0) drawWay(g, s);
+  if (state.send >= 0) drawLineage(g, s);
   drawVertices(g, net, s, n);
   if (state.send >= 0) drawStops(g, s);
   drawDots(g, s);
-  $("network").setAttribute("aria-label", `The network: ${n} ranks, ${spaced(net.edges)} links, the busiest in use ${percent(net.busiest)} of the time`);
+  $("network").setAttribute("aria-label", `The network: ${n} ranks, ${formatNumber(net.edges)} links, the busiest in use ${formatPercent(net.busiest)} of the time`);
 }
 
 function drawVertices(g, net, s, n) {
@@ -134,10 +134,10 @@ function switchName(g, name, x, y, card, written) {
 function drawDots(g, s) {
   if (state.mode !== "now" || view.network.n > 64 || view.sends.shown < view.sends.stored || view.fold) return;
   const card = css("--card");
-  const found = active(state.time, 600), small = found.length > 120;
+  const found = sendsUnderWay(state.time, 600), small = found.length > 120;
   for (const send of found) {
     const [a, b] = ends(send), begin = view.sends.start[send], part = (state.time - begin) / Math.max(arrival(view, send) - begin, 1e-12);
-    const legs = path(send, a, b), leg = Math.min(legs.length - 1, Math.floor(part * legs.length));
+    const legs = sendCurves(send, a, b), leg = Math.min(legs.length - 1, Math.floor(part * legs.length));
     const [x, y] = along(legs[leg], Math.min(1, part * legs.length - leg));
     g.beginPath();
     g.arc(x, y, small ? 2.4 : 4.2, 0, 2 * Math.PI);
@@ -150,26 +150,26 @@ function drawDots(g, s) {
 }
 
 // The curves of one send: over its physical links where they are known in order, else straight.
-function path(send, a, b) {
+function sendCurves(send, a, b) {
   const net = view.network, known = view.fold && state.seen ? [] : view.sends.links.path[view.sends.link[send]];
   const legs = [];
-  for (let at = moved(a), left = [...known]; at !== moved(b) && left.length;) {
+  for (let at = translate(a), left = [...known]; at !== translate(b) && left.length;) {
     const i = left.findIndex((edge) => net.u[edge] === at);
     if (i < 0) break;
     legs.push(curve(left[i]));
     at = net.v[left[i]];
     left.splice(i, 1);
-    if (at === moved(b)) return legs;
+    if (at === translate(b)) return legs;
   }
-  const edge = shape.edgeOf(moved(a), moved(b));
-  return [edge === undefined ? between(moved(a), moved(b)) : curve(edge)];
+  const edge = shape.edgeOf(translate(a), translate(b));
+  return [edge === undefined ? between(translate(a), translate(b)) : curve(edge)];
 }
 
-function drawWay(g, s) {
+function drawLineage(g, s) {
   const steps = [...ancestors(state.send).slice(-200), state.send], accent = css("--c2"), card = css("--card");
   g.lineCap = "round";
   for (const [number, send] of steps.entries()) {
-    const [a, b] = ends(send), legs = path(send, a, b);
+    const [a, b] = ends(send), legs = sendCurves(send, a, b);
     for (const c of legs) {
       g.strokeStyle = card;
       g.lineWidth = 6;
@@ -200,14 +200,14 @@ function drawStops(g, s) {
   const [first] = ends(steps[0]), [, last] = ends(state.send);
   g.strokeStyle = g.fillStyle = accent;
   for (const send of steps) {
-    const stop = moved(ends(send)[1]);
+    const stop = translate(ends(send)[1]);
     g.beginPath();
     g.arc(s.x[stop], s.y[stop], s.radius + 1, 0, 2 * Math.PI);
     g.lineWidth = 1.8;
     if (s.radius < 8) g.fill();
     else g.stroke();
   }
-  for (const [vertex, wide] of [[moved(first), 3.4], [moved(last), 1.8]]) {
+  for (const [vertex, wide] of [[translate(first), 3.4], [translate(last), 1.8]]) {
     g.beginPath();
     g.arc(s.x[vertex], s.y[vertex], s.radius + 4, 0, 2 * Math.PI);
     g.lineWidth = wide;
@@ -221,7 +221,7 @@ function overNetwork(event) {
   const x = event.clientX - box.left, y = event.clientY - box.top;
   let best = -1, near = s.radius + 4;
   net.names.forEach((_, i) => { const d = Math.hypot(s.x[i] - x, s.y[i] - y); if (d < near) { near = d; best = i; } });
-  if (best >= 0) { tip(vertexWords(best), event); return; }
+  if (best >= 0) { showTip(describeVertex(best), event); return; }
   near = 7;
   for (let edge = 0; edge < net.u.length; edge++) {
     const c = curve(edge);
@@ -230,30 +230,30 @@ function overNetwork(event) {
       if (d < near) { near = d; best = edge; }
     }
   }
-  tip(best >= 0 ? edgeWords(best) : "", event);
+  showTip(best >= 0 ? describeEdge(best) : "", event);
 }
 
-function vertexWords(i) {
+function describeVertex(i) {
   const net = view.network;
   if (i >= net.n) return `switch ${net.names[i]}`;
   const lines = [`rank ${net.names[i]}${i >= net.members ? " (relay)" : ""}`], bin = binAt(view.out, state.time);
   const top = view.ranks.top_gbs;
   const rate = (share) => top === undefined ? `${(share * view.ranks.top).toFixed(1)} connections` : `${(share * top).toFixed(1)} GB/s`;
-  lines.push(`at ${timeWords(state.time)}: sends ${rate(view.out.at(i, bin))}, gets ${rate(view.in.at(i, bin))}`);
-  if (view.got) lines.push(`has ${percent(state.time >= view.span ? 1 : state.time <= 0 ? 0 : view.got.at(i, bin))} of what it lacks`);
+  lines.push(`at ${formatTime(state.time)}: sends ${rate(view.out.at(i, bin))}, gets ${rate(view.in.at(i, bin))}`);
+  if (view.got) lines.push(`has ${formatPercent(state.time >= view.span ? 1 : state.time <= 0 ? 0 : view.got.at(i, bin))} of what it lacks`);
   return lines.join("\n");
 }
 
-function edgeWords(edge) {
+function describeEdge(edge) {
   const net = view.network, lines = [`${net.names[net.u[edge]]} → ${net.names[net.v[edge]]}${net.gbs.length ? ` · ${net.gbs[edge]} GB/s` : ""}`];
-  if (net.moved) lines.push(`${spaced(net.moved[edge])} chunks`);
-  lines.push(loadWords(net.load[edge]));
-  if (view.unit === "µs") lines.push(`at ${timeWords(state.time)}: ${percent(view.now.at(edge, binAt(view.now, state.time)))}`);
+  if (net.moved) lines.push(`${formatNumber(net.moved[edge])} chunks`);
+  lines.push(describeLoad(net.load[edge]));
+  if (view.unit === "µs") lines.push(`at ${formatTime(state.time)}: ${formatPercent(view.now.at(edge, binAt(view.now, state.time)))}`);
   return lines.join("\n");
 }
-const loadWords = (load) => view.unit === "µs" ? `${percent(load)} of the whole time in use` : `${percent(load)} of the busiest connection's chunks`;
+const describeLoad = (load) => view.unit === "µs" ? `${formatPercent(load)} of the whole time in use` : `${formatPercent(load)} of the busiest connection's chunks`;
 
-function linksTable() {
+function fillLinksTable() {
   const net = view.network, box = $("links-table");
   box.replaceChildren();
   const spread = element("div", null, { class: "spread", role: "img", "aria-label": "How many links have which load, from 0 to 100 %" });
@@ -263,7 +263,7 @@ function linksTable() {
     bar.style.height = `${many ? Math.max(4, 100 * many / top) : 1}%`;
     spread.append(bar);
   }
-  box.append(spread, element("p", `Links by load, from 0 % (left) to 100 % (right). ${spaced(net.edges)} links${net.u.length ? "" : ", too many to be drawn"}.`));
+  box.append(spread, element("p", `Links by load, from 0 % (left) to 100 % (right). ${formatNumber(net.edges)} links${net.u.length ? "" : ", too many to be drawn"}.`));
   const table = element("table"), head = element("tr");
   for (const word of ["link", net.gbs.length ? "GB/s" : "chunks", "load"]) head.append(element("th", word, { scope: "col" }));
   table.append(head);
@@ -272,7 +272,7 @@ function linksTable() {
   for (const limit of net.limits) rows.push([`limit ${limit.name}`, limit.gbs, limit.load]);
   for (const [what, figure, load] of rows) {
     const row = element("tr");
-    for (const word of [what, figure, percent(load)]) row.append(element("td", word));
+    for (const word of [what, figure, formatPercent(load)]) row.append(element("td", word));
     table.append(row);
   }
   if (rows.length) box.append(table);

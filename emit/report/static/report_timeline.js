@@ -7,7 +7,7 @@ function windowOf() {
   return [from, from + width];
 }
 
-function planned() {
+function planRows() {
   const box = $("timeline-box"), width = Math.max(320, box.clientWidth - 2), rows = rowsOf();
   const g = $("timeline").getContext("2d");
   g.font = `12px ${getComputedStyle(document.body).fontFamily}`;
@@ -49,7 +49,7 @@ const yOf = (row) => AXIS + row * plan.each;
 
 function drawTimeline() {
   if (!view.network) return;
-  plan = plan || planned();
+  plan = plan || planRows();
   [plan.from, plan.to] = windowOf();
   const g = canvasOf("timeline", plan.width, plan.height);
   g.save();
@@ -77,7 +77,7 @@ function drawAxis(g) {
     g.fillStyle = line;
     g.fillRect(x, AXIS - 6, 1, plan.height);
     g.fillStyle = soft;
-    const words = view.unit === "steps" ? String(Math.round(t)) : timeWords(t), half = g.measureText(words).width / 2 + 3;
+    const words = view.unit === "steps" ? String(Math.round(t)) : formatTime(t), half = g.measureText(words).width / 2 + 3;
     g.fillText(words, Math.min(Math.max(x, plan.left + half), plan.width - half), 10);
   }
 }
@@ -211,29 +211,29 @@ function overTimeline(event) {
   if (!plan || !view.network) return;
   const at = placeIn(event);
   if (event.buttons & 1 && at.x >= plan.left) { // held down, it goes through time
-    if (state.mode !== "now") look("now");
+    if (state.mode !== "now") setMode("now");
     setTime(at.time);
   }
-  if (at.row < 0 || at.x < plan.left) { tip("", event); return; }
+  if (at.row < 0 || at.x < plan.left) { showTip("", event); return; }
   if (state.view === "ranks") {
     const group = plan.groups[at.row], bin = binAt(view.out, at.time);
     const top = view.ranks.top_gbs, rate = (share) => top === undefined ? `${(share * view.ranks.top).toFixed(1)} connections` : `${(share * top).toFixed(1)} GB/s`;
-    const got = view.got ? `\nhas ${percent(view.got.at(group[0], bin))} of what it lacks` : "";
-    tip(`${plan.names[at.row]} at ${timeWords(at.time)}\nsends ${rate(view.out.at(group[0], bin))}, gets ${rate(view.in.at(group[0], bin))}${got}`, event);
+    const got = view.got ? `\nhas ${formatPercent(view.got.at(group[0], bin))} of what it lacks` : "";
+    showTip(`${plan.names[at.row]} at ${formatTime(at.time)}\nsends ${rate(view.out.at(group[0], bin))}, gets ${rate(view.in.at(group[0], bin))}${got}`, event);
     return;
   }
   if (state.view === "blocks") {
     const found = view.blocks.listed.find(([block, , tick]) => block === at.row && tick === Math.floor(at.time));
-    tip(found ? `${plan.names[at.row]}, step ${found[1]}: ${view.blocks.ops[found[3]]} ${found[4]}` : blockWords(at.row), event);
+    showTip(found ? `${plan.names[at.row]}, step ${found[1]}: ${view.blocks.ops[found[3]]} ${found[4]}` : describeBlock(at.row), event);
     return;
   }
   const send = state.under = sendAt(at);
-  if (!state.pinned && send !== state.send) choose(send);
-  const share = view.heat ? `\n${percent(view.heat.at(at.row, binAt(view.heat, at.time)))} in use at ${timeWords(at.time)}` : "";
-  tip(send >= 0 ? `${hopName(send)}\n${chunkWords(send)}${share}` : `${plan.names[at.row]}: ${percent(view.rows.load[at.row])} of the time in use${share}`, event);
+  if (!state.pinned && send !== state.send) chooseSend(send);
+  const share = view.heat ? `\n${formatPercent(view.heat.at(at.row, binAt(view.heat, at.time)))} in use at ${formatTime(at.time)}` : "";
+  showTip(send >= 0 ? `${hopName(send)}\n${describeChunk(send)}${share}` : `${plan.names[at.row]}: ${formatPercent(view.rows.load[at.row])} of the time in use${share}`, event);
 }
 
-function blockWords(row) {
+function describeBlock(row) {
   const b = view.blocks, peers = [b.send[row] >= 0 ? `sends to ${b.send[row]}` : "", b.recv[row] >= 0 ? `receives from ${b.recv[row]}` : ""].filter(Boolean);
   return `rank ${b.rank[row]}, threadblock ${b.tb[row]}: channel ${b.channel[row]}${peers.length ? `, ${peers.join(", ")}` : ""}, ${b.steps[row]} instructions`;
 }
@@ -245,10 +245,10 @@ function keyOnTimeline(event) {
   const sends = view.ofRow[row], place = sends.indexOf(state.send);
   const next = { ArrowRight: () => sends[Math.min(sends.length - 1, place + 1)], ArrowLeft: () => sends[Math.max(0, place - 1)], ArrowDown: () => nearest(row, 1), ArrowUp: () => nearest(row, -1) }[event.key];
   if (event.key === "Enter" && state.send >= 0) setTime(view.sends.start[state.send]);
-  else if (event.key === "Escape") { state.pinned = false; choose(-1); }
+  else if (event.key === "Escape") { state.pinned = false; chooseSend(-1); }
   else if (next) {
     const send = next();
-    if (send !== undefined) { state.pinned = true; choose(send); keepVisible(send); }
+    if (send !== undefined) { state.pinned = true; chooseSend(send); keepVisible(send); }
   } else return;
   event.preventDefault();
 }

@@ -156,7 +156,7 @@ def test_the_pointer_tells_where_a_chunk_came_from(
         row = sends["links"]["row"][sends["link"][send]]
         lasts = sends["end"][send] - sends["start"][send]
         tab.run(
-            f"state.zoom = Math.max(1, view.span / {8 * lasts}); setTime({sends['start'][send]}); choose(-1)"
+            f"state.zoom = Math.max(1, view.span / {8 * lasts}); setTime({sends['start'][send]}); chooseSend(-1)"
         )
         tab.settle()
         tab.mouse(*place_of(tab, row, (sends["start"][send] + sends["end"][send]) / 2))
@@ -182,7 +182,7 @@ def test_the_pointer_tells_where_a_chunk_came_from(
         tab.run("$('timeline').focus()")
         tab.key("Escape")
         assert tab.run("[state.send, state.pinned]") == [-1, False]
-    tab.run("choose(-1)")
+    tab.run("chooseSend(-1)")
     tab.key("ArrowRight")
     start = tab.run("state.send")
     tab.key("ArrowRight")
@@ -199,13 +199,13 @@ def test_a_translated_copy_is_the_copy(tab: browser.Tab, pages: dict[str, Path])
     known = figures(page)
     for seen in (1, 63, 300):
         tab.run(f"$('seen').value = {seen}; $('seen').oninput()")
-        shifted = tab.run("Array.from({ length: 512 }, (_, r) => moved(r))")
+        shifted = tab.run("Array.from({ length: 512 }, (_, r) => translate(r))")
         assert sorted(shifted) == list(range(512))
         assert shifted[0] == seen
         links = known["sends"]["links"]
         pairs = set(zip(known["network"]["u"], known["network"]["v"], strict=True))
         assert all((shifted[a], shifted[b]) in pairs for a, b in zip(links["src"], links["dst"], strict=True))
-        tab.run("choose(5)")
+        tab.run("chooseSend(5)")
         assert f"from rank {seen} " in tab.run("$('provenance').textContent")
     quiet(tab, page)
 
@@ -256,7 +256,7 @@ def test_a_network_beyond_what_is_drawn_is_told_in_figures(tab: browser.Tab, pag
     assert tab.run("$('network').offsetHeight") == 0
     tab.run("$('play').click()")
     tab.run("new Promise((done) => setTimeout(done, 100))")
-    tab.run("choose(3)")
+    tab.run("chooseSend(3)")
     assert "→" in tab.run("$('provenance').textContent")
     quiet(tab, page)
 
