@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from synth.engines.flow.search import quotient_question
-from synth.engines.registry import chosen
+from synth.engines.registry import chosen, processes
 from synth.engines.request import Options
 from synth.model.collective import Collective
 from synth.model.problem import Problem, make_problem
@@ -16,7 +16,7 @@ from synth.model.registry import parse_name
 from synth.present.statement import statement
 from synth.present.table import table
 from synth.search.result import Report, SearchResult
-from synth.search.search import WARM, search
+from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -166,5 +166,5 @@ def synthesize(
     question = ask(collective, topo, group, **options)
     if workers is not None:
         return Synthesis(answered(question, workers, progress))
-    with Workers(WARM if question.options.engine not in ("route", "flow") else ()) as own:
+    with Workers(processes(question.options.engine)) as own:
         return Synthesis(answered(question, own, progress))

@@ -16,8 +16,8 @@ from itertools import combinations
 
 from results.measuring.measure import grid, page, seconds_words, write
 from synth import synthesize
+from synth.engines.registry import AUTO, processes
 from synth.model.problem import make_problem
-from synth.search.search import WARM
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.load import load
@@ -156,7 +156,7 @@ def main() -> None:
     plan = [("dgx-a100", tuple(range(k)), name) for k in range(2, 9) for name in ALL]
     plan += [("dgx1", group, name) for group in groups_up_to_symmetry("dgx1") for name in SOME]
     answers = []
-    with Workers(WARM) as workers:
+    with Workers(processes(AUTO)) as workers:
         for question in plan:
             answers.append(answered(*question, budget, workers))
             print(answers[-1], file=sys.stderr, flush=True)

@@ -27,8 +27,8 @@ from synth.cli.concurrent import saved
 from synth.cli.prove import prove
 from synth.concurrent.plan import ConcurrentResult, plan
 from synth.concurrent.union import Member
+from synth.engines.registry import AUTO, processes
 from synth.model.collective import named
-from synth.search.search import WARM
 from synth.solvers.workers import Workers
 from topologies.load import load
 
@@ -317,7 +317,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=10.0, help="seconds a question")
     budget: float = parser.parse_args().budget
     done = []
-    with Workers(WARM) as workers:
+    with Workers(processes(AUTO)) as workers:
         for collective in COLLECTIVES:  # brings in the compiled code
             planned(Question(collective, "random", 8, 2, LARGE, "mesh:4x4"), budget, workers)
         for question in questions():

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from synth.cli.options import Asked, declare, json_option, target_option, topo_option
+from synth.engines.registry import processes, summaries
 from synth.model.registry import Kind
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
@@ -43,7 +44,7 @@ _question = declare(
     click.option("--chunks", type=int, metavar="C", help="Chunks a block."),
     click.option("--steps", type=int, metavar="S", help="Steps (k-synchronous model)."),
     click.option("--rounds", type=int, metavar="R", help="Rounds of all steps together."),
-    click.option("--engine", default="auto", metavar="E", help="auto, flow, route, cpsat, smt or milp."),
+    click.option("--engine", default="auto", metavar="E", help=f"{summaries()}."),
     click.option("--budget", default="30s", metavar="TIME", help="Time for the search: 30s, 500ms, 5m."),
     click.option("--seed", type=int, default=0, metavar="N", help="Seed of the solvers."),
     click.option("--out", default="out", metavar="DIR", help="Folder for the files. Default: out."),
@@ -93,8 +94,7 @@ def _answer(name: str, file: str | None, *, budget: str, out: str, engine: str, 
     asked = Asked(budget=_seconds(budget), out=out, engine=engine, begun=begun, **others)
     if not out:
         raise InputError("--out: is empty; give the name of a folder")
-    solvers = ("cpsat", "linear") if asked.groups is None and engine not in ("route", "flow") else ()
-    with Workers(solvers) as workers:
+    with Workers(processes(engine) if asked.groups is None else ()) as workers:
         # imported now, since the solvers load in their own processes meanwhile
         if asked.groups is None:
             from synth.cli.answer import answer

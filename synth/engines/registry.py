@@ -1,52 +1,77 @@
-"""The engines: one row each. Adding one is a file with `accepts` and `solve`, and its row here."""
+"""The engines: one row each. Adding one is a file with `accepts` and `solve`, and its row here.
+
+The rows load no engine before it is asked, so that the command line can read them at once.
+"""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from synth.engines import library
-from synth.engines.flow import search as flow
-from synth.engines.greedy import search as greedy
-from synth.engines.ksync import search as ksync
-from synth.engines.request import Options, Outcome, Request
-from synth.engines.time_slots import search as time_slots
-from synth.model.problem import Problem
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 
-__all__ = ["AUTO", "ENGINES", "Engine", "Solve", "chosen", "names", "register", "summaries"]
+if TYPE_CHECKING:  # the rows stand before what they are asked with
+    from synth.engines.request import Options, Outcome, Request
+    from synth.model.problem import Problem
+
+__all__ = ["AUTO", "ENGINES", "Engine", "chosen", "names", "processes", "register", "summaries"]
 
 AUTO = "auto"
-
-Solve = Callable[[Problem, Request], Iterator[Outcome]]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A way to look for schedules.
+    """A source of schedules.
 
     Attributes:
         name: what `--engine` takes.
-        summary: one line for people.
-        accepts: (problem, options) → "" or why it cannot work on them, in words that can stand in an error.
-        solve: yields candidates, claims and progress; ends when it has nothing left to try.
-        solvers: the solver processes that are worth starting ahead for it.
+        summary: a few words for people.
+        module: where its functions are: accepts(problem, options) → "" or why it cannot work on them, in words that
+            can stand in an error; solve(problem, request) → an iterator over what it finds and proves, which ends
+            when nothing is left to try.
+        solvers: that it asks, in this order.
+        processes: solver processes that are worth starting before the question is read.
         constructive: whether it answers at once; one that does not has others answer before it.
         asked: whether `auto` asks it; a variant of another engine is for those who name it.
     """
 
     name: str
     summary: str
-    accepts: Callable[[Problem, Options], str]
-    solve: Solve
+    module: str
     solvers: tuple[str, ...] = ()
+    processes: tuple[str, ...] = ()
     constructive: bool = True
     asked: bool = True
 
+    def accepts(self, problem: Problem, options: Options) -> str:
+        """Why the engine cannot work on a problem; empty where it can."""
+        return str(import_module(self.module).accepts(problem, options))
 
-ENGINES: dict[str, Engine] = {}
+    def solve(self, problem: Problem, request: Request) -> Iterator[Outcome]:
+        """What the engine finds and proves."""
+        found: Iterator[Outcome] = import_module(self.module).solve(problem, request)
+        return found
+
+
+_KSYNC, _EXACT = "synth.engines.ksync.search", ("cpsat", "linear")
+ENGINES: dict[str, Engine] = {
+    engine.name: engine
+    for engine in (
+        Engine("route", "constructive, for few ranks, at once", "synth.engines.greedy.search"),
+        Engine("baseline", "what a library would run", "synth.engines.library"),
+        Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search"),
+        Engine(
+            "ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False
+        ),
+        Engine("cpsat", "CP-SAT alone", _KSYNC, ("cpsat",), _EXACT, constructive=False, asked=False),
+        Engine("smt", "Z3 alone", _KSYNC, ("smt",), _EXACT, constructive=False, asked=False),
+        Engine(
+            "milp", "time slots", "synth.engines.time_slots.search", ("milp",), _EXACT, constructive=False
+        ),
+    )
+}
 
 
 def register(engine: Engine) -> Engine:
@@ -62,8 +87,7 @@ def names() -> tuple[str, ...]:
 
 def summaries() -> str:
     """All names with their summaries, for `--help`."""
-    rows = [f"{AUTO} (all that can)", *(f"{e.name} ({e.summary})" for e in ENGINES.values())]
-    return "; ".join(rows)
+    return ", ".join([f"{AUTO} (all that can)", *(f"{e.name} ({e.summary})" for e in ENGINES.values())])
 
 
 def chosen(name: str) -> list[Engine]:
@@ -75,44 +99,13 @@ def chosen(name: str) -> list[Engine]:
     if name == AUTO:
         return [engine for engine in ENGINES.values() if engine.asked]
     if name not in ENGINES:
-        near = difflib.get_close_matches(name, names(), n=2, cutoff=0.5)
-        hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        near = did_you_mean(name, names())
+        hint = f" ({near})" if near else ""
         raise InputError(f"engine: {name!r} is not known{hint}; it is one of {', '.join(names())}")
     return [ENGINES[name]]
 
 
-register(Engine("route", "constructive, for few ranks, at once", greedy.accepts, greedy.solve))
-register(Engine("baseline", "what a library would run", library.accepts, library.solve))
-register(Engine("flow", "routing and scheduling for any number of ranks", flow.accepts, flow.solve))
-register(
-    Engine(
-        "ksync",
-        "CP-SAT and Z3 in the k-synchronous model",
-        ksync.accepts,
-        partial(ksync.solve, solvers=("cpsat", "smt")),
-        ("cpsat", "linear"),
-        constructive=False,
-    )
-)
-for _name, _words in (("cpsat", "CP-SAT alone"), ("smt", "Z3 alone")):
-    register(
-        Engine(
-            _name,
-            _words,
-            ksync.accepts,
-            partial(ksync.solve, solvers=(_name,)),
-            ("cpsat", "linear"),
-            constructive=False,
-            asked=False,
-        )
-    )
-register(
-    Engine(
-        "milp",
-        "time slots, by HiGHS or CBC",
-        time_slots.accepts,
-        time_slots.solve,
-        ("cpsat", "linear"),
-        constructive=False,
-    )
-)
+def processes(name: str) -> tuple[str, ...]:
+    """The solver processes that are worth starting ahead for a name of `--engine`; none for one that is not known."""
+    rows = chosen(name) if name in names() else []
+    return tuple(dict.fromkeys(process for engine in rows for process in engine.processes))

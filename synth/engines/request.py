@@ -61,6 +61,7 @@ class Request:
         workers: solver processes.
         known: what is known so far.
         bound: on the time of any algorithm.
+        solvers: that the engine asks, in this order.
         most_sends: to which an engine may refine chunks; 0: as it likes.
         work_s: seconds of work that an engine may spend which counts its work instead of reading the clock.
     """
@@ -72,6 +73,7 @@ class Request:
     known: Known
     bound: Bound
     work_s: float = 3.0
+    solvers: tuple[str, ...] = ()
     most_sends: int = 0
 
 

@@ -38,9 +38,6 @@ from synth.timing.simulate import timed
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-WARM = ("cpsat", "linear")
-
-
 _THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf)
 
 
@@ -115,9 +112,8 @@ class _Search:
         self.result = SearchResult(problem)
         self.algorithms: list[Algorithm] = []
         self.done: set[str] = set()  # engines that had a turn
-        self.at_size: dict[
-            tuple[str, int], Algorithm
-        ] = {}  # the best of an engine that made many for one size
+        # the best of an engine that made many for one size
+        self.at_size: dict[tuple[str, int], Algorithm] = {}
         self.made_us: dict[int, float] = {}  # the best time of what was made for a size
         self.yielded: dict[str, tuple[Candidate, float]] = {}  # the last of each engine, with its time
         self.load_us: Floats | None = None
@@ -185,7 +181,7 @@ class _Search:
         planned = {turn.engine for turn in self.tuning.turns}
         last = [Turn(engine.name) for engine in asked if engine.name not in planned and self.tuning.others]
         for turn in (*self.tuning.turns, *last):
-            sizes = self._sizes_for(turn, asked)
+            sizes = self._sizes_for(turn) if self._is_asked(turn, asked) else ()
             if not sizes:
                 continue
             request = Request(
@@ -197,33 +193,31 @@ class _Search:
                 bound=self.bound,
                 work_s=self.tuning.work_s or self.tuning.work_share * self.options.budget_s,
                 most_sends=turn.refined,
+                solvers=ENGINES[turn.engine].solvers,
             )
             self.done.add(turn.engine)
             answers = ENGINES[turn.engine].solve(self.problem, request)
             yield Run(turn.engine, answers, turn.share * self.options.budget_s, turn.once)
 
-    def _sizes_for(self, turn: Turn, asked: list[Engine]) -> tuple[int, ...]:
-        """The message sizes that an engine is asked about now; none where it is not asked."""
-        engine, options, problem = ENGINES[turn.engine], self.options, self.problem
-        named = options.engine == engine.name
-        first = turn.as_first and not asked[0].constructive
-        if not (named or engine in asked or first or turn.always) or engine.accepts(problem, options):
-            return ()
-        if named and turn.engine in self.done:
-            return ()
-        if named and not turn.gap:
+    def _is_asked(self, turn: Turn, asked: list[Engine]) -> bool:
+        """Whether an engine is asked now."""
+        engine, problem = ENGINES[turn.engine], self.problem
+        if engine.accepts(problem, self.options):
+            return False
+        if engine.name == self.options.engine:
+            return engine.name not in self.done
+        if turn.as_first and not asked[0].constructive:
+            return True
+        few_enough = turn.most_sends is None or estimated_sends(problem) <= turn.most_sends
+        fits = turn.from_ranks <= problem.nranks <= (turn.most_ranks or problem.nranks)
+        late = turn.once and self.answered and time.monotonic() >= self.deadline
+        return (engine in asked or turn.always) and few_enough and fits and not late
+
+    def _sizes_for(self, turn: Turn) -> tuple[int, ...]:
+        """The message sizes that an engine is asked about; none where nothing is left for it."""
+        if not (turn.gap and self.answered):
             return self.sizes
-        if not named and turn.most_sends is not None and estimated_sends(problem) > turn.most_sends:
-            return ()
-        if not (named or first) and not turn.from_ranks <= problem.nranks <= (
-            turn.most_ranks or problem.nranks
-        ):
-            return ()
-        if turn.once and self.algorithms and time.monotonic() >= self.deadline:
-            return ()
-        if not (turn.gap and self.algorithms):
-            return self.sizes
-        shown = self.shown_bytes() if options.size is None else [options.size]
+        shown = self.shown_bytes() if self.options.size is None else [self.options.size]
         far = (size for size in shown if self.best_us(size) > self.bound.at(size)[0] * turn.gap)
         return tuple(sorted(far, reverse=True))
 
@@ -242,9 +236,7 @@ class _Search:
             before_us = self.made_us.get(answer.size_bytes, np.inf)
             time_us = self._keep(answer)
             self.yielded[source] = answer, time_us
-            return (
-                max(0.0, 1.0 - time_us / before_us) if np.isfinite(before_us) else float(np.isfinite(time_us))
-            )
+            return float(np.isfinite(time_us)) if np.isinf(before_us) else max(0.0, 1.0 - time_us / before_us)
         else:
             if source == "baseline":
                 result.baselines.append(answer)

@@ -18,7 +18,7 @@ from results.measuring.sccl_like import (
     wrong,
 )
 from synth import synthesize
-from synth.search.search import WARM
+from synth.engines.registry import AUTO, processes
 from synth.solvers.workers import Workers
 from topologies.load import load
 
@@ -34,7 +34,7 @@ QUESTIONS += [
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    with Workers(WARM) as pool:
+    with Workers(processes(AUTO)) as pool:
         yield pool
 
 

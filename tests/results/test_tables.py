@@ -10,7 +10,7 @@ import pytest
 
 from results.measuring import measure, points
 from results.scripts import exact_rows, groups, pareto_dgx1, sccl_tables
-from synth.search.search import WARM
+from synth.engines.registry import AUTO, processes
 from synth.solvers.workers import Workers
 
 
@@ -122,7 +122,7 @@ def test_lines_of_a_collective() -> None:
 def test_groups() -> None:
     pairs = [g for g in groups.groups_up_to_symmetry("ring:4") if len(g) == 2]
     assert pairs == [(0, 1), (0, 2)]
-    with Workers(WARM) as workers:
+    with Workers(processes(AUTO)) as workers:
         answers = [groups.answered("ring:4", group, "allgather", 5.0, workers) for group in pairs]
     assert "let others relay" in answers[1].refusal
     assert "- 0,2: `group: rank 2 cannot reach rank 0" in groups.refusals(answers)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from synth.engines.estimates import estimated_sends
+from synth.engines.flow import schedules
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.problem import Problem
 from synth.model.registry import find_kind
@@ -199,9 +200,6 @@ class _Search:
         return [counts[likely:], counts[:likely][::-1]]
 
     def _try(self, trial: Trial, best_us: float) -> Generator[Outcome, None, float]:
-        # brings Numba, which small problems do without
-        from synth.engines.flow import schedules
-
         tuning = self.tuning
         problem = self.problem.with_chunks(trial.chunks * self.unit)
         sends = self.sends * trial.chunks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -47,11 +47,9 @@ def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - all sh
     return ""
 
 
-def solve(
-    problem: Problem, request: Request, *, solvers: Sequence[str], tuning: Tuning | None = None
-) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: Tuning | None = None) -> Iterator[Outcome]:
     """The Pareto set of every phase, put together, and for all-reduce what fewer steps allow; with proofs."""
-    exact = _Exact(problem, request, solvers, tuning or Tuning())
+    exact = _Exact(problem, request, tuning or Tuning())
     if (yield from exact.by_routing()):
         return
     yield from exact.by_phases()
@@ -63,7 +61,6 @@ def solve(
 class _Exact:
     problem: Problem
     request: Request
-    solvers: Sequence[str]
     tuning: Tuning
 
     def _candidate(self, problem: Problem, schedule: Schedule, engine: str) -> Candidate:
@@ -142,7 +139,7 @@ class _Exact:
             symmetry,
             deadline=self.request.deadline,
             effort=options.budget_s * self.tuning.effort,
-            solvers=self.solvers,
+            solvers=self.request.solvers,
             seed=options.seed,
             tuning=self.tuning,
         )
@@ -187,7 +184,7 @@ class _Exact:
             free_symmetry,
             deadline=self.request.deadline,
             effort=options.budget_s * self.tuning.direct_effort,
-            solvers=self.solvers,
+            solvers=self.request.solvers,
             seed=options.seed,
             direct=True,
             tuning=self.tuning,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
 
 @pytest.fixture
 def toy() -> Iterator[Engine]:
-    yield register(Engine("toy", "for tests", accepts, solve))
+    yield register(Engine("toy", "for tests", __name__))
     del ENGINES["toy"]
 
 
@@ -91,14 +92,16 @@ def test_the_command_line_takes_it(
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_wrong_answer_never_gets_further(workers: Workers) -> None:
+def test_a_wrong_answer_never_gets_further(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = solve
+
     def lie(problem: Problem, request: Request) -> Iterator[Outcome]:
-        for outcome in solve(problem, request):
+        for outcome in honest(problem, request):
             if isinstance(outcome, Candidate):
                 few = outcome.schedule.take(np.arange(3))
                 yield Candidate(problem, few, "toy")
 
-    register(Engine("toy", "for tests", accepts, lie))
+    monkeypatch.setattr(sys.modules[__name__], "solve", lie)
     with pytest.raises(ScheduleRefused):
         synthesize("allgather", "full:3", engine="toy", workers=workers)
 
@@ -112,7 +115,9 @@ def test_an_engine_that_is_not_known_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
 @pytest.mark.parametrize("topo", ["ring:4", "mesh:2x3"])
-def test_every_engine_claims_the_time_that_its_schedule_takes(workers: Workers, name: str, topo: str) -> None:
+def test_every_engine_claims_the_time_that_its_schedule_takes(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, name: str, topo: str
+) -> None:
     """What `known.time_us` says of a candidate is the time of the replayed algorithm."""
     problem, engine = make_problem(load(topo), "allgather"), ENGINES[name]
     options = Options(size=1 << 20, engine=name, budget_s=3)
@@ -124,13 +129,10 @@ def test_every_engine_claims_the_time_that_its_schedule_takes(workers: Workers, 
             if isinstance(outcome, Candidate):
                 seen.append((outcome, request.known.time_us(outcome)))
 
-    register(
-        Engine(name, "watched", engine.accepts, watched, engine.solvers, engine.constructive, engine.asked)
-    )
-    try:
-        assert search(problem, options, workers).ranges
-    finally:
-        register(engine)
+    monkeypatch.setitem(ENGINES, name, replace(engine, module=__name__))
+    monkeypatch.setattr(sys.modules[__name__], "accepts", engine.accepts)
+    monkeypatch.setattr(sys.modules[__name__], "solve", watched)
+    assert search(problem, options, workers).ranges
     for candidate, time_us in seen:
         algorithm = Algorithm(candidate.problem, candidate.schedule, name)
         assert algorithm.time_us(1 << 20) == pytest.approx(time_us, rel=1e-9)
