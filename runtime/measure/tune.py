@@ -15,12 +15,13 @@ from itertools import groupby
 from typing import Any
 
 from runtime.algorithms.built_in import COLLECTIVES
-from runtime.torch.choice import FORMAT, Method
+from runtime.bench import message_sizes
+from runtime.torch.choice import FORMAT, REDUCED_TYPES, Method
 from synth.model.pattern import parse_size
 from synth.model.registry import parse_name
 from topologies.errors import InputError
 
-GAIN = 1.05  # ours must be so much faster than the wrapped back end, or noise decides
+GAIN = 1.05  # times: ours must be so much faster than the wrapped back end, or noise decides
 MAX_BYTES = 1 << 40
 
 
@@ -50,30 +51,27 @@ class Measurement:
         }
 
 
-TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
-
-
 def parse_collectives(text: str) -> list[str]:
     """Collectives of a list with commas, in torch's or NCCL's spelling, or `all`. Raises InputError for another."""
     if text == "all":
         return list(COLLECTIVES)
-    found = []
+    found = {}
     for part in text.split(","):
         with suppress(InputError):
-            found.append(parse_name(part.strip()))
-        if not found or found[-1] not in COLLECTIVES:
+            found[part] = parse_name(part.strip())
+        if found.get(part) not in COLLECTIVES:
             raise InputError(
                 f"--ops: {part.strip()!r} is not known; it must be all, or of {', '.join(COLLECTIVES)}"
             )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(found.values()))
 
 
 def parse_types(text: str) -> list[str]:
     """Types of a list with commas. Raises InputError for one that torch's reductions do not know."""
     found = [part.strip() for part in text.split(",")]
     for kind in found:
-        if kind not in TYPES:
-            raise InputError(f"--types: {kind!r} is not known; it must be one of {', '.join(TYPES)}")
+        if kind not in REDUCED_TYPES:
+            raise InputError(f"--types: {kind!r} is not known; it must be one of {', '.join(REDUCED_TYPES)}")
     return list(dict.fromkeys(found))
 
 
@@ -97,11 +95,7 @@ def parse_sizes(text: str) -> list[int]:
             f"--sizes {text!r}: is no range or list; it must be FROM:TO, FROM:TO:FACTOR with a factor above 1, or sizes"
             " with commas"
         ) from None
-    sizes, size = [], float(first)
-    while size <= last:
-        sizes.append(int(size))
-        size *= factor
-    return sorted(set(sizes))
+    return sorted(set(message_sizes(first, last, factor)))
 
 
 def choose_fastest(of_one_size: Sequence[Measurement]) -> Measurement:
@@ -135,9 +129,8 @@ def select_methods(methods: Sequence[Method], smaller: Sequence[Measurement]) ->
             return False
         if method not in high:
             return method in {m.method for m in smaller}
-        return high[method] > 2 * high[first] and high[method] - low.get(method, 0) > high[first] - low.get(
-            first, 0
-        )
+        gained = {m: high[m] - low.get(m, 0.0) for m in (method, first)}
+        return high[method] > 2 * high[first] and gained[method] > gained[first]
 
     return [method for method in methods if not falls_back(method)]
 

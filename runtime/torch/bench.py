@@ -28,13 +28,16 @@ from runtime.measure.tune import Measurement
 from runtime.torch.choice import Call, Method
 from runtime.torch.dispatch import counters
 from runtime.torch.lost import error_text
-from synth.model.registry import BUFFER, find_kind
+from runtime.torch.run import REDUCERS
+from synth.model.registry import BUFFER, OWN, PAIR, ROOT, Kind, find_kind
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
-_LONG_S = 0.05  # runs that are shorter are repeated for as long between two looks at the clock
-_MOST_RUNS = 64
+_LONG_S = (
+    0.05  # shorter runs are repeated for as long between two looks at the clock: its resolution and wake-ups
+)
+_MOST_RUNS = 64  # so repeated
 _NEAR = 1.5  # times the fastest: what is measured again
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -94,11 +97,8 @@ def gather_all(found: Sequence[Measurement]) -> list[Measurement]:
     gathered: list[Any] = [None] * dist.get_world_size()
     with ours.using("gloo"):
         dist.all_gather_object(gathered, list(found))
-    return list(
-        {
-            (m.collective, m.group, m.kind, m.size_bytes, m.method): m for part in gathered for m in part
-        }.values()
-    )
+    every = [m for part in gathered for m in part]
+    return list({(m.collective, m.group, m.kind, m.size_bytes, m.method): m for m in every}.values())
 
 
 @dataclass
@@ -137,13 +137,18 @@ class Case:
     root: int = 0
 
     @property
+    def what(self) -> Kind:
+        """The collective's row."""
+        return find_kind(self.collective)
+
+    @property
     def dtype(self) -> Any:
         return getattr(torch, self.kind)
 
     @property
     def blocks(self) -> int:
         """Blocks that the size is made of."""
-        return 1 if find_kind(self.collective).unit == BUFFER else len(self.ranks)
+        return 1 if self.what.unit == BUFFER else len(self.ranks)
 
     @property
     def block(self) -> int:
@@ -152,83 +157,54 @@ class Case:
 
     @property
     def call(self) -> Call:
-        """As it is chosen by."""
+        """What the choice of a method depends on."""
         size = self.block * self.blocks * self.dtype.itemsize
-        return Call(
-            self.collective,
-            size,
-            self.kind,
-            self.ranks,
-            self.root if find_kind(self.collective).rooted else 0,
-        )
+        return Call(self.collective, size, self.kind, self.ranks, self.root if self.what.rooted else 0)
 
     def given(self, rank: int) -> Tensor:
-        """What the group's rank puts in: small numbers whose reductions are exact in every type."""
-        count = self.block * (
-            self.blocks if self.collective in ("reducescatter", "alltoall", "scatter") else 1
-        )
+        """The input of the group's rank: small numbers whose reductions are exact in every type."""
+        count = self.block * (self.blocks if self.what.unit == PAIR or self.what.before != OWN else 1)
         most = 2 if self.op == "prod" else 4
         return ((torch.arange(count) + 3 * rank) % most + 1).to(self.dtype)
 
     def wanted(self, me: int) -> Tensor | None:
         """What the group's rank must get, None for nothing."""
-        n, at = len(self.ranks), slice(me * self.block, (me + 1) * self.block)
-        if find_kind(self.collective).reduces:
-            if self.collective == "reduce" and me != self.root:
-                return None
-            parts = (
-                self.given(r)[at] if self.collective == "reducescatter" else self.given(r) for r in range(n)
-            )
-            total = next(parts).clone()
-            fold = {
-                "sum": torch.add,
-                "avg": torch.add,
-                "prod": torch.mul,
-                "max": torch.maximum,
-                "min": torch.minimum,
-            }
-            for part in parts:
-                total = fold[self.op](total, part)
-            if self.op == "avg":
-                total = torch.div(total, n, rounding_mode=None if total.is_floating_point() else "trunc")
-            return total.to(self.dtype)
-        if self.collective == "broadcast":
-            return self.given(self.root)
-        if self.collective == "scatter":
-            return self.given(self.root)[at]
-        if self.collective == "gather" and me != self.root:
+        if self.what.after == ROOT and me != self.root:
             return None
-        return torch.cat(
-            [self.given(r)[at] if self.collective == "alltoall" else self.given(r) for r in range(n)]
-        )
+        n = len(self.ranks)
+        own = slice(me * self.block, (me + 1) * self.block) if self.what.after == OWN else slice(None)
+        parts = [self.given(rank)[own] for rank in ([self.root] if self.what.before == ROOT else range(n))]
+        if not self.what.reduces:
+            return torch.cat(parts)
+        total = parts[0].clone()
+        for part in parts[1:]:
+            REDUCERS[self.op](total, part, total)
+        if self.op == "avg":
+            total = torch.div(total, n, rounding_mode=None if total.is_floating_point() else "trunc")
+        return total.to(self.dtype)
 
-
-def _prepared(case: Case, me: int, group: Any) -> tuple[Callable[[], Any], Tensor, Tensor]:
-    """The call, what it reads and what it writes (one tensor where it is in place)."""
-    given = case.given(me)
-    n, root = len(case.ranks), case.ranks[case.root]
-    op = getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(case.op, case.op.upper()))
-    name = case.collective
-    if name == "allreduce":
-        return lambda: dist.all_reduce(given, op, group=group), given, given
-    if name == "broadcast":
-        return lambda: dist.broadcast(given, root, group=group), given, given
-    if name == "reduce":
-        return lambda: dist.reduce(given, root, op, group=group), given, given
-    made = torch.zeros(
-        case.block * (n if name in ("allgather", "alltoall", "gather") else 1), dtype=case.dtype
-    )
-    if name == "allgather":
-        return lambda: _all_gather(made, given, group=group), given, made
-    if name == "reducescatter":
-        return lambda: _reduce_scatter(made, given, op, group=group), given, made
-    if name == "alltoall":
-        return lambda: dist.all_to_all_single(made, given, group=group), given, made
-    mine = me == case.root
-    parts = list((made if name == "gather" else given).chunk(n)) if mine and case.block else []
-    if name == "gather":
-        return lambda: dist.gather(given, parts if mine else None, root, group=group), given, made
-    return lambda: dist.scatter(made, parts if mine else None, root, group=group), given, made
+    def prepare(self, me: int, group: Any) -> tuple[Callable[[], Any], Tensor, Tensor]:
+        """The call of torch's group, what it reads and what it writes (one tensor where it is in place)."""
+        n, root = len(self.ranks), self.ranks[self.root]
+        op = getattr(dist.ReduceOp, {"prod": "PRODUCT"}.get(self.op, self.op.upper()))
+        given = made = self.given(me)
+        if self.what.unit != BUFFER:
+            blocks = self.blocks if self.what.unit == PAIR or self.what.after != OWN else 1
+            made = torch.zeros(self.block * blocks, dtype=self.dtype)
+        parts = None
+        if me == self.root:
+            parts = list((made if self.what.after == ROOT else given).chunk(n)) if self.block else []
+        calls: dict[str, Callable[[], Any]] = {
+            "allreduce": lambda: dist.all_reduce(given, op, group=group),
+            "allgather": lambda: _all_gather(made, given, group=group),
+            "reducescatter": lambda: _reduce_scatter(made, given, op, group=group),
+            "alltoall": lambda: dist.all_to_all_single(made, given, group=group),
+            "broadcast": lambda: dist.broadcast(given, root, group=group),
+            "reduce": lambda: dist.reduce(given, root, op, group=group),
+            "gather": lambda: dist.gather(given, parts, root, group=group),
+            "scatter": lambda: dist.scatter(made, parts, root, group=group),
+        }
+        return calls[self.collective], given, made
 
 
 def _largest(value: float, group: Any) -> float:
@@ -249,7 +225,7 @@ class Bench:
         """
         self.case, self.group = case, group
         me = dist.get_rank(group)
-        self.call, given, made = _prepared(case, me, group)
+        self.call, given, made = case.prepare(me, group)
         want = case.wanted(me)
         kept = given.clone()
         self.took: list[MethodTimes] = []
@@ -307,17 +283,9 @@ def measure_methods(
         spent += sum(took.seconds[-1] * bench.runs[took.method] for took in near)
         if spent > budget_s:
             break
+    size = case.call.size_bytes
     return [
-        Measurement(
-            case.collective,
-            case.ranks,
-            case.kind,
-            case.call.size_bytes,
-            t.method,
-            t.ran,
-            1e6 * t.median_s,
-            t.wrong,
-        )
+        Measurement(case.collective, case.ranks, case.kind, size, t.method, t.ran, 1e6 * t.median_s, t.wrong)
         for t in bench.took
     ]
 

@@ -43,8 +43,9 @@ from topologies.text.files import origin_of
 log = logging.getLogger("synth.torch")
 BACKENDS = ("auto", "synth", "gloo")
 FORMAT = "synth-choice-1"
-TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
-         "complex128")  # fmt: skip
+# torch's names of the types that our reductions know, and of all that our algorithms move
+REDUCED_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
+TYPES = (*REDUCED_TYPES, "bool", "complex64", "complex128")
 FIELDS = ("collective", "ranks", "group", "type", "min_bytes", "max_bytes", "backend", "algorithm")
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from emit.program import Program
-from runtime.torch.choice import Call, Choice, Chooser, Method
+from runtime.torch.choice import REDUCED_TYPES, Call, Choice, Chooser, Method
 from runtime.torch.compare import check_same_call, check_same_choices
 from runtime.torch.counters import Counters
 from runtime.torch.lost import OWN_TAG, FailureWatch, error_text
@@ -29,8 +29,6 @@ Tensor: TypeAlias = Any
 
 _REDUCTIONS = {"SUM": "sum", "PRODUCT": "prod", "MAX": "max", "MIN": "min", "AVG": "avg"}  # torch's → ours
 _REDUCTION_NAMES = (*_REDUCTIONS, "BAND", "BOR", "BXOR", "PREMUL_SUM")
-REDUCED_TYPES = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
-                           torch.int16, torch.int8, torch.uint8})  # fmt: skip
 counters = Counters()  # of all groups of this process
 asked_methods: list[Method] = []  # back ends named for the calls at hand, the innermost last
 
@@ -48,6 +46,11 @@ def _reduction_name(redop: Any) -> str:
 def reduction_of(redop: Any) -> str | None:
     """Our name of torch's reduction; None for one that we do not know."""
     return _REDUCTIONS.get(_reduction_name(redop))
+
+
+def type_name(tensor: Tensor) -> str:
+    """Torch's name of its elements' type, as tables have it."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 class Copies(dict[int, Tensor]):
@@ -203,9 +206,7 @@ class Dispatcher:
         like = buffers.tensors[0]
         size_bytes = buffers.block * buffers.blocks * like.element_size()
         root = opts.rootRank if operation.kind.rooted else 0
-        return Call(
-            operation.kind.name, size_bytes, str(like.dtype).removeprefix("torch."), self._ranks, root
-        )
+        return Call(operation.kind.name, size_bytes, type_name(like), self._ranks, root)
 
     def _choose(self, call: Call, buffers: Buffers, redop: Any) -> tuple[Choice, RankProgram | None]:
         """What runs a call; its reason where that is not ours."""
@@ -220,7 +221,7 @@ class Dispatcher:
             why = "tensors that are sparse, or of several types or devices"
         elif redop is not None and reduction_of(redop) is None:
             why = f"reduction {_reduction_name(redop)}"
-        elif redop is not None and first.dtype not in REDUCED_TYPES:
+        elif redop is not None and call.kind not in REDUCED_TYPES:
             why = f"type {call.kind}"
         elif not call.size_bytes:
             why = "nothing to move"

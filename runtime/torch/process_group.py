@@ -31,8 +31,8 @@ except ImportError as error:
     ) from None
 import torch.distributed as dist
 
-from runtime.torch.choice import BACKENDS, Method
-from runtime.torch.dispatch import REDUCED_TYPES, Dispatcher, asked_methods, counters, reduction_of
+from runtime.torch.choice import BACKENDS, REDUCED_TYPES, Method
+from runtime.torch.dispatch import Dispatcher, asked_methods, counters, reduction_of, type_name
 from runtime.torch.operations import (
     OPERATIONS,
     Buffers,
@@ -142,7 +142,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             )
         if any(part.numel() != count for part in parts):
             op = reduction_of((opts or OPERATIONS["reduce_scatter"].options()).reduceOp)
-            if op is None or out.dtype not in REDUCED_TYPES:
+            if op is None or type_name(out) not in REDUCED_TYPES:
                 raise InputError(
                     f"reduce_scatter: {op} of {out.dtype} in unequal parts; it must be a reduction of numbers"
                 )

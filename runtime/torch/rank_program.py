@@ -9,6 +9,7 @@ nothing. Messages are sent without waiting for room, so a program's FIFO depth d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 import numpy as np
 
@@ -110,43 +111,27 @@ def _shift(program: Program, rank: int) -> int | None:
 
 def _order(program: Program, c: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
     """All steps, by the longest chain of steps before each; for each receive its send; what each step waits for."""
-    total = len(c.op)
-    ends: list[tuple[list[int], list[int]]] = [([], []) for _ in c.connections]
-    for step, (out, into) in enumerate(zip(c.sends.tolist(), c.receives.tolist(), strict=True)):
-        if out >= 0:
-            ends[out][0].append(step)
-        if into >= 0:
-            ends[into][1].append(step)
-    partner = {b: a for out, into in ends for a, b in zip(out, into, strict=True)}
-    before: list[list[int]] = [[] for _ in range(total)]
-    after: list[list[int]] = [[] for _ in range(total)]
+    out, into = c.messages()
+    partner = dict(zip(into.tolist(), out.tolist(), strict=True))
     block, dep = c.block.tolist(), c.dep.tolist()
-    for step in range(total):
-        if step and block[step - 1] == block[step]:
-            before[step].append(step - 1)
-        if dep[step] >= 0:
-            before[step].append(dep[step])
-        if step in partner:
-            before[step].append(partner[step])
-        for other in before[step]:
-            after[other].append(step)
-    open_ = [len(others) for others in before]
-    level = [0] * total
-    ready = [step for step in range(total) if not open_[step]]
-    for step in ready:  # grows
-        for other in after[step]:
-            level[other] = max(level[other], level[step] + 1)
-            open_[other] -= 1
-            if not open_[other]:
-                ready.append(other)
-    if len(ready) < total:
-        stuck = next(step for step in range(total) if open_[step])
+    before: list[list[int]] = []
+    for step in range(len(block)):
+        own = [step - 1] if step and block[step - 1] == block[step] else []
+        before.append(
+            [*own, *([dep[step]] if dep[step] >= 0 else ()), *([partner[step]] if step in partner else ())]
+        )
+    level = [0] * len(before)
+    try:
+        for step in TopologicalSorter(dict(enumerate(before))).static_order():
+            level[step] = max((level[other] + 1 for other in before[step]), default=0)
+    except CycleError as error:
+        stuck = min(error.args[1])
         raise InputError(
             f"{program.name}: stops before its end: rank {{}} tb {{}} step {{}} waits for ever".format(
                 *c.place(stuck)
             )
-        )
-    return sorted(range(total), key=lambda step: (level[step], step)), partner, before
+        ) from None
+    return sorted(range(len(level)), key=lambda step: (level[step], step)), partner, before
 
 
 def _past(order: list[int], before: list[list[int]]) -> list[int] | None:

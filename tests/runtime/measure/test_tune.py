@@ -152,8 +152,9 @@ def test_other_sizes_are_refused(text: str) -> None:
 def test_collectives_and_types() -> None:
     assert parse_collectives("all_reduce,AllGather,allreduce") == ["allreduce", "allgather"]
     assert len(parse_collectives("all")) == 8
-    with pytest.raises(InputError, match="--ops"):
-        parse_collectives("sendrecv")
+    for text in ("sendrecv", "allreduce,sendrecv", "allreduce,nothing"):
+        with pytest.raises(InputError, match="--ops"):
+            parse_collectives(text)
     assert parse_types("int32, float16") == ["int32", "float16"]
     with pytest.raises(InputError, match="'float'"):
         parse_types("float")
