@@ -117,10 +117,10 @@ class Encoded:
         waits = c.dep >= 0
         block = np.where(waits, c.block[c.dep], -1) if len(c.op) else c.dep
         at = np.where(waits, c.dep - c.start[block], -1) if len(c.op) else c.dep
-        told = np.zeros(len(c.op), dtype=np.int64)
-        told[c.dep[waits]] = 1
+        awaited = np.zeros(len(c.op), dtype=np.int64)
+        awaited[c.dep[waits]] = 1
         count = np.maximum(c.count, 1)
-        self.steps = _narrow([does, c.src, c.src_at, c.dst, c.dst_at, count, block, at, told])
+        self.steps = _narrow([does, c.src, c.src_at, c.dst, c.dst_at, count, block, at, awaited])
         scratch = np.cumsum([0, *(gpu.s_chunks for gpu in program.gpus)])
         self.cells = _narrow([scratch]).ravel()
 

@@ -1,6 +1,7 @@
 // The kernel that executes any Program: one block a threadblock, its steps read from flat tables (encoding.py).
 //
-// Compiled for a GPU it includes device.h; tests compile it for CPU threads, after a header of the same contents. All blocks must be on the device at once.
+// Compiled for a GPU it includes device.h; tests compile it for CPU threads, after a header that defines the same. All
+// blocks must be on the device at once.
 // A block walks through its steps for the first elements of every chunk (window 0), then for the next, so that blocks
 // that depend on each other work at the same time. What passes between ranks goes through the connection's slots:
 //   Simple  the elements, then one flag a slot, written last;
@@ -47,7 +48,7 @@ struct Job {
 };
 
 enum Block { RANK, TB, FIRST, LENGTH, OUT, IN, BLOCK };
-enum Step { DOES, SRC, SRC_AT, DST, DST_AT, COUNT, DEP_BLOCK, DEP_AT, TOLD, STEP };
+enum Step { DOES, SRC, SRC_AT, DST, DST_AT, COUNT, DEP_BLOCK, DEP_AT, AWAITED, STEP };
 enum End {
     SLOTS,  // `depth` slots of `slot_bytes`
     FLAGS,  // of each slot (Simple)
@@ -63,14 +64,14 @@ constexpr unsigned POLLS = 64;  // looks at what is waited for between two looks
 #include "pace.h"
 #endif
 
-// ---- one block's walk
+// ---- one block's steps
 
-// A connection's ends: read once, for what a block waits for drives other things out of the cache.
-struct Way {
+// Where a connection's slots, flags and tail lie: read once, for polling drives other things out of the cache.
+struct Slots {
     unsigned char *slots = nullptr;
     unsigned *flags = nullptr, *tail = nullptr;
 
-    DEVICE Way(const Job &job, int connection) {
+    DEVICE Slots(const Job &job, int connection) {
         if (connection < 0) return;
         const long long *ends = job.ends + connection * (long long)END;
         slots = (unsigned char *)ends[SLOTS], flags = (unsigned *)ends[FLAGS], tail = (unsigned *)ends[TAIL];
@@ -82,7 +83,7 @@ struct Walk {
     const Job &job;
     const unsigned number;
     const int *block;
-    const Way in, out;
+    const Slots in, out;
     int rank, position = 0, chunk = 0;
     unsigned launch, sent, got;
     long long window = 0, begin = 0, full = 0;
@@ -141,9 +142,9 @@ struct Walk {
         return true;
     }
 
-    DEVICE unsigned *flag(const Way &way, unsigned message) const { return way.flags + message % job.depth; }
-    DEVICE void *slot(const Way &way, unsigned message) const {
-        return way.slots + message % job.depth * job.slot_bytes;
+    DEVICE unsigned *flag(const Slots &of, unsigned message) const { return of.flags + message % job.depth; }
+    DEVICE void *slot(const Slots &of, unsigned message) const {
+        return of.slots + message % job.depth * job.slot_bytes;
     }
 
     DEVICE bool ready(const int *step) {
@@ -210,8 +211,8 @@ struct Walk {
     DEVICE bool simple(const int *step) {
         const int does = step[DOES];
         const long long source = source_extent(step), fixed = target_extent(step);
-        const bool told = does & RECEIVES && last;
-        const long long n = does & RECEIVES ? full - (told ? load_relaxed(flag(in, got)) & 1 : 0) : source;
+        const bool flagged = does & RECEIVES && last;
+        const long long n = does & RECEIVES ? full - (flagged ? load_relaxed(flag(in, got)) & 1 : 0) : source;
         if (!agrees(n, source, fixed)) return false;
         lacks = unsigned(full - n);
         const T *own = does & READS_SRC ? cell(step[SRC], step[SRC_AT] + chunk) : nullptr;
@@ -318,7 +319,7 @@ struct Walk {
 #ifdef PACED
                 if (threadIdx.x == 0) clock.time(block[FIRST] + position)[OVER] = clock.now;
 #endif
-                if (step[TOLD] && threadIdx.x == 0)
+                if (step[AWAITED] && threadIdx.x == 0)
                     store_release(job.progress + number, ((unsigned long long)launch << 40) +
                                                                  window * block[LENGTH] + position + 1);
             }

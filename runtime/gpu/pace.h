@@ -11,12 +11,12 @@ enum Sheet {
     BLOCKS, SETTLE,                                       // how many blocks; ps
     ARRIVED, ORIGIN, GATE,                                // blocks that have begun; ns of the clock; the lock
     ENDED, DUE,                                           // ps: when the last block was over, on the device, on the network
-    PACES, TIMES, WIRES, USED, PLACES, USERS, HOLDS,      // where the parts below begin
+    PACES, TIMES, LINKS, USED, PLACES, USERS, HOLDS,      // where the parts below begin
     SHEET,
 };
 enum Pace { FROM, EMPTIED, NEED, HOLD, TIE, PACE };       // of a step; −1: none
 enum Time { ARRIVES, TAKEN, OVER, TIME };                 // of a step, ps
-enum Wire { ALPHA, RATE, USED_FIRST, USED_COUNT, WIRE };  // of a connection; what it may find full
+enum Link { ALPHA, RATE, USED_FIRST, USED_COUNT, LINK };  // of a connection; what it may find full
 enum Place { CAPACITY, USERS_FIRST, USERS_COUNT, PLACE };
 enum Hold { UNTIL, ASKED, ASKED_TIE, AT, WAKES, HOLD_ };  // of a connection; ASKED −1: it does not wait
 constexpr long long FRESH = -1;                           // AT: has not looked yet
@@ -58,17 +58,17 @@ struct Clock {
     }
 
     // The step sends: it holds what its connection needs for a while, from now on or as soon as there is room.
-    DEVICE bool send(int wire, int step) {
+    DEVICE bool send(int connection, int step) {
         const long long *row = pace(step);
-        const long long *w = part(WIRES) + wire * (long long)WIRE;
-        if (w[USED_COUNT] && !ask(wire, row)) return false;
+        const long long *w = part(LINKS) + connection * (long long)LINK;
+        if (w[USED_COUNT] && !ask(connection, row)) return false;
         now += row[HOLD];
         time(step)[ARRIVES] = now + w[ALPHA];
         return true;
     }
 
-    DEVICE bool ask(int wire, const long long *row) {
-        long long *mine = part(HOLDS) + wire * (long long)HOLD_;
+    DEVICE bool ask(int connection, const long long *row) {
+        long long *mine = part(HOLDS) + connection * (long long)HOLD_;
         unsigned *gate = (unsigned *)(job.pace + GATE);
         lock(gate);
         mine[ASKED] = now, mine[ASKED_TIE] = row[TIE], mine[AT] = FRESH;
@@ -77,8 +77,8 @@ struct Clock {
         for (;;) {
             lock(gate);
             const long long today = real();
-            long long start = room(wire, mine);
-            const bool taken = start <= today && first(wire, mine, today);
+            long long start = free_from(connection, mine);
+            const bool taken = start <= today && first(connection, mine, today);
             if (taken) {
                 now = start;
                 mine[UNTIL] = start + row[HOLD], mine[ASKED] = -1;
@@ -91,8 +91,8 @@ struct Clock {
     }
 
     // When there is room for the connection, as far as is known; where that is later, what it waits for is noted.
-    DEVICE long long room(int wire, long long *mine) const {
-        const long long *w = part(WIRES) + wire * (long long)WIRE;
+    DEVICE long long free_from(int connection, long long *mine) const {
+        const long long *w = part(LINKS) + connection * (long long)LINK;
         long long start = mine[ASKED];
         for (long long k = 0; k < w[USED_COUNT]; k++) {
             const long long number = part(USED)[w[USED_FIRST] + k];
@@ -101,8 +101,8 @@ struct Clock {
             for (long long u = 0; u < place[USERS_COUNT]; u++) {
                 const long long other = part(USERS)[place[USERS_FIRST] + u];
                 const long long until = part(HOLDS)[other * HOLD_ + UNTIL];
-                if (other == wire || until <= start) continue;
-                used += part(WIRES)[other * WIRE + RATE];
+                if (other == connection || until <= start) continue;
+                used += part(LINKS)[other * LINK + RATE];
                 if (until < next) next = until;
             }
             if (used <= place[CAPACITY]) continue;
@@ -114,15 +114,15 @@ struct Clock {
     }
 
     // Whether nobody who has waited longer is about to take the same.
-    DEVICE bool first(int wire, const long long *mine, long long today) const {
-        const long long *w = part(WIRES) + wire * (long long)WIRE;
+    DEVICE bool first(int connection, const long long *mine, long long today) const {
+        const long long *w = part(LINKS) + connection * (long long)LINK;
         for (long long k = 0; k < w[USED_COUNT]; k++) {
             const long long number = part(USED)[w[USED_FIRST] + k];
             const long long *place = part(PLACES) + number * PLACE;
             for (long long u = 0; u < place[USERS_COUNT]; u++) {
                 const long long other = part(USERS)[place[USERS_FIRST] + u];
                 const long long *his = part(HOLDS) + other * HOLD_;
-                if (other == wire || his[ASKED] < 0) continue;
+                if (other == connection || his[ASKED] < 0) continue;
                 const bool older = his[ASKED] < mine[ASKED] ||
                                    (his[ASKED] == mine[ASKED] && his[ASKED_TIE] < mine[ASKED_TIE]);
                 if (older && (his[AT] == FRESH || (his[AT] == number && his[WAKES] <= today))) return false;

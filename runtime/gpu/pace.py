@@ -23,7 +23,7 @@ from topologies.topology import Topology
 Numbers = NDArray[np.int64]
 
 # what the sheet begins with, in the order of pace.h
-SHEET = ("blocks", "settle", "arrived", "origin", "gate", "ended", "due", "paces", "times", "wires", "used", "places",
+SHEET = ("blocks", "settle", "arrived", "origin", "gate", "ended", "due", "paces", "times", "links", "used", "places",
          "users", "holds")  # fmt: skip
 FROM, EMPTIED, NEED, HOLD, TIE, PACE = range(6)  # of a step, and how many these are
 TIMES = 3  # of a step, written by the kernel
@@ -123,14 +123,14 @@ class Pace:
         paces = self._paces.copy()
         paces[:, HOLD] = np.round(self._byte_us * chunk_bytes * _PS * self.slower)
         used, users = _rows(self._used), _rows(self._users)
-        wires = np.column_stack([alpha, self._rates, used[0], used[1]])
+        rows = np.column_stack([alpha, self._rates, used[0], used[1]])
         places = np.column_stack([self._capacity, users[0], users[1]])
         times = np.zeros(TIMES * len(columns.op), dtype=np.int64)
-        holds = np.tile(np.array([0, -1, 0, 0, 0], dtype=np.int64), len(wires))
+        holds = np.tile(np.array([0, -1, 0, 0, 0], dtype=np.int64), len(rows))
         asks = [number for number, mine in enumerate(self._used) if mine]
         # who asks at one time has asked by then; what is sent cannot be used before α is over anyhow
         settle = int(alpha[asks].min()) // 2 if asks else 0
-        parts = [paces.ravel(), times, wires.ravel(), used[2], places.ravel(), users[2], holds]
+        parts = [paces.ravel(), times, rows.ravel(), used[2], places.ravel(), users[2], holds]
         head = np.zeros(len(SHEET), dtype=np.int64)
         head[:2] = len(columns.rank), settle
         head[len(SHEET) - len(parts) :] = len(SHEET) + np.cumsum([0, *map(len, parts[:-1])])
