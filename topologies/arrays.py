@@ -26,7 +26,6 @@ __all__ = [
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-Hashes = NDArray[np.uint64]
 
 # Edges whose look-up in NumPy takes as long as the import of SciPy (some 60 ms); a pass costs as much as _PASS more.
 _MOST_EDGES, _PASS = 10_000_000, 2_000
@@ -64,9 +63,9 @@ def grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
     return pointers(np.bincount(keys, minlength=count)), np.argsort(keys, kind="stable").astype(np.int64)
 
 
-def segment_sums(values: Hashes, ptr: Ints) -> Hashes:
-    """Sum (modulo 2⁶⁴) of each segment ptr[i]:ptr[i+1] of uint64 values, 0 for an empty one."""
-    running = np.zeros(len(values) + 1, dtype=np.uint64)
+def segment_sums(values: NDArray[Any], ptr: Ints) -> NDArray[Any]:
+    """Sum of each segment ptr[i]:ptr[i+1], 0 for an empty one: int64, for uint64 values uint64 (modulo 2⁶⁴)."""
+    running = np.zeros(len(values) + 1, dtype=np.uint64 if values.dtype == np.uint64 else np.int64)
     np.cumsum(values, out=running[1:])
     return running[ptr[1:]] - running[ptr[:-1]]
 

@@ -11,6 +11,7 @@ from synth.bounds.resource_cover import single_uses
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import needs, summed
+from topologies.arrays import segment_sums
 from topologies.network import Network
 
 _MOST_CELLS = 1 << 23  # of the table of amounts
@@ -95,9 +96,7 @@ def _labels(entries: tuple[Ints, Ints], counts: Ints, chunks: Ints, k: int) -> t
     else:
         # sums of random numbers: two sets that look the same by chance spoil an estimate, nothing else
         noise = np.random.default_rng(1).integers(1, 1 << 62, k, dtype=np.int64)
-        upto = np.zeros(len(ranks) + 1, dtype=np.int64)
-        np.cumsum(noise[ranks], out=upto[1:])
-        label = upto[ptr[chunks + 1]] - upto[ptr[chunks]]
+        label = segment_sums(noise[ranks], ptr)[chunks]
     _, first, number = np.unique(label, return_index=True, return_inverse=True)
     return number.reshape(-1), first
 

@@ -21,7 +21,7 @@ import numpy as np
 from synth.model.collective import MAX_ENTRIES, Bools, Collective, Floats, Ints, subdivided
 from synth.model.problem import Allowed, Problem, check_ranks, make_problem
 from synth.model.schedule import Schedule, untimed
-from topologies.arrays import reached
+from topologies.arrays import pointers, reached, row_of_entry
 from topologies.errors import InputError, ScheduleRefused
 from topologies.subnetwork import links_among, subnetwork
 from topologies.text.vertex_sets import format_set
@@ -156,7 +156,7 @@ def union_problem(
         outsiders = [int(r) for r in relays if int(r) not in place]
         inside = not len(relays)
     problem = make_problem(topology, collective, tuple(place), outsiders)
-    group_of_chunk = np.repeat(np.arange(len(members)), np.diff(first_chunk))
+    group_of_chunk = row_of_entry(first_chunk)
     allowed = None
     if inside:
         ranks = np.zeros((len(members), problem.nranks), dtype=bool)
@@ -208,8 +208,7 @@ def _check_members(topology: Topology, members: Sequence[Member]) -> None:
 def _union(members: Sequence[Member], positions: Sequence[Ints], nranks: int) -> tuple[Collective, Ints]:
     """The collective of all, and the first chunk of each group (one entry more than groups)."""
     parts = [m.collective for m in members]
-    first = np.zeros(len(parts) + 1, dtype=np.int64)
-    np.cumsum([part.nchunks for part in parts], out=first[1:])
+    first = pointers(np.array([part.nchunks for part in parts]))
     largest = max(float(m.size_bytes) for m in members)
     pre, in_index = _tables([(p.pre, p.in_index) for p in parts], positions, first, nranks)
     post, out_index = _tables([(p.post, p.out_index) for p in parts], positions, first, nranks)

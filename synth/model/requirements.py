@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from synth.model.collective import Bools, Collective, Floats, Ints
+from topologies.arrays import segment_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +79,7 @@ def _among(values: Ints, others: Ints) -> Bools:
 
 def counted(ptr: Ints, flags: Bools) -> Ints:
     """How many entries of every chunk are flagged (`ptr` as in `Collective.holders`)."""
-    upto = np.zeros(len(flags) + 1, dtype=np.int64)
-    np.cumsum(flags, out=upto[1:])
-    found: Ints = upto[ptr[1:]] - upto[ptr[:-1]]
-    return found
+    return segment_sums(flags, ptr)
 
 
 def summed(where: Ints, amount: Floats, count: int) -> Floats:
