@@ -96,11 +96,11 @@ class Structure:
 
     def _round(self, c: Colours) -> Colours:
         net = self.net
-        used = segment_sums(_mix(c.resources)[net.uses_idx], net.uses_ptr)
+        used: Hashes = segment_sums(_mix(c.resources)[net.uses_idx], net.uses_ptr)
         ends = _mix(c.ranks ^ _OUT)[net.src] + _mix(c.ranks ^ _IN)[net.dst]
         links = _mix(c.links + _mix(ends) + used * _USE)
         heard: Hashes = segment_sums(_mix(links)[self.sets.users], self.sets.ptr)
         resources = _mix(c.resources + heard)
-        out = segment_sums(_mix(links ^ _OUT), self.out_ptr)
-        into = segment_sums(_mix(links ^ _IN)[self.by_dst], self.in_ptr)
+        out: Hashes = segment_sums(_mix(links ^ _OUT), self.out_ptr)
+        into: Hashes = segment_sums(_mix(links ^ _IN)[self.by_dst], self.in_ptr)
         return Colours(_mix(c.ranks + out + into), links, resources, c.rounds + 1)
