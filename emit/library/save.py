@@ -31,13 +31,20 @@ _MOST_SENDS = 200_000  # an executor takes far fewer
 class Saved:
     """What was written.
 
-    paths: all.  files: of each algorithm, by kind (file, schedule, proof_file).  refused: why some have no executor's
-    file; empty where all have.
+    index: the library's, None where there is no executor's file.  files: of each algorithm, by kind (file, schedule,
+    proof_file).  refused: why some have no executor's file; empty where all have.
     """
 
-    paths: list[Path]
+    index: Path | None
     files: list[dict[str, Path]]
     refused: str = ""
+
+    @property
+    def paths(self) -> list[Path]:
+        """All: the executor's files, the index, then schedules and proofs."""
+        own = [files["file"] for files in self.files if "file" in files]
+        stored = [f[kind] for f in self.files for kind in ("schedule", "proof_file") if kind in f]
+        return own + ([] if self.index is None else [self.index]) + stored
 
 
 def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof: bool = False) -> Saved:
@@ -50,7 +57,7 @@ def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof
     Raises:
         InputError: the folder cannot be written, or has an index that is none of ours.
     """
-    saved = Saved([], [])
+    saved = Saved(None, [])
     if not found.ranges:
         return saved
     with writing(folder) as library:
@@ -66,11 +73,7 @@ def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof
             entry |= files
             saved.files.append({kind: library.folder / file for kind, file in files.items()})
         library.commit(list(made.entries.values()))
-    saved.paths = [files["file"] for files in saved.files if "file" in files]
-    saved.paths += [library.folder / INDEX] if made.entries else []
-    saved.paths += [
-        files[kind] for files in saved.files for kind in ("schedule", "proof_file") if kind in files
-    ]
+    saved.index = library.folder / INDEX if made.entries else None
     if made.refused:
         saved.refused = next(iter(made.refused.values()))
         if len(made.refused) < len(found.ranges):

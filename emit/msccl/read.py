@@ -269,34 +269,35 @@ class _Reader:
         )
 
 
+_NOT_TAKEN = "which MSCCL readers do not take"
+# What is not of the subset, by how it begins, and what is right instead; the first that fits.
+_REFUSED = [
+    (re.compile(start, re.DOTALL), what, right)
+    for start, what, right in (
+        (b"\xef\xbb\xbf", "a byte order mark", "start with <algo"),
+        (rb"<!--", "comment without an end", "end with -->"),
+        (rb"<\?", f"an XML declaration, {_NOT_TAKEN}", "start with <algo"),
+        (rb"<!", "{shown}: declarations and entities are refused", "be <algo, <gpu, <tb or <step"),
+        (rb"\t", f"a tab, {_NOT_TAKEN}", "be spaces"),
+        (rb"[^<]", "text {shown} outside a tag", "be a tag"),
+        (rb"[^>]*+\Z", "tag {shown} without an end", "end with >"),
+        (rb"[^>]*?[\r\n]", f"a newline inside tag {{shown}}, {_NOT_TAKEN}", "be without"),
+        (rb"[^>]*?\t", f"a tab inside tag {{shown}}, {_NOT_TAKEN}", "be without"),
+        (rb"[^>]*?&", f"an entity (&) inside tag {{shown}}, {_NOT_TAKEN}", "be without"),
+        (rb"[^>]*?'", "single quotes in tag {shown}", 'be name="value"'),
+        (rb"[^>]*?(?: =|= )", "a space beside = in tag {shown}", 'be name="value"'),
+    )
+]
+
+
 def _why(data: bytes, at: int) -> str:
     """What MSCCL's readers do not take at this place."""
-    start = data[at : at + 40]
+    start = data[at : at + 8192]
     shown = ascii(start[:20].decode("latin-1"))
-    if start.startswith(b"\xef\xbb\xbf"):
-        return "a byte order mark; it must start with <algo"
-    if start.startswith(b"<!--"):
-        return "comment without an end; it must end with -->"
-    if start.startswith(b"<?"):
-        return "an XML declaration, which MSCCL readers do not take; it must start with <algo"
-    if start.startswith(b"<!"):
-        return f"{shown}: declarations and entities are refused; it must be <algo, <gpu, <tb or <step"
-    if start[:1] == b"\t":
-        return "a tab, which MSCCL readers do not take; it must be spaces"
-    if start[:1] != b"<":
-        return f"text {shown} outside a tag; it must be a tag"
-    end = data.find(b">", at, at + 8192)
-    tag = data[at : end + 1] if end >= 0 else data[at : at + 8192]
-    if end < 0:
-        return f"tag {shown} without an end; it must end with >"
-    for bad, word in ((b"\n", "a newline"), (b"\r", "a newline"), (b"\t", "a tab"), (b"&", "an entity (&)")):
-        if bad in tag:
-            return f"{word} inside tag {shown}, which MSCCL readers do not take; it must be without"
-    if b"'" in tag:
-        return f'single quotes in tag {shown}; it must be name="value"'
-    if b" =" in tag or b"= " in tag:
-        return f'a space beside = in tag {shown}; it must be name="value"'
-    pairs = _ATTRIBUTE.findall(tag)
+    for pattern, what, right in _REFUSED:
+        if pattern.match(start):
+            return f"{what.format(shown=shown)}; it must {right}"
+    pairs = _ATTRIBUTE.findall(start[: start.index(b">")])
     if len(pairs) > MAX_ATTRIBUTES:
         return f"tag {shown} with {len(pairs)} attributes; it must have at most {MAX_ATTRIBUTES}"
     for name, value in pairs:

@@ -122,7 +122,7 @@ def ending(ended: str, begun: float) -> list[str]:
 def _report(found: SearchResult, asked: Asked) -> None:
     clear_progress()
     document = statement(found)
-    written = save(found, asked.out, asked.target, proof=asked.proof) if found.ranges else Saved([], [])
+    written = save(found, asked.out, asked.target, proof=asked.proof)
     for entry, files in zip(document["algorithms"], written.files, strict=True):
         entry |= {kind: str(path) for kind, path in files.items()}
     document["unsaved"] = written.refused
