@@ -17,8 +17,8 @@ from typing import Any
 from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import message_sizes
 from runtime.torch.choice import FORMAT, REDUCED_TYPES, Method
-from synth.model.pattern import parse_size
 from synth.model.registry import parse_name
+from synth.model.sizes import parse_size
 from topologies.errors import InputError
 
 GAIN = 1.05  # times: ours must be so much faster than the wrapped back end, or noise decides

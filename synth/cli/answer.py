@@ -16,8 +16,9 @@ from emit.library.write import standing
 from emit.targets import TARGETS, target_for
 from synth.cli.options import Asked, print_json
 from synth.model.collective import Collective, alltoallv
-from synth.model.pattern import parse_size, read_pattern, read_sizes
+from synth.model.pattern import read_pattern
 from synth.model.problem import parse_ranks
+from synth.model.sizes import parse_size, read_sizes
 from synth.present.statement import statement
 from synth.present.table import heading, table
 from synth.search.result import Report, SearchResult

@@ -22,9 +22,9 @@ from runtime.dtypes import parse_type, reducer
 from synth.bounds.prove import Bound, prove
 from synth.cli.options import json_option, print_json
 from synth.cli.programs import named_problem, read_program
-from synth.model.pattern import parse_size
 from synth.model.problem import parse_ranks
 from synth.model.registry import parse_name
+from synth.model.sizes import parse_size
 from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
 from topologies.load import load

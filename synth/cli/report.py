@@ -8,8 +8,8 @@ import click
 
 from emit.report.page import report as made
 from synth.cli.programs import write_text
-from synth.model.pattern import parse_size
 from synth.model.problem import parse_ranks
+from synth.model.sizes import parse_size
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import origin_of

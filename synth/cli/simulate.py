@@ -13,9 +13,9 @@ from emit.timing.predict import Predictor
 from synth.bounds.prove import prove
 from synth.cli.options import json_option, print_json, topo_option
 from synth.cli.programs import named_problem, read_program
-from synth.model.pattern import parse_size
 from synth.model.problem import parse_ranks
 from synth.model.registry import find_kind
+from synth.model.sizes import parse_size
 from synth.present.statement import OPTIMAL, format_alpha
 from synth.present.text import format_count, format_size, format_table, format_time
 from topologies.errors import InputError

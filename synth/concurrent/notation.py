@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from synth.concurrent.union import Member
 from synth.model.collective import Collective, named
-from synth.model.pattern import parse_size
 from synth.model.process_groups import parse_groups
 from synth.model.registry import parse_name
+from synth.model.sizes import parse_size
 from topologies.errors import InputError
 from topologies.faults.ranks import live_ranks
 from topologies.text.fields import shown

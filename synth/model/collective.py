@@ -124,13 +124,13 @@ def make_collective(
     out_index: Ints,
     *,
     nchunks: int,
-    reduces: bool = False,
+    reduces: bool | Bools = False,
     root: int = 0,
 ) -> Collective:
     """A collective with one chunk a block, from its conditions in any order.
 
     Args:
-        fraction: bytes of a chunk / message size, one for all or shape (nchunks,).
+        fraction: bytes of a chunk / message size, one for all or shape (nchunks,). reduces: likewise.
         pre, post, in_index, out_index: as in `Collective`, each pair in one order.
     """
     order_pre, order_post = np.lexsort(pre.T[::-1]), np.lexsort(post.T[::-1])
@@ -139,7 +139,7 @@ def make_collective(
         nranks=nranks,
         chunks=1,
         nchunks=nchunks,
-        reduces=np.full(nchunks, reduces),
+        reduces=np.broadcast_to(np.asarray(reduces), (nchunks,)).copy(),
         fraction=np.broadcast_to(np.asarray(fraction, dtype=np.float64), (nchunks,)).copy(),
         pre=pre[order_pre],
         post=post[order_post],

@@ -1,4 +1,4 @@
-"""A user's own pattern from a TOML file, the size matrix of an alltoallv, and sizes such as 64K.
+"""A user's own pattern from a TOML file.
 
 name = "halo"
 ranks = 4
@@ -17,37 +17,29 @@ data = "x"           # entries that name the same data read the same place of a 
 
 from __future__ import annotations
 
-import json
 import re
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from synth.model.collective import Collective, Floats, Ints
+from synth.model.collective import Collective, Floats, Ints, make_collective
 from synth.model.registry import parse_name
+from synth.model.sizes import MAX_CELLS, MAX_FILE_BYTES, MAX_POSITIONS
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 from topologies.text.files import origin_of, read_text
 from topologies.text.toml import parsed_toml
 
-__all__ = ["MAX_FILE_BYTES", "parse_size", "read_pattern", "read_sizes"]
+__all__ = ["read_pattern"]
 
-MAX_FILE_BYTES = 16 * 2**20
-MAX_POSITIONS = 4096
 MAX_COUNT = 100_000
-MAX_CELLS = 5_000_000  # entries (rank, chunk); a file of a few lines can ask for any number of them
-MAX_SIZE = 2**60  # bytes
 # Beyond these a chunk is nothing beside another, and its share of the message loses its digits.
 MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e9
 _TOP = ("name", "ranks", "chunk")
 _CHUNK = ("name", "from", "to", "reduce", "of", "data", "weight", "count")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
-_SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]?)(?:(?<=[KMG])I)?B?")
-_POWER = {"": 0, "K": 10, "M": 20, "G": 30}
-_SIZE_FORM = "write whole bytes, or K, M or G for powers of 1024, such as 4096, 64K, 1M or 2GiB"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +63,8 @@ def read_pattern(path: str | Path) -> Collective:
     a position's places: in its input buffer one a chunk that it holds, or one for all chunks of the same
     `data`; in its output buffer one a chunk that it wants. A position outside `of` does not hold the chunk.
 
-    Chunks travel apart even where they name the same data: a schedule does not build one chunk's sum out of
-    another's, and a bound speaks of such schedules only.
+    Chunks are routed apart even where they name the same data: a schedule does not build one chunk's sum out of
+    another's, and a bound is one for such schedules only.
 
     Raises:
         InputError: the file cannot be read, is not TOML, or does not state a pattern with something to move.
@@ -81,7 +73,7 @@ def read_pattern(path: str | Path) -> Collective:
     document = parsed_toml(text, origin, "a pattern is two keys and [[chunk]] tables")
     top = Fields(document, text, origin)
     top.only(_TOP)
-    name = _name(top)
+    name = _read_name(top)
     nranks = top.integer("ranks", 2, MAX_POSITIONS)
     tables = top.tables("chunk")
     if not tables:
@@ -89,7 +81,7 @@ def read_pattern(path: str | Path) -> Collective:
     entries: list[_Entry] = []
     cells = 0
     for table in tables:
-        entry = _entry(table, nranks)
+        entry = _read_entry(table, nranks)
         cells += entry.count * (len(entry.holders) + len(entry.goals))
         if cells > MAX_CELLS:
             table.fail(
@@ -100,10 +92,10 @@ def read_pattern(path: str | Path) -> Collective:
     _check_data(entries)
     if not any(_moves(entry) for entry in entries):
         top.fail("chunk", "every chunk is already where it is wanted; name another position in some `to`")
-    return _assembled(name, nranks, entries)
+    return _assemble(name, nranks, entries)
 
 
-def _name(top: Fields) -> str:
+def _read_name(top: Fields) -> str:
     name = top.string("name")
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name):
         top.fail("name", f"{shown(name)} is no short plain word; write 1 to 40 letters, digits, _ or -")
@@ -115,15 +107,15 @@ def _name(top: Fields) -> str:
     return name
 
 
-def _entry(table: Fields, nranks: int) -> _Entry:
+def _read_entry(table: Fields, nranks: int) -> _Entry:
     table.only(_CHUNK)
     table.string("name", "")
-    holders, goals = _positions(table, "from", nranks), _positions(table, "to", nranks)
+    holders, goals = _read_positions(table, "from", nranks), _read_positions(table, "to", nranks)
     reduces = table.boolean("reduce", False)
     if "of" in table.values:
         if not reduces:
             table.fail("of", "contributions belong to a sum; write reduce = true, or leave `of` out")
-        chosen = _positions(table, "of", nranks)
+        chosen = _read_positions(table, "of", nranks)
         outside = np.setdiff1d(chosen, holders)
         if len(outside):
             table.fail(
@@ -140,9 +132,9 @@ def _entry(table: Fields, nranks: int) -> _Entry:
     return _Entry(table, holders, goals, reduces, data, weight, count)
 
 
-def _positions(table: Fields, key: str, nranks: int) -> Ints:
+def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
     """Positions of "all", "0-3,6" or [0, 1], ascending."""
-    form = 'write a range such as "0-3,6", a list such as [0, 1] or "all"'
+    form = 'it must be a range such as "0-3,6", a list such as [0, 1] or "all"'
     if key not in table.values:
         table.fail(key, f"missing; {form}")
     value = table.values[key]
@@ -218,7 +210,7 @@ def _moves(entry: _Entry) -> bool:
     return len(np.setdiff1d(entry.goals, entry.holders)) > 0
 
 
-def _assembled(name: str, nranks: int, entries: list[_Entry]) -> Collective:
+def _assemble(name: str, nranks: int, entries: list[_Entry]) -> Collective:
     used_in, used_out = np.zeros(nranks, dtype=np.int64), np.zeros(nranks, dtype=np.int64)
     load = np.zeros(nranks)
     shared: dict[tuple[str, int], int] = {}
@@ -250,124 +242,16 @@ def _assembled(name: str, nranks: int, entries: list[_Entry]) -> Collective:
     holder, held, in_index, goal, wanted, out_index = (
         np.concatenate(column) for column in zip(*columns, strict=True)
     )
-    before, after = np.lexsort((held, holder)), np.lexsort((wanted, goal))
     counts = [entry.count for entry in entries]
     weight: Floats = np.repeat(np.array([entry.weight for entry in entries]), counts)
-    return Collective(
-        name=name,
-        nranks=nranks,
-        chunks=1,
+    return make_collective(
+        name,
+        nranks,
+        weight / load.max(),
+        np.column_stack([holder, held]),
+        np.column_stack([goal, wanted]),
+        in_index,
+        out_index,
         nchunks=first,
         reduces=np.repeat(np.array([entry.reduces for entry in entries]), counts),
-        fraction=weight / load.max(),
-        pre=np.column_stack([holder, held])[before],
-        post=np.column_stack([goal, wanted])[after],
-        in_index=in_index[before],
-        out_index=out_index[after],
     )
-
-
-def parse_size(text: str, what: str) -> int:
-    """Bytes of `4096`, `64K`, `1M`, `2GiB`, …: K, M and G are powers of 1024, as in nccl-tests.
-
-    Raises:
-        InputError: not such a size, 0, negative or over 2**60 bytes; the line begins with `what`.
-    """
-    size = _bytes(text, what)
-    if size < 1:
-        raise InputError(
-            f"{what}: {shown(text)} is no message; it must be 1 byte or more, such as 4096 or 64K"
-        )
-    return size
-
-
-def _bytes(text: str, what: str) -> int:
-    plain = text.strip()
-    size = _SIZE.fullmatch(plain.upper()) if plain.isascii() else None
-    if size is None:
-        kind = "negative" if re.fullmatch(r"-\s*[0-9].*", plain) else "no size"
-        raise InputError(f"{what}: {shown(text)} is {kind}; {_SIZE_FORM}")
-    value = int(size[1]) << _POWER[size[2]]
-    if value > MAX_SIZE:
-        raise InputError(f"{what}: {shown(text)} is too large; at most {MAX_SIZE} bytes (2^60, {2**30}G)")
-    return value
-
-
-def read_sizes(path: str | Path) -> Ints:
-    """Bytes that position i sends to position j, int64 of shape (k, k), 2 ≤ k ≤ 4096.
-
-    The file is text, k rows of k sizes with commas or blanks between them and `#` before comments, or JSON,
-    an array of k arrays. Sizes as `parse_size` takes them, 0 included.
-
-    Raises:
-        InputError: the file cannot be read, an entry is no size, or the rows do not make a square.
-    """
-    text, origin = read_text(path, "a file with the size matrix", MAX_FILE_BYTES), origin_of(path)
-    rows = _json_rows(text, origin) if text.lstrip().startswith(("[", "{")) else _plain_rows(text, origin)
-    width = len(rows[0][1]) if rows else 0
-    for place, row in rows:
-        if len(row) != width:
-            raise InputError(
-                f"{place}: has {len(row)} sizes, the first row has {width}; rows must be equally long"
-            )
-    if len(rows) != width or not 2 <= width <= MAX_POSITIONS:
-        raise InputError(
-            f"{origin}: has {len(rows)} rows of {width} sizes;"
-            f" it must be k rows of k sizes, k from 2 to {MAX_POSITIONS}"
-        )
-    sizes = np.array([row for _, row in rows], dtype=np.int64)
-    if np.count_nonzero(sizes) > MAX_CELLS:
-        raise InputError(f"{origin}: {np.count_nonzero(sizes)} sizes above 0; at most {MAX_CELLS}")
-    return sizes
-
-
-def _few(count: int, what: str, place: str) -> None:
-    if count > MAX_POSITIONS:
-        raise InputError(f"{place}: has {count} {what} or more; at most {MAX_POSITIONS}")
-
-
-def _plain_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
-    rows: list[tuple[str, list[int]]] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        content = line.split("#")[0].strip()
-        if not content:
-            continue
-        items = [i.strip() for i in content.split(",")] if "," in content else content.split()
-        _few(len(items), "sizes in a row", f"{origin}:{number}")
-        _few(len(rows) + 1, "rows", f"{origin}:{number}")
-        row = [_bytes(item, f"{origin}:{number}: column {j}") for j, item in enumerate(items, start=1)]
-        rows.append((f"{origin}:{number}", row))
-    return rows
-
-
-def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
-    form = "write an array of k arrays of k sizes in bytes"
-    try:
-        table = json.loads(text)
-    except RecursionError:
-        raise InputError(f"{origin}: nested too deeply; {form}") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{origin}:{error.lineno}: not JSON: {error.msg}, column {error.colno}") from None
-    except ValueError:
-        raise InputError(f"{origin}: holds a number of more than 4300 digits; {form}") from None
-    if not isinstance(table, list):
-        raise InputError(f"{origin}: holds {shown(table)}; {form}")
-    _few(len(table), "rows", origin)
-    rows: list[tuple[str, list[int]]] = []
-    for i, row in enumerate(table, start=1):
-        if not isinstance(row, list):
-            raise InputError(f"{origin}: row {i} is {shown(row)}; {form}")
-        _few(len(row), "sizes in a row", f"{origin}: row {i}")
-        cells = [_json_size(x, f"{origin}: row {i}, column {j}") for j, x in enumerate(row, start=1)]
-        rows.append((f"{origin}: row {i}", cells))
-    return rows
-
-
-def _json_size(value: Any, what: str) -> int:
-    if type(value) is float and value.is_integer() and abs(value) <= MAX_SIZE:
-        value = int(value)
-    if type(value) is int and abs(value) <= MAX_SIZE:
-        value = str(value)
-    if type(value) is not str:
-        raise InputError(f"{what}: {shown(value)} is no size; {_SIZE_FORM}")
-    return _bytes(value, what)

@@ -19,8 +19,9 @@ from emit.mscclpp.write import write_plan
 from emit.program import Gpu, Program, Step, ThreadBlock
 from synth.bounds.prove import prove
 from synth.model.collective import alltoallv
-from synth.model.pattern import read_pattern, read_sizes
+from synth.model.pattern import read_pattern
 from synth.model.problem import make_problem
+from synth.model.sizes import read_sizes
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import write_schedule
 from synth.timing.simulate import time_us, timed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.model.pattern import read_sizes
+from synth.model.sizes import read_sizes
 from synth.storage.problem import _WAY_BYTES, _network_bytes
 from tests.fuzz.nasty import MIB, NASTY
 from tests.fuzz.trying import FORMATS, Outcome, folder_for, hostile, no_files, place, tried

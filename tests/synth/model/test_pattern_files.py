@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.model.collective import Collective, named
-from synth.model.pattern import MAX_FILE_BYTES, parse_size, read_pattern, read_sizes
+from synth.model.pattern import read_pattern
+from synth.model.sizes import MAX_FILE_BYTES, parse_size, read_sizes
 from tests.random_problems import random_pattern_text
 from topologies.errors import InputError
 

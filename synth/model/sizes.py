@@ -1,0 +1,131 @@
+"""Message sizes such as 64K, and the size matrix of an alltoallv."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from synth.model.collective import Ints
+from topologies.errors import InputError
+from topologies.text.fields import shown
+from topologies.text.files import origin_of, read_text
+
+__all__ = ["MAX_CELLS", "MAX_FILE_BYTES", "MAX_POSITIONS", "parse_size", "read_sizes"]
+
+MAX_FILE_BYTES = 16 * 2**20
+MAX_POSITIONS = 4096
+MAX_CELLS = 5_000_000  # entries (rank, chunk); a file of a few lines can ask for any number of them
+MAX_SIZE = 2**60  # bytes
+_SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]?)(?:(?<=[KMG])I)?B?")
+_POWER = {"": 0, "K": 10, "M": 20, "G": 30}
+_SIZE_FORM = "it must be whole bytes, or K, M or G for powers of 1024, such as 4096, 64K, 1M or 2GiB"
+_TABLE_FORM = "it must be an array of k arrays of k sizes in bytes"
+
+
+def parse_size(text: str, what: str) -> int:
+    """Bytes of `4096`, `64K`, `1M`, `2GiB`, …: K, M and G are powers of 1024, as in nccl-tests.
+
+    Raises:
+        InputError: not such a size, 0, negative or over 2**60 bytes; the line begins with `what`.
+    """
+    size = _parse_bytes(text, what)
+    if size < 1:
+        raise InputError(
+            f"{what}: {shown(text)} is no message; it must be 1 byte or more, such as 4096 or 64K"
+        )
+    return size
+
+
+def _parse_bytes(text: str, what: str) -> int:
+    plain = text.strip()
+    size = _SIZE.fullmatch(plain.upper()) if plain.isascii() else None
+    if size is None:
+        kind = "negative" if re.fullmatch(r"-\s*[0-9].*", plain) else "no size"
+        raise InputError(f"{what}: {shown(text)} is {kind}; {_SIZE_FORM}")
+    value = int(size[1]) << _POWER[size[2]]
+    if value > MAX_SIZE:
+        raise InputError(
+            f"{what}: {shown(text)} is too large; it must be at most {MAX_SIZE} bytes (2^60, {2**30}G)"
+        )
+    return value
+
+
+def read_sizes(path: str | Path) -> Ints:
+    """Bytes that position i sends to position j, int64 of shape (k, k), 2 ≤ k ≤ 4096.
+
+    The file is text, k rows of k sizes with commas or blanks between them and `#` before comments, or JSON,
+    an array of k arrays. Sizes as `parse_size` takes them, 0 included.
+
+    Raises:
+        InputError: the file cannot be read, an entry is no size, or the rows do not make a square.
+    """
+    text, origin = read_text(path, "a file with the size matrix", MAX_FILE_BYTES), origin_of(path)
+    rows = _json_rows(text, origin) if text.lstrip().startswith(("[", "{")) else _text_rows(text, origin)
+    width = len(rows[0][1]) if rows else 0
+    for place, row in rows:
+        if len(row) != width:
+            raise InputError(
+                f"{place}: has {len(row)} sizes, the first row has {width}; it must have as many"
+            )
+    if len(rows) != width or not 2 <= width <= MAX_POSITIONS:
+        raise InputError(
+            f"{origin}: has {len(rows)} rows of {width} sizes;"
+            f" it must be k rows of k sizes, k from 2 to {MAX_POSITIONS}"
+        )
+    sizes = np.array([row for _, row in rows], dtype=np.int64)
+    if np.count_nonzero(sizes) > MAX_CELLS:
+        raise InputError(f"{origin}: {np.count_nonzero(sizes)} sizes above 0; it must be at most {MAX_CELLS}")
+    return sizes
+
+
+def _check_count(count: int, what: str, place: str) -> None:
+    if count > MAX_POSITIONS:
+        raise InputError(f"{place}: has {count} {what} or more; it must be at most {MAX_POSITIONS}")
+
+
+def _text_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
+    rows: list[tuple[str, list[int]]] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        content = line.split("#")[0].strip()
+        if not content:
+            continue
+        items = [i.strip() for i in content.split(",")] if "," in content else content.split()
+        _check_count(len(items), "sizes in a row", f"{origin}:{number}")
+        _check_count(len(rows) + 1, "rows", f"{origin}:{number}")
+        row = [_parse_bytes(item, f"{origin}:{number}: column {j}") for j, item in enumerate(items, start=1)]
+        rows.append((f"{origin}:{number}", row))
+    return rows
+
+
+def _json_rows(text: str, origin: str) -> list[tuple[str, list[int]]]:
+    try:
+        table = json.loads(text)
+    except RecursionError:
+        raise InputError(f"{origin}: nested too deeply; {_TABLE_FORM}") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{origin}:{error.lineno}: not JSON: {error.msg}, column {error.colno}") from None
+    except ValueError:
+        raise InputError(f"{origin}: holds a number of more than 4300 digits; {_TABLE_FORM}") from None
+    if not isinstance(table, list):
+        raise InputError(f"{origin}: holds {shown(table)}; {_TABLE_FORM}")
+    _check_count(len(table), "rows", origin)
+    rows: list[tuple[str, list[int]]] = []
+    for i, row in enumerate(table, start=1):
+        if not isinstance(row, list):
+            raise InputError(f"{origin}: row {i} is {shown(row)}; {_TABLE_FORM}")
+        _check_count(len(row), "sizes in a row", f"{origin}: row {i}")
+        cells = [_json_size(x, f"{origin}: row {i}, column {j}") for j, x in enumerate(row, start=1)]
+        rows.append((f"{origin}: row {i}", cells))
+    return rows
+
+
+def _json_size(value: Any, what: str) -> int:
+    if type(value) in (int, float) and abs(value) <= MAX_SIZE and value == int(value):
+        value = str(int(value))
+    if type(value) is not str:
+        raise InputError(f"{what}: {shown(value)} is no size; {_SIZE_FORM}")
+    return _parse_bytes(value, what)
