@@ -81,7 +81,7 @@ class Collective:
         if self.nchunks * self.nranks > MAX_CELLS:
             raise InputError(
                 f"{self.name}: {self.nchunks} chunks × {self.nranks} ranks is too large for this search;"
-                " use fewer chunks or ranks, or --engine flow"
+                " it must be fewer chunks or ranks, or --engine flow"
             )
         table = np.zeros((self.nchunks, self.nranks), dtype=bool)
         table[rows[:, 1], rows[:, 0]] = True
@@ -159,7 +159,7 @@ def subdivided(whole: Collective, chunks: int) -> Collective:
     if max(len(whole.pre), len(whole.post)) * chunks > MAX_ENTRIES:
         raise InputError(
             f"chunks: {whole.name} over {whole.nranks} ranks in {chunks} chunks a block is more than is held in"
-            " memory; use fewer chunks"
+            " memory; it must be fewer chunks"
         )
     part = np.arange(chunks)
 
@@ -205,10 +205,10 @@ def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
     with np.errstate(over="ignore"):
         size = table.sum(axis=1).max()
     if not np.isfinite(size):
-        raise InputError("alltoallv: a row's sizes add up to more than a number can hold; give bytes")
+        raise InputError("alltoallv: a row's sizes add up to more than a number can hold; it must be bytes")
     if not (table - np.diag(np.diag(table))).any():
         raise InputError(
-            "alltoallv: every size between two ranks is 0; at least one pair must have something to send"
+            "alltoallv: every size between two ranks is 0; it must be more for at least one pair"
         )
     source, dest = np.nonzero(table)
     ident = np.arange(len(source))
@@ -242,16 +242,19 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
     """
     kind = KINDS[parse_name(name)]
     if kind.by_size:
-        raise InputError(f"{kind.name}: needs a size matrix (--sizes FILE); alltoall has equal sizes")
+        raise InputError(
+            f"{kind.name}: its name does not say its sizes; it must be given a size matrix (--sizes FILE)"
+        )
     if nranks < 2:
-        raise InputError(f"group: has {nranks} rank; a collective needs at least 2")
+        raise InputError(f"group: has {nranks} rank; it must be at least 2")
     if chunks < 1:
         raise InputError(f"chunks: {chunks} is not possible; it must be 1 or more")
     if not 0 <= root < nranks:
-        raise InputError(f"root: position {root} is not in a group of {nranks}")
+        raise InputError(f"root: position {root} is not in the group; it must be 0 to {nranks - 1}")
     if kind.entries(nranks) * chunks > MAX_ENTRIES:
         raise InputError(
-            f"{kind.name}: {nranks} ranks × {chunks} chunks is more than is held in memory; use fewer chunks or ranks"
+            f"{kind.name}: {nranks} ranks × {chunks} chunks is more than is held in memory; it must be fewer"
+            " chunks or ranks"
         )
     if kind.build is None:
         return subdivided(_stated(kind, nranks, root), chunks)

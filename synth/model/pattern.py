@@ -77,7 +77,7 @@ def read_pattern(path: str | Path) -> Collective:
     nranks = top.integer("ranks", 2, MAX_POSITIONS)
     tables = top.tables("chunk")
     if not tables:
-        top.fail("chunk", "missing; state at least one chunk under a line [[chunk]]")
+        top.fail("chunk", "missing; it must be at least one chunk under a line [[chunk]]")
     entries: list[_Entry] = []
     cells = 0
     for table in tables:
@@ -86,24 +86,24 @@ def read_pattern(path: str | Path) -> Collective:
         if cells > MAX_CELLS:
             table.fail(
                 "count",
-                f"up to here {cells} entries (rank, chunk); at most {MAX_CELLS}, use fewer and heavier chunks",
+                f"up to here {cells} entries (rank, chunk); it must be at most {MAX_CELLS}",
             )
         entries.append(entry)
     _check_data(entries)
     if not any(_moves(entry) for entry in entries):
-        top.fail("chunk", "every chunk is already where it is wanted; name another position in some `to`")
+        top.fail("chunk", "every chunk is already where it is wanted; it must be wanted at another position")
     return _assemble(name, nranks, entries)
 
 
 def _read_name(top: Fields) -> str:
     name = top.string("name")
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,40}", name):
-        top.fail("name", f"{shown(name)} is no short plain word; write 1 to 40 letters, digits, _ or -")
+        top.fail("name", f"{shown(name)} is no short plain word; it must be 1 to 40 letters, digits, _ or -")
     known = ""
     with suppress(InputError):
         known = parse_name(name)
     if known:  # others go by the name: a pattern called allreduce would be taken for it
-        top.fail("name", f"{shown(name)} is the collective {known}; give the pattern a name of its own")
+        top.fail("name", f"{shown(name)} is the collective {known}; it must be a name of its own")
     return name
 
 
@@ -114,17 +114,17 @@ def _read_entry(table: Fields, nranks: int) -> _Entry:
     reduces = table.boolean("reduce", False)
     if "of" in table.values:
         if not reduces:
-            table.fail("of", "contributions belong to a sum; write reduce = true, or leave `of` out")
+            table.fail("of", "contributions belong to a sum; it must be left out, or reduce = true")
         chosen = _read_positions(table, "of", nranks)
         outside = np.setdiff1d(chosen, holders)
         if len(outside):
             table.fail(
-                "of", f"position {outside[0]} is not in `from`; name only positions that hold the chunk"
+                "of", f"position {outside[0]} is not in `from`; it must be positions that hold the chunk"
             )
         holders = chosen
     data = table.string("data", "")
     if "data" in table.values and not (data.isprintable() and 1 <= len(data) <= 40):
-        table.fail("data", f"{shown(data)} is no name; write 1 to 40 printable characters")
+        table.fail("data", f"{shown(data)} is no name; it must be 1 to 40 printable characters")
     weight = 1.0
     if "weight" in table.values:
         weight = table.number("weight", MIN_WEIGHT, MAX_WEIGHT, "(relative size)")
@@ -145,7 +145,7 @@ def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
     spans: list[tuple[int, int]] = []
     named = value.count(",") + 1 if type(value) is str else len(value) if isinstance(value, list) else 0
     if named > nranks:
-        table.fail(key, f"names {named} of {nranks} positions; name each once")
+        table.fail(key, f"names {named} of {nranks} positions; it must be each once")
     if type(value) is str:
         for item in value.split(","):
             span = _RANGE.fullmatch(item.strip())
@@ -162,13 +162,13 @@ def _read_positions(table: Fields, key: str, nranks: int) -> Ints:
     seen = np.zeros(nranks, dtype=bool)
     for low, high in spans:
         if low > high:
-            table.fail(key, f"range {low}-{high} runs backwards; write {high}-{low}")
+            table.fail(key, f"range {low}-{high} runs backwards; it must be {high}-{low}")
         for end in (low, high):
             if not 0 <= end < nranks:
-                table.fail(key, f"position {shown(end)} does not exist; positions are 0 to {nranks - 1}")
+                table.fail(key, f"position {shown(end)} does not exist; it must be 0 to {nranks - 1}")
         if seen[low : high + 1].any():
             twice = low + int(np.argmax(seen[low : high + 1]))
-            table.fail(key, f"position {twice} is given twice; name each once")
+            table.fail(key, f"position {twice} is given twice; it must be once")
         seen[low : high + 1] = True
     return np.flatnonzero(seen)
 
@@ -187,7 +187,7 @@ def _check_data(entries: list[_Entry]) -> None:
                 entry.table.fail(
                     key,
                     f"{mine:g}, but {other:g} in an earlier chunk of data {shown(entry.data)};"
-                    " the same data has one weight and one count",
+                    " it must be the same for the same data",
                 )
         # Two chunks for one value would be sent, and counted in bounds, twice over.
         if entry.reduces:
@@ -200,7 +200,7 @@ def _check_data(entries: list[_Entry]) -> None:
             what = "sum" if entry.reduces else "value"
             entry.table.fail(
                 "data",
-                f"an earlier chunk has this {what} of {shown(entry.data)}; state it once, all positions in `to`",
+                f"an earlier chunk has this {what} of {shown(entry.data)}; it must be one chunk to all positions",
             )
 
 

@@ -146,11 +146,11 @@ def parse_ranks(text: str, what: str, nranks: int) -> tuple[int, ...]:
         ends = part.strip().split("-")
         if len(ends) > 2 or not all(end.isdecimal() and len(end) < 10 for end in ends):
             raise InputError(
-                f"{what}: {part.strip()!r} is not a rank or a range of ranks; write for example 0,2,4-7"
+                f"{what}: {part.strip()!r} is not a rank or a range of ranks; it must be as in 0,2,4-7"
             )
         low, high = int(ends[0]), int(ends[-1])
         if low > high:
-            raise InputError(f"{what}: range {part.strip()} runs backwards; write {high}-{low}")
+            raise InputError(f"{what}: range {part.strip()} runs backwards; it must be {high}-{low}")
         check_ranks((low, high) if low != high else (low,), what, nranks)
         ranks.extend(range(low, high + 1))
     check_ranks(ranks, what, nranks)
@@ -161,9 +161,9 @@ def check_ranks(ranks: Sequence[int], what: str, nranks: int) -> None:
     seen: set[int] = set()
     for rank in ranks:
         if not 0 <= rank < nranks:
-            raise InputError(f"{what}: rank {rank} is not in this topology; it has ranks 0..{nranks - 1}")
+            raise InputError(f"{what}: rank {rank} is not in this topology; it must be 0..{nranks - 1}")
         if rank in seen:
-            raise InputError(f"{what}: rank {rank} is given twice")
+            raise InputError(f"{what}: rank {rank} is given twice; it must be once")
         seen.add(rank)
 
 
@@ -196,7 +196,7 @@ def make_problem(
     for rank in outsiders:
         if rank in members:
             raise InputError(
-                f"relay: rank {rank} is in the group; relays are ranks outside it (members may forward anyway)"
+                f"relay: rank {rank} is in the group; it must be a rank outside it (members may forward anyway)"
             )
     if len(members) < 2:
         raise InputError(f"group: has {len(members)} rank; a collective needs at least 2")
@@ -242,14 +242,15 @@ def _check_connected(problem: Problem) -> None:
         return
     if net.nranks > _MANY:  # which pairs cannot would take a table of all
         raise InputError(
-            f"group: some of its {len(problem.group)} ranks cannot reach others of it; let others relay: --relay all"
+            f"group: some of its {len(problem.group)} ranks cannot reach others of it;"
+            " it must be joined by relays: --relay all"
         )
     gap = _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks)
     if gap is None:
         return
     names = f"rank {problem.group[gap[0]]} cannot reach rank {problem.group[gap[1]]}"
     if topology.nranks > _FEW:  # who could help would take too long to find
-        raise InputError(f"group: {names} inside the group; let others relay: --relay all")
+        raise InputError(f"group: {names} inside the group; it must be joined by relays: --relay all")
     others = [r for r in range(topology.nranks) if r not in problem.ranks]
     whole = network(topology, problem.ranks + tuple(others)) if others else net
     if _missing(problem.collective, hops(whole.nranks, whole.src, whole.dst), whole.nranks) is not None:
@@ -258,7 +259,8 @@ def _check_connected(problem: Problem) -> None:
         )
     joining = _few_relays(problem, others)
     raise InputError(
-        f"group: {names} inside the group; let others relay: --relay {','.join(map(str, joining))} (or --relay all)"
+        f"group: {names} inside the group; it must be joined by relays:"
+        f" --relay {','.join(map(str, joining))} (or --relay all)"
     )
 
 

@@ -38,13 +38,13 @@ def parse_groups(text: str, nranks: int, what: str = "--groups") -> list[tuple[i
     for part in text.split(";"):
         part = part.strip()
         if not part:
-            raise InputError(f"{what}: {shown(text)} has an empty group; write for example 0-7;8-15 or tp=8")
+            raise InputError(f"{what}: {shown(text)} has an empty group; it must be as in 0-7;8-15 or tp=8")
         if "=" in part:
             groups += _along(part, nranks, what)
             continue
         ranks = parse_ranks(part, what, nranks)
         if len(ranks) < 2:
-            raise InputError(f"{what}: group {part} has one rank; a group needs at least 2")
+            raise InputError(f"{what}: group {part} has one rank; it must be at least 2")
         groups.append(ranks)
     return groups
 
@@ -58,20 +58,23 @@ def _along(part: str, nranks: int, what: str) -> list[tuple[int, ...]]:
         axis = _AXIS.fullmatch(item.strip())
         if axis is None:
             raise InputError(
-                f"{what}: {shown(item.strip())} is no axis; write a name and how many ranks it has, as in tp=8,dp=*"
+                f"{what}: {shown(item.strip())} is no axis;"
+                " it must be a name and how many ranks it has, as in tp=8,dp=*"
             )
         if axis[1] in names:
-            raise InputError(f"{what}: axis {axis[1]} is given twice in {shown(part)}")
+            raise InputError(f"{what}: axis {axis[1]} is given twice in {shown(part)}; it must be once")
         names.append(axis[1])
         extents.append(0 if axis[2] == "*" else int(axis[2]))
     if extents.count(0) > 1:
-        raise InputError(f"{what}: {shown(part)} has several *; only one axis can be what is left")
+        raise InputError(
+            f"{what}: {shown(part)} has several *; it must be one axis at most that is what is left"
+        )
     fixed = math.prod(extent for extent in extents if extent)
     rest, over = divmod(nranks, fixed)
     if over or not rest:
         raise InputError(
             f"{what}: {shown(listed)} is {fixed} ranks, which does not divide the {nranks} there are;"
-            " extents multiply to a divisor of that"
+            " it must be a divisor of that"
         )
     if 0 in extents:
         extents[extents.index(0)], rest = rest, 1
@@ -79,10 +82,10 @@ def _along(part: str, nranks: int, what: str) -> list[tuple[int, ...]]:
     for name in wanted:
         if name not in names:
             raise InputError(
-                f"{what}: {shown(name)} in {shown(part)} is no axis of it; it has {', '.join(names)}"
+                f"{what}: {shown(name)} in {shown(part)} is no axis of it; it must be one of {', '.join(names)}"
             )
     if math.prod(extents[names.index(name)] for name in set(wanted)) < 2:
-        raise InputError(f"{what}: {shown(part)} makes groups of one rank; a group needs at least 2")
+        raise InputError(f"{what}: {shown(part)} makes groups of one rank; it must be at least 2")
     # the slowest axis first; those of a group last, in the same order
     grid = np.arange(nranks).reshape(rest, *extents[::-1])
     inner = [len(names) - i for i in range(len(names) - 1, -1, -1) if names[i] in wanted]

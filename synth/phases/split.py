@@ -36,7 +36,7 @@ def sum_owners(problem: Problem) -> Ints:
         if not len(known[key]):
             raise InputError(
                 f"{collective.name}: no rank of the group can gather chunk {chunk} from all that contribute and"
-                " reach all that want it; give links the other way"
+                " reach all that want it; it must have links back"
             )
         found[chunk] = known[key][(chunk // block) % len(known[key])]
     return found

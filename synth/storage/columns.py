@@ -169,9 +169,9 @@ class ColumnFile:
         with self._reading(name) as stream:
             dtype, found, skipped = _npy_head(stream)
             if dtype not in _KINDS[kind]:
-                raise InputError(f"{self.origin}: {member}: holds {dtype}; must be one of {_KINDS[kind]}")
+                raise InputError(f"{self.origin}: {member}: holds {dtype}; it must be one of {_KINDS[kind]}")
             if found != shape:
-                raise InputError(f"{self.origin}: {member}: has the shape {found}; must be {shape}")
+                raise InputError(f"{self.origin}: {member}: has the shape {found}; it must be {shape}")
             nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
             if self._members[member].file_size != skipped + nbytes:
                 raise InputError(
@@ -183,7 +183,7 @@ class ColumnFile:
             if nbytes and stream.readinto(column.data.cast("B")) != nbytes:  # type: ignore[attr-defined]
                 raise EOFError("ends before its size")
         if kind == "bool" and (column.view(np.uint8) > 1).any():
-            raise InputError(f"{self.origin}: {member}: holds bytes other than 0 and 1; must be bool")
+            raise InputError(f"{self.origin}: {member}: holds bytes other than 0 and 1; it must be bool")
         return column
 
     def within(self, name: str, column: NDArray[Any], low: float, high: float) -> None:
@@ -191,7 +191,7 @@ class ColumnFile:
         if len(column) and not (column.min() >= low and column.max() <= high):
             row = int(np.argmin((column >= low) & (column <= high)))
             raise InputError(
-                f"{self.origin}: {name}.npy: row {row} is {column[row]}; must be {low:.17g} to {high:.17g}"
+                f"{self.origin}: {name}.npy: row {row} is {column[row]}; it must be {low:.17g} to {high:.17g}"
             )
 
     def taken_all(self) -> None:
@@ -205,7 +205,7 @@ class ColumnFile:
         member = f"{name}.npy"
         self._taken.add(name)
         if member not in self._members:
-            raise InputError(f"{self.origin}: {member}: missing; not a whole schedule file")
+            raise InputError(f"{self.origin}: {member}: missing; it must be there in a schedule file")
         with self._speaking(member), self._archive.open(self._members[member]) as stream:
             yield stream
 
@@ -231,11 +231,11 @@ class ColumnFile:
             last = self._file.read(_END.size)
             self._file.seek(0)
         if len(last) < _END.size:
-            raise InputError(f"{self.origin}: has {size} bytes; not a schedule file (a zip of columns)")
+            raise InputError(f"{self.origin}: has {size} bytes; it must be a zip of columns")
         mark, *counts, comment = _END.unpack(last)
         if mark != b"PK\x05\x06" or comment or not 1 <= counts[3] <= MAX_MEMBERS:
             raise InputError(
-                f"{self.origin}: cut short or not a schedule file: does not end as a zip of columns does"
+                f"{self.origin}: cut short or not a schedule file; it must end as a zip of columns does"
             )
         return size
 
@@ -244,12 +244,12 @@ class ColumnFile:
         for info in self._archive.infolist():
             name = shown(info.filename)
             if info.filename in members:
-                raise InputError(f"{self.origin}: {name}: is there twice")
+                raise InputError(f"{self.origin}: {name}: is there twice; it must be once")
             if info.filename != HEADER and not re.fullmatch(r"[a-z][a-z_/]{0,39}\.npy", info.filename):
                 raise InputError(f"{self.origin}: {name}: is no member of a schedule file")
             if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
                 raise InputError(
-                    f"{self.origin}: {name}: is compressed or encrypted; must be stored as it is"
+                    f"{self.origin}: {name}: is compressed or encrypted; it must be stored as it is"
                 )
             if info.file_size != info.compress_size or info.file_size > self.size:
                 raise InputError(
@@ -260,9 +260,11 @@ class ColumnFile:
 
     def _read_header(self) -> dict[str, Any]:
         if HEADER not in self._members:
-            raise InputError(f"{self.origin}: {HEADER}: missing; not a schedule file")
+            raise InputError(f"{self.origin}: {HEADER}: missing; it must be there in a schedule file")
         if self._members[HEADER].file_size > MAX_HEADER_BYTES:
-            raise InputError(f"{self.origin}: {HEADER}: larger than {MAX_HEADER_BYTES >> 20} MiB")
+            raise InputError(
+                f"{self.origin}: {HEADER}: too large; it must be at most {MAX_HEADER_BYTES >> 20} MiB"
+            )
         with self._speaking(HEADER):
             data = self._archive.read(HEADER)
         return json_object(data, f"{self.origin}: {HEADER}")
@@ -299,7 +301,7 @@ def json_object(data: bytes, origin: str) -> dict[str, Any]:
 
     if _parsed_bytes(data) > MAX_PARSED_BYTES:
         raise InputError(
-            f"{origin}: too many values: parsed it would take more than {MAX_PARSED_BYTES >> 20} MiB"
+            f"{origin}: too many values: parsed it must take at most {MAX_PARSED_BYTES >> 20} MiB"
         )
     loads: Callable[..., Any] = json.loads
     try:
@@ -310,9 +312,9 @@ def json_object(data: bytes, origin: str) -> dict[str, Any]:
         raise InputError(f"{origin}: byte {error.start} is not UTF-8") from None
     except ValueError as error:
         words = " ".join(str(error).split())[:120]
-        raise InputError(f"{origin}: not JSON as synth writes it ({words})") from None
+        raise InputError(f"{origin}: not JSON ({words}); it must be as synth writes it") from None
     if not isinstance(value, dict):
-        raise InputError(f"{origin}: is {shown(value)}; must be an object")
+        raise InputError(f"{origin}: is {shown(value)}; it must be an object")
     return value
 
 

@@ -116,15 +116,15 @@ def rebuilt(file: ColumnFile) -> Problem:
     top = Fields(file.header, "", f"{file.origin}: header.json")
     inner = file.header.get("collective")
     if not isinstance(inner, dict):
-        top.fail("collective", "missing; must be an object")
+        top.fail("collective", "missing; it must be an object")
     about = Fields(inner, "", f"{file.origin}: header.json: collective")
     about.only(_COLLECTIVE)
     group, relays = _ranks(top, "group"), _ranks(top, "relays")
     shifts = _read_shifts(top)
     if "columns" not in about.values:
-        about.fail("columns", "missing; must be true or false")
+        about.fail("columns", "missing; it must be true or false")
     if about.boolean("columns", False) and shifts is not None:
-        about.fail("columns", "must be false where fold is not null")
+        about.fail("columns", "it must be false where fold is not null")
     topology = from_toml(top.string("topology"), f"{file.origin}: header.json: topology")
     _check_weight(file, topology, (*group, *relays), about, shifts)
     try:
@@ -138,7 +138,7 @@ def rebuilt(file: ColumnFile) -> Problem:
     found = problem.collective
     for key, value in (("ranks", found.nranks), ("nchunks", found.nchunks), ("root", found.root)):
         if about.integer(key, 0, MAX_CHUNKS) != value:
-            about.fail(key, f"{inner[key]} is not what this problem has, {value}")
+            about.fail(key, f"{inner[key]} is not what this problem has; it must be {value}")
     return problem
 
 
@@ -158,8 +158,8 @@ def _check_weight(
     allowed = _SMALL_BYTES + _BYTES_A_BYTE * file.size
     if needed > allowed:
         raise InputError(
-            f"{file.origin}: states a problem of about {needed >> 20} MiB; a file of {file.size} bytes may state"
-            f" {allowed >> 20} MiB"
+            f"{file.origin}: states a problem of about {needed >> 20} MiB; it must be at most {allowed >> 20} MiB"
+            f" in a file of {file.size} bytes"
         )
 
 
@@ -193,7 +193,9 @@ def _stated_quotient(
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_ENTRIES), len(group)
     if not find_kind(name).translatable or relays:
         able = [kind.name for kind in KINDS.values() if kind.translatable]
-        about.fail("name", f"{shown(name)} has no quotient; it is one of {', '.join(able)}, without relays")
+        about.fail(
+            "name", f"{shown(name)} has no quotient; it must be one of {', '.join(able)}, without relays"
+        )
     check_ranks(group, "group", topology.nranks)
     share = _share(name, k, chunks)
     held = k // math.prod(extent for _, extent in shifts) * k * share
@@ -210,9 +212,9 @@ def _stated_quotient(
 def _ranks(top: Fields, key: str) -> tuple[int, ...]:
     value = top.values.get(key)
     if not isinstance(value, list) or len(value) > MAX_RANKS or any(type(rank) is not int for rank in value):
-        top.fail(key, f"must be an array of at most {MAX_RANKS} ranks")
+        top.fail(key, f"it must be an array of at most {MAX_RANKS} ranks")
     if any(not 0 <= rank < MAX_RANKS for rank in value):
-        top.fail(key, f"holds a number that is no rank; ranks are 0 to {MAX_RANKS - 1} at most")
+        top.fail(key, f"holds a number that is no rank; it must be 0 to {MAX_RANKS - 1}")
     return tuple(value)
 
 
@@ -234,7 +236,7 @@ def _read_shifts(top: Fields) -> Shifts | None:
         size = stride * extent if good else 1
     if not good or nranks % size:
         top.fail(
-            "fold", f"{shown(value)}; must be null or [stride, extent] pairs, digits of the {nranks} ranks"
+            "fold", f"{shown(value)}; it must be null or [stride, extent] pairs, digits of the {nranks} ranks"
         )
     return tuple(shifts)
 
@@ -244,16 +246,18 @@ def _collective(file: ColumnFile, about: Fields, nranks: int) -> Collective:
     root = about.integer("root", 0, MAX_RANKS)
     nchunks = about.integer("nchunks", 1, MAX_CHUNKS)
     if about.integer("ranks", 2, MAX_RANKS) != nranks:
-        about.fail("ranks", f"{about.values['ranks']}, but the group has {nranks}")
+        about.fail("ranks", f"{about.values['ranks']} ranks; it must be {nranks} as in the group")
     if not about.boolean("columns", False):
         if not find_kind(name).by_name:
             able = [kind.name for kind in KINDS.values() if kind.by_name]
-            about.fail("name", f"{shown(name)} is none of {', '.join(able)}, and no columns state it")
+            about.fail(
+                "name", f"{shown(name)} has no columns that state it; it must be one of {', '.join(able)}"
+            )
         return named(name, nranks, chunks, root)
     if not name.isprintable() or not 1 <= len(name) <= 40:
-        about.fail("name", f"{shown(name)} is no name; must be 1 to 40 printable characters")
+        about.fail("name", f"{shown(name)} is no name; it must be 1 to 40 printable characters")
     if root >= nranks:
-        about.fail("root", f"position {root} is not in a group of {nranks}")
+        about.fail("root", f"position {root} is not in the group; it must be 0 to {nranks - 1}")
     pre, in_index = _cells(file, "pre", "in_index", nranks, nchunks)
     post, out_index = _cells(file, "post", "out_index", nranks, nchunks)
     fraction: Floats = file.column("collective/fraction", "float", (nchunks,))
@@ -289,7 +293,9 @@ def _cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int)
     unsorted = np.diff(table[:, 0] * nchunks + table[:, 1]) <= 0
     if unsorted.any():
         row = int(np.argmax(unsorted)) + 1
-        raise InputError(f"{file.origin}: {member}.npy: row {row} is not behind the row before it")
+        raise InputError(
+            f"{file.origin}: {member}.npy: row {row} is not behind the row before; it must be sorted"
+        )
     place: Ints = file.column(f"collective/{places}", "int", (rows,)).astype(np.int64)
     file.within(f"collective/{places}", place, 0, MAX_CHUNKS)
     return table, place

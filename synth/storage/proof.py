@@ -265,13 +265,13 @@ def load_proof(path: str | Path) -> Proof:
     data = read_bytes(path, "a .proof.json file", MAX_FILE_BYTES)
     top = Fields(json_object(data, origin), "", origin)
     if top.string("format") != FORMAT:
-        top.fail("format", f"{shown(top.values['format'])} is not known; must be {FORMAT}")
+        top.fail("format", f"{shown(top.values['format'])} is not known; it must be {FORMAT}")
     top.only(_KEYS)
     asked, given = top.values.get("question"), top.values.get("witnesses")
     if not isinstance(asked, dict):
-        top.fail("question", "missing; must be an object")
+        top.fail("question", "missing; it must be an object")
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
-        top.fail("witnesses", "missing; must be an array of objects")
+        top.fail("witnesses", "missing; it must be an array of objects")
     tables = [Fields(one, "", f"{origin}: witness {i}") for i, one in enumerate(given, start=1)]
     return Proof(
         MappingProxyType(asked),
@@ -295,7 +295,7 @@ def _witness(table: Fields) -> Witness:
         values[name] = _typed(table, name, hint, table.values[name])
     for name, value in values.items():
         if isinstance(value, str) and not (value.isprintable() and len(value) <= 1000):
-            table.fail(name, "must be at most 1000 printable characters")
+            table.fail(name, "it must be at most 1000 printable characters")
     return Witness(**values)
 
 
@@ -326,5 +326,5 @@ def _read_names(table: Fields) -> dict[int, str]:
     if not isinstance(value, dict) or not all(
         k.isascii() and k.isdigit() and len(k) < 16 and isinstance(name, str) for k, name in value.items()
     ):
-        table.fail(_NAMES, "must be an object that gives each resource's number its name")
+        table.fail(_NAMES, "it must be an object that gives each resource's number its name")
     return {int(k): name for k, name in value.items()}

@@ -170,11 +170,11 @@ def load_schedule(path: str | Path) -> Stored:
 def _check_header(file: ColumnFile) -> None:
     top = Fields(file.header, "", f"{file.origin}: header.json")
     if top.string("format") != FORMAT:
-        top.fail("format", f"{shown(file.header['format'])} is not known; must be {FORMAT}")
+        top.fail("format", f"{shown(file.header['format'])} is not known; it must be {FORMAT}")
     top.only(_KEYS)
     for key in ("software", "engine"):
         if not top.string(key).isprintable() or len(top.string(key)) > 200:
-            top.fail(key, "must be at most 200 printable characters")
+            top.fail(key, "it must be at most 200 printable characters")
     top.number("size_bytes", 0.0, MAX_SIZE_BYTES, "bytes")
     top.number("time_us", 0.0, MAX_US, "µs")
     top.integer("sends", 0, MAX_SENDS)

@@ -34,7 +34,7 @@ def check_quotient(problem: Problem) -> None:
     if problem.quotient is None:
         raise QuotientRefused("quotient: this problem is none")
     if problem.relays:
-        raise QuotientRefused("quotient: must have no relays")
+        raise QuotientRefused("quotient: has relays; it must have none")
     net = problem.quotient.whole
     _check_networks(problem, net)
     check_translations(problem.quotient.translations, net.nranks)

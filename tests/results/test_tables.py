@@ -124,7 +124,7 @@ def test_groups() -> None:
     assert pairs == [(0, 1), (0, 2)]
     with Workers(processes(AUTO)) as workers:
         answers = [groups.answered("ring:4", group, "allgather", 5.0, workers) for group in pairs]
-    assert "let others relay" in answers[1].refusal
+    assert "joined by relays" in answers[1].refusal
     assert "- 0,2: `group: rank 2 cannot reach rank 0" in groups.refusals(answers)
     assert "relays" in groups.table(answers)
     assert "2 questions" in groups.summary(answers)

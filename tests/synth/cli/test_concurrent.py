@@ -91,7 +91,7 @@ REFUSED = [
     ((*RING, "--groups", "0-3;4-9", "--size", "1M"), ("--groups", "rank 9", "0..7")),
     ((*RING, "--groups", "0-3;;4-7", "--size", "1M"), ("--groups", "empty group")),
     ((*RING, "--groups", "tp=3", "--size", "1M"), ("--groups", "does not divide the 8")),
-    ((*RING, "--groups", "0-3;3", "--size", "1M"), ("--groups", "needs at least 2")),
+    ((*RING, "--groups", "0-3;3", "--size", "1M"), ("--groups", "must be at least 2")),
     ((*RING, "--groups", "alltoal:0-3", "--size", "1M"), ("'alltoal'", "did you mean alltoall")),
     ((*RING, "--groups", "alltoallv:0-3", "--size", "1M"), ("alltoallv", "--sizes")),
     ((*RING, "--groups", "0-3@1M;4-7", "--size", "1M"), ("--groups", "'0-3@1M'")),

@@ -360,7 +360,7 @@ WRONG = [
     ("tp=2,", "'' is no axis"),
     ("tp=2,tp=2", "tp is given twice"),
     ("tp=*,dp=*", r"several \*"),
-    ("tp=2:dp", "'dp' in 'tp=2:dp' is no axis of it; it has tp"),
+    ("tp=2:dp", "'dp' in 'tp=2:dp' is no axis of it; it must be one of tp"),
     ("tp=2:", "'' in"),
 ]
 
@@ -396,7 +396,8 @@ def test_questions_that_cannot_be() -> None:
     # joined through the other group's ranks only, at which its chunks may not be
     pair = (Member((0, 2, 4), named("allgather", 3, 1), 64), Member((1, 3, 5), named("allgather", 3, 1), 64))
     refused(
-        r"^group 0,2,4: rank 2 cannot reach rank 0 inside the group; let others relay: --relay 1,3", *pair
+        r"^group 0,2,4: rank 2 cannot reach rank 0 inside the group; it must be joined by relays: --relay 1,3",
+        *pair,
     )
     for rule in ("all", [1, 3]):
         assert union_problem(ring, pair, rule).allowed is None

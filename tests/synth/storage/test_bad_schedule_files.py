@@ -71,7 +71,7 @@ def put(row: int, value: float) -> Callable[[Any], Any]:
 
 COLUMN_FAULTS: list[tuple[str, Callable[[Any], Any], str]] = [
     ("chunk", put(0, -1), "row 0 is -1"),
-    ("chunk", put(3, 4), "row 3 is 4; must be 0 to 3"),
+    ("chunk", put(3, 4), "row 3 is 4; it must be 0 to 3"),
     ("link", put(1, 8), "row 1 is 8"),
     ("link", put(1, 1 << 60), "row 1 is"),
     ("step", put(0, -5), "row 0 is -5"),
@@ -160,7 +160,7 @@ def test_wrong_members(plain: Path, own: Path, tmp_path: Path) -> None:
     rewritten(path, parts, zipfile.ZIP_DEFLATED)
     assert "is compressed or encrypted" in refusal(path)
     rewritten(path, parts | {f"{chr(97 + i)}.npy": b"" for i in range(26)} | {"aa.npy": b""})
-    assert "does not end as a zip" in refusal(path)
+    assert "must end as a zip" in refusal(path)
 
 
 def test_claims_of_size_cost_nothing(plain: Path, tmp_path: Path) -> None:
@@ -235,21 +235,21 @@ HEADER_FAULTS: list[tuple[tuple[str, ...], object, str]] = [
     (("topology",), 'name = "t"\nranks = 2\n', "group: rank 2 is not in this topology"),
     (("group",), [0, 1, 2, 2], "given twice"),
     (("group",), [0, 1, 2, 9], "rank 9"),
-    (("group",), [0, 1, 2], "has 3"),
+    (("group",), [0, 1, 2], "it must be 3"),
     (("group",), "0-3", "array"),
     (("group",), [0, 1, 2, True], "array"),
     (("group",), [0, 1, 2, -1], "no rank"),
     (("relays",), [0], "rank 0 is in the group"),
     (("collective", "name"), "alltoallv", "no columns"),
-    (("collective", "name"), "nonsense", "none of"),
-    (("collective", "nchunks"), 5, "nchunks: 5 is not what this problem has, 4"),
-    (("collective", "chunks"), 2, "nchunks: 4 is not what this problem has, 8"),
+    (("collective", "name"), "nonsense", "must be one of"),
+    (("collective", "nchunks"), 5, "nchunks: 5 is not what this problem has; it must be 4"),
+    (("collective", "chunks"), 2, "nchunks: 4 is not what this problem has; it must be 8"),
     (("collective", "chunks"), 0, "out of range"),
-    (("collective", "ranks"), 5, "the group has 4"),
+    (("collective", "ranks"), 5, "it must be 4"),
     (("collective", "root"), 4, "root"),
     (("collective", "columns"), True, "collective/pre.npy: missing"),
-    (("fold",), [[1, 4]], "nchunks: 4 is not what this problem has, 1"),
-    (("fold",), [[1, 2]], "nchunks: 4 is not what this problem has, 2"),
+    (("fold",), [[1, 4]], "nchunks: 4 is not what this problem has; it must be 1"),
+    (("fold",), [[1, 2]], "nchunks: 4 is not what this problem has; it must be 2"),
     (("fold",), [[2, 2]], "nchunks: 4"),
     (("fold",), [[2, 4]], "digits of the 4 ranks"),
     (("fold",), [[1, 3]], "digits"),
@@ -319,9 +319,7 @@ def test_a_field_given_twice(plain: Path, tmp_path: Path) -> None:
     parts = members(plain)
     twice = parts["header.json"].replace(b'"engine":', b'"engine": "x", "engine":')
     rewritten(tmp_path / "bad.synth", parts | {"header.json": twice})
-    assert "bad.synth: header.json: not JSON as synth writes it (a key is given twice)" in refusal(
-        tmp_path / "bad.synth"
-    )
+    assert "bad.synth: header.json: not JSON (a key is given twice)" in refusal(tmp_path / "bad.synth")
 
 
 VALUES = st.recursive(
