@@ -23,10 +23,10 @@ from emit.program import FIFO_DEPTH, Program
 from results.measuring.measure import grid, page, write
 from synth.baselines import baseline
 from synth.model.problem import make_problem
-from tests.emit.check.comparing import differences
-from tests.emit.check.faults_seen import SEEN
-from tests.emit.check.mutations import WAYS, planted
-from tests.emit.check.reshaping import finer
+from tests.emit.check.against_runs import differences
+from tests.emit.check.equivalent_programs import finer
+from tests.emit.check.fault_kinds import PLANTERS, planted
+from tests.emit.check.faults_by_running import SEEN
 from tests.emit.random_programs import sample
 from tests.emit.right_programs import MOST_STEPS, Right, right_programs
 from tests.emit.small_programs import allpairs_allreduce, doubling_allgather, ring_allreduce
@@ -57,7 +57,7 @@ def others(files: Sequence[str]) -> Iterator[Right]:
 def faults(rights: Sequence[Right]) -> list[tuple[object, ...]]:
     """A row a way of planting."""
     rows: list[tuple[object, ...]] = []
-    for kind, ways in WAYS.items():
+    for kind, ways in PLANTERS.items():
         # to see what a run does every step is held back in turn, so those programs must be short
         short = [right for right in rights if right.program.nsteps <= MOST_STEPS]
         for way in ways:
@@ -150,7 +150,9 @@ def main(files: Sequence[str]) -> None:
     strangers = list(others(files))
     rights = [*right_programs(), *strangers]
     rows = faults(rights)
-    by_kind = {kind: [sum(int(str(r[x])) for r in rows if r[0] == kind) for x in (2, 4, 5)] for kind in WAYS}
+    by_kind = {
+        kind: [sum(int(str(r[x])) for r in rows if r[0] == kind) for x in (2, 4, 5)] for kind in PLANTERS
+    }
     planted_all, found_all, named_all = (sum(sums[x] for sums in by_kind.values()) for x in range(3))
     fewest = min(by_kind, key=lambda kind: by_kind[kind][0])
     clean = accused(rights)

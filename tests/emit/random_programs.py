@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from emit.program import OPS, Program
-from tests.emit.check.reshaping import cut_in_two, reordered
+from tests.emit.check.equivalent_programs import cut_in_two, reordered
 from tests.emit.right_programs import Right
 from tests.emit.small_programs import with_block, with_gpu, with_step
 

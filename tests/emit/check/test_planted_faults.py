@@ -10,14 +10,14 @@ import pytest
 from emit.check.program import check
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, RECEIVES, SENDS, Gpu, Program, Step, ThreadBlock
-from tests.emit.check.comparing import differences
-from tests.emit.check.mutations import WAYS, planted
-from tests.emit.check.planting import Planted
-from tests.emit.check.reshaping import finer
+from tests.emit.check.against_runs import differences
+from tests.emit.check.equivalent_programs import finer
+from tests.emit.check.fault_kinds import PLANTERS, planted
+from tests.emit.check.planted_fault import Planted
 from tests.emit.random_programs import sample
 from tests.emit.right_programs import Right, right_programs
 from tests.emit.small_programs import alltoall, chain_broadcast, with_step, with_steps
-from tests.oracles.held_runs import execute, goals_of
+from tests.oracles.delayed_runs import execute, goals_of
 
 RIGHTS = right_programs()
 SMALL = [right for right in RIGHTS if right.program.nsteps <= 70]
@@ -45,7 +45,7 @@ def test_right_programs_are_not_accused(right: Right) -> None:
         assert check(finest, target=None).findings == ()
 
 
-def the_right_circle(fault: Planted, cycle: tuple[tuple[int, int, int], ...]) -> bool:
+def _is_circle(fault: Planted, cycle: tuple[tuple[int, int, int], ...]) -> bool:
     """Whether each step of a cycle waits for the threadblock of the next."""
     blocks = [gpu.threadblocks for gpu in fault.program.gpus]
     for (r, t, x), (r2, t2, x2) in zip(cycle, (*cycle[1:], cycle[0]), strict=True):
@@ -58,11 +58,11 @@ def the_right_circle(fault: Planted, cycle: tuple[tuple[int, int, int], ...]) ->
     return True
 
 
-@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("kind", PLANTERS)
 def test_planted_faults_are_found_where_they_are(kind: str) -> None:
     programs = set()
-    each = max(EACH, -(-20 // len(WAYS[kind])))
-    for way in WAYS[kind]:
+    each = max(EACH, -(-20 // len(PLANTERS[kind])))
+    for way in PLANTERS[kind]:
         for right, fault in planted(kind, way, RIGHTS, each):
             programs.add(repr(fault.program))
             report = check(fault.program, fault.goal, fault.depth, target=fault.target)
@@ -71,7 +71,7 @@ def test_planted_faults_are_found_where_they_are(kind: str) -> None:
             for finding in report.findings:
                 assert "\n" not in finding.message
                 if fault.circle and finding.kind == "deadlock":
-                    assert the_right_circle(fault, finding.cycle)
+                    assert _is_circle(fault, finding.cycle)
     assert len(programs) >= 20
 
 

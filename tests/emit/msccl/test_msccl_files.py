@@ -15,8 +15,8 @@ from emit.msccl.read import read_msccl
 from emit.msccl.write import write_msccl, xml_text
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
 from emit.targets import TARGETS
-from tests.emit.check.comparing import differences
-from tests.emit.check.reshaping import finer
+from tests.emit.check.against_runs import differences
+from tests.emit.check.equivalent_programs import finer
 from tests.emit.small_programs import (
     RIGHT,
     allpairs_allreduce,

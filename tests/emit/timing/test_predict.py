@@ -214,8 +214,8 @@ def test_what_cannot_be_timed_is_refused() -> None:
     for words, program, topology, group, depth in (
         ("program has 4 ranks, ring:3 has 3", ring, load("ring:3"), None, None),
         ("group has 3 ranks, the program 4", ring, full, (0, 1, 2), None),
-        ("rank 9 is not in full:4", ring, full, (0, 1, 2, 9), None),
-        ("rank 1 is given twice", ring, full, (0, 1, 1, 2), None),
+        ("9 is not in full:4", ring, full, (0, 1, 2, 9), None),
+        ("1 is given twice", ring, full, (0, 1, 1, 2), None),
         ("fifo_depth 0", ring, full, None, 0),
         ("rank 3 sends to rank 0, which has no link from it in line:4", ring, load("line:4"), None, None),
         ("in line:4, where they are ranks 1 and 3", ring, load("line:4"), (0, 1, 3, 2), None),

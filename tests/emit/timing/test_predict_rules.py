@@ -22,8 +22,8 @@ from tests.emit.small_programs import (
     RIGHT,
     alltoall,
 )
-from tests.emit.timing.random_timed import chunk_by_chunk, random_program
-from tests.emit.timing.transcribed import transcribed
+from tests.emit.timing.random_timed_programs import chunk_by_chunk, random_program
+from tests.emit.timing.schedule_as_program import transcribed
 from tests.oracles.timing_rules import Rules, near
 from tests.random_problems import answered, random_problem, random_topology
 from topologies.errors import InputError

@@ -1,4 +1,4 @@
-"""Faults planted in right programs, each certain: by how it was made, or by what `held_runs` sees happen.
+"""Faults planted in right programs, each certain: by how it was made, or by what `delayed_runs` sees happen.
 
 A way of planting takes a right program and a random generator, and gives a Planted or None where it found no fault to
 plant. Whether what it did is a fault is never asked of the check.
@@ -14,7 +14,7 @@ from emit.findings import Finding
 from emit.goal import Goal
 from emit.program import RECEIVES, SENDS, Program, Step
 from tests.emit.right_programs import Right
-from tests.oracles.held_runs import Place
+from tests.oracles.delayed_runs import Place
 
 Where = tuple[int | None, int | None, int | None]
 TRIES = 12
@@ -54,7 +54,7 @@ class Planted:
         )
 
 
-Way = Callable[[Right, random.Random], Planted | None]
+Planter = Callable[[Right, random.Random], Planted | None]
 
 
 def steps_of(program: Program, rng: random.Random, ops: frozenset[str]) -> list[tuple[Place, Step]]:

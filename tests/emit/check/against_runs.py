@@ -6,7 +6,7 @@ from emit.check.program import check
 from emit.findings import MAX_OF_A_KIND
 from emit.goal import Goal
 from emit.program import Program
-from tests.oracles.held_runs import execute, goals_of, memory_cell, overlaps, races, wrong_cells
+from tests.oracles.delayed_runs import execute, goals_of, memory_cell, overlaps, races, wrong_cells
 
 BY_RUNNING = {"deadlock", "race", "read before write", "wrong result"}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-from tests.emit.check.faults_built import BUILT
-from tests.emit.check.faults_seen import SEEN
-from tests.emit.check.planting import Planted, Way
+from tests.emit.check.faults_by_construction import BUILT
+from tests.emit.check.faults_by_running import SEEN
+from tests.emit.check.planted_fault import Planted, Planter
 from tests.emit.right_programs import Right
 
-WAYS: dict[str, dict[str, Way]] = SEEN | BUILT
+PLANTERS: dict[str, dict[str, Planter]] = SEEN | BUILT
 
 
 def planted(
@@ -27,7 +27,7 @@ def planted(
         for right in rng.sample(rights, len(rights)):
             if made == number:
                 return
-            fault = WAYS[kind][way](right, rng)
+            fault = PLANTERS[kind][way](right, rng)
             if fault is None or repr(fault.program) in seen:
                 continue
             seen.add(repr(fault.program))

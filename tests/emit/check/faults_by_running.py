@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, READS_DST, READS_SRC, RECEIVES, SENDS, WRITES_DST, Program, Step
-from tests.emit.check.planting import Planted, Way, Where, ends_of, sizes_of, steps_of
-from tests.emit.check.reshaping import awaited, reordered
+from tests.emit.check.equivalent_programs import awaited, reordered
+from tests.emit.check.planted_fault import Planted, Planter, Where, ends_of, sizes_of, steps_of
 from tests.emit.right_programs import Right
 from tests.emit.small_programs import with_gpu, with_step, with_steps
-from tests.oracles.held_runs import execute, goals_of, memory_cell, overlaps, races, wrong_cells
+from tests.oracles.delayed_runs import execute, goals_of, memory_cell, overlaps, races, wrong_cells
 
 
 def _seen(kind: str, right: Right, program: Program) -> Planted | None:
@@ -251,7 +251,7 @@ def written_elsewhere(right: Right, rng: random.Random) -> Planted | None:
     return _first("read before write", right, changed)
 
 
-SEEN: dict[str, dict[str, Way]] = {
+SEEN: dict[str, dict[str, Planter]] = {
     "wrong result": {
         "another source": another_source,
         "another operation": another_operation,

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from emit.program import READS_DST, READS_SRC, RECEIVES, SENDS, WRITES_DST, Program
 from emit.targets import TARGETS
-from tests.emit.check.planting import Planted, Way, Where, ends_of, sizes_of, steps_of
-from tests.emit.check.reshaping import awaited, cut_in_two, finer, on_channels_from, reordered
+from tests.emit.check.equivalent_programs import awaited, cut_in_two, finer, on_channels_from, reordered
+from tests.emit.check.planted_fault import Planted, Planter, Where, ends_of, sizes_of, steps_of
 from tests.emit.right_programs import Right
 from tests.emit.small_programs import direct_gather, direct_scatter, with_block, with_gpu, with_step
 
@@ -257,7 +257,7 @@ def declared_twice(right: Right, rng: random.Random) -> Planted | None:
     return None
 
 
-BUILT: dict[str, dict[str, Way]] = {
+BUILT: dict[str, dict[str, Planter]] = {
     "overrun": {
         "source beyond the end": source_beyond,
         "destination beyond the end": destination_beyond,
