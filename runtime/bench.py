@@ -15,7 +15,7 @@ from runtime.buffers import Layout, goal_of, part_in_place
 from runtime.dtypes import TYPES, Array, parse_type
 from runtime.executor import EmulatedTime, Executor
 from runtime.expected import count_wrong, make_input
-from synth.model.registry import find_kind
+from synth.model.registry import PAIR, SHARE, find_kind
 from topologies.errors import InputError
 
 # collectives whose programs in place cannot serve buffers that are apart: the output has no room for the input
@@ -102,28 +102,44 @@ def measure(
         InputError: a type or reduction that is not known, or a program that stops before its end.
     """
     kind = parse_type(settings.kind)
-    blocks = program.nranks if Layout.of(program, 1).chunks < program.nchunks_per_loop else 1
-    if find_kind(program.collective).blocks_at_root:
-        blocks = program.nranks
-    elements = size_bytes // TYPES[kind].itemsize // blocks
-    layout = Layout.of(program, elements)
+    layout = Layout.of(program, size_bytes // TYPES[kind].itemsize // count_blocks(program))
     apart = inside = None
     if program.outofplace or program.collective not in _IN_PLACE_OR_NOT:
         apart = _measure_side(program, goal, layout, settings, False, executor)
     if program.inplace:
         inside = _measure_side(program, goal, layout, settings, True, executor)
+    return make_row(program, program.name, layout.elements, settings, apart, inside, executor.emulated)
+
+
+def count_blocks(program: Program) -> int:
+    """Blocks that a message's size is made of."""
+    return program.nranks if find_kind(program.collective).unit in (SHARE, PAIR) else 1
+
+
+def make_row(
+    program: Program,
+    name: str,
+    elements: int,
+    settings: Settings,
+    out_of_place: Timing | None,
+    in_place: Timing | None,
+    emulated: EmulatedTime | None = None,
+) -> Row:
+    """The row of a program that was measured on blocks of so many elements; name: as the row has it."""
+    kind, what = parse_type(settings.kind), find_kind(program.collective)
+    whole = elements * count_blocks(program)
     return Row(
-        program.name,
-        elements * blocks * TYPES[kind].itemsize,
-        elements if program.collective in ("allgather", "reducescatter") else elements * blocks,
+        name,
+        whole * TYPES[kind].itemsize,
+        elements if program.collective in ("allgather", "reducescatter") else whole,
         kind,
         settings.op,
-        program.root if find_kind(program.collective).rooted else -1,
-        apart,
-        inside,
-        find_kind(program.collective).bus_factor(program.nranks),
+        program.root if what.rooted else -1,
+        out_of_place,
+        in_place,
+        what.bus_factor(program.nranks),
         any("r" in step.op[1:] or step.op == "re" for *_, step in program.steps()),
-        executor.emulated,
+        emulated,
     )
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import runtime.torch.process_group as ours
 from emit.program import Program
 from runtime.algorithms.built_in import COLLECTIVES
-from runtime.bench import Row, Settings, Timing
+from runtime.bench import Row, Settings, Timing, make_row
 from runtime.dtypes import parse_type
 from runtime.measure.tune import Measurement
 from runtime.torch.choice import Call, Method
@@ -313,16 +313,7 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
             bench.measure_once()
     took = bench.took[0]
     timing = Timing(1e6 * took.seconds[-1], took.wrong)
-    in_place = find_kind(program.collective).unit == BUFFER
-    return Row(
-        name,
-        case.call.size_bytes,
-        case.block if program.collective in ("allgather", "reducescatter") else case.block * case.blocks,
-        plain,
-        settings.op,
-        program.root if find_kind(program.collective).rooted else -1,
-        None if in_place else timing,
-        timing if in_place else None,
-        find_kind(program.collective).bus_factor(program.nranks),
-        find_kind(program.collective).reduces,
+    in_place = case.what.unit == BUFFER
+    return make_row(
+        program, name, case.block, settings, None if in_place else timing, timing if in_place else None
     )

@@ -250,7 +250,7 @@ class Chooser:
 
     def methods(self, call: Call) -> list[Method]:
         """Everything that can serve a call: the wrapped back end, the library's algorithms, the built-in ones."""
-        listed = [e for exactly in (True, False) for e in self._entries(call, exactly)]
+        listed = self._entries(call)
         known = [Path(e.file).stem for e in listed if self._read(e).collective == call.collective]
         known += names(call.collective, len(call.ranks))
         return [Method("gloo"), *(Method("synth", name) for name in dict.fromkeys(known))]
@@ -284,9 +284,7 @@ class Chooser:
         if backend == "auto":
             return Choice(None, "no algorithm of the library serves it and no row of a table")
         program = self._named(call, None)
-        if program is None:
-            return Choice(None, "no algorithm for it")
-        return Choice(program, "built in")
+        return Choice(program, "built in" if program is not None else "no algorithm for it")
 
     def _named(self, call: Call, name: str | None) -> Program | None:
         """The algorithm of this name; None: the library's that serves the call, or the usual built-in one."""
@@ -300,26 +298,25 @@ class Chooser:
         return built_in(call.collective, chosen, ranks, call.root)
 
     def _of_library(self, call: Call, name: str | None) -> Program | None:
-        """Made for these very ranks before made for as many; in the index's order. A name is taken at any size."""
-        for exactly in (True, False):
-            for entry in self._entries(call, exactly):
-                if Path(entry.file).stem == name or (name is None and entry.serves(call.size_bytes)):
-                    program = self._read(entry)
-                    if program.collective == call.collective and program.nranks == len(call.ranks):
-                        return program
+        """The first of `_entries` that serves the call; one that is named is taken at any size."""
+        for entry in self._entries(call):
+            if Path(entry.file).stem == name or (name is None and entry.serves(call.size_bytes)):
+                program = self._read(entry)
+                if program.collective == call.collective and program.nranks == len(call.ranks):
+                    return program
         return None
 
-    def _entries(self, call: Call, exactly: bool) -> list[Entry]:
-        """Those that compute what is called, `exactly`: of these ranks; else of as many others."""
-        return [
+    def _entries(self, call: Call) -> list[Entry]:
+        """Those that compute what is called: made for these very ranks, then made for as many others."""
+        found = [
             entry
             for entry in self.entries
             if entry.collective == call.collective
             and entry.nranks == len(call.ranks)
             and _runs_here(entry)
-            and (entry.group == call.ranks) == exactly
             and (entry.root is None or entry.group.index(entry.root) == call.root)
         ]
+        return sorted(found, key=lambda entry: entry.group != call.ranks)
 
     def _read(self, entry: Entry) -> Program:
         if entry.file not in self._programs:
