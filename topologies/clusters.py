@@ -56,13 +56,13 @@ def join(machine: Machine, count: int, name: str) -> Topology:
     if nics is None:
         raise InputError(
             f"topology {name[:80]!r}: {one.name} has no [nic], so nodes of it cannot be joined; "
-            "write a machine file with one"
+            "it must be a machine file with one"
         )
     ends = sum(map(len, nics.sends)) + sum(map(len, nics.receives))
     fabric_links = ends * count if nics.fabrics else (ends * count) ** 2
     if count * one.nvertices > MAX_RANKS or count * one.nlinks + fabric_links > MAX_LINKS:
         raise InputError(
-            f"topology {name[:80]!r}: too large; at most {MAX_RANKS} ranks and {MAX_LINKS} links in all"
+            f"topology {name[:80]!r}: too large; it must have at most {MAX_RANKS} ranks and {MAX_LINKS} links in all"
         )
     n, ranks = one.nranks, one.nranks * count
     each = len(one.switches)

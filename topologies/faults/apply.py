@@ -91,10 +91,10 @@ def _check_left(topology: Topology, gone: Bools, dead: Bools) -> None:
     live = np.flatnonzero(~dead[: topology.nranks])
     if len(live) < 2:
         left = f"rank {live[0]} alone is left" if len(live) else "no rank is left"
-        raise InputError(f"--without: {left} of {topology.name}'s {topology.nranks}; leave at least 2")
+        raise InputError(f"--without: {left} of {topology.name}'s {topology.nranks}; it must be at least 2")
     if gone.all():
         raise InputError(
-            f"--without: no link is left of {topology.name}'s {topology.nlinks}; leave at least one"
+            f"--without: no link is left of {topology.name}'s {topology.nlinks}; it must be at least one"
         )
 
 
@@ -111,7 +111,7 @@ def _bandwidths_left(topology: Topology, faults: Sequence[Fault], gone: Bools) -
             at = at[~gone[at]]
             lost, what = not len(at), "is"
         if lost:
-            raise InputError(f"--degrade {fault}: {what} taken out by --without; leave one of the two out")
+            raise InputError(f"--degrade {fault}: {what} taken out by --without; it must be one of the two")
         if fault.gbs is None:
             gbs = healthy[at] * (fault.percent or 0.0) / 100
         else:
@@ -120,9 +120,8 @@ def _bandwidths_left(topology: Topology, faults: Sequence[Fault], gone: Bools) -
             if high.any():
                 one = int(at[np.argmax(high)])
                 which = "it" if fault.kind == "limit" else link_name(topology, one)
-                raise InputError(
-                    f"--degrade {fault}: {fault.gbs:g} GB/s is not below what {which} has, {healthy[one]:g} GB/s"
-                )
+                right = f"it must be below what {which} has, {healthy[one]:g} GB/s"
+                raise InputError(f"--degrade {fault}: {fault.gbs:g} GB/s is too much; {right}")
         left[at] = np.minimum(left[at], gbs)
     return links, limits
 

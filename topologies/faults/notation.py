@@ -52,7 +52,7 @@ def parse_fault(text: str, option: str) -> Fault:
     kind = kind.strip()
     if kind not in _KINDS:
         raise InputError(
-            f"{option}: {shown(text.strip())} does not say what it is; write link:3-5, rank:17, switch:NAME"
+            f"{option}: {shown(text.strip())} does not say what it is; it must be link:3-5, rank:17, switch:NAME"
             + (" or limit:NAME, each with =50%" if option == "--degrade" else "")
         )
     where, equals, amount = (part.strip() for part in rest.rpartition("="))
@@ -60,24 +60,24 @@ def parse_fault(text: str, option: str) -> Fault:
         where, amount = amount, ""
     if not where:
         raise InputError(
-            f"{option}: {shown(text.strip())} names no {kind}; write for example {_example(kind)}"
+            f"{option}: {shown(text.strip())} names no {kind}; it must be written as in {_example(kind)}"
         )
     if not equals:
         return Fault(kind, where)
     number = _AMOUNT.fullmatch(amount)
     if number is None:
         raise InputError(
-            f"{option} {kind}:{where[:60]}: {shown(amount)} is no bandwidth that is left; write =50% or =12.5GB/s"
+            f"{option} {kind}:{where[:60]}: {shown(amount)} is no bandwidth that is left; it must be =50% or =12.5GB/s"
         )
     value, percent = float(number[1]), number[2] == "%"
     if percent and not 0 < value < 100:
         raise InputError(
-            f"{option} {kind}:{where[:60]}: {value:g}% must be above 0% and below 100%;"
-            " what is gone altogether goes to --without"
+            f"{option} {kind}:{where[:60]}: {value:g}% is out of range; it must be above 0% and below 100%"
+            " (what is gone goes to --without)"
         )
     if not value > 0:
         raise InputError(
-            f"{option} {kind}:{where[:60]}: 0 GB/s must be above 0; what is gone goes to --without"
+            f"{option} {kind}:{where[:60]}: 0 GB/s is out of range; it must be above 0 (what is gone goes to --without)"
         )
     return Fault(kind, where, value) if percent else Fault(kind, where, gbs=value)
 
@@ -108,11 +108,11 @@ def removals(texts: Sequence[str]) -> list[Fault]:
         if fault.kind == "limit":
             raise InputError(
                 f"--without {fault}: a limit is a capacity, no part that can be missing;"
-                f" write --degrade {fault}=50%"
+                f" it must be --degrade {fault}=50%"
             )
         if fault.amount:
             raise InputError(
-                f"--without {fault}: takes no {fault.amount}; write --degrade {fault}={fault.amount}"
+                f"--without {fault}: takes no {fault.amount}; it must be --degrade {fault}={fault.amount}"
             )
     return faults
 
@@ -123,10 +123,11 @@ def slowdowns(texts: Sequence[str]) -> list[Fault]:
     for fault in faults:
         if not fault.amount:
             raise InputError(
-                f"--degrade {fault}: does not say what is left; write {fault}=50%, or --without {fault}"
+                f"--degrade {fault}: does not say what is left; it must be {fault}=50%, or --without {fault}"
             )
         if fault.gbs is not None and fault.kind in ("rank", "switch"):
             raise InputError(
-                f"--degrade {fault}: a {fault.kind} has several links; write what is left of each, as in {fault}=50%"
+                f"--degrade {fault}: a {fault.kind} has several links;"
+                f" it must be what is left of each, as in {fault}=50%"
             )
     return faults

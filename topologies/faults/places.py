@@ -17,6 +17,7 @@ from topologies.topology import Topology, is_switch_name
 __all__ = ["limit_at", "link_name", "links_at", "touched_links", "vertices_at"]
 
 Ints = NDArray[np.int64]
+_LINK = "it must be link:3-5, or link:3>5 for one direction"
 _RANKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
@@ -37,10 +38,12 @@ def vertices_at(topology: Topology, fault: Fault, option: str) -> Ints:
         return np.array([topology.nranks + topology.switches.index(fault.where)], dtype=np.int64)
     ends = _RANKS.fullmatch(fault.where)
     if ends is None:
-        raise InputError(f"{option} {fault}: {shown(fault.where)} is no rank; write rank:17 or rank:8-15")
+        raise InputError(
+            f"{option} {fault}: {shown(fault.where)} is no rank; it must be rank:17 or rank:8-15"
+        )
     low, high = int(ends[1]), int(ends[2] or ends[1])
     if low > high:
-        raise InputError(f"{option} {fault}: runs backwards; write rank:{high}-{low}")
+        raise InputError(f"{option} {fault}: runs backwards; it must be rank:{high}-{low}")
     if high >= topology.nranks:
         raise InputError(f"{option} {fault}: {_no_rank(topology, high)}")
     return np.arange(low, high + 1, dtype=np.int64)
@@ -99,7 +102,9 @@ def links_at(topology: Topology, fault: Fault, option: str) -> Ints:
         found = [x for x in found if len(x[2])] or found[:1]
     if len(found) > 1:
         readings = " or ".join(f"{topology.vertex_name(a)}>{topology.vertex_name(b)}" for a, b, _ in found)
-        raise InputError(f"{option} {fault}: is ambiguous; write link:{readings}, and its other direction")
+        raise InputError(
+            f"{option} {fault}: is ambiguous; it must be link:{readings}, and its other direction"
+        )
     if not found:
         raise InputError(f"{option} {fault}: {_unreadable(topology, where, '>' if directed else '-')}")
     a, b, there = found[0]
@@ -118,18 +123,15 @@ def _unreadable(topology: Topology, where: str, sign: str) -> str:
     """Why "3-99" or "leaf-0-5" names no two vertices."""
     ends = list(_cuts(where, sign))
     if not ends:
-        return f"{shown(where)} does not name two ends; write link:3-5, or link:3>5 for one direction"
+        return f"{shown(where)} does not name two ends; {_LINK}"
     for name in ends[0] if len(ends) == 1 else ():
         if _vertex(topology, name) is None:
             if re.fullmatch(r"[0-9]{1,9}", name):
                 return _no_rank(topology, int(name))
             if is_switch_name(name):
                 return _no_switch(topology, name)
-            return f"{shown(name)} is no rank and no switch; write link:3-5, or link:3>5 for one direction"
-    return (
-        f"{shown(where)} does not name two ranks or switches of {topology.name};"
-        " write link:3-5, or link:3>5 for one direction"
-    )
+            return f"{shown(name)} is no rank and no switch; {_LINK}"
+    return f"{shown(where)} does not name two ranks or switches of {topology.name}; {_LINK}"
 
 
 def _no_link(topology: Topology, a: int, b: int, directed: bool) -> str:

@@ -39,6 +39,6 @@ def live_ranks(
     for rank in group:
         if rank in lost:
             raise InputError(
-                f"{option}: rank {rank} is taken out (--without rank:{rank}); leave it out here too"
+                f"{option}: rank {rank} is taken out (--without rank:{rank}); it must be left out here too"
             )
     return tuple(group)

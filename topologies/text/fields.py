@@ -65,49 +65,53 @@ class Fields:
         """Text of `key`; raises InputError where it is missing without a default, or no text."""
         value = self._get(key, default, 'a text, such as "0-7"' if self.table else "a text")
         if type(value) is not str:
-            self.fail(key, f"{shown(value)} is no text; put it in quotes")
+            self.fail(key, f"{shown(value)} is no text; it must be one, in quotes")
         return value
 
     def boolean(self, key: str, default: bool) -> bool:
         """true or false of `key`."""
         value = self._get(key, default, "true or false")
         if type(value) is not bool:
-            self.fail(key, f"{shown(value)} is neither true nor false; write one of these without quotes")
+            self.fail(
+                key, f"{shown(value)} is neither true nor false; it must be one of these, without quotes"
+            )
         return value
 
     def integer(self, key: str, low: int, high: int) -> int:
         """Whole number of `key`, low to high."""
         value = self._get(key, None, f"a whole number from {low} to {high}")
         if type(value) is not int:
-            self.fail(key, f"{shown(value)} is no whole number; write one from {low} to {high}")
+            self.fail(key, f"{shown(value)} is no whole number; it must be one from {low} to {high}")
         if not low <= value <= high:
-            self.fail(key, f"{shown(value)} is out of range; must be {low} to {high}")
+            self.fail(key, f"{shown(value)} is out of range; it must be {low} to {high}")
         return value
 
     def number(self, key: str, low: float, high: float, unit: str) -> float:
         """Number of `key`, low to high; NaN and infinities are refused."""
         value = self._get(key, None, f"a number in {unit}")
         if type(value) not in (int, float):
-            self.fail(key, f"{shown(value)} is no number; write one in {unit}, without quotes")
+            self.fail(key, f"{shown(value)} is no number; it must be one in {unit}, without quotes")
         if not low <= value <= high:
-            self.fail(key, f"{shown(value)} is out of range; must be {low:g} to {high:g} {unit}")
+            self.fail(key, f"{shown(value)} is out of range; it must be {low:g} to {high:g} {unit}")
         return float(value)
 
     def strings(self, key: str, default: Sequence[str] | None = None) -> list[str]:
         """Array of texts of `key`."""
         value = self._get(key, default, 'an array of texts, such as ["a", "b"]')
         if not isinstance(value, (list, tuple)):
-            self.fail(key, f'{shown(value)} is no array; write an array of texts, such as ["a", "b"]')
+            self.fail(key, f'{shown(value)} is no array; it must be an array of texts, such as ["a", "b"]')
         for item in value:
             if type(item) is not str:
-                self.fail(key, f"holds {shown(item)}, which is no text; put it in quotes")
+                self.fail(key, f"holds {shown(item)}, which is no text; it must be one, in quotes")
         return list(value)
 
     def tables(self, key: str) -> list[Fields]:
         """The [[key]] tables, in order."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
-            self.fail(key, f"{shown(value)} is no array of tables; begin each with a line [[{key}]]")
+            self.fail(
+                key, f"{shown(value)} is no array of tables; it must be one, each begun by a line [[{key}]]"
+            )
         return [Fields(item, self.text, self.origin, key, i) for i, item in enumerate(value)]
 
     def sub(self, key: str) -> Fields | None:
@@ -116,14 +120,14 @@ class Fields:
             return None
         value = self.values[key]
         if not isinstance(value, dict):
-            self.fail(key, f"{shown(value)} is no table; begin it with a line [{key}]")
+            self.fail(key, f"{shown(value)} is no table; it must be one, begun by a line [{key}]")
         return Fields(value, self.text, self.origin, key)
 
     def _get(self, key: str, default: Any, right: str) -> Any:
         if key in self.values:
             return self.values[key]
         if default is None:
-            self.fail(key, f"missing; give {right}")
+            self.fail(key, f"missing; it must be {right}")
         return default
 
     def _line(self, key: str) -> int:

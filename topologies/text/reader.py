@@ -52,7 +52,7 @@ def read_machine(text: str, origin: str) -> Machine:
     top.only(_TOP)
     name = top.string("name")
     if not name or not name.isprintable() or len(name) > 200:
-        top.fail("name", f"{shown(name)} is no name; write 1 to 200 printable characters")
+        top.fail("name", f"{shown(name)} is no name; it must be 1 to 200 printable characters")
     vertices = _Vertices(top.integer("ranks", 1, MAX_RANKS))
     _read_switches(top, vertices)
     src, dst, alpha, gbs, assumed = _links(top, vertices)
@@ -125,11 +125,11 @@ def _nodes(top: Fields, nranks: int) -> Ints:
     nodes = np.full(nranks, -1, dtype=np.int64)
     sets = top.strings("nodes")
     if len(sets) > nranks:
-        top.fail("nodes", f"{len(sets)} nodes for {nranks} ranks; at most one a rank")
+        top.fail("nodes", f"{len(sets)} nodes for {nranks} ranks; it must be at most one a rank")
     for i, item in enumerate(sets):
         ranks = _set(top, "nodes", item, nranks, {}) if item else np.zeros(0, dtype=np.int64)
         if (nodes[ranks] >= 0).any():
-            top.fail("nodes", f"{shown(item)} holds a rank of an earlier node; each rank is in one node")
+            top.fail("nodes", f"{shown(item)} holds a rank of an earlier node; each rank must be in one node")
         nodes[ranks] = i
     if (nodes < 0).any():
         top.fail("nodes", f"rank {int(np.argmax(nodes < 0))} is in no node; each rank must be in one")
@@ -158,7 +158,7 @@ def _pairs(table: Fields, vertices: _Vertices, budget: int) -> tuple[Ints, Ints]
     for token in re.finditer(r"\S+", table.string("pairs")):
         left, arrow, right = token[0].partition(">")
         if not arrow:
-            table.fail("pairs", f'{shown(token[0])} is no pair; write source>destination, such as "0>1"')
+            table.fail("pairs", f'{shown(token[0])} is no pair; it must be source>destination, such as "0>1"')
         a, b = members(left), members(right)
         budget -= len(a) * len(b)
         if len(a) == len(b) == 1 and budget >= 0 and a[0] != b[0]:  # arrays of one would fill the memory
@@ -171,23 +171,23 @@ def _pairs(table: Fields, vertices: _Vertices, budget: int) -> tuple[Ints, Ints]
     gather()
     src, dst = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     if not len(src):
-        table.fail("pairs", 'is empty; write at least one pair, such as "0>1"')
+        table.fail("pairs", 'is empty; it must be at least one pair, such as "0>1"')
     return src, dst
 
 
 def _product(table: Fields, key: str, a: Ints, b: Ints, budget: int) -> tuple[Ints, Ints]:
     if budget < 0:
-        table.fail(key, f"too many links; a topology holds at most {MAX_LINKS}")
+        table.fail(key, f"too many links; it must be at most {MAX_LINKS}")
     x, y = np.repeat(a, len(b)), np.tile(b, len(a))
     apart = x != y
     if not apart.any():
-        table.fail(key, f"vertex {int(a[0])} to itself is no link; name two different vertices")
+        table.fail(key, f"vertex {int(a[0])} to itself is no link; it must be between two different vertices")
     return x[apart], y[apart]
 
 
 def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]:
     rows = table.values["matrix"]
-    right = f"write {nranks} rows of {nranks} numbers: links from row to column"
+    right = f"it must be {nranks} rows of {nranks} numbers: links from row to column"
     if not isinstance(rows, list) or len(rows) != nranks:
         table.fail("matrix", f"{shown(rows)} is no square of ranks; {right}")
     for i, row in enumerate(rows):
@@ -196,11 +196,11 @@ def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]
         for j, value in enumerate(row):
             wrong = ""
             if type(value) not in (int, float) or not 0 <= value <= MAX_GBS / gbs:
-                wrong = "must be a number of links, 0 or more"
+                wrong = "it must be a number of links, 0 or more"
             elif value and i == j:
-                wrong = "a rank has no link to itself, write 0"
+                wrong = "it must be 0, a rank has no link to itself"
             elif value and value * gbs < MIN_GBS:
-                wrong = "too small for a link"
+                wrong = f"it must come to at least {MIN_GBS:g} GB/s"
             if wrong:
                 table.fail("matrix", f"row {i} column {j} is {shown(value)}; {wrong}")
     many = np.array(rows, dtype=np.float64)
@@ -222,7 +222,7 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
         table.string("note", "")
         given = [key for key in ("from", "pairs", "matrix") if key in table.values]
         if len(given) != 1 or ("to" in table.values) != ("from" in table.values):
-            table.fail("", "give exactly one of: from and to, pairs, matrix")
+            table.fail("", "it must have exactly one of: from and to, pairs, matrix")
         budget = MAX_LINKS - total
         if given[0] == "matrix":
             src, dst, rates = _matrix(table, vertices.nranks, gbs)
@@ -238,7 +238,7 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
         total += len(src)
         columns.append((src, dst, np.full(len(src), alpha), rates))
         if total > MAX_LINKS:
-            table.fail("", f"too many links; a topology holds at most {MAX_LINKS}")
+            table.fail("", f"too many links; it must be at most {MAX_LINKS}")
     if not columns:
         return none.astype(np.int64), none.astype(np.int64), none, none, assumed
     all_src, all_dst, all_alpha, all_gbs = map(np.concatenate, zip(*columns, strict=True))
@@ -256,7 +256,7 @@ def _refuse_repeats(tables: Sequence[Fields], lengths: Sequence[int], key: Ints,
     tables[which[again]].fail(
         "",
         f"link {vertices.pair(int(key[first]))} was already given by [[links]] number {int(which[first]) + 1}; "
-        "give one link with the sum of both (with both = true each pair is written once)",
+        "it must be one link with the sum of both (with both = true each pair is written once)",
     )
 
 
@@ -278,7 +278,8 @@ def _limits(top: Fields, vertices: _Vertices, src: Ints, dst: Ints) -> tuple[Lim
         left -= len(wanted)
         if left < 0:
             table.fail(
-                "pairs", f"the limits up to here name more than {2 * MAX_LINKS} links in all; name fewer"
+                "pairs",
+                f"the limits up to here name more than {2 * MAX_LINKS} links in all; it must be fewer",
             )
         at = np.searchsorted(key, wanted, sorter=order)
         found = np.zeros(len(wanted), dtype=bool)
@@ -286,7 +287,7 @@ def _limits(top: Fields, vertices: _Vertices, src: Ints, dst: Ints) -> tuple[Lim
         found[inside] = key[order[at[inside]]] == wanted[inside]
         if not found.all():
             lost = vertices.pair(int(wanted[np.argmin(found)]))
-            table.fail("pairs", f"{lost} is no link of this topology; name links that [[links]] gives")
+            table.fail("pairs", f"{lost} is no link of this topology; it must be one that [[links]] gives")
         limits.append(Limit(name, order[at], gbs))
     return tuple(limits)
 
@@ -296,7 +297,9 @@ def _nics(table: Fields, nranks: int) -> Nics:
     table.string("note", "")
     if "serves" in table.values:
         if "sends" in table.values or "receives" in table.values:
-            table.fail("serves", "stands for both sends and receives; leave those two out, or this one")
+            table.fail(
+                "serves", "stands for both sends and receives; it must be either this one or those two"
+            )
         sends = receives = _nic_sets(table, "serves", nranks)
     elif "sends" in table.values or "receives" in table.values:
         sends, receives = (_nic_sets(table, key, nranks) for key in ("sends", "receives"))
@@ -304,13 +307,14 @@ def _nics(table: Fields, nranks: int) -> Nics:
         count = table.integer("count", 1, nranks)
         if nranks % count:
             table.fail(
-                "count", f"{count} NICs do not divide {nranks} ranks evenly; say which ranks each serves"
+                "count",
+                f"{count} NICs do not divide {nranks} ranks evenly; it must be said which ranks each serves",
             )
         sends = receives = tuple(np.split(np.arange(nranks, dtype=np.int64), count))
     if len(sends) != len(receives) or not sends:
         table.fail("receives", "must hold one set of ranks a NIC, as many as sends, and at least one")
     if "count" in table.values and table.integer("count", 1, MAX_RANKS) != len(sends):
-        table.fail("count", f"does not agree with the {len(sends)} sets of ranks; leave one of them out")
+        table.fail("count", f"does not agree with the {len(sends)} sets of ranks; it must be one of the two")
     fabric: Any = table.values.get("fabric", "one")
     kinds = {"direct": 0, "one": 1, "rail": len(sends)}
     if type(fabric) is int and 1 <= fabric <= len(sends):
@@ -319,7 +323,8 @@ def _nics(table: Fields, nranks: int) -> Nics:
         fabrics = kinds[fabric]
     else:
         table.fail(
-            "fabric", f'{shown(fabric)} must be "rail", "one", "direct" or a number from 1 to {len(sends)}'
+            "fabric",
+            f'{shown(fabric)} is not known; it must be "rail", "one", "direct" or a number from 1 to {len(sends)}',
         )
     return Nics(
         sends=sends,
@@ -338,6 +343,6 @@ def _nic_sets(table: Fields, key: str, nranks: int) -> tuple[Ints, ...]:
     for item in table.strings(key):
         sets.append(_set(table, key, item, nranks, {}))
         if taken[sets[-1]].any():
-            table.fail(key, "a rank is on two NICs; put it on one")
+            table.fail(key, "a rank is on two NICs; it must be on one")
         taken[sets[-1]] = True
     return tuple(sets)

@@ -27,13 +27,13 @@ def expand_names(item: str, most: int) -> list[str]:
     if series is not None:
         low, high = int(series[2]), int(series[3])
         if high < low:
-            raise InputError(f"{item!r} counts down; write the smaller number first")
+            raise InputError(f"{item!r} counts down; it must have the smaller number first")
         if high - low >= most:
             raise InputError(f"{item!r} is {high - low + 1} switches; it must be at most {most}")
         return [f"{series[1]}{i}" for i in range(low, high + 1)]
     if not is_switch_name(item):
         raise InputError(
-            f"{item[:60]!r} is no switch name; write a letter, then letters, digits and _ . : / -, "
+            f"{item[:60]!r} is no switch name; it must be a letter, then letters, digits and _ . : / -, "
             "or a series such as leaf[0-3]"
         )
     return [item]
@@ -43,15 +43,15 @@ def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArr
     """Vertices of "0-7,12,nvswitch", int64, in the order written. Raises InputError (also for a repeat)."""
     parts: list[NDArray[np.int64]] = []
     left = nranks + len(switch_vertex)
-    twice = InputError(f"{text[:60]!r} names a vertex twice; name each once")
+    twice = InputError(f"{text[:60]!r} names a vertex twice; it must name each once")
     for item in text.split(","):
         ranks = _RANKS.fullmatch(item)
         if ranks is not None:
             low, high = int(ranks[1]), int(ranks[2] or ranks[1])
             if high < low:
-                raise InputError(f"{item!r} counts down; write the smaller rank first")
+                raise InputError(f"{item!r} counts down; it must have the smaller rank first")
             if high >= nranks:
-                raise InputError(f"rank {high} does not exist; ranks are 0 to {nranks - 1}")
+                raise InputError(f"rank {high} does not exist; it must be 0 to {nranks - 1}")
             left -= high + 1 - low
             if left < 0:  # the same range again and again would fill the memory
                 raise twice
@@ -73,7 +73,9 @@ def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArr
 
 def _unknown(name: str, switches: Sequence[str]) -> str:
     listed = ", ".join(switches[:4]) or "none here"
-    right = did_you_mean(name, switches) or f"write ranks as 0-7 or 3, switches by name ({listed})"
+    right = (
+        did_you_mean(name, switches) or f"it must be a rank as in 0-7 or 3, or a switch by name ({listed})"
+    )
     return f"{name[:60]!r} is no rank and no switch; {right}"
 
 

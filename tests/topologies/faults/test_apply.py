@@ -194,7 +194,7 @@ def test_dashes_in_names_of_switches() -> None:
     )  # 0>a-b, a-b>c, c>1, a>b-c, 1>a-b
     assert degraded(t, ["link:a-b>c"], []).nlinks == 4
     assert degraded(t, ["link:0-a-b"], []).nlinks == 4
-    with pytest.raises(InputError, match="ambiguous; write link:a>b-c or a-b>c"):
+    with pytest.raises(InputError, match="ambiguous; it must be link:a>b-c or a-b>c"):
         degraded(t, ["link:a-b-c"], [])
 
 
@@ -208,14 +208,14 @@ WRONG = [
     ("link:-", "", r"no rank and no switch"),
     ("link:", "", r"names no link"),
     ("rank:8", "", r"rank 8 does not exist"),
-    ("rank:5-4", "", r"write rank:4-5"),
-    ("rank:x", "", r"no rank; write rank:17"),
+    ("rank:5-4", "", r"must be rank:4-5"),
+    ("rank:x", "", r"no rank; it must be rank:17"),
     ("rank:1,2", "", r"'2' does not say what it is"),
     ("", "", r"does not say what it is"),
-    ("3-5", "", r"write link:3-5"),
+    ("3-5", "", r"must be link:3-5"),
     ("switch:nv", "", r"has no switch 'nv'"),
-    ("limit:x", "", r"write --degrade limit:x=50%"),
-    ("link:0-1=50%", "", r"write --degrade link:0-1=50%"),
+    ("limit:x", "", r"must be --degrade limit:x=50%"),
+    ("link:0-1=50%", "", r"must be --degrade link:0-1=50%"),
     ("rank:0-6", "", r"rank 7 alone is left"),
     ("rank:0-7", "", r"no rank is left"),
     ("", "link:0-1", r"does not say what is left"),
@@ -225,7 +225,7 @@ WRONG = [
     ("", "link:0-1=half", r"no bandwidth that is left"),
     ("", "link:0-1=nan%", r"no bandwidth that is left"),
     ("", "link:0-1=0GB/s", r"above 0"),
-    ("", "link:0-1=50GB/s", r"50 GB/s is not below what 0→1 has, 50 GB/s"),
+    ("", "link:0-1=50GB/s", r"50 GB/s is too much; it must be below what 0→1 has, 50 GB/s"),
     ("", "link:3-5=50%", r"no link to 5"),
     ("", "rank:3=5GB/s", r"as in rank:3=50%"),
     ("", "switch:s=50%", r"has no switch"),
