@@ -17,10 +17,9 @@ from emit.report.proof import explain_proof
 from emit.report.schedule import schedule_view
 from emit.report.sources import Source
 from emit.timing.predict import Predictor
-from synth.bounds.prove import prove
+from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import Problem, make_problem
 from synth.model.registry import find_kind
-from synth.present.statement import OPTIMAL
 from synth.present.text import format_count, format_number, format_size, format_time
 from synth.storage.check import Checked, check_stored
 from synth.storage.schedule_file import Stored, load_schedule

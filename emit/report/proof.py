@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from synth.bounds.prove import OPTIMAL
 from synth.bounds.witness import Witness
 from synth.model.problem import Problem
-from synth.present.statement import OPTIMAL
 from synth.present.text import format_size, format_time
 from synth.storage.check import Checked
 

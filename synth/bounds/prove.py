@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from synth.bounds.kind import DEFAULT, Cost, Search, Tuning
 from synth.bounds.registry import KINDS, proved
@@ -20,6 +21,7 @@ from synth.solvers.workers import Workers
 
 _NEVER = float("inf")
 _ROUND_OFF = 1 + 1e-9
+OPTIMAL = 1 + 1e-9  # time / bound up to which rounding, and nothing else, keeps them apart
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,19 @@ class Bound:
     def per_byte_us(self) -> float:
         """The steepest limit: µs per byte that no algorithm can beat for large messages."""
         return max((w.per_byte_us for w in self.witnesses if w.cap_us == _NEVER), default=0.0)
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Each witness as plain values: it proves base_us + bytes × us_per_byte, or cap_us where that is less."""
+        return [
+            {
+                "kind": w.kind,
+                "text": w.text,
+                "base_us": w.base_us,
+                "us_per_byte": w.per_byte_us,
+                "cap_us": None if w.cap_us == _NEVER else w.cap_us,
+            }
+            for w in self.witnesses
+        ]
 
     def merged(self, witnesses: Iterable[Witness]) -> Bound:
         """This bound with further witnesses after its own, none of them twice."""

@@ -17,8 +17,9 @@ from synth.cli.options import Asked, print_json
 from synth.concurrent.isolated import isolated_parts
 from synth.concurrent.notation import parse_members
 from synth.concurrent.plan import ConcurrentResult, plan
+from synth.concurrent.statement import statement
 from synth.model.problem import parse_ranks
-from synth.present.concurrent import statement, table
+from synth.present.concurrent import table
 from synth.solvers.workers import Workers
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule, write_schedule
@@ -84,8 +85,8 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
 def _report(found: ConcurrentResult, asked: Asked) -> None:
     clear_progress()
     paths = saved(found, asked.out, proof=asked.proof)
+    document = statement(found)
     if asked.as_json:
-        document = statement(found)
         for path in paths:
             key = "proof_file" if path.name.endswith(".proof.json") else "schedule"
             document.setdefault(key, str(path))
@@ -93,7 +94,8 @@ def _report(found: ConcurrentResult, asked: Asked) -> None:
         print_json(document)
     else:
         closing = [f"replayed and right → {', '.join(map(str, paths))}", *ending(found.ended, asked.begun)]
-        click.echo(table(found) + "\n\n" + "   ".join(closing))
+        labels = [member.label for member in found.problem.members]
+        click.echo(table(document, labels, found.problem.topology.nranks) + "\n\n" + "   ".join(closing))
     if found.ended == "interrupted":
         raise SystemExit(130)
 

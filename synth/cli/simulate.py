@@ -10,13 +10,12 @@ from emit.findings import Verdict
 from emit.library.lookup import entry_beside
 from emit.program import Program
 from emit.timing.predict import Predictor
-from synth.bounds.prove import prove
+from synth.bounds.prove import OPTIMAL, prove
 from synth.cli.options import json_option, print_json, topo_option
 from synth.cli.programs import named_problem, read_program
-from synth.model.problem import parse_ranks
+from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
 from synth.model.sizes import parse_size
-from synth.present.statement import OPTIMAL, format_alpha
 from synth.present.text import format_count, format_size, format_table, format_time
 from topologies.errors import InputError
 from topologies.load import load
@@ -155,7 +154,7 @@ def _times(
         "min_bytes": program.min_bytes,
         "max_bytes": program.max_bytes or None,
         "summary": topology.summary,
-        "alpha": "" if problem is None else format_alpha(problem),
+        "alpha": "" if problem is None else describe_alpha(problem),
         "sizes": rows,
     }
 

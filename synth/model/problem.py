@@ -110,6 +110,14 @@ def question(problem: Problem) -> dict[str, Any]:
     }
 
 
+def describe_alpha(problem: Problem) -> str:
+    """`α 0.7 µs assumed`: α of the links between the ranks at hand, and whether somebody published it."""
+    alpha = problem.network.alpha_us
+    low, high = float(alpha.min()), float(alpha.max())
+    text = f"α {low:g} µs" if high - low < 1e-9 else f"α {low:g}–{high:g} µs"
+    return text + (" assumed" if problem.topology.alpha_assumed else "")
+
+
 def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
     """Fewest links between all pairs, shape (nranks, nranks); nranks where there is no way."""
     reach = np.zeros((nranks, nranks), dtype=bool)

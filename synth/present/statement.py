@@ -7,24 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from synth.bounds.prove import Bound
+from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
-from synth.model.problem import Problem, question
+from synth.model.problem import describe_alpha, question
 from synth.present.text import format_count
 from synth.search.frontier import Range
 from synth.search.result import SearchResult
 from synth.verify.algorithm import Algorithm
 
 _LONG = 1_000_000  # sends whose time at a further size takes a second
-OPTIMAL = 1 + 1e-9  # time / bound up to which rounding, and nothing else, keeps them apart
-
-
-def format_alpha(problem: Problem) -> str:
-    """`α 0.7 µs assumed`: α of the links between the ranks at hand, and whether somebody published it."""
-    alpha = problem.network.alpha_us
-    low, high = float(alpha.min()), float(alpha.max())
-    text = f"α {low:g} µs" if high - low < 1e-9 else f"α {low:g}–{high:g} µs"
-    return text + (" assumed" if problem.topology.alpha_assumed else "")
 
 
 def row(found: SearchResult, served: Range) -> dict[str, Any]:
@@ -86,10 +77,10 @@ def statement(found: SearchResult) -> dict[str, Any]:
     return {
         **question(problem),
         "summary": problem.topology.summary,
-        "alpha": format_alpha(problem),
+        "alpha": describe_alpha(problem),
         "algorithms": [row(found, served) for served in found.ranges],
         "baselines": sorted({a.engine for a in found.baselines}),
-        "bounds": witnesses(found.bound),
+        "bounds": found.bound.documents(),
         "k_synchronous": _claims(found),
         "time_slots": [
             {"bytes": c.size, "chunks": c.chunks, "bound_us": c.bound_us, "solver": c.solver}
@@ -99,20 +90,6 @@ def statement(found: SearchResult) -> dict[str, Any]:
         "ended": found.ended,
         "seconds": round(found.seconds, 3),
     }
-
-
-def witnesses(bound: Bound) -> list[dict[str, Any]]:
-    """What proves a bound: a witness proves base_us + bytes × us_per_byte, or cap_us where that is less."""
-    return [
-        {
-            "kind": w.kind,
-            "text": w.text,
-            "base_us": w.base_us,
-            "us_per_byte": w.per_byte_us,
-            "cap_us": None if np.isinf(w.cap_us) else w.cap_us,
-        }
-        for w in bound.witnesses
-    ]
 
 
 def _claims(found: SearchResult) -> list[dict[str, Any]]:

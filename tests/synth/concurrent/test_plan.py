@@ -16,6 +16,7 @@ from synth.concurrent.notation import parse_members
 from synth.concurrent.plan import ConcurrentResult, plan
 from synth.concurrent.plans import even_counts, fairer, refine_sends
 from synth.concurrent.search import AT_ONCE, DIRECT, IN_TURN, TOGETHER, WITHIN
+from synth.concurrent.statement import statement
 from synth.concurrent.union import (
     Member,
     check_within_groups,
@@ -28,7 +29,7 @@ from synth.concurrent.union import (
 from synth.model.collective import Collective, alltoallv, named
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
-from synth.present.concurrent import statement, table
+from synth.present.concurrent import table
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.loads import resource_loads_us
@@ -50,6 +51,12 @@ def members_of(*parts: tuple[tuple[int, ...], str, float]) -> list[Member]:
 def quick(topo: str, members: list[Member], **options: object) -> ConcurrentResult:
     asked: dict[str, object] = {"engine": "flow", "budget": 0.4, "relays": "all", **options}
     return plan(topo, members, **asked)  # type: ignore[arg-type]
+
+
+def shown(found: ConcurrentResult) -> str:
+    """As the command line prints it."""
+    labels = [member.label for member in found.problem.members]
+    return table(statement(found), labels, found.problem.topology.nranks)
 
 
 def random_question(rng: random.Random) -> tuple[object, list[Member], str]:
@@ -303,7 +310,7 @@ def test_statement_and_table() -> None:
     assert said["gap"] == pytest.approx(said["time_us"] / said["bound_us"])
     assert said["vs_sum"] == pytest.approx(sum(g["alone_us"] for g in said["groups"]) / said["time_us"])
     assert said["by"] in said["plans"]
-    text = table(found)
+    text = shown(found)
     for words in (
         "0-2",
         "3-5",
@@ -319,8 +326,8 @@ def test_statement_and_table() -> None:
     many = plan(
         "ring:80", members_of(*(((2 * i, 2 * i + 1), "alltoall", 1e6) for i in range(40))), budget=0.5
     )
-    assert "… 9 more …" in table(many)
-    assert len(table(many).splitlines()) < 50
+    assert "… 9 more …" in shown(many)
+    assert len(shown(many).splitlines()) < 50
 
 
 PARSED = [
