@@ -58,7 +58,8 @@ _SUBSET = re.compile(
     rb'|<[A-Za-z]{1,64}(?: ++[A-Za-z_]{1,64}="[^"<&\t\r\n]{0,%d}+"){0,%d}+ *+/?>)*+'
     % (MAX_VALUE, MAX_ATTRIBUTES)
 )
-_COMMENT = re.compile(rb"<!--(?s:.*?)-->")
+_COMMENT = re.compile(rb"<!--((?s:.*?))-->")
+_NO_XML_COMMENT = re.compile(rb"<!--(?:[^-]|-(?!-))*+--(?!>)")  # with -- inside, which MSCCL's readers take
 _ATTRIBUTE = re.compile(rb' +([A-Za-z_]+)="([^"]*)"')
 
 
@@ -112,15 +113,14 @@ class _Reader:
         if end < len(data):
             line = 1 + data.count(b"\n", 0, end)
             raise InputError(f"{self.source} line {line}: {_why(data, end)}")
-        if b"<!--" in data:  # XML takes no -- inside; MSCCL's readers do
-            data = _COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), data)
+        document = _without_dashes(data) if _NO_XML_COMMENT.search(data) else data
         parser = expat.ParserCreate("utf-8")
         parser.StartElementHandler = lambda name, attributes: self.open(
             _Tag(name, attributes, parser.CurrentLineNumber)
         )
         parser.EndElementHandler = lambda _: self.close(self.stack.pop())
         try:
-            parser.Parse(data, True)
+            parser.Parse(document, True)
         except expat.ExpatError as error:
             where = f"{self.source} line {error.lineno}"
             inner = f"</{self.stack[-1].name}>" if self.stack else "<algo> … </algo>, once"
@@ -267,6 +267,15 @@ class _Reader:
             max_bytes=high,
             redop=a.get("redop", "sum"),
         )
+
+
+def _without_dashes(data: bytes) -> bytearray:
+    """The document with blanks for the dashes inside its comments."""
+    out = bytearray(data)
+    for comment in _COMMENT.finditer(data):
+        if b"-" in comment[1]:
+            out[comment.start(1) : comment.end(1)] = comment[1].replace(b"-", b" ")
+    return out
 
 
 _NOT_TAKEN = "which MSCCL readers do not take"

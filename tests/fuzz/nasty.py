@@ -71,6 +71,7 @@ XML: dict[str, Made] = {
     "blanks": lambda: b" " * (63 * MIB),
     "open tags of 60 MiB": lambda: b"<" * (60 * MIB),
     "comments of 60 MiB": lambda: b"<!---->" * (8 * MIB),
+    "comments of dashes of 60 MiB": lambda: b"<!----->" * (7 * MIB),
     "as large as may be": lambda: b"x" * (65 * MIB),
     "steps of 6 MiB": lambda: _many_steps(6),
     "steps of 63 MiB": lambda: _many_steps(63),

@@ -109,6 +109,10 @@ def test_file_of_the_first_dialect() -> None:
     text = re.sub(r' outofplace="0" minBytes="0" maxBytes="0"', "", RING)
     program = read_msccl("<!-- a comment\n <here> -->\n" + text + "\n<!-- and here -->\n")
     assert program == ring_allgather(3)
+    for comment in ("<!-- a -- b --->", "<!---->", "<!--->-->", "<!-- <!-- \n-- -->", "<!-----><!-- -->"):
+        assert read_msccl(comment + text.replace("<gpu", comment + "<gpu", 1)) == program
+        with pytest.raises(InputError, match=f"line {2 + comment.count(chr(10))}: gpu id"):
+            read_msccl(comment + text.replace('gpu id="0"', 'gpu id="x"', 1))
 
 
 def test_order_of_gpus_and_threadblocks_is_free() -> None:
