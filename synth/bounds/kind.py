@@ -35,9 +35,7 @@ class Tuning:
     spectral_vertices: int = 3000  # of a graph whose eigenvectors are computed: about a second
     split_links: int = 40  # of a longest route, whose two sides are tried
     split_work: int = 4_000_000  # links and vertices looked at for these: about a second
-    path_work: int = (
-        15_000_000  # links and ranks looked at for the longest of all shortest paths: some seconds
-    )
+    path_work: int = 15_000_000  # links and ranks looked at for the longest shortest path: some seconds
     widths: int = 32  # bandwidths at which ranks are joined to parts
     max_flow_work: int = 1_200_000  # edges looked at over all flows: some ten seconds
     mirror_rounds: int = 10  # of mirror ascent from a routing's loads; more gain less than 1 %

@@ -64,9 +64,7 @@ class TighteningEffort:
 
     max_flow: bool = True  # whether the worst cuts are looked for
     tuning: Tuning = DEFAULT
-    quick_ranks: float = (
-        256  # up to which mirror ascent takes less than a second: it is done even after the deadline
-    )
+    quick_ranks: float = 256  # for which mirror ascent takes less than a second: done even after the deadline
     least_linear_s: float = 0.0  # with none left it is not tried
     most_linear_s: float = 10.0  # longer ones seldom end
 
@@ -96,6 +94,7 @@ def tighten(
         workers: for the linear program.
         deadline: of `time.monotonic()`.
         report: takes what is done next, for the user.
+        effort: how much of each.
 
     Yields:
         The whole bound after each piece of work.

@@ -22,7 +22,7 @@ def solve(program: LinearProgram, budget_s: float, seed: int, solver: str = "") 
     """Minimise; the report's dual bound holds for every solution.
 
     Args:
-        program: with binary variables or without.
+        program: with binary variables; HiGHS states no dual bound of others.
         budget_s: seconds.
         seed: the same program and seed get the same answer, unless the budget ends first.
         solver: HiGHS or CBC; HiGHS where it is installed when "".
