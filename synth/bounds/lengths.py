@@ -125,27 +125,25 @@ def _prices_from_loads(
 ) -> Floats:
     load = np.maximum(np.nan_to_num(np.asarray(loads_us, dtype=np.float64)), 0.0)
     small = sampled(problem, tuning.sampled_ranks)
-    first = [np.ones(len(load)), *_near_full(load, tuning), *_steep(load, tuning)]
-    best, value = _best(problem, small, first, tuning)
+    best, value = _best(problem, small, [np.ones(len(load)), *_weights(load, tuning)], tuning)
     if rounds > 0:
         from synth.bounds.mirror_ascent import ascend  # brings SciPy, which starts slowly
 
         better, loads = ascend(shared_out(problem, tuning.step_ranks), best, rounds)
-        further = [better, *_near_full(better, tuning), *_near_full(loads, tuning), *_steep(loads, tuning)]
+        further = [better, *_weights(better, tuning, steep=False), *_weights(loads, tuning)]
         better, proved = _best(problem, small, further, tuning)
         best = better if proved > value else best
     return best / problem.network.capacity_gbs
 
 
-def _near_full(load: Floats, tuning: LoadTuning) -> list[Floats]:
-    """Weight 1 for whatever is nearly as busy as the busiest."""
+def _weights(load: Floats, tuning: LoadTuning, steep: bool = True) -> list[Floats]:
+    """Weight 1 for whatever is nearly as busy as the busiest, and weights that grow steeply with the load."""
     highest = float(load.max(initial=0.0))
-    return [(load >= near * highest).astype(np.float64) for near in tuning.near_full] if highest > 0 else []
-
-
-def _steep(load: Floats, tuning: LoadTuning) -> list[Floats]:
-    highest = float(load.max(initial=0.0))
-    return [np.exp(steep * (load / highest - 1.0)) for steep in tuning.steepness] if highest > 0 else []
+    if highest <= 0:
+        return []
+    flat = [(load >= near * highest).astype(np.float64) for near in tuning.near_full]
+    steepness = tuning.steepness if steep else ()
+    return flat + [np.exp(one * (load / highest - 1.0)) for one in steepness]
 
 
 def _best(

@@ -4,24 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from synth.bounds.cut import find_cuts, find_worst_cuts
-from synth.bounds.direct import find_direct
-from synth.bounds.ends import find_arrivals, find_departures
+from synth.bounds import cut, direct, ends, lengths, parts, path, witness
 from synth.bounds.kind import Cost, Kind
-from synth.bounds.lengths import find_by_linear_program, find_by_loads, find_uniform
-from synth.bounds.parts import find_parts, is_allreduce
-from synth.bounds.path import find_path
-from synth.bounds.witness import (
-    Limit,
-    Witness,
-    countable,
-    cut_limit,
-    direct_limit,
-    ends_limit,
-    lengths_limit,
-    parts_limit,
-    path_limit,
-)
+from synth.bounds.witness import Limit, Witness, countable
 from synth.model.problem import Problem
 from topologies.errors import BadWitness
 
@@ -33,27 +18,21 @@ def register(kind: Kind) -> None:
     KINDS[kind.name] = kind
 
 
-register(Kind("path", path_limit, {Cost.QUICK: find_path}, of_quotients=True))
-register(Kind("direct", direct_limit, {Cost.QUICK: find_direct}))
-register(Kind("cut", cut_limit, {Cost.QUICK: find_cuts, Cost.MAX_FLOW: find_worst_cuts}))
-register(Kind("parts", parts_limit, {Cost.QUICK: find_parts}, accepts=is_allreduce))
-register(Kind("arrivals", ends_limit, {Cost.QUICK: find_arrivals}, of_quotients=True))
-register(Kind("departures", ends_limit, {Cost.QUICK: find_departures}, of_quotients=True))
-register(
-    Kind(
-        "lengths",
-        lengths_limit,
-        {
-            Cost.QUICK: find_uniform,
-            Cost.ROUTING: find_by_loads,
-            Cost.LINEAR_PROGRAM: find_by_linear_program,
-        },
-        of_quotients=True,
-    )
-)
+register(Kind("path", witness.path_limit, {Cost.QUICK: path.find_path}, of_quotients=True))
+register(Kind("direct", witness.direct_limit, {Cost.QUICK: direct.find_direct}))
+register(Kind("cut", witness.cut_limit, {Cost.QUICK: cut.find_cuts, Cost.MAX_FLOW: cut.find_worst_cuts}))
+register(Kind("parts", witness.parts_limit, {Cost.QUICK: parts.find_parts}, accepts=parts.is_allreduce))
+register(Kind("arrivals", witness.ends_limit, {Cost.QUICK: ends.find_arrivals}, of_quotients=True))
+register(Kind("departures", witness.ends_limit, {Cost.QUICK: ends.find_departures}, of_quotients=True))
+link_lengths = {
+    Cost.QUICK: lengths.find_uniform,
+    Cost.ROUTING: lengths.find_by_loads,
+    Cost.LINEAR_PROGRAM: lengths.find_by_linear_program,
+}
+register(Kind("lengths", witness.lengths_limit, link_lengths, of_quotients=True))
 
 
-def recompute(problem: Problem, witness: Witness) -> Limit:
+def recompute(problem: Problem, claim: Witness) -> Limit:
     """What the witness proves: (µs, µs per byte, µs at most), whatever numbers it claims.
 
     Of a quotient problem (`Problem.quotient`) it proves the same for the whole.
@@ -62,31 +41,31 @@ def recompute(problem: Problem, witness: Witness) -> Limit:
         BadWitness: it proves nothing: its ranks or resources are not there or do not do what they must, or its
             kind says nothing about a quotient problem.
     """
-    kind = KINDS.get(witness.kind)
+    kind = KINDS.get(claim.kind)
     if kind is None:
-        raise BadWitness(f"{witness.kind[:40]}: not a kind of witness; it must be one of {', '.join(KINDS)}")
+        raise BadWitness(f"{claim.kind[:40]}: not a kind of witness; it must be one of {', '.join(KINDS)}")
     if problem.quotient is not None and not kind.of_quotients:
         names = ", ".join(name for name, row in KINDS.items() if row.of_quotients)
         raise BadWitness(
-            f"{witness.kind} {witness.text}: says nothing about a quotient problem; it must be one of {names}"
+            f"{claim.kind} {claim.text}: says nothing about a quotient problem; it must be one of {names}"
         )
-    return kind.limit(countable(problem), witness)
+    return kind.limit(countable(problem), claim)
 
 
-def check(problem: Problem, witness: Witness) -> None:
+def check(problem: Problem, claim: Witness) -> None:
     """Recompute a witness from the problem.
 
     Raises:
         BadWitness: it claims more than it proves, or its resources do not cover what they must.
     """
-    proved = recompute(problem, witness)
-    claimed = witness.base_us, witness.per_byte_us, witness.cap_us
+    proved = recompute(problem, claim)
+    claimed = claim.base_us, claim.per_byte_us, claim.cap_us
     for unit, claims, proves in zip(("µs", "µs per byte", "µs at most"), claimed, proved, strict=True):
         if not claims <= proves * (1 + 1e-9) + 1e-12:
-            raise BadWitness(f"{witness.kind} {witness.text}: claims {claims} {unit}, proves {proves}")
+            raise BadWitness(f"{claim.kind} {claim.text}: claims {claims} {unit}, proves {proves}")
 
 
-def proved(problem: Problem, witness: Witness) -> Witness:
+def proved(problem: Problem, claim: Witness) -> Witness:
     """The witness with the numbers that it proves."""
-    base, per_byte, cap = recompute(problem, witness)
-    return replace(witness, base_us=base, per_byte_us=per_byte, cap_us=cap)
+    base, per_byte, cap = recompute(problem, claim)
+    return replace(claim, base_us=base, per_byte_us=per_byte, cap_us=cap)

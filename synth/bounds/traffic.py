@@ -11,11 +11,11 @@ from synth.bounds.resource_cover import single_uses
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import needs, summed
-from topologies.arrays import segment_sums
+from topologies.arrays import row_entries, segment_sums
 from topologies.network import Network
 
-_MOST_CELLS = 1 << 23  # of the table of amounts
-_SETS = 64  # at a time
+_MOST_CELLS = 1 << 23  # of the table of amounts: 64 MB
+_SETS = 64  # whose tables are held at a time
 
 
 class Traffic:
@@ -105,8 +105,7 @@ def _table(entries: tuple[Ints, Ints], chunks: Ints, k: int) -> Floats:
     """Sets of ranks as rows of zeros and ones."""
     ptr, ranks = entries
     table = np.zeros((len(chunks), k))
-    for row, chunk in enumerate(chunks.tolist()):
-        table[row, ranks[ptr[chunk] : ptr[chunk + 1]]] = 1.0
+    table[np.repeat(np.arange(len(chunks)), np.diff(ptr)[chunks]), ranks[row_entries(ptr, chunks)]] = 1.0
     return table
 
 
