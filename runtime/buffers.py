@@ -10,7 +10,7 @@ import numpy as np
 from emit.columns import Column, Columns, columns_of
 from emit.findings import Findings
 from emit.goal import Goal, buffer_sizes, goal_for
-from emit.program import Program
+from emit.program import OPS, Program
 from runtime.dtypes import TYPES, Array, parse_type, reducer
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -87,9 +87,32 @@ def goal_of(program: Program, goal: Goal | None, inplace: bool) -> Goal:
     return found
 
 
+def describe_wait(c: Columns, step: int, reason: str) -> str:
+    """Which threadblock waits at which step, and what for; reason: dependency, data, room or start."""
+    rank, tb, position = c.place(step)
+    what = "for the others to begin"
+    if reason == "dependency":
+        what = "for tb {} step {}".format(*c.place(int(c.dep[step]))[1:])
+    elif reason == "data":
+        source, _, channel = c.connections[c.receives[step]]
+        what = f"for data of rank {source} on channel {channel}"
+    elif reason == "room":
+        _, target, channel = c.connections[c.sends[step]]
+        what = f"for room to rank {target} on channel {channel}"
+    return f"rank {rank} tb {tb} step {position} ({OPS[c.op[step]]}) waits {what}"
+
+
 def only_in_place(program: Program) -> bool:
     """Whether input and output must be one memory."""
     return program.inplace and not program.outofplace
+
+
+def summed_cells(program: Program, goal: Goal | None) -> tuple[Column, Column, Column]:
+    """Rank, buffer and cell of all that holds sums at the end. Raises InputError as `goal_of` does."""
+    wanted = goal_of(program, goal, only_in_place(program))
+    rank, buffer, index, number = wanted.required
+    sums = np.diff(wanted.sets.start)[number] > 1
+    return rank[sums], buffer[sums], index[sums]
 
 
 def part_in_place(layout: Layout, shift: int, given: int, made: int) -> tuple[bool, slice]:

@@ -17,7 +17,7 @@ from emit.columns import Columns
 from emit.findings import Findings
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, RECEIVES, SENDS, WRITES_DST, Program
-from runtime.buffers import Layout, executable_columns, goal_of, only_in_place
+from runtime.buffers import Layout, describe_wait, executable_columns, goal_of, summed_cells
 from runtime.dtypes import TYPES, Array
 from runtime.gpu.pace import SHEET, Pace
 from topologies.errors import InputError
@@ -32,6 +32,7 @@ SLOT_BYTES = {"Simple": 128 << 10, "LL": 32 << 10, "LL128": 32 << 10}
 # what the kernel's Job begins with, in its order; `Sizes` is the rest
 ADDRESSES = ("blocks", "steps", "spans", "memory", "cells", "held", "ends", "progress", "state", "report", "averages",
              "pace", "others")  # fmt: skip
+_WHY = ("", "dependency", "data", "room", "lengths", "start")  # the kernel's reasons to give up
 REPORT = 6  # numbers that the kernel leaves about who gave up
 
 Table = NDArray[np.int32]
@@ -150,10 +151,7 @@ class Encoded:
         """
         if op != "avg":
             return np.zeros((0, 3), dtype=np.int32)
-        goal = goal_of(self.program, self.goal, only_in_place(self.program))
-        rank, buffer, index, number = goal.required
-        sums = np.diff(goal.sets.start)[number] > 1
-        return _narrow([rank[sums], buffer[sums], index[sums]])
+        return _narrow(summed_cells(self.program, self.goal))
 
     def sizes(self, layout: Layout, kind: str, naverages: int) -> Sizes:
         """How the chunks pass through the slots: windows of as many elements as a slot holds."""
@@ -207,24 +205,15 @@ class Encoded:
         c = self.columns
         _, why, block, position, chunk, window = (int(number) for number in report)
         step = int(c.start[block]) + position
-        rank, tb, _ = c.place(step)
-        where = f"rank {rank} tb {tb} step {position} ({OPS[c.op[step]]})"
-        if why == 4:
+        if _WHY[why] == "lengths":
+            rank, tb, _ = c.place(step)
             return InputError(
-                f"{where}: chunks of unequal length trade places; the count must be one that the chunks divide"
+                f"rank {rank} tb {tb} step {position} ({OPS[c.op[step]]}): chunks of unequal length trade places; the"
+                " count must be one that the chunks divide"
             )
-        if why == 1:
-            what = "for tb {} step {}".format(*c.place(int(c.dep[step]))[1:])
-        elif why == 5:
-            what = "for the others to begin"
-        elif why == 2:
-            source, _, channel = c.connections[c.receives[step]]
-            what = f"for data of rank {source} on channel {channel}"
-        else:
-            _, target, channel = c.connections[c.sends[step]]
-            what = f"for room to rank {target} on channel {channel}"
+        what = describe_wait(c, step, _WHY[why])
         return InputError(
-            f"the program stops before its end: {where} waits {what} (chunk {chunk} of the step, window {window})"
+            f"the program stops before its end: {what} (chunk {chunk} of the step, window {window})"
         )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, OPS, READS_SRC, Program
-from runtime.buffers import Layout, executable_columns, goal_of, only_in_place, prepare_buffers
+from runtime.buffers import Layout, describe_wait, executable_columns, prepare_buffers, summed_cells
 from runtime.dtypes import TYPES, Array, average, reducer
 from runtime.executor import EmulatedTime
 from topologies.errors import InputError
@@ -89,14 +89,10 @@ class HostExecutor:
         _Run(self, layout, inputs, outputs, kind, op).go()
         if op != "avg":
             return
-        goal = goal_of(self.program, self.goal, only_in_place(self.program))
-        contributions = np.diff(goal.sets.start)[goal.required[3]]
-        for rank, buffer, index, parts in zip(
-            *(column.tolist() for column in (*goal.required[:3], contributions)), strict=True
-        ):
-            if parts > 1:
-                first, end = layout.spans(index + 1)[index : index + 2].tolist()
-                average((inputs, outputs)[buffer][rank][first:end], kind, self.program.nranks)
+        cells = (column.tolist() for column in summed_cells(self.program, self.goal))
+        for rank, buffer, index in zip(*cells, strict=True):
+            first, end = layout.spans(index + 1)[index : index + 2].tolist()
+            average((inputs, outputs)[buffer][rank][first:end], kind, self.program.nranks)
 
 
 class _Run:
@@ -307,24 +303,13 @@ class _Run:
         return view
 
     def _describe_deadlock(self) -> str:
-        c = self.of.columns
-        for block in self.blocks:
-            if block.over:
-                continue
-            step = block.step
-            rank, tb, position = c.place(step)
-            need, into, out = self.of.dep[step], self.of.receives[step], self.of.sends[step]
-            why = (
-                f"for room to rank {c.connections[out][1]} on channel {c.connections[out][2]}"
-                if out >= 0
-                else ""
-            )
-            if into >= 0 and not self.slots[into]:
-                why = f"for data of rank {c.connections[into][0]} on channel {c.connections[into][2]}"
-            if need >= 0 and self.done[need] <= block.window:
-                why = "for tb {} step {}".format(*c.place(need)[1:])
-            return f"rank {rank} tb {tb} step {position} ({self.of.op[step]}) waits {why}"
-        return "nobody waits"
+        of = self.of
+        block = next(block for block in self.blocks if not block.over)
+        need, into = of.dep[block.step], of.receives[block.step]
+        reason = "data" if into >= 0 and not self.slots[into] else "room"
+        if need >= 0 and self.done[need] <= block.window:
+            reason = "dependency"
+        return describe_wait(of.columns, block.step, reason)
 
 
 def _unequal(rank: int, buffer: str, cell: int, has: int, comes: int) -> InputError:
