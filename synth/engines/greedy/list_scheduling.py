@@ -1,4 +1,8 @@
-"""When each send goes: whenever its ports are free, the one with the longest way still to go first."""
+"""List scheduling for few ranks: a send starts when its ports are free, the one with the longest chain behind it first.
+
+The rule is not that of `synth.engines.flow.list_scheduling`, and neither is better everywhere: here a narrow link
+takes its part of a wide resource's time, and what can begin first goes first; there what is most urgent and fits.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,17 @@ import numpy as np
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
+from topologies.errors import ScheduleError
 
 
-def dispatched(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
-    """The same sends in the order of a list schedule for messages of `size_bytes`.
+def order_sends(problem: Problem, schedule: Schedule, size_bytes: float) -> Schedule:
+    """The same sends in the order of a list schedule for messages of `size_bytes`; time O(sends · log sends).
 
-    No port stays idle while a send that could use it is ready (Graham's list scheduling); among those ready the
-    one with the longest chain of sends behind it goes first.
+    No port stays idle while a send that could use it is ready (Graham, 1966); of those that are ready the one with the
+    longest chain of sends behind it goes first.
+
+    Raises:
+        ScheduleError: sends that wait for each other.
     """
     net, collective = problem.network, problem.collective
     link, step = schedule.link.tolist(), schedule.step.tolist()
@@ -64,7 +72,9 @@ def dispatched(problem: Problem, schedule: Schedule, size_bytes: float) -> Sched
             if not waiting[other]:
                 heapq.heappush(heap, (ready[other], -urgency[other], other))
     if len(order) != len(schedule):
-        raise ValueError(f"{len(schedule) - len(order)} sends of {len(schedule)} wait for each other")
+        raise ScheduleError(
+            f"list schedule: {len(schedule) - len(order)} sends of {len(schedule)} wait for each other"
+        )
     return schedule.take(np.array(order, dtype=np.int64))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.engines.greedy.list_scheduling import dispatched
+from synth.engines.greedy.list_scheduling import order_sends
 from synth.model.collective import Floats
 from synth.model.problem import Problem, hops
 from synth.model.schedule import Schedule, untimed
@@ -34,7 +34,7 @@ def solve(problem: Problem, size_bytes: float, depth: float = 0.5, passes: int =
     """A right schedule of a copying problem, made for messages of `size_bytes`; rows in order of start.
 
     Args:
-        depth: 0 for trees that only mind the load, 1 for trees that also count the whole way from the root.
+        depth: 0 for trees that only mind the load, 1 for trees that also count the whole path from the root.
         passes: how often all chunks are routed; the best pass stays.
     """
     router = _Router(problem, size_bytes, depth)
@@ -42,12 +42,12 @@ def solve(problem: Problem, size_bytes: float, depth: float = 0.5, passes: int =
     least = np.inf
     for _ in range(passes):
         for chunk in router.order:
-            router.lift(chunk)
-            router.lay(chunk)
+            router.remove(chunk)
+            router.route(chunk)
         if router.load.max() < least * (1 - 1e-6):
             least = float(router.load.max())
             best = [list(links) for links in router.trees]
-    return dispatched(problem, _schedule(problem, best), size_bytes)
+    return order_sends(problem, _schedule(problem, best), size_bytes)
 
 
 def _schedule(problem: Problem, trees: list[list[int]]) -> Schedule:
@@ -86,8 +86,8 @@ class _Router:
         self.scale = 1.0
 
     def _order(self) -> list[int]:
-        """The sources in turn; of each source's chunks those that have furthest to go come first."""
-        turns: dict[int, int] = {}
+        """A chunk of every source, then the next of every source; of a source's chunks the most distant goals first."""
+        made: dict[int, int] = {}
         keyed = []
         far = [
             max((int(self.distance[h[0], v]) for v in g), default=0) if h else 0
@@ -96,15 +96,15 @@ class _Router:
         for chunk in sorted(range(len(far)), key=lambda c: (-far[c], c)):
             if self.goals[chunk]:
                 source = self.holders[chunk][0]
-                keyed.append((turns.get(source, 0), source, chunk))
-                turns[source] = turns.get(source, 0) + 1
+                keyed.append((made.get(source, 0), source, chunk))
+                made[source] = made.get(source, 0) + 1
         return [chunk for _, _, chunk in sorted(keyed)]
 
     def _add(self, chunk: int, link: int, sign: float) -> None:
         uses = self.net.uses(link)
         self.load[uses] += sign * self.hold[chunk] / self.net.capacity_gbs[uses]
 
-    def lift(self, chunk: int) -> None:
+    def remove(self, chunk: int) -> None:
         """Take a chunk's tree out."""
         for link in self.trees[chunk]:
             self._add(chunk, link, -1.0)
@@ -119,7 +119,7 @@ class _Router:
         summed = np.add.reduceat(each[net.uses_idx], net.uses_ptr[:-1])
         return np.asarray(summed + 1e-3 * (self.hold[chunk] / net.bandwidth_gbs + net.alpha_us))
 
-    def lay(self, chunk: int) -> None:
+    def route(self, chunk: int) -> None:
         """Route a chunk to all its goals."""
         goals = set(self.goals[chunk])
         everyone = len(goals) + len(self.holders[chunk]) >= self.net.nranks
@@ -148,7 +148,7 @@ class _Router:
             self._add(chunk, link, 1.0)
 
     def _reach(self, chunk: int, goals: set[int]) -> None:
-        """Shortest ways, each from the part of the tree that is there already, to the nearest goal first."""
+        """Shortest paths, each from the part of the tree that is there already, to the nearest goal first."""
         net = self.net
         inside = np.zeros(net.nranks, dtype=bool)
         inside[self.holders[chunk]] = True
@@ -168,12 +168,12 @@ class _Router:
             goal = min(goals, key=lambda v: (away[v], v))
             if np.isinf(away[goal]):
                 raise InputError(f"chunk {chunk} cannot reach rank {goal} of the problem")
-            way = []
+            path = []
             at = goal
             while not inside[at]:
-                way.append(int(parent[at]))
-                at = int(net.src[way[-1]])
-            for link in reversed(way):
+                path.append(int(parent[at]))
+                at = int(net.src[path[-1]])
+            for link in reversed(path):
                 v = int(net.dst[link])
                 inside[v] = True
                 goals.discard(v)

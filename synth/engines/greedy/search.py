@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.engines.greedy import route
-from synth.engines.greedy.list_scheduling import dispatched
+from synth.engines.greedy.list_scheduling import order_sends
 from synth.engines.request import LARGEST, SMALLEST, Candidate, Options, Outcome, Progress, Request
 from synth.model.problem import Problem
 from synth.phases.phases import phases
@@ -62,7 +62,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning | None = None) -> I
             phase.invert(chunks, route.solve(phase.apply(chunks), size, depth, passes)) for phase in parts_of
         ]
         asked = problem.with_chunks(parts_of[0].asked_chunks(chunks))
-        schedule = parts[0] if len(parts) == 1 else dispatched(asked, join(*parts), size)
+        schedule = parts[0] if len(parts) == 1 else order_sends(asked, join(*parts), size)
         yield Candidate(asked, schedule, route.NAME, size)
         answered = True
         yield Progress("constructive search")
