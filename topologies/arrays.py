@@ -21,6 +21,7 @@ __all__ = [
     "row_entries",
     "row_of_entry",
     "segment_sums",
+    "sorted_rows",
     "strongly_connected",
 ]
 
@@ -61,6 +62,14 @@ def row_entries(ptr: Ints, rows: Ints) -> Ints:
 def grouped(keys: Ints, count: int) -> tuple[Ints, Ints]:
     """CSR (ptr, idx) of the places where each key 0..count-1 stands, ascending. O(n log n)."""
     return pointers(np.bincount(keys, minlength=count)), np.argsort(keys, kind="stable").astype(np.int64)
+
+
+def sorted_rows(keys: Ints) -> Ints:
+    """Rows by key (0 or more), those of one key as they stand: int64 (rows,). O(n) where keys are few or sorted."""
+    if (keys[1:] >= keys[:-1]).all():
+        return np.arange(len(keys))
+    # 16 bits are sorted by radix
+    return np.argsort(keys.astype(np.uint16) if keys.max() < 1 << 16 else keys, kind="stable")
 
 
 def segment_sums(values: NDArray[Any], ptr: Ints) -> NDArray[Any]:

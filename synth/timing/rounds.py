@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import TUNING, Tuning
+from topologies.arrays import sorted_rows
 
 __all__ = ["rounds", "step_peaks", "unit_gbs"]
 
@@ -38,9 +38,7 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) ->
     step, unit = schedule.step, unit_gbs(problem)
     chunk, link = schedule.chunk, schedule.link
     if not (step[1:] >= step[:-1]).all():
-        # 16 bits are sorted by radix
-        small = step.max() <= np.iinfo(np.uint16).max
-        order = np.argsort(step.astype(np.uint16) if small else step, kind="stable")
+        order = sorted_rows(step)
         chunk, link, step = chunk[order], link[order], step[order]
     # a link is one more resource, of its own bandwidth
     ptr = net.uses_ptr + np.arange(net.nlinks + 1)
@@ -57,15 +55,7 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) ->
 
 
 def _add_steps(
-    first: Sequence[int],
-    chunk: Sequence[int],
-    link: Sequence[int],
-    weight: Sequence[float],
-    ptr: Sequence[int],
-    uses: Sequence[int],
-    factor: Sequence[float],
-    load: Any,
-    peaks: Any,
+    first: Any, chunk: Any, link: Any, weight: Any, ptr: Any, uses: Any, factor: Any, load: Any, peaks: Any
 ) -> None:
     """Fill in `peaks`; the sends of step i are the rows first[i]:first[i+1]. `load` is all 0, and is so again."""
     for at in range(len(peaks)):

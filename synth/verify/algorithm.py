@@ -9,10 +9,7 @@ from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing.rounds import rounds
 from synth.timing.simulate import Clock, time_us
-from synth.verify.replay import replay
-
-_CHECKED_CHUNK_BYTES = (1 << 10, 1 << 20)
-_LARGE = 1_000_000  # sends: from here on each replay takes a second
+from synth.verify.replay import TUNING, replay
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +32,8 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         smallest = float(self.problem.collective.fraction.min())
-        sizes = [chunk_bytes / smallest for chunk_bytes in _CHECKED_CHUNK_BYTES]
-        if len(self.schedule) > _LARGE and self.size_bytes:
+        sizes = [chunk_bytes / smallest for chunk_bytes in TUNING.chunk_bytes]
+        if len(self.schedule) > TUNING.once_from and self.size_bytes:
             sizes = [self.size_bytes]
         for size in sizes:
             object.__setattr__(self, "schedule", self._clock.timed(size))

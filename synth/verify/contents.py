@@ -20,7 +20,7 @@ from synth.model.collective import Ints
 from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from topologies.arrays import pointers
+from topologies.arrays import pointers, sorted_rows
 
 OK, ABSENT, EARLY, CLASH, BEFORE, OVERTAKEN, MISSING = range(7)
 
@@ -88,8 +88,8 @@ class Contents:
         self.run, self.nranks, self.positions, self.tolerance = run, net.nranks, collective.nranks, tolerance
         self.nchunks = collective.nchunks
         step = schedule.step
-        order = _sorted_rows(step)
-        order = order[_sorted_rows(schedule.chunk[order])]
+        order = sorted_rows(step)
+        order = order[sorted_rows(schedule.chunk[order])]
         link = schedule.link[order]
         if step.max(initial=0) > np.iinfo(np.int32).max:
             step = np.unique(step, return_inverse=True)[1]  # only their order counts
@@ -137,14 +137,6 @@ class Contents:
                 return fault._replace(counts=seen.sum(axis=0).ravel()[: self.positions])
             else:
                 return fault
-
-
-def _sorted_rows(keys: Ints) -> Ints:
-    """Rows by key, of one key as they stand."""
-    if (keys[1:] >= keys[:-1]).all():
-        return np.arange(len(keys))
-    # 16 bits are sorted by radix
-    return np.argsort(keys.astype(np.uint16) if keys.max() < 1 << 16 else keys, kind="stable")
 
 
 def _plain_values(

@@ -32,11 +32,16 @@ class Tuning:
         capacity_slack: of a resource's capacity: what it may lose in sums of rates.
         compiled_from: sends, each times the words that count its contributions. The interpreter takes some 2 µs for
             each, to load Numba and the loops takes 0.5 s; but who makes so large a schedule has loaded it before.
+        chunk_bytes: of the smallest chunk, for the sizes at which an Algorithm is replayed: latency counts for one,
+            bandwidth for the other.
+        once_from: sends; with more, a replay takes a second, and the Algorithm is replayed at its own size only.
     """
 
     slack: float = 1e-9
     capacity_slack: float = 1e-6
     compiled_from: int = 20_000
+    chunk_bytes: tuple[int, ...] = (1 << 10, 1 << 20)
+    once_from: int = 1_000_000
 
 
 TUNING = Tuning()
@@ -73,17 +78,8 @@ def replay(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> Non
 
 
 def _check_lengths(schedule: Schedule) -> None:
-    lengths = {
-        len(column)
-        for column in (
-            schedule.chunk,
-            schedule.link,
-            schedule.step,
-            schedule.reduces,
-            schedule.start_us,
-            schedule.end_us,
-        )
-    }
+    columns = ("chunk", "link", "step", "reduces", "start_us", "end_us")
+    lengths = {len(getattr(schedule, name)) for name in columns}
     if len(lengths) != 1:
         raise ScheduleRefused(f"columns have different lengths {sorted(lengths)}")
     if not (np.isfinite(schedule.size_bytes) and schedule.size_bytes >= 0):

@@ -80,7 +80,7 @@ def csr_network(net: Network) -> CsrNetwork:
 
 
 def reverse_network(net: CsrNetwork) -> CsrNetwork:
-    """Every link the other way round, in the same bundles."""
+    """Every link reversed, in the same bundles."""
     return net._replace(
         src=net.dst,
         dst=net.src,

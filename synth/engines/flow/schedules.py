@@ -9,7 +9,7 @@ spread while others are still being added up. What nearly everybody wants is als
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from synth.model.compiled import Runner, choose_runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from synth.phases.reversal import reversible
+from synth.timing.loads import resource_loads_us
 from synth.timing.simulate import predict_us
 from topologies.arrays import pointers, positions, ranges, row_of_entry
 
@@ -138,19 +139,20 @@ class Sends:
         return (self.chunk % block) / block
 
 
-def is_matchable(problem: Problem) -> bool:
+def is_matchable(problem: Problem, tuning: Tuning = TUNING) -> bool:
     """Whether nearly everybody wants every chunk, or adds to it, so that matching in time is worth a try."""
     collective = problem.collective
     if collective.reducing and not reversible(collective):
         return False
     wanted = len(collective.pre if collective.reducing else collective.post) / max(1, collective.nchunks)
-    return wanted > 0.5 * problem.nranks and collective.nchunks * problem.nranks <= 400_000_000
+    cells = collective.nchunks * problem.nranks
+    return wanted > tuning.matched_share * problem.nranks and cells <= tuning.matched_cells
 
 
 def matched(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | None:
     """A schedule by matching in time; None where some goal is reached only through ranks that want nothing.
 
-    A sum that one rank wants is matched from there over the links the other way round, and read backwards.
+    A sum that one rank wants is matched from there over the links reversed, and read backwards.
     """
     collective = problem.collective
     back = collective.reducing
@@ -164,7 +166,7 @@ def matched(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | 
     work = collective.chunk_bytes(size_bytes) * 1e-3
     eps = float(work.min()) / float(net.bandwidth_gbs.max()) * 1e-9
     holders = collective.goals if back else collective.holders
-    chunk, link, start = match_in_time(run, over, wanted, holders, work, 0, eps)
+    chunk, link, start = match_in_time(run, over, wanted, holders, work, eps)
     if len(chunk) < total:
         return None
     order = np.argsort(chunk, kind="stable")
@@ -177,13 +179,10 @@ def matched(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | 
     if back:
         rows = np.argsort(-end, kind="stable")
         chunk, link, step = chunk[rows], link[rows], step.max(initial=0) - step[rows]
-    uses = np.diff(problem.network.uses_ptr)[link]
-    used = problem.network.uses_idx[ranges(problem.network.uses_ptr[link], uses)]
-    load = np.bincount(used, np.repeat(work[chunk], uses), len(net.capacity_gbs)) / net.capacity_gbs
     schedule = untimed(chunk, link, step, np.full(len(chunk), back))
     # read backwards, sends through a resource that several share may not fit as they did
     took = predict_us(problem, schedule, size_bytes) if back else float(end.max(initial=0.0))
-    return FlowSchedule(took, schedule, load)
+    return FlowSchedule(took, schedule, resource_loads_us(problem, replace(schedule, size_bytes=size_bytes)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,7 +228,7 @@ def best_of(
         sends = len(problem.collective.pre) + 2 * len(problem.collective.post)
         run = choose_runner(2e-6 * links_seen + 1e-5 * orders * sends)
     best: FlowSchedule | None = None
-    if problem.allowed is None and is_matchable(problem):
+    if problem.allowed is None and is_matchable(problem, tuning):
         best = matched(problem, size_bytes, run)
         if best is not None and best.took_us <= enough_us:
             return best

@@ -39,7 +39,7 @@ class _Scratch(NamedTuple):
 
 
 def match_in_time(
-    run: Runner, net: CsrNetwork, wanted: Bools, holders: Csr, work: Floats, seed: int, eps: float
+    run: Runner, net: CsrNetwork, wanted: Bools, holders: Csr, work: Floats, eps: float
 ) -> tuple[Ints, Ints, Floats]:
     """(chunk, link, start in µs) of every send, in order of start; time O(offers · log sends).
 
@@ -47,7 +47,6 @@ def match_in_time(
         net: as loops take it.
         wanted: shape (chunks, ranks): goals that hold nothing yet; nobody else takes a chunk.
         holders: by chunk. work: kilobytes of every chunk.
-        seed: 0: a bundle takes what has waited longest; else one of the first few that wait, by a generator.
         eps: µs by which times may differ and be one.
     """
     total, degree = int(wanted.sum()), np.diff(np.asarray(net.out_ptr))
@@ -70,7 +69,7 @@ def match_in_time(
         np.empty(total, dtype=np.int64),
         np.empty(total),
     )
-    made = run(_match_in_time, net, *columns, seed, eps, offers, scratch)
+    made = run(_match_in_time, net, *columns, eps, offers, scratch)
     chunk, link = (np.asarray(column, dtype=np.int64)[:made] for column in columns[-3:-1])
     return chunk, link, np.asarray(columns[-1])[:made]
 
@@ -116,7 +115,7 @@ def _offer(
 
 def _match_in_time(  # over 60 lines: one loop over events, whose state is too much to hand on
     net: CsrNetwork, wanted: Any, holder_ptr: Any, holders: Any, work: Any, out_chunk: Any, out_link: Any,
-    out_start: Any, seed: int, eps: float, offers: _Offers, scratch: _Scratch,
+    out_start: Any, eps: float, offers: _Offers, scratch: _Scratch,
 ) -> int:  # fmt: skip
     """Write the sends; returns how many."""
     head, _, follows, offer_chunk, offer_link = offers
@@ -126,7 +125,6 @@ def _match_in_time(  # over 60 lines: one loop over events, whose state is too m
     for chunk in range(len(work)):
         for j in range(holder_ptr[chunk], holder_ptr[chunk + 1]):
             made, free, ncand = _offer(net, wanted, offers, scratch, chunk, holders[j], made, free, ncand)
-    state = seed & 0x7FFFFFFF
     now = 0.0
     while True:
         for i in range(narrived):
@@ -134,13 +132,7 @@ def _match_in_time(  # over 60 lines: one loop over events, whose state is too m
             u = net.dst[out_link[send]]
             made, free, ncand = _offer(net, wanted, offers, scratch, out_chunk[send], u, made, free, ncand)
         narrived = 0
-        ordered = sorted(candidates[:ncand])
-        turn = 0
-        if seed > 0 and ncand > 1:
-            state = (state * 1103515245 + 12345) & 0x7FFFFFFF
-            turn = (state >> 8) % ncand
-        for i in range(ncand):
-            where = ordered[(i + turn) % ncand]
+        for where in sorted(candidates[:ncand]):
             marked[where] = False
             fits = not busy[where]
             for j in range(net.uses_ptr[where], net.uses_ptr[where + 1]):

@@ -18,6 +18,8 @@ class Tuning:
             promising first.
         swings: backward and forward passes of an order of sends; a fourth gained nothing on grids and machines.
         levels: lists of ready sends over all bundles, 64 to 4096 levels of urgency each: what fits into the cache.
+        matched_share: of the ranks: where more want each chunk (or add to it), matching in time is tried too.
+        matched_cells: chunks times ranks up to which it is: its table takes a byte each.
     """
 
     sharpness: tuple[float, ...] = (8.0, 12.0, 20.0, 30.0, 40.0, 60.0, 80.0)
@@ -25,6 +27,8 @@ class Tuning:
     spreads: tuple[float, ...] = (0.25, 1.0, 0.0)
     swings: int = 3
     levels: int = 1 << 21
+    matched_share: float = 0.5
+    matched_cells: int = 400_000_000
 
 
 TUNING = Tuning()
