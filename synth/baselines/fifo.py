@@ -78,28 +78,17 @@ def fifo_order(
     # the first resource of a link is the one that it leaves its rank by
     port = np.where(alone, -1, net.uses_idx[net.uses_ptr[:-1]])
     queued = 0 if alone.all() else count
-    columns: list[Any] = [
-        np.flatnonzero(sends[:-1, 2] == 0).astype(np.int32),
-        sends.ravel(),
-        after.astype(np.int32),
-        collective.chunk_bytes(chunk_bytes / float(collective.fraction.min())) * US_PER_BYTE_AT_1_GBS,
-        *map(np.array, (net.bandwidth_gbs, net.alpha_us, net.uses_ptr, net.uses_idx)),
-        net.bandwidth_gbs[net.link_of_use] / net.capacity_gbs[net.uses_idx],
-        port,
-        np.zeros(net.nresources),
-        np.zeros(net.nlinks),
-        np.zeros(queued, dtype=np.int32),
-        np.zeros(queued, dtype=np.int32),
-        np.full(net.nresources, -1, dtype=np.int64),
-        np.full(net.nresources, -1, dtype=np.int64),
-        arrivals[:-1].copy(),
-        arrivals[:-1].copy(),
-        np.zeros(arrivals[-1], dtype=np.int64),
-        np.zeros(arrivals[-1]),
-        np.zeros(count, dtype=np.int32),
-    ]
+    hold = collective.chunk_bytes(chunk_bytes / float(collective.fraction.min())) * US_PER_BYTE_AT_1_GBS
+    share = net.bandwidth_gbs[net.link_of_use] / net.capacity_gbs[net.uses_idx]
+    first = np.flatnonzero(sends[:-1, 2] == 0).astype(np.int32)
     run = run or choose_runner(4e-6 * count)  # by the interpreter a send takes some 4 µs
-    columns = run.columns(*columns)
+    columns = run.columns(
+        first, sends.ravel(), after.astype(np.int32), hold, net.bandwidth_gbs, net.alpha_us, net.uses_ptr,
+        net.uses_idx, share, port, np.zeros(net.nresources), np.zeros(net.nlinks),
+        *(np.zeros(queued, dtype=np.int32) for _ in range(2)), *(np.full(net.nresources, -1) for _ in range(2)),
+        *(arrivals[:-1].copy() for _ in range(2)), np.zeros(arrivals[-1], dtype=np.int64), np.zeros(arrivals[-1]),
+        np.zeros(count, dtype=np.int32),
+    )  # fmt: skip
     run(_serve, *columns)
     return np.asarray(columns[-1], dtype=np.int64)
 

@@ -39,14 +39,15 @@ class Routes:
         self._row[wanted] = np.arange(len(wanted))
         order = np.argsort(net.dst, kind="stable")
         ptr = np.searchsorted(net.dst[order], np.arange(net.nranks + 1))
-        columns: list[Any] = [wanted, ptr, order, *map(np.array, (net.src, net.dst, net.ranks))]
-        columns += [np.rint(net.alpha_us * 1e6).astype(np.int64), np.array(net.bandwidth_gbs)]
-        columns += [np.zeros(net.nranks, dtype=np.int64), np.zeros(net.nranks, dtype=np.int64)]
-        columns += [np.full(len(wanted) * net.nranks, -1, dtype=np.int32) for _ in range(2)]
         run = run or choose_runner(
             2e-7 * len(wanted) * net.nlinks
         )  # by the interpreter a link takes some 0.2 µs
-        columns = run.columns(*columns)
+        alpha_ps = np.rint(net.alpha_us * 1e6).astype(np.int64)
+        columns = run.columns(
+            wanted, ptr, order, net.src, net.dst, net.ranks, alpha_ps, net.bandwidth_gbs,
+            *(np.zeros(net.nranks, dtype=np.int64) for _ in range(2)),
+            *(np.full(len(wanted) * net.nranks, -1, dtype=np.int32) for _ in range(2)),
+        )  # fmt: skip
         run(_fill, *columns)
         self._link, self._hops = (np.asarray(table, dtype=np.int32) for table in columns[-2:])
 
