@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from synth.baselines.fifo import fifo_order
-from synth.baselines.routes import Routes, against
+from synth.baselines.routes import Routes, reverse_links
 from synth.baselines.tuning import TUNING
 from synth.baselines.unordered import Unordered
 from synth.model.collective import Ints
@@ -48,7 +48,7 @@ def direct_schedule(
             every member.
         chunk_bytes: size of the smallest chunk for which the order is that of the queues.
         turns: every rank issues to the rank after it first, then to the one after that (as the send and receive
-            calls of NCCL's all-to-all do), in place of to 0, 1, 2, … alike.
+            calls of NCCL's all-to-all do), in place of all to 0, 1, 2, …
         most: raises TooManySends where there would be more messages' sends.
 
     Returns:
@@ -57,8 +57,8 @@ def direct_schedule(
     collective = problem.collective
     if not collective.reducing:
         chunk, source, goal = flows(problem)
-        turn = (goal - source) % problem.nranks if turns else goal
-        return messages(problem, chunk, [source, goal], turn, chunk_bytes, most)
+        issue = (goal - source) % problem.nranks if turns else goal
+        return messages(problem, chunk, [source, goal], issue, chunk_bytes, most)
     if collective.name != "allreduce":
         ptr, goals = collective.goals
         root = np.full(collective.nchunks, -1, dtype=np.int64)
@@ -98,15 +98,15 @@ def messages(
     problem: Problem,
     chunk: Ints,
     points: list[Ints],
-    turn: Ints,
+    issue: Ints,
     chunk_bytes: float,
     most: int = TUNING.most_sends,
 ) -> Schedule:
     """Messages of plain chunks, each from points[0] by the points between to points[-1], over fixed routes.
 
-    Every rank issues its messages at once in the order of `turn`, then of chunk.
+    Every rank issues its messages at once in the order of `issue`, then of chunk.
     """
-    order = _issue_order(points[0], turn, chunk)
+    order = _issue_order(points[0], issue, chunk)
     chunk, points = chunk[order], [point[order] for point in points]
     routes = Routes(problem.network, np.concatenate(points[1:]), most)
     legs = [routes.expand(a, b) for a, b in pairwise(points)]
@@ -124,9 +124,9 @@ def messages(
     return untimed(carried[rows], link[rows], step[rows], np.zeros(len(rows), dtype=bool))
 
 
-def _issue_order(source: Ints, turn: Ints, chunk: Ints) -> Ints:
+def _issue_order(source: Ints, issue: Ints, chunk: Ints) -> Ints:
     """All ranks' loops side by side: every rank's first message, then every rank's second, …"""
-    order = np.lexsort((chunk, turn, source))
+    order = np.lexsort((chunk, issue, source))
     ordered = source[order]
     place = np.arange(len(order)) - np.searchsorted(ordered, ordered)
     return np.asarray(order[np.lexsort((ordered, place))])
@@ -137,7 +137,7 @@ def _trees(
 ) -> Schedule:
     """Contributions to root[chunk] in the trees of the fixed routes, or sums from there to the goals (-1: neither)."""
     collective, n = problem.collective, problem.nranks
-    net = against(problem.network) if spreading else problem.network
+    net = reverse_links(problem.network) if spreading else problem.network
     routes = Routes(net, root[root >= 0])
     ptr, rank = collective.goals if spreading else collective.holders
     owned = row_of_entry(ptr)
@@ -148,7 +148,7 @@ def _trees(
     hops = routes.hops(rank, root[owned])
     if (hops < 0).any():
         raise NoRoute(f"baseline: {collective.name} has a sum that cannot come together")
-    # a tree's ranks, the furthest first: those at the ends and those on their routes
+    # a tree's ranks, the most distant first: those at the ends and those on their routes
     cells: list[Ints] = []
     onward = np.zeros(0, dtype=np.int64)
     for distance in range(int(hops.max(initial=0)), 0, -1):

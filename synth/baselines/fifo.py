@@ -52,7 +52,7 @@ def fifo_order(
     first of it may go. It goes when its link and all that this shares with others are free; of several such sends the
     one that came first. The clock is that of `synth.timing.simulate`, but for links that are narrower than a
     resource: they
-    take their part of it, as if they had that alone for that part of the time.
+    take their part of it, as if they had all of it for that part of the time.
 
     Args:
         chunk, link: int, shape (n,), a send each. Sends that come at the same time queue in this order.
@@ -74,10 +74,10 @@ def fifo_order(
     np.cumsum(followers, out=sends[1:, 3])
     arrivals = pointers(np.bincount(link[followers > 0], minlength=net.nlinks))
     users = np.bincount(net.uses_idx, minlength=net.nresources)
-    alone = np.maximum.reduceat(users[net.uses_idx], net.uses_ptr[:-1]) == 1
+    exclusive = np.maximum.reduceat(users[net.uses_idx], net.uses_ptr[:-1]) == 1
     # the first resource of a link is the one that it leaves its rank by
-    port = np.where(alone, -1, net.uses_idx[net.uses_ptr[:-1]])
-    queued = 0 if alone.all() else count
+    port = np.where(exclusive, -1, net.uses_idx[net.uses_ptr[:-1]])
+    queued = 0 if exclusive.all() else count
     hold = collective.chunk_bytes(chunk_bytes / float(collective.fraction.min())) * US_PER_BYTE_AT_1_GBS
     share = net.bandwidth_gbs[net.link_of_use] / net.capacity_gbs[net.uses_idx]
     first = np.flatnonzero(sends[:-1, 2] == 0).astype(np.int32)

@@ -92,8 +92,8 @@ class Routes:
         return message, link, positions(hops)
 
 
-def against(net: Network) -> Network:
-    """The same network with every link turned round."""
+def reverse_links(net: Network) -> Network:
+    """The same network with every link reversed."""
     return replace(net, src=net.dst, dst=net.src)
 
 

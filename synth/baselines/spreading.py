@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from synth.baselines.routes import Routes, against
+from synth.baselines.routes import Routes, reverse_links
 from synth.baselines.unordered import Unordered, stepped
 from synth.model.collective import Ints
 from synth.model.problem import Problem
@@ -47,10 +47,10 @@ def gathered(
     if name == "allgather":
         schedule = copied(spread(cut.network))
     elif name == "reducescatter":
-        schedule = added(cut, spread(against(cut.network)), root)
+        schedule = added(cut, spread(reverse_links(cut.network)), root)
     else:
         complete = first_copies(cut, cut.network, spread(cut.network), root)
-        schedule = join(added(cut, spread(against(cut.network)), root), copied(complete))
+        schedule = join(added(cut, spread(reverse_links(cut.network)), root), copied(complete))
     return stepped(cut, schedule, engine, settled)
 
 
@@ -60,8 +60,8 @@ def copied(copies: Copies) -> Schedule:
 
 
 def added(problem: Problem, copies: Copies, root: Ints) -> Schedule:
-    """The sums that come together at root[chunk] where `copies` over the links turned round go out from there."""
-    chunk, link, step = first_copies(problem, against(problem.network), copies, root)
+    """The sums that come together at root[chunk] where `copies` over the reversed links go out from there."""
+    chunk, link, step = first_copies(problem, reverse_links(problem.network), copies, root)
     last = int(step.max(initial=0))
     back = np.arange(len(chunk))[::-1]
     return untimed(chunk[back], link[back], last - step[back], np.ones(len(chunk), dtype=bool))

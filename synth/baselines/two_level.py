@@ -74,13 +74,13 @@ def _spread(net: Network, grid: Ints, rings: list[list[Cycle]], parts: int, most
     nodes, places = grid.shape
     part = np.arange(parts)
     # across: in every phase each member passes on what it got last
-    for turn in range(nodes - 1):
-        owner = np.roll(grid, turn, axis=0)
+    for phase in range(nodes - 1):
+        owner = np.roll(grid, phase, axis=0)
         chunk = (owner[..., None] * parts + part).ravel()
         at, goal = np.repeat(grid.ravel(), parts), np.repeat(np.roll(grid, -1, axis=0).ravel(), parts)
         sent.phase(chunk, at, goal, np.zeros(len(chunk), dtype=np.int64))
     # inside: column j of the node's blocks is at place j, blocks in the order in which they came
-    came = np.stack([np.roll(grid, turn, axis=0) for turn in range(nodes)], axis=1)
+    came = np.stack([np.roll(grid, phase, axis=0) for phase in range(nodes)], axis=1)
     age, node, place = (x.ravel() for x in np.indices((nodes, nodes, places)))
     owner = came[node, age, place]
     if not rings:
@@ -109,6 +109,6 @@ def _two_steps(problem: Problem, grid: Ints, chunk_bytes: float, most: int) -> S
     node[grid], place[grid] = np.indices(grid.shape)
     chunk, source, goal = flows(problem)
     nodes, places = grid.shape
-    turn = (node[goal] - node[source]) % nodes * places + (place[goal] - place[source]) % places
+    issue = (node[goal] - node[source]) % nodes * places + (place[goal] - place[source]) % places
     between = grid[node[source], place[goal]]
-    return messages(problem, chunk, [source, between, goal], turn, chunk_bytes, most)
+    return messages(problem, chunk, [source, between, goal], issue, chunk_bytes, most)

@@ -25,7 +25,7 @@ def compiled(loop: Loop) -> Loop:
     """The loop, and each function of ours that it calls, as machine code, kept on disk after the first call.
 
     A first call's compilation, seconds long, can be interrupted. Every argument type is compiled for itself, so that
-    arrays must always come alike: see `Runner`.
+    arrays must always have the same types: see `Runner`.
     """
     made: Loop = _compiled(loop)
     return made
@@ -48,7 +48,7 @@ def _compiled(loop: FunctionType) -> Any:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs loops, all in one of the two ways.
+    """Runs loops, all interpreted or all compiled.
 
     Attributes:
         interpreted: by Python, over lists; else compiled, over arrays.

@@ -41,7 +41,7 @@ class Tuning:
 
     Attributes:
         compiled_from: sends. The interpreter takes some 4 µs a send, to load Numba and the loops 0.5 s; but who has
-            so many sends times them at several sizes, and is mostly about to load other loops anyhow.
+            so many sends times them at several sizes, and mostly has loaded other loops before.
     """
 
     compiled_from: int = 20_000
@@ -132,8 +132,8 @@ def _network_columns(net: Network, run: Runner) -> list[Any]:
     """A network as `_set_times` takes it.
 
     α and bandwidth of every link; as CSR its exclusive resources, then its shared ones (some link through them is
-    narrower); where the sends in flight through every resource are kept, never more than one a link, and room for
-    two; capacities.
+    narrower); where the sends in flight through every resource are kept, never more than one a link, in slots for
+    twice as many; capacities.
     """
     link_of, uses = net.link_of_use, net.uses_idx
     narrow = net.bandwidth_gbs[link_of] < net.capacity_gbs[uses] * (1 - 1e-12)
@@ -158,7 +158,7 @@ def _link_rows(
 ) -> int:  # fmt: skip
     """Set `waits`, two or three numbers a row (three where chunks add). Returns the first row that carries nothing.
 
-    -1 where there is none. `sends`: room for them by chunk, sends[_SEND * ptr[c] : _SEND * ptr[c + 1]].
+    -1 where there is none. `sends`: to hold them by chunk, sends[_SEND * ptr[c] : _SEND * ptr[c + 1]].
     """
     if len(chunk) == 0:
         return -1
@@ -237,7 +237,7 @@ def _arrival(
 
 def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a function a row
     chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, alpha: Any, rate: Any, own_ptr: Any,
-    own: Any, shared_ptr: Any, shared: Any, room: Any, capacity: Any, hold: Any, start: Any, end: Any,
+    own: Any, shared_ptr: Any, shared: Any, slots: Any, capacity: Any, hold: Any, start: Any, end: Any,
 ) -> None:  # fmt: skip
     """Set `start` and `end` of every row. `hold`: µs that each chunk holds a link of 1 GB/s."""
     if len(chunk) == 0:
@@ -246,8 +246,8 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
     so_far = [0.0] * len(chunk)  # first (of sums: last) arrival in this row's cell up to this row
     link_free, free = [0.0] * nlinks, [0.0] * nresources
     # in flight through a shared resource, from first[r] on: (end, rate) ascending
-    first, count = [room[r] for r in range(nresources)], [0] * nresources
-    ends, rates = [0.0] * room[nresources], [0.0] * room[nresources]
+    first, count = [slots[r] for r in range(nresources)], [0] * nresources
+    ends, rates = [0.0] * slots[nresources], [0.0] * slots[nresources]
     used, latest = [0.0] * nresources, [0.0] * nresources
     for row in range(len(chunk)):
         c, l = chunk[row], link[row]  # noqa: E741
@@ -292,13 +292,13 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
                 first[r] += 1
                 count[r] -= 1
             if count[r] == 0:
-                first[r], used[r] = room[r], 0.0
+                first[r], used[r] = slots[r], 0.0
             used[r] += rate[l]
             latest[r] = begin
-            if first[r] + count[r] == room[r + 1]:
+            if first[r] + count[r] == slots[r + 1]:
                 for k in range(count[r]):
-                    ends[room[r] + k], rates[room[r] + k] = ends[first[r] + k], rates[first[r] + k]
-                first[r] = room[r]
+                    ends[slots[r] + k], rates[slots[r] + k] = ends[first[r] + k], rates[first[r] + k]
+                first[r] = slots[r]
             k = first[r] + count[r]
             while k > first[r] and (ends[k - 1] > until or (ends[k - 1] == until and rates[k - 1] > rate[l])):
                 ends[k], rates[k] = ends[k - 1], rates[k - 1]

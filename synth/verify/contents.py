@@ -142,6 +142,7 @@ class Contents:
 def _plain_values(
     sends: _Sends, chunks: _Chunks, nranks: int, tolerance: float
 ) -> tuple[int, int, int, float]:
+    """The first fault of chunks that are plain values, of which any copy will do."""
     ptr, row, src, dst, step, start, arrives, _ = sends
     sums, holders_ptr, holders, goals_ptr, goals = chunks
     has = [-1] * nranks  # the last chunk that the rank had,
@@ -242,7 +243,7 @@ def _sums(  # over 60 lines: a chunk's replay in one piece, which reads as the l
                 if not _once_each(goals[i], nranks, bits, words, holders_ptr[c], holders_ptr[c + 1], holders):
                     return MISSING, c, int(goals[i]), 0.0
             elif has[goals[i]] != _WHOLE:
-                return _UNCLEAR, c, 0, 0.0  # wrong, but what it holds must be counted to be said
+                return _UNCLEAR, c, 0, 0.0  # wrong, but what it holds must be counted for the message
     return OK, 0, 0, 0.0
 
 

@@ -1,7 +1,7 @@
 """Replay of a timed schedule: the check that every Algorithm passes at construction.
 
 It shares no code with the simulator or the engines: times are checked against the model, contents are counted
-(`synth.verify.contents`). What is refused is said in one line, which names the first fault that is met.
+(`synth.verify.contents`). The message of what is refused is one line, which names the first fault that is met.
 """
 
 from __future__ import annotations
@@ -147,17 +147,18 @@ def _first_overlap(
 
 
 def _overlap(
-    order: Any, link: Any, start: Any, end: Any, rate: Any, ptr: Any, uses: Any, room: Any, most: Any, tolerance: float,
+    order: Any, link: Any, start: Any, end: Any, rate: Any, ptr: Any, uses: Any, slots: Any, most: Any,
+    tolerance: float,
 ) -> tuple[int, int, int, float]:  # fmt: skip
     """One pass over the rows in `order`, in which no link's and no resource's starts go down (else: _UNSORTED).
 
     What is in flight through resource r lies in closes[first[r] : first[r] + count[r]], ascending. There is never
-    more than one send a link, and room for two.
+    more than one send a link, and slots[r] … slots[r + 1] hold twice as many.
     """
     nlinks, nresources = len(rate), len(most)
     last, since, taken = [-1] * nlinks, [0.0] * nlinks, [0.0] * nlinks
-    first, count = [room[r] for r in range(nresources)], [0] * nresources
-    closes, frees = [0.0] * room[nresources], [0.0] * room[nresources]
+    first, count = [slots[r] for r in range(nresources)], [0] * nresources
+    closes, frees = [0.0] * slots[nresources], [0.0] * slots[nresources]
     level, newest = [0.0] * nresources, [0.0] * nresources
     over, over_row, over_level = -1, -1, 0.0
     for i in range(len(order)):
@@ -168,7 +169,7 @@ def _overlap(
         if begin < taken[l] - tolerance:
             return _ON_LINK, last[l], row, 0.0
         last[l], since[l], taken[l] = row, begin, end[row]
-        # a send that ends within the tolerance of another's start has made room for it
+        # a send that ends within the tolerance of another's start has made way for it
         until = max(end[row] - tolerance, begin)
         for u in range(ptr[l], ptr[l + 1]):
             r = uses[u]
@@ -182,14 +183,14 @@ def _overlap(
             if until == begin:
                 continue
             if count[r] == 0:
-                first[r], level[r] = room[r], 0.0
+                first[r], level[r] = slots[r], 0.0
             level[r] += rate[l]
             if level[r] > most[r] and over < 0:
                 over, over_row, over_level = r, row, level[r]
-            if first[r] + count[r] == room[r + 1]:
+            if first[r] + count[r] == slots[r + 1]:
                 for k in range(count[r]):
-                    closes[room[r] + k], frees[room[r] + k] = closes[first[r] + k], frees[first[r] + k]
-                first[r] = room[r]
+                    closes[slots[r] + k], frees[slots[r] + k] = closes[first[r] + k], frees[first[r] + k]
+                first[r] = slots[r]
             k = first[r] + count[r]
             while k > first[r] and closes[k - 1] > until:
                 closes[k], frees[k] = closes[k - 1], frees[k - 1]
@@ -207,7 +208,7 @@ def _message(problem: Problem, schedule: Schedule, fault: Fault) -> str:
     row, link = fault.which, schedule.link[fault.which]
     source, goal = (problem.ranks[int(ends[link])] for ends in (problem.network.src, problem.network.dst))
     chunk, step = schedule.chunk[row], schedule.step[row]
-    said = {
+    texts = {
         ABSENT: f"chunk {chunk} is not at rank {source} before step {step}",
         EARLY: f"chunk {chunk} leaves rank {source} at {schedule.start_us[row]:.9g} µs but is complete there only at"
         f" {fault.value:.9g} µs",
@@ -216,7 +217,7 @@ def _message(problem: Problem, schedule: Schedule, fault: Fault) -> str:
         OVERTAKEN: f"is added to chunk {chunk} at rank {goal} before the copy of an earlier step that it follows has"
         " come",
     }
-    return f"send {row}: {said[fault.code]}"
+    return f"send {row}: {texts[fault.code]}"
 
 
 def _wrong_output(problem: Problem, chunk: int, position: int, counts: Ints) -> str:

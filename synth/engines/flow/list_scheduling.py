@@ -95,10 +95,10 @@ def list_schedule(
     ready = _Ready(
         *run.columns(table, table.copy(), np.zeros(nbundles * words, dtype=np.int64), some, items.ravel())
     )
-    room = 2 * len(items) + 2
-    codes, first, last = (np.empty(room, dtype=np.int64) for _ in range(3))
+    most_events = 2 * len(items) + 2
+    codes, first, last = (np.empty(most_events, dtype=np.int64) for _ in range(3))
     state = np.array([-1, 0, -1, -1])
-    events = _Events(*run.columns(np.empty(room), codes, first, last, np.empty(room), state))
+    events = _Events(*run.columns(np.empty(most_events), codes, first, last, np.empty(most_events), state))
     bundles = _Bundles(*run.columns(some > 0, some > 0, some.copy(), some.copy(), np.zeros(nbundles)))
     place = (bundle | (level << bits)).astype(np.int32)
     columns = run.columns(

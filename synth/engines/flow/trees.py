@@ -51,11 +51,11 @@ def route_trees(
         Trees by chunk, links in the order in which they grew, and how many chunks do not reach all of their goals.
     """
     nranks = net.nranks
-    room = 4 * len(net.src) + nranks + 16
+    size = 4 * len(net.src) + nranks + 16
     zeros, some = np.zeros(nranks, dtype=np.int64), np.zeros(nranks)
     scratch = _Scratch(
-        *run.columns(some, some.copy(), zeros, zeros > 0, zeros > 0, zeros.copy(), np.zeros(room)),
-        *run.columns(np.zeros(room, dtype=np.int64)),
+        *run.columns(some, some.copy(), zeros, zeros > 0, zeros > 0, zeros.copy(), np.zeros(size)),
+        *run.columns(np.zeros(size, dtype=np.int64)),
     )
     begin, end, old = run.columns(trees[0][:-1].copy(), trees[0][1:].copy(), trees[1])
     columns = run.columns(order, *holders, *goals, work, allowed.ranks.ravel(), allowed.family)

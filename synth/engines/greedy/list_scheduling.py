@@ -64,7 +64,7 @@ def order_sends(problem: Problem, schedule: Schedule, size_bytes: float) -> Sche
         order.append(row)
         link_free[i] = begin + lasts[row]
         for r, part in zip(uses[i], share[i], strict=True):
-            # a narrow link takes its part of a wide resource: as if it had it alone for that part of the time
+            # a narrow link takes its part of a wide resource: as if it had all of it for that part of the time
             free[r] = max(free[r], begin) + lasts[row] * part
         for other in behind[row]:
             waiting[other] -= 1

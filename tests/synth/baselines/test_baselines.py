@@ -14,7 +14,7 @@ from synth.baselines import BASELINES, baseline, baseline_named
 from synth.baselines.cycles import Cycle, find_cycles, routed_cycle
 from synth.baselines.direct import direct_schedule, flows
 from synth.baselines.fifo import fifo_order
-from synth.baselines.routes import Routes, against
+from synth.baselines.routes import Routes, reverse_links
 from synth.baselines.spreading import Copies, first_copies
 from synth.model.compiled import Runner
 from synth.model.problem import Problem, hops, make_problem
@@ -379,7 +379,7 @@ def test_cycles(spec: str, count: int) -> None:
     load = np.zeros(net.nresources)
     for cycle in found or [routed_cycle(net, members)]:
         closed(net, cycle)
-        closed(against(net), cycle.backward())
+        closed(reverse_links(net), cycle.backward())
         assert sorted(cycle.members.tolist()) == members.tolist()
         for link in cycle.links.tolist():
             load[net.uses(link)] += 1
