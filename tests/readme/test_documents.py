@@ -1,0 +1,86 @@
+"""ARCHITECTURE.md, CONTRIBUTING.md and results/README.md name only what is there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from results.measuring.measure import ROOT
+
+DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "results/README.md")
+PACKAGES = "topologies|synth|emit|runtime|tests|results"
+MADE = {
+    "results/scripts/NAME.py",
+    "results/tables/NAME.md",
+    "results/tables/house.md",
+}  # patterns, and tables to come
+
+
+def named(text: str) -> set[str]:
+    """Paths in backticks and in blocks of commands, without what follows them."""
+    paths = set(re.findall(rf"(?<![\w/.-])((?:{PACKAGES})/[\w./-]*\w)", text))
+    return {p for p in paths if not p.startswith("tests/oracles") or "." in p} | set(
+        re.findall(r"`([A-Z]+\.md|pyproject\.toml)`", text)
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_paths_are_there(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    found = named(text) - MADE
+    assert found
+    missing = sorted(path for path in found if not (ROOT / path).exists())
+    assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_modules_are_there(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    for name in set(re.findall(r"-m (results\.scripts\.\w+)", text)) - {"results.scripts.NAME"}:
+        assert (ROOT / (name.replace(".", "/") + ".py")).exists(), name
+
+
+def test_names_beside_a_file_are_in_it() -> None:
+    """What a row of ARCHITECTURE.md puts in brackets after a file is a name of that file."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    pairs = re.findall(r"`([\w/]+\.py)` \(((?:`[^`]+`(?:, )?)+)", text)
+    pairs += [(path, f"`{name}`") for name, path in re.findall(r"`([A-Z]+)` in `([\w/]+\.py)`", text)]
+    assert len(pairs) > 10
+    for path, names in pairs:
+        source = (ROOT / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+)", names):
+            assert re.search(rf"\b{name}\b", source), (path, name)
+
+
+def test_every_script_has_its_line() -> None:
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    for path in (ROOT / "results" / "scripts").glob("[a-z]*.py"):
+        assert f"results.scripts.{path.stem}" in text
+    for path in (ROOT / "results" / "tables").glob("*.md"):
+        assert f"tables/{path.name}" in text or path.name.startswith("gpu-")
+
+
+def test_the_order_of_rooms_is_the_contract_s() -> None:
+    """Every room of the linter's layers is in the page's line, in an order that the layers allow."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    line = next(part for part in text.splitlines() if part.startswith("model ←"))
+    place = {room: i for i, rooms in enumerate(line.split(" ← ")) for room in rooms.split(", ")}
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = next(c["layers"] for c in contracts["contracts"] if c.get("containers") == ["synth"])
+    rooms = [re.findall(r"\w+", layer) for layer in layers]
+    assert place.keys() == {room for layer in rooms for room in layer} - {"synthesis"}
+    order = [
+        max(place[room] for room in layer if room in place) for layer in rooms if set(layer) & place.keys()
+    ]
+    assert order == sorted(order, reverse=True)
+
+
+def test_the_question_of_the_page() -> None:
+    """The rows that the page names are there under these names."""
+    kind = import_module("synth.model.registry").KINDS["allgather"]
+    assert "allgatherintotensor" in kind.spellings
+    assert Path(ROOT, "runtime", "torch", "lost.py").exists()
