@@ -20,7 +20,7 @@ from emit.report.layout import drawn_edges, network_view, place_vertices
 from emit.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
 from emit.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from emit.timing.predict import Predictor
-from synth.model.requirements import summed
+from synth.model.requirements import sum_by
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -142,7 +142,7 @@ def _network(program: Program, timed: _Run, topology: Topology | None, size_byte
     ends = np.array([pair[:2] for pair in timed.columns.connections], dtype=np.int64).reshape(-1, 2)
     pairs, edge = np.unique(ends, axis=0, return_inverse=True)
     edge = edge.reshape(-1)
-    moved = summed(edge[timed.connection], timed.chunks, len(pairs))
+    moved = sum_by(edge[timed.connection], timed.chunks, len(pairs))
     load = moved / max(1.0, float(moved.max(initial=0.0)))
     now = np.zeros((len(pairs), timed.shares.shape[1]))
     np.add.at(now, edge, timed.shares)
@@ -184,7 +184,7 @@ def _rows(timed: _Run, all_listed: bool) -> tuple[dict[str, Any], Ints]:
     order = sorted(range(len(connections)), key=lambda i: connections[i])
     ends = [connections[number] for number in order]
     names = [f"{a}→{b}" + (f" · ch {channel}" if channels else "") for a, b, channel in ends]
-    busy = summed(timed.connection, timed.end - timed.start, len(order))[order]
+    busy = sum_by(timed.connection, timed.end - timed.start, len(order))[order]
     load = busy / timed.span if timed.span > 0 else busy
     view, band = timeline_rows(names, load, timed.shares[order], 1, len(order), all_listed)
     row = np.empty(len(order), dtype=np.int64)

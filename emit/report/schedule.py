@@ -13,7 +13,7 @@ from emit.report.layout import MOST_EDGES, MOST_VERTICES, drawn_edges, network_v
 from emit.report.lineage import Lineage, describe_chunks, sample_chunks, trace_schedule
 from emit.report.shares import pack_table, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from synth.model.problem import Problem
-from synth.model.requirements import summed
+from synth.model.requirements import sum_by
 from synth.model.schedule import Schedule
 from synth.storage.schedule_file import Stored
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, time_us
@@ -116,8 +116,8 @@ def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
         first,
         copies,
         of_send,
-        summed(of_send, schedule.end_us - schedule.start_us, len(first)),
-        summed(of_send, sizes, len(first)),
+        sum_by(of_send, schedule.end_us - schedule.start_us, len(first)),
+        sum_by(of_send, sizes, len(first)),
         _physical_links(problem.topology, net),
     )
 

@@ -11,7 +11,7 @@ from synth.bounds.kind import Search
 from synth.bounds.resource_cover import cover
 from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Ints
-from synth.model.requirements import counted
+from topologies.arrays import segment_sums
 from topologies.network import Network
 
 
@@ -50,4 +50,4 @@ def _covers(net: Network, links: Ints, resources: Ints) -> bool:
     """Whether every one of the links uses some of the resources."""
     flags = np.zeros(net.nresources, dtype=bool)
     flags[resources] = True
-    return bool(len(resources)) and bool((counted(net.uses_ptr, flags[net.uses_idx])[links] > 0).all())
+    return bool(len(resources)) and bool((segment_sums(flags[net.uses_idx], net.uses_ptr)[links] > 0).all())

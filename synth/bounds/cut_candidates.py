@@ -13,7 +13,7 @@ from synth.bounds.resource_cover import gbs_by_end
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
-from synth.model.requirements import summed
+from synth.model.requirements import sum_by
 
 
 def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
@@ -189,7 +189,7 @@ class _HopGraph:
             return [np.round(vectors[:, i], 9) for i in (1, 2)]
         from scipy.sparse import csc_array, linalg  # starts slowly, and small graphs do without
 
-        degree = summed(self.a, self.gbs, n) + summed(self.b, self.gbs, n)
+        degree = sum_by(self.a, self.gbs, n) + sum_by(self.b, self.gbs, n)
         every = np.arange(n)
         matrix = csc_array(
             (

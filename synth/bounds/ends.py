@@ -12,7 +12,7 @@ from synth.bounds.resource_cover import cover, gbs_by_end
 from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
-from synth.model.requirements import summed
+from synth.model.requirements import sum_by
 from topologies.network import Network
 
 _Sets = list[
@@ -57,7 +57,7 @@ def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
     """Ranks whose links all use the same resource: the few sets with most need a GB/s."""
     net = search.problem.network
     rank, resource = _used_by_all(net, end)
-    ratio = summed(resource, needy[rank], net.nresources) / net.capacity_gbs
+    ratio = sum_by(resource, needy[rank], net.nresources) / net.capacity_gbs
     ratio[np.bincount(resource, minlength=net.nresources) < 2] = 0.0
     found: _Sets = []
     for r in np.argsort(-ratio, kind="stable")[: search.tuning.few].tolist():
@@ -85,7 +85,7 @@ def _sharing_a_node(search: Search, needy: Floats, end: Ints) -> _Sets:
     node = problem.topology.nodes[np.array(problem.ranks)]
     index = np.searchsorted(np.unique(node), node)
     gbs = gbs_by_end(problem.network, index[end], len(nodes))
-    amount = summed(index, needy, len(nodes))
+    amount = sum_by(index, needy, len(nodes))
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.where(gbs > 0, amount / gbs, 0.0)
     best = np.argsort(-ratio, kind="stable")[: search.tuning.few].tolist()

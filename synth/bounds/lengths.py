@@ -19,7 +19,7 @@ from synth.bounds.relaxation import dual_prices, steady, variables
 from synth.bounds.witness import Witness, countable, lengths_limit, lengths_us_per_byte
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.problem import Problem
-from synth.model.requirements import needs
+from synth.model.requirements import find_requirements
 from synth.model.schedule import Schedule
 from synth.symmetry.relabelling import free_symmetry
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
@@ -183,7 +183,7 @@ def _drawn(problem: Problem, ranks: int) -> list[Ints]:
     """Chunks that move, in parts of those that belong to `ranks` ranks each."""
     collective = problem.collective
     (ptr, ends), _ = fewer_ends(collective)
-    some = np.flatnonzero((np.diff(ptr) > 0) & (needs(collective).ngoal > 0))
+    some = np.flatnonzero((np.diff(ptr) > 0) & (find_requirements(collective).ngoal > 0))
     anchor = ends[ptr[some]]
     distinct = np.random.default_rng(0).permutation(np.unique(anchor))
     count = max(1, round(len(distinct) / ranks))

@@ -10,7 +10,7 @@ from synth.bounds.cut_candidates import physical_links
 from synth.bounds.resource_cover import gbs_by_end
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
-from synth.model.requirements import needs, summed
+from synth.model.requirements import find_requirements, sum_by
 
 _WHOLE = 1 << 29  # what all supplies together are in SciPy's whole numbers (32 bits)
 
@@ -61,7 +61,7 @@ class _Demand:
     """
 
     def __init__(self, problem: Problem, inward: bool) -> None:
-        collective, need = problem.collective, needs(problem.collective)
+        collective, need = problem.collective, find_requirements(problem.collective)
         self.k = collective.nranks
         holders, goals = collective.holders, collective.goals
         if inward:
@@ -75,7 +75,7 @@ class _Demand:
         chunk = chunk[entries]
         self.other, self.share = rank[ptr[chunk]], collective.fraction[chunk]
         self.ptr = np.searchsorted(ends[entries], np.arange(self.k + 1))
-        total = summed(ends[entries], self.share, self.k)
+        total = sum_by(ends[entries], self.share, self.k)
         net = problem.network
         gbs = gbs_by_end(net, net.dst if inward else net.src, net.nranks)[: self.k]
         wanted = np.flatnonzero(total > 0)
@@ -86,7 +86,7 @@ class _Demand:
     def of(self, target: int) -> Floats:
         """What `target` wants of every rank, shape (k,)."""
         these = slice(self.ptr[target], self.ptr[target + 1])
-        return summed(self.other[these], self.share[these], self.k)
+        return sum_by(self.other[these], self.share[these], self.k)
 
 
 class _FlowGraph:

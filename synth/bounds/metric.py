@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from synth.bounds.distances import Distances
 from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.problem import Problem
-from synth.model.requirements import needs, summed
+from synth.model.requirements import find_requirements, sum_by
 from topologies.arrays import ranges
 from topologies.network import Network
 
@@ -48,14 +48,14 @@ def link_lengths(problem: Problem, price: Floats) -> Floats:
     price: shape (nresources + nlinks,); those after the network's resources are of each link's own bandwidth.
     """
     net = problem.network
-    shared = summed(_link_of_use(net), price[net.uses_idx], net.nlinks)
+    shared = sum_by(_link_of_use(net), price[net.uses_idx], net.nlinks)
     length: Floats = price[net.nresources :] + shared
     return length
 
 
 def resource_loads(net: Network, carried: Floats) -> Floats:
     """What every link carries (any unit), summed by resource and divided by its GB/s: shape (nresources,)."""
-    return summed(net.uses_idx, carried[_link_of_use(net)], net.nresources) / net.capacity_gbs
+    return sum_by(net.uses_idx, carried[_link_of_use(net)], net.nresources) / net.capacity_gbs
 
 
 @lru_cache(maxsize=4)
@@ -85,17 +85,17 @@ def lengths_at_ends(collective: Collective, into: Floats, out: Floats) -> list[F
     take the first rank f that has all of it: every other holder has sent by then, every other goal has still to
     receive, and these are different sends.
     """
-    need = needs(collective)
+    need = find_requirements(collective)
     if not ((need.nhold > 1) | (need.ngoal > 1)).any():
         return []
     nchunks, hold, goal = collective.nchunks, collective.holders[1], collective.goals[1]
-    comes = summed(need.goal_chunk, into[goal] * need.arrive, nchunks)
+    comes = sum_by(need.goal_chunk, into[goal] * need.arrive, nchunks)
     found = [comes]
     sums = collective.reduces & (need.nhold > 1)
     if sums.any():
-        found.append(summed(need.hold_chunk, out[hold] * need.depart, nchunks))
-        both = summed(need.hold_chunk, out[hold], nchunks)
-        both += summed(need.goal_chunk, into[goal], nchunks)
+        found.append(sum_by(need.hold_chunk, out[hold] * need.depart, nchunks))
+        both = sum_by(need.hold_chunk, out[hold], nchunks)
+        both += sum_by(need.goal_chunk, into[goal], nchunks)
         first = np.zeros(nchunks)
         np.maximum.at(first, need.goal_chunk, into[goal] + out[goal] * need.held)
         found.append(np.where(sums & (need.ngoal > 0), both - first, 0.0))
@@ -130,7 +130,7 @@ class Pairs:
 @lru_cache(maxsize=2)
 def pairs(collective: Collective, listed_below: int = LISTED_BELOW) -> Pairs:
     """All pairs of holders and goals; chunks with `listed_below` and more of them stand aside."""
-    need = needs(collective)
+    need = find_requirements(collective)
     (hold_ptr, hold), (_, goal) = collective.holders, collective.goals
     many = need.nhold * need.ngoal >= listed_below
     rows = np.flatnonzero(~many[need.goal_chunk] & (need.nhold[need.goal_chunk] > 0))

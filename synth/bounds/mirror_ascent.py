@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import dijkstra
 from synth.bounds.metric import fewer_ends, lengths_at_ends, link_lengths, pairs, resource_loads
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
-from synth.model.requirements import needs, summed
+from synth.model.requirements import find_requirements, sum_by
 
 _FLOOR = 1e-4  # of the average weight: what nothing costs never comes back
 _STEP = 1.0
@@ -54,7 +54,11 @@ class Dual:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        net, self.need, self.listed = problem.network, needs(problem.collective), pairs(problem.collective)
+        net, self.need, self.listed = (
+            problem.network,
+            find_requirements(problem.collective),
+            pairs(problem.collective),
+        )
         key = net.src * net.nranks + net.dst
         self.order = np.argsort(key, kind="stable")
         self.first = np.flatnonzero(np.diff(key[self.order], prepend=-1))
@@ -148,7 +152,7 @@ class Dual:
         """Carry the chunks of some pairs along the trees."""
         n, roots = self.problem.nranks, len(self.roots)
         shares = self.share[self.listed.of_pairs(self.listed.chunk)[rows]]
-        flow = summed(self.place[rows] * n + self.end[rows], shares, roots * n)
+        flow = sum_by(self.place[rows] * n + self.end[rows], shares, roots * n)
         base = np.arange(roots)[:, None] * n
         above = np.where(parent >= 0, parent + base, np.arange(n) + base).ravel()
         depth = (parent >= 0).astype(np.int64).ravel()

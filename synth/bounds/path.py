@@ -10,7 +10,7 @@ from synth.bounds.kind import Search
 from synth.bounds.metric import chunks_by_ends, latencies, pair_distances, pairs
 from synth.bounds.witness import Witness
 from synth.model.collective import Ints
-from synth.model.requirements import needs
+from synth.model.requirements import find_requirements
 
 
 def find_path(search: Search) -> Iterator[Witness]:
@@ -27,7 +27,7 @@ def find_path(search: Search) -> Iterator[Witness]:
 def _longest(search: Search) -> Iterator[tuple[float, int, int]]:
     """(µs, -from, -to) of the longest paths of chunks that have one holder, or whose contributions must all go."""
     collective, distances = search.problem.collective, latencies(search.problem.network)
-    need, listed = needs(collective), pairs(collective)
+    need, listed = find_requirements(collective), pairs(collective)
     forced = collective.reduces | (need.nhold == 1)
     here = listed.of_pairs(forced[listed.chunk])
     holder, goal = listed.holder[here], listed.goal[here]

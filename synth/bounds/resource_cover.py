@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
-from synth.model.requirements import summed
+from synth.model.requirements import sum_by
 from topologies.arrays import pointers, row_entries
 from topologies.network import Network
 
@@ -114,6 +114,6 @@ def gbs_by_end(net: Network, end: Ints, count: int) -> Floats:
         else:
             key = np.unique(key)
             each = net.capacity_gbs[key % net.nresources]
-            gbs = summed(key // net.nresources, each, count)
+            gbs = sum_by(key // net.nresources, each, count)
         best = np.minimum(best, gbs)
     return best

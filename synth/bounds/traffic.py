@@ -10,7 +10,7 @@ import numpy as np
 from synth.bounds.resource_cover import single_uses
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
-from synth.model.requirements import needs, summed
+from synth.model.requirements import find_requirements, sum_by
 from topologies.arrays import row_entries, segment_sums
 from topologies.network import Network
 
@@ -29,11 +29,11 @@ class Traffic:
     def __init__(self, problem: Problem) -> None:
         collective = problem.collective
         self.k = collective.nranks
-        need, share = needs(collective), collective.fraction
+        need, share = find_requirements(collective), collective.fraction
         hold, goal = collective.holders[1], collective.goals[1]
         come, go = need.arrive, need.depart
-        self.comes = summed(goal[come], share[need.goal_chunk[come]], self.k)
-        self.leaves = summed(hold[go], share[need.hold_chunk[go]], self.k)
+        self.comes = sum_by(goal[come], share[need.goal_chunk[come]], self.k)
+        self.leaves = sum_by(hold[go], share[need.hold_chunk[go]], self.k)
         moving = np.zeros(collective.nchunks, dtype=bool)
         moving[need.goal_chunk[come]] = True
         moving &= need.nhold > 0
@@ -49,7 +49,7 @@ class Traffic:
         cell = held_by * len(others) + goal_of
         sums = collective.reduces[chunks]
         self.amounts = [
-            summed(cell[these], share[chunks[these]], kinds).reshape(len(some), len(others))
+            sum_by(cell[these], share[chunks[these]], kinds).reshape(len(some), len(others))
             if these.any()
             else None
             for these in (~sums, sums)
@@ -82,8 +82,8 @@ class Traffic:
             if amount is None:
                 continue
             open_for = amount * (begin[:, None] < last_goal)
-            change += summed(begin, open_for.sum(axis=1), len(place))
-            change -= summed(last_goal, open_for.sum(axis=0), len(place))
+            change += sum_by(begin, open_for.sum(axis=1), len(place))
+            change -= sum_by(last_goal, open_for.sum(axis=0), len(place))
         total: Floats = np.cumsum(change)
         return total
 
@@ -139,7 +139,7 @@ def sweep_capacities(net: Network, place: Ints) -> Floats:
         begin = np.maximum(begin, before)
         some = begin < end
         gbs = net.capacity_gbs[use[some]]
-        change = summed(begin[some], gbs, n + 1)
-        change -= summed(end[some], gbs, n + 1)
+        change = sum_by(begin[some], gbs, n + 1)
+        change -= sum_by(end[some], gbs, n + 1)
         best = np.minimum(best, np.cumsum(change)[:n])
     return best

@@ -25,7 +25,8 @@ from synth.bounds.metric import (
 )
 from synth.model.collective import Bools, Floats
 from synth.model.problem import Problem
-from synth.model.requirements import counted, needs
+from synth.model.requirements import find_requirements
+from topologies.arrays import segment_sums
 from topologies.errors import BadWitness
 
 MOST_DIRECT = 6000  # ranks: the check of a direct exchange holds a table of all pairs
@@ -120,7 +121,7 @@ def _capacity(problem: Problem, witness: Witness, links: Bools) -> float:
         )
     flags = np.zeros(net.nresources, dtype=bool)
     flags[chosen] = True
-    beside = links & (counted(net.uses_ptr, flags[net.uses_idx]) == 0)
+    beside = links & (segment_sums(flags[net.uses_idx], net.uses_ptr) == 0)
     if beside.any():
         name = problem.link_name(int(np.argmax(beside)))
         raise BadWitness(
@@ -151,10 +152,10 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
     crossed = inside[net.src] & ~inside[net.dst]
     capacity = _capacity(problem, witness, crossed)
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
-    need = needs(collective)
-    within = counted(hold_ptr, inside[hold])
+    need = find_requirements(collective)
+    within = segment_sums(inside[hold], hold_ptr)
     some, whole = within > 0, (within == need.nhold) & (within > 0)
-    crossing = (counted(goal_ptr, ~inside[goal]) > 0) & np.where(collective.reduces, some, whole)
+    crossing = (segment_sums(~inside[goal], goal_ptr) > 0) & np.where(collective.reduces, some, whole)
     if not crossing.any() or not crossed.any():
         return 0.0, 0.0, np.inf
     sources, goals = (np.zeros(net.nranks, dtype=bool) for _ in range(2))
@@ -202,12 +203,12 @@ def direct_limit(problem: Problem, witness: Witness) -> Limit:
     if k > MOST_DIRECT:
         raise BadWitness(f"direct {witness.text}: {k} ranks are too many; it must be at most {MOST_DIRECT}")
     (resource,) = witness.resources
-    user = counted(net.uses_ptr, net.uses_idx == resource) > 0
+    user = segment_sums(net.uses_idx == resource, net.uses_ptr) > 0
     forced = np.zeros((k, k), dtype=bool)  # pairs whose links all use the resource
     inner = (net.src < k) & (net.dst < k)
     forced[net.src[inner & user], net.dst[inner & user]] = True
     forced[net.src[inner & ~user], net.dst[inner & ~user]] = False
-    alpha = float(net.alpha_us.min()) if needs(collective).any else 0.0
+    alpha = float(net.alpha_us.min()) if find_requirements(collective).any else 0.0
     load = float(direct_loads(problem, forced) @ collective.fraction)
     return alpha, load / float(net.capacity_gbs[resource]) / 1e3, 2 * alpha
 
@@ -242,7 +243,7 @@ def lengths_limit(problem: Problem, witness: Witness) -> Limit:
             )
         price[resource] = value
     return (
-        float(net.alpha_us.min()) if needs(problem.collective).any else 0.0,
+        float(net.alpha_us.min()) if find_requirements(problem.collective).any else 0.0,
         lengths_us_per_byte(problem, price),
         np.inf,
     )
@@ -269,7 +270,7 @@ def ends_limit(problem: Problem, witness: Witness) -> Limit:
         raise BadWitness(f"{witness.kind} {witness.text}: of a quotient problem it must be all ranks")
     at_ranks = ranks[net.dst if arrivals else net.src]
     capacity = _capacity(problem, witness, at_ranks)
-    need = needs(collective)
+    need = find_requirements(collective)
     if arrivals:
         counts, chunk = need.arrive & ranks[collective.goals[1]], need.goal_chunk
     else:

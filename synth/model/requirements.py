@@ -11,11 +11,10 @@ from functools import lru_cache
 import numpy as np
 
 from synth.model.collective import Bools, Collective, Floats, Ints
-from topologies.arrays import segment_sums
 
 
 @dataclass(frozen=True, eq=False)
-class Needs:
+class Requirements:
     """Attributes:
     hold_chunk, goal_chunk: the chunk of every holder's and every goal's entry.
     nhold, ngoal: shape (nchunks,): how many hold and want a chunk.
@@ -41,7 +40,7 @@ class Needs:
 
 
 @lru_cache(maxsize=2)
-def needs(collective: Collective) -> Needs:
+def find_requirements(collective: Collective) -> Requirements:
     """A plain chunk comes to whoever wants it without holding it, and leaves its only holder if others want it.
 
     A sum comes to whoever wants it unless all of it is there, and leaves every holder if others want it.
@@ -54,16 +53,16 @@ def needs(collective: Collective) -> Needs:
     at_goal = goal_chunk * collective.nranks + goal_rank
     held, wanted = _among(at_goal, at_hold), _among(at_hold, at_goal)
     sums = collective.reduces
-    alone = held & (nhold == 1)[goal_chunk]
+    complete = held & (nhold == 1)[goal_chunk]
     others = (ngoal[hold_chunk] - wanted) > 0
-    return Needs(
+    return Requirements(
         hold_chunk,
         goal_chunk,
         nhold,
         ngoal,
         held,
         wanted,
-        np.where(sums[goal_chunk], ~alone, ~held),
+        np.where(sums[goal_chunk], ~complete, ~held),
         others & (sums | (nhold == 1))[hold_chunk],
     )
 
@@ -77,11 +76,6 @@ def _among(values: Ints, others: Ints) -> Bools:
     return found
 
 
-def counted(ptr: Ints, flags: Bools) -> Ints:
-    """How many entries of every chunk are flagged (`ptr` as in `Collective.holders`)."""
-    return segment_sums(flags, ptr)
-
-
-def summed(where: Ints, amount: Floats, count: int) -> Floats:
+def sum_by(where: Ints, amount: Floats, count: int) -> Floats:
     """Sums of the amounts that have the same `where` in 0..count-1, shape (count,)."""
     return np.bincount(where, weights=amount, minlength=count).astype(np.float64, copy=False)

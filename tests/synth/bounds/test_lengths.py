@@ -12,7 +12,7 @@ from synth.bounds.lengths import busy_us, from_loads, from_prices, sampled, shar
 from synth.bounds.mirror_ascent import Dual, ascend
 from synth.bounds.registry import check
 from synth.model.problem import make_problem
-from synth.model.requirements import needs
+from synth.model.requirements import find_requirements
 from synth.timing.simulate import timed
 from tests.random_problems import answered, random_problem
 from tests.synth.bounds.cases import ROUND_OFF, SEEDS, chunk_times
@@ -25,7 +25,7 @@ def test_the_slope_of_the_dual(seed: int) -> None:
     """Loads times weights are the value; for one-to-one chunks no weights prove more than the loads let expect."""
     rng = random.Random(seed)
     problem = random_problem(rng)
-    need = needs(problem.collective)
+    need = find_requirements(problem.collective)
     assume(need.any)
     one_to_one = bool((need.nhold == 1).all() and (need.ngoal == 1).all())
     dual, count = Dual(problem), problem.network.nresources

@@ -16,7 +16,7 @@ from synth.bounds.registry import check, recompute
 from synth.bounds.witness import Witness
 from synth.model.collective import named
 from synth.model.problem import Problem, make_problem
-from synth.model.requirements import needs
+from synth.model.requirements import find_requirements
 from synth.timing.simulate import predict_us
 from tests.random_problems import answered, random_problem
 from tests.synth.bounds.cases import LARGE, SEEDS, SIZES, never_beaten, uniform
@@ -185,7 +185,7 @@ def test_fewer_ranks_or_more_capacity_prove_less(seed: int) -> None:
         rng, name=rng.choice(("allgather", "alltoall", "reducescatter", "reduce", "allreduce"))
     )
     net, k = problem.network, problem.collective.nranks
-    need = needs(problem.collective)
+    need = find_requirements(problem.collective)
     for kind, ends, flags in (
         ("arrivals", problem.collective.goals[1], need.arrive),
         ("departures", problem.collective.holders[1], need.depart),
