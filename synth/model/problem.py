@@ -94,6 +94,7 @@ class Problem:
         return replace(self, collective=subdivided(self.collective, chunks), allowed=allowed)
 
     def link_name(self, link: int) -> str:
+        """`0→1`, the topology's ranks."""
         net = self.network
         return f"{self.ranks[int(net.src[link])]}→{self.ranks[int(net.dst[link])]}"
 
@@ -119,7 +120,7 @@ def describe_alpha(problem: Problem) -> str:
 
 
 def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
-    """Fewest links between all pairs, shape (nranks, nranks); nranks where there is no way."""
+    """Fewest links between all pairs, shape (nranks, nranks); nranks where there is no path."""
     reach = np.zeros((nranks, nranks), dtype=bool)
     reach[src, dst] = True
     found = np.eye(nranks, dtype=bool)
@@ -134,7 +135,7 @@ def hops(nranks: int, src: Ints, dst: Ints) -> Ints:
 
 
 def least_latency(nranks: int, src: Ints, dst: Ints, alpha_us: Floats) -> Floats:
-    """Least sum of α between all pairs in µs, shape (nranks, nranks); inf where there is no way."""
+    """Least sum of α between all pairs in µs, shape (nranks, nranks); inf where there is no path."""
     best = np.full((nranks, nranks), np.inf)
     np.minimum.at(best, (src, dst), alpha_us)
     np.fill_diagonal(best, 0.0)
@@ -166,6 +167,7 @@ def parse_ranks(text: str, what: str, nranks: int) -> tuple[int, ...]:
 
 
 def check_ranks(ranks: Sequence[int], what: str, nranks: int) -> None:
+    """Raises InputError, beginning with `what`, for a rank out of 0..nranks-1 or twice."""
     seen: set[int] = set()
     for rank in ranks:
         if not 0 <= rank < nranks:
@@ -173,6 +175,19 @@ def check_ranks(ranks: Sequence[int], what: str, nranks: int) -> None:
         if rank in seen:
             raise InputError(f"{what}: rank {rank} is given twice; it must be once")
         seen.add(rank)
+
+
+def check_group(group: Sequence[int] | None, nranks: int) -> tuple[int, ...]:
+    """The ranks of a group in order; all 0..nranks-1 when None.
+
+    Raises:
+        InputError: ranks that do not exist or repeat, or fewer than two.
+    """
+    members = tuple(range(nranks)) if group is None else tuple(int(r) for r in group)
+    check_ranks(members, "group", nranks)
+    if len(members) < 2:
+        raise InputError(f"group: has {len(members)} rank; it must be at least 2")
+    return members
 
 
 def make_problem(
@@ -197,8 +212,7 @@ def make_problem(
         InputError: ranks that do not exist or repeat, a group of one, a relay inside the group, a root outside,
             a collective for another number of ranks, or chunks that cannot get to where they are wanted.
     """
-    members = tuple(range(topology.nranks)) if group is None else tuple(int(r) for r in group)
-    check_ranks(members, "group", topology.nranks)
+    members = check_group(group, topology.nranks)
     outsiders = tuple(sorted(int(r) for r in relays))
     check_ranks(outsiders, "relay", topology.nranks)
     for rank in outsiders:
@@ -206,8 +220,6 @@ def make_problem(
             raise InputError(
                 f"relay: rank {rank} is in the group; it must be a rank outside it (members may forward anyway)"
             )
-    if len(members) < 2:
-        raise InputError(f"group: has {len(members)} rank; a collective needs at least 2")
     if isinstance(collective, str):
         if root is not None and root not in members:
             raise InputError(
@@ -226,7 +238,7 @@ def make_problem(
 
 
 def _missing(collective: Collective, distance: Ints, nranks: int) -> tuple[int, int] | None:
-    """A pair (from, to) of positions that some chunk must travel and cannot."""
+    """A pair (from, to) of positions between which some chunk must be routed and cannot."""
     # a contribution must come from every holder; a plain value from any one of them
     order = np.argsort(collective.pre[:, 1], kind="stable")
     holders = np.split(

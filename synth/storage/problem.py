@@ -1,4 +1,4 @@
-"""A problem in a schedule file: what its header says of it, and the way back.
+"""A problem in a schedule file: what its header says of it, and the problem that a header states.
 
 Of a named collective the name is kept; any other is kept in full, as columns collective/…; of a quotient problem
 (`synth.symmetry.quotient`) the translations are kept.
@@ -16,27 +16,29 @@ from synth.model.collective import MAX_ENTRIES, Collective, Floats, Ints, named
 from synth.model.problem import Problem, check_ranks, make_problem
 from synth.model.registry import KINDS, find_kind
 from synth.storage.columns import ColumnFile
+from synth.symmetry.quotient import quotient_by, representative_chunks
+from synth.symmetry.quotient_check import check_translations
 from topologies.arrays import components
-from topologies.errors import InputError
+from topologies.errors import InputError, QuotientRefused
+from topologies.symmetry.translations import Translations, representatives
 from topologies.text.fields import Fields, shown
 from topologies.text.reader import from_toml
 from topologies.text.writer import to_toml
 from topologies.topology import MAX_RANKS, Topology
 
-__all__ = ["KEYS", "rebuilt", "stated"]
+__all__ = ["KEYS", "describe_problem", "rebuild_problem"]
 
 KEYS = ("topology", "collective", "group", "relays", "fold")
 MAX_CHUNKS = 1 << 40
-# What a problem takes in memory, as measured: an entry (rank, chunk) of its collective, a way from a port to a rank, a
-# limit that this crosses, a row of a switch's table; and what a file may state: so much, and so much a byte of it.
-_ENTRY_BYTES, _WAY_BYTES, _CROSSED_BYTES, _ROW_BYTES = 160, 350, 160, 100
+# What a problem takes in memory, as measured: an entry (rank, chunk) of its collective, a path from a port to a rank,
+# a limit that this crosses, a row of a switch's table; and what a file may state: so much, and so much a byte of it.
+_ENTRY_BYTES, _PATH_BYTES, _CROSSED_BYTES, _ROW_BYTES = 160, 350, 160, 100
 _SMALL_BYTES, _BYTES_A_BYTE = 800 << 20, 40
-Shifts = tuple[tuple[int, int], ...]
 _COLLECTIVE = ("name", "ranks", "chunks", "nchunks", "root", "columns")
 _OWN = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
 
 
-def stated(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """What a header says of a problem (`KEYS`), and the columns that state its collective where its name does not.
 
     Raises:
@@ -85,15 +87,12 @@ def _text(topology: Topology) -> str:
 
 
 def _by_name(problem: Problem) -> bool:
-    """Whether the name, the chunks, the root and the shifts alone give this collective back."""
+    """Whether the name, the chunks, the root and the translations alone give this collective back."""
     collective = problem.collective
     name, k, chunks = collective.name, collective.nranks, collective.chunks
     if not collective.kind.by_name:
         return False
     if problem.quotient is not None:
-        from synth.symmetry.quotient import representative_chunks
-        from topologies.symmetry.translations import representatives
-
         owners = representatives(problem.quotient.translations, k)
         return collective.equals(representative_chunks(name, k, _share(name, k, chunks), owners))
     try:
@@ -107,7 +106,7 @@ def _share(name: str, k: int, chunks: int) -> int:
     return chunks // k if find_kind(name).in_shares else chunks
 
 
-def rebuilt(file: ColumnFile) -> Problem:
+def rebuild_problem(file: ColumnFile) -> Problem:
     """The problem that a file states.
 
     Raises:
@@ -120,18 +119,18 @@ def rebuilt(file: ColumnFile) -> Problem:
     about = Fields(inner, "", f"{file.origin}: header.json: collective")
     about.only(_COLLECTIVE)
     group, relays = _ranks(top, "group"), _ranks(top, "relays")
-    shifts = _read_shifts(top)
+    translations = _read_translations(top)
     if "columns" not in about.values:
         about.fail("columns", "missing; it must be true or false")
-    if about.boolean("columns", False) and shifts is not None:
+    if about.boolean("columns", False) and translations is not None:
         about.fail("columns", "it must be false where fold is not null")
     topology = from_toml(top.string("topology"), f"{file.origin}: header.json: topology")
-    _check_weight(file, topology, (*group, *relays), about, shifts)
+    _check_weight(file, topology, (*group, *relays), about, translations)
     try:
-        if shifts is not None:
-            problem = _stated_quotient(topology, about, group, relays, shifts)
+        if translations is not None:
+            problem = _rebuild_quotient(topology, about, group, relays, translations)
         else:
-            problem = make_problem(topology, _collective(file, about, len(group)), group, relays)
+            problem = make_problem(topology, _rebuild_collective(file, about, len(group)), group, relays)
     except InputError as error:
         words = str(error)
         raise InputError(words if words.startswith(file.origin) else f"{file.origin}: {words}") from None
@@ -143,18 +142,24 @@ def rebuilt(file: ColumnFile) -> Problem:
 
 
 def _check_weight(
-    file: ColumnFile, topology: Topology, members: tuple[int, ...], about: Fields, shifts: Shifts | None
+    file: ColumnFile,
+    topology: Topology,
+    members: tuple[int, ...],
+    about: Fields,
+    translations: Translations | None,
 ) -> None:
     """Refuse a few lines that state what would fill the memory; a schedule for so much is a large file itself."""
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS), len(members)
     entries = 0
     if not about.boolean("columns", False):
         entries = chunks * find_kind(name).entries(k)
-        if shifts is not None:
+        if translations is not None:
             entries = (
-                max(1, k // math.prod(extent for _, extent in shifts)) * k * max(1, _share(name, k, chunks))
+                max(1, k // math.prod(extent for _, extent in translations))
+                * k
+                * max(1, _share(name, k, chunks))
             )
-    needed = entries * _ENTRY_BYTES + _network_bytes(topology, members)
+    needed = entries * _ENTRY_BYTES + _estimate_network(topology, members)
     allowed = _SMALL_BYTES + _BYTES_A_BYTE * file.size
     if needed > allowed:
         raise InputError(
@@ -163,13 +168,13 @@ def _check_weight(
         )
 
 
-def _network_bytes(topology: Topology, members: tuple[int, ...]) -> int:
-    """What the links among the members take, ways through switches and these switches' tables included."""
+def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
+    """What the links among the members take, paths through switches and these switches' tables included."""
     n, switches = topology.nranks, len(topology.switches)
     src, dst = topology.link_src, topology.link_dst
     mine = np.zeros(topology.nvertices, dtype=bool)
     mine[[rank for rank in members if rank < n]] = True
-    ways = int(np.count_nonzero(mine[src] & mine[dst]))
+    paths = int(np.count_nonzero(mine[src] & mine[dst]))
     between = (src >= n) & (dst >= n)
     if switches:
         part = components(switches, src[between] - n, dst[between] - n)
@@ -177,19 +182,21 @@ def _network_bytes(topology: Topology, members: tuple[int, ...]) -> int:
         into, out = mine[src] & (dst >= n), (src >= n) & mine[dst]
         ports = np.bincount(part[dst[into] - n], minlength=count)
         reached = np.unique(part[src[out] - n] * n + dst[out])
-        ways += int(ports @ np.bincount(reached // n, minlength=count))
+        paths += int(ports @ np.bincount(reached // n, minlength=count))
     limits = 0
     if topology.limits:
         limits = int(np.bincount(np.concatenate([limit.links for limit in topology.limits])).max(initial=0))
     rows = len(members) * (switches + int(np.count_nonzero(between)))
-    return ways * (_WAY_BYTES + _CROSSED_BYTES * limits) + rows * _ROW_BYTES
+    return paths * (_PATH_BYTES + _CROSSED_BYTES * limits) + rows * _ROW_BYTES
 
 
-def _stated_quotient(
-    topology: Topology, about: Fields, group: tuple[int, ...], relays: tuple[int, ...], shifts: Shifts
+def _rebuild_quotient(
+    topology: Topology,
+    about: Fields,
+    group: tuple[int, ...],
+    relays: tuple[int, ...],
+    translations: Translations,
 ) -> Problem:
-    from synth.symmetry.quotient import quotient_by
-
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_ENTRIES), len(group)
     if not find_kind(name).translatable or relays:
         able = [kind.name for kind in KINDS.values() if kind.translatable]
@@ -198,11 +205,11 @@ def _stated_quotient(
         )
     check_ranks(group, "group", topology.nranks)
     share = _share(name, k, chunks)
-    held = k // math.prod(extent for _, extent in shifts) * k * share
+    held = k // math.prod(extent for _, extent in translations) * k * share
     if k < 2 or not 0 < held <= MAX_ENTRIES or (find_kind(name).in_shares and share * k != chunks):
         about.fail("chunks", f"{chunks} chunks over {k} ranks have no quotient")
     try:
-        return quotient_by(topology, name, share, group, shifts)
+        return quotient_by(topology, name, share, group, translations)
     except InputError:
         raise
     except (ValueError, LookupError, ArithmeticError) as error:
@@ -218,30 +225,26 @@ def _ranks(top: Fields, key: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _read_shifts(top: Fields) -> Shifts | None:
+def _read_translations(top: Fields) -> Translations | None:
     value = top.values.get("fold", 0)
     if value is None:
         return None
+    pairs = value if isinstance(value, list) else []
     nranks = len(top.values["group"])
-    good = isinstance(value, list) and len(value) > 0
-    shifts: list[tuple[int, int]] = []
-    size = 1  # of what is below the next digit
-    for pair in value if good else ():
-        if not (isinstance(pair, list) and len(pair) == 2 and all(type(x) is int for x in pair)):
-            good = False
-            break
-        stride, extent = pair
-        good = good and stride >= size and stride % size == 0 and extent > 1
-        shifts.append((stride, extent))
-        size = stride * extent if good else 1
-    if not good or nranks % size:
+    try:
+        if not pairs or not all(
+            isinstance(pair, list) and len(pair) == 2 and all(type(x) is int for x in pair) for pair in pairs
+        ):
+            raise QuotientRefused("no pairs")
+        check_translations(pairs, nranks)
+    except QuotientRefused:
         top.fail(
             "fold", f"{shown(value)}; it must be null or [stride, extent] pairs, digits of the {nranks} ranks"
         )
-    return tuple(shifts)
+    return tuple((stride, extent) for stride, extent in pairs)
 
 
-def _collective(file: ColumnFile, about: Fields, nranks: int) -> Collective:
+def _rebuild_collective(file: ColumnFile, about: Fields, nranks: int) -> Collective:
     name, chunks = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS)
     root = about.integer("root", 0, MAX_RANKS)
     nchunks = about.integer("nchunks", 1, MAX_CHUNKS)

@@ -29,7 +29,8 @@ from synth.model.collective import named
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.storage.columns import ColumnFile, write_columns
-from synth.storage.problem import KEYS, rebuilt, stated
+from synth.storage.problem import KEYS, describe_problem, rebuild_problem
+from synth.symmetry.quotient import expand
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
@@ -100,8 +101,6 @@ class Stored:
         """
         if self.problem.quotient is None:
             return self.problem, self.schedule
-        from synth.symmetry.quotient import expand
-
         return expand(self.problem, self.schedule)
 
 
@@ -127,7 +126,7 @@ def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engin
     """
     if not 0 <= schedule.size_bytes <= MAX_SIZE_BYTES:
         raise InputError(f"size: {schedule.size_bytes} is no message size; it must be 0 to 2^60 bytes")
-    about, columns = stated(problem)
+    about, columns = describe_problem(problem)
     header = {
         "format": FORMAT,
         "software": _software(),
@@ -143,7 +142,7 @@ def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engin
 
 
 def _software() -> str:
-    from importlib.metadata import PackageNotFoundError, version
+    from importlib.metadata import PackageNotFoundError, version  # slow to start, and only writers need it
 
     try:
         return f"synth {version('synth-collectives')}"
@@ -161,7 +160,7 @@ def load_schedule(path: str | Path) -> Stored:
     with ColumnFile(path) as file:
         try:
             _check_header(file)
-            problem = rebuilt(file)
+            problem = rebuild_problem(file)
             return Stored(problem, _schedule(file, problem), file.header)
         except MemoryError:
             raise InputError(f"{file.origin}: states a problem that does not fit in memory") from None

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from synth.model.collective import MAX_ENTRIES, Collective, Ints, named
-from synth.model.problem import Problem, Quotient, check_ranks
+from synth.model.problem import Problem, Quotient, check_group
 from synth.model.registry import KINDS, OWN, PAIR, find_kind, parse_name
 from synth.model.schedule import Schedule
 from synth.symmetry.quotient_check import check_quotient, check_translations
@@ -66,7 +66,7 @@ def quotient_problem(
     Raises:
         InputError: ranks that do not exist or repeat, a group of one, no chunks, or an unknown name.
     """
-    name, members = _question(topology, name, chunks, group)
+    name, members = parse_name(name), check_group(group, topology.nranks)
     if not find_kind(name).translatable or len(relays):
         return None
     net = network(topology, members)
@@ -90,7 +90,7 @@ def quotient_by(
             quotient.
         InputError: ranks that do not exist or repeat, no chunks, or more than is held in memory.
     """
-    name, members = _question(topology, name, chunks, group)
+    name, members = parse_name(name), check_group(group, topology.nranks)
     check_translations(found, len(members))
     if not find_kind(name).translatable or not found:
         able = [kind.name for kind in KINDS.values() if kind.translatable]
@@ -107,21 +107,13 @@ def quotient_by(
     return problem
 
 
-def _question(
-    topology: Topology, name: str, chunks: int, group: Sequence[int] | None
-) -> tuple[str, tuple[int, ...]]:
-    """The collective's own name and the members, as `make_problem` would have them."""
-    members = tuple(range(topology.nranks)) if group is None else tuple(int(r) for r in group)
-    check_ranks(members, "group", topology.nranks)
-    if len(members) < 2:
-        raise InputError(f"group: has {len(members)} rank; a collective needs at least 2")
+def _entries(k: int, chunks: int, found: Translations) -> int:
+    """Rows of a condition: every chunk of a representative is held by all ranks, or there is one for each.
+
+    Raises InputError for no chunks.
+    """
     if chunks < 1:
         raise InputError(f"chunks: {chunks} is not possible; it must be 1 or more")
-    return parse_name(name), members
-
-
-def _entries(k: int, chunks: int, found: Translations) -> int:
-    """Rows of a condition: every chunk of a representative is held by all ranks, or there is one for each."""
     return k // math.prod(extent for _, extent in found) * chunks * k
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from synth.model.sizes import read_sizes
-from synth.storage.problem import _WAY_BYTES, _network_bytes
+from synth.storage.problem import _PATH_BYTES, _estimate_network
 from tests.fuzz.nasty import MIB, NASTY
 from tests.fuzz.trying import FORMATS, Outcome, folder_for, hostile, no_files, place, tried
 from topologies.errors import InputError
@@ -112,7 +112,7 @@ def test_what_a_file_states_is_reckoned_from_above(spec: str) -> None:
     topology = load(spec)
     for members in (range(topology.nranks), range(0, topology.nranks, 2)):
         links = network(topology, tuple(members)).nlinks
-        assert _network_bytes(topology, tuple(members)) >= links * _WAY_BYTES
+        assert _estimate_network(topology, tuple(members)) >= links * _PATH_BYTES
 
 
 def test_rows_beyond_the_largest_matrix_are_not_gathered(tmp_path: Path) -> None:
