@@ -1,0 +1,90 @@
+"""The race of engines: everybody has a turn, then whoever gained most goes on; one that cannot leaves it to others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from synth.engines.request import Outcome, Progress
+from synth.search.portfolio import Run, race
+from topologies.errors import InputError
+
+LATER = float("inf")
+
+
+class Ledger:
+    """Keeps who answered in which order; an answer gains what its text says."""
+
+    def __init__(self, answered: bool = True) -> None:
+        self.answered = answered
+        self.order: list[str] = []
+
+    def take(self, answer: Outcome, source: str) -> float:
+        assert isinstance(answer, Progress)
+        self.order.append(source)
+        return float(answer.text)
+
+
+def gains(*numbers: float) -> Iterator[Outcome]:
+    for number in numbers:
+        yield Progress(str(number))
+
+
+def test_who_has_time_ends_before_the_next_begins() -> None:
+    ledger = Ledger()
+    race([Run("a", gains(0, 0), 60), Run("b", gains(0), 60)], ledger, LATER)
+    assert ledger.order == ["a", "a", "b"]
+
+
+def test_after_the_first_turns_the_one_that_gained_most_goes_on() -> None:
+    ledger = Ledger()
+    runs = [
+        Run("poor", gains(0.1, 0, 0), 0),
+        Run("rich", gains(0.5, 0.4, 0), 0),
+        Run("once", gains(1, 1), 0, once=True),
+    ]
+    race(runs, ledger, LATER)
+    assert ledger.order[:3] == ["poor", "rich", "once"]
+    assert ledger.order[3:] == ["rich", "rich", "poor", "poor"]
+
+
+def test_what_was_gained_long_ago_counts_less_and_less() -> None:
+    ledger = Ledger()
+    runs = [Run("past", gains(0.4, 0, 0, 0, 0), 0), Run("slow", gains(0.15, 0.15, 0.15), 0)]
+    race(runs, ledger, LATER)
+    assert ledger.order == ["past", "slow", "past", "past", "slow", "slow", "past", "past"]
+
+
+def test_late_everybody_still_answers_once() -> None:
+    ledger = Ledger()
+    race([Run("a", gains(0, 0), 60), Run("b", gains(0, 0), 60)], ledger, time.monotonic() - 1)
+    assert ledger.order == ["a", "b"]
+
+
+def unable() -> Iterator[Outcome]:
+    yield Progress("0")
+    raise InputError("links go one way only")
+
+
+def test_what_one_engine_cannot_others_may() -> None:
+    ledger = Ledger()
+    race([Run("unable", unable(), 60), Run("able", gains(0), 60)], ledger, LATER)
+    assert ledger.order == ["unable", "able"]
+    with pytest.raises(InputError, match="one way"):
+        race([Run("unable", unable(), 60)], Ledger(answered=False), LATER)
+
+
+def interrupted_in_compiled_code() -> Iterator[Outcome]:
+    yield Progress("0")
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        raise SystemError("returned a result with an exception set") from error
+
+
+def test_an_interrupt_that_compiled_code_noticed_is_one() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        race([Run("loop", interrupted_in_compiled_code(), 60)], Ledger(), np.inf)
