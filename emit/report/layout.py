@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import dijkstra
 
 from emit.report.shares import pack_table, round_all, round_value
 
@@ -180,17 +182,10 @@ def _circle(n: int) -> tuple[Floats, Floats, float]:
 
 def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
     """How many links every vertex is from the nearest rank; unreachable ones count as 1."""
-    level = np.full(n + nswitches, -1, dtype=np.int64)
-    level[:n] = 0
-    for step in range(1, nswitches + 1):
-        near = np.zeros(len(level), dtype=bool)
-        for a, b in ((0, 1), (1, 0)):
-            near[ends[level[ends[:, a]] == step - 1, b]] = True
-        near &= level < 0
-        if not near.any():
-            break
-        level[near] = step
-    return np.where(level < 0, 1, level)
+    shape = (n + nswitches, n + nswitches)
+    graph = csr_matrix((np.ones(len(ends)), (ends[:, 0], ends[:, 1])), shape=shape)
+    level = dijkstra(graph, directed=False, indices=np.arange(n), unweighted=True, min_only=True)
+    return np.where(np.isinf(level), 1, level).astype(np.int64)
 
 
 def _barycentres(x: Floats, vertices: Ints, below: NDArray[np.bool_], ends: Ints) -> Floats:

@@ -96,20 +96,14 @@ def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
     if problem.quotient is not None:
         link_row = orbits(net, problem.quotient.translations).link_class
         copies = problem.quotient.order
-    of_send = link_row[schedule.link]
-    used = np.bincount(of_send, minlength=int(link_row.max(initial=-1)) + 1) > 0
-    number = np.where(used, np.cumsum(used) - 1, -1)
+    classes, first = np.unique(link_row, return_index=True)
+    # a row for each class that is used, in the order of their first links
+    first = np.sort(first[np.isin(classes, link_row[schedule.link])])
+    number = np.full(net.nlinks, -1, dtype=np.int64)
+    number[link_row[first]] = np.arange(len(first))
     row = number[link_row]
-    in_use = np.flatnonzero(row >= 0)
-    first = np.zeros(int(used.sum()), dtype=np.int64)
-    first[row[in_use[::-1]]] = in_use[::-1]
-    of_send = number[of_send]
+    of_send = row[schedule.link]
     sizes = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk]
-    # first links first: rows in the order of their links, whatever number their class has
-    order = np.argsort(first, kind="stable")
-    place = np.empty(len(order) + 1, dtype=np.int64)
-    place[order], place[-1] = np.arange(len(order)), -1
-    row, of_send, first = place[row], place[of_send], first[order]
     return _Traffic(
         net,
         row,
