@@ -1,1 +1,1 @@
-"""Executors of programs (nothing here yet: the GPU, the host and torch come with it)."""
+"""Programs executed and measured: on the host, on GPUs, and over torch.distributed."""

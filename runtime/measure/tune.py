@@ -22,7 +22,7 @@ from synth.model.sizes import parse_size
 from topologies.errors import InputError
 
 GAIN = 1.05  # times: ours must be so much faster than the wrapped back end, or noise decides
-MAX_BYTES = 1 << 40
+MAX_MESSAGE_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def parse_sizes(text: str) -> list[int]:
         low, high, *more = text.split(":")
         factor = float(more[0]) if more else 4.0
         first, last = parse_size(low, "--sizes"), parse_size(high, "--sizes")
-        if len(more) > 1 or not 1.0 < factor < math.inf or not 1 <= first <= last <= MAX_BYTES:
+        if len(more) > 1 or not 1.0 < factor < math.inf or not 1 <= first <= last <= MAX_MESSAGE_BYTES:
             raise ValueError
     except ValueError as error:
         if isinstance(error, InputError):

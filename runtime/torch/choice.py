@@ -38,11 +38,12 @@ from synth.model.registry import find_kind
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields
-from topologies.text.files import origin_of
+from topologies.text.files import origin_of, read_bytes
 
 log = logging.getLogger("synth.torch")
 BACKENDS = ("auto", "synth", "gloo")
 FORMAT = "synth-choice-1"
+MAX_FILE_BYTES = 256 << 20  # of a table, and of a file of a library
 # torch's names of the types that our reductions know, and of all that our algorithms move
 REDUCED_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
 TYPES = (*REDUCED_TYPES, "bool", "complex64", "complex128")
@@ -103,12 +104,8 @@ def load_table(path: str | Path) -> list[TableRow]:
 
     Raises InputError, naming row and field, for what is not as the head of this module says.
     """
-    origin = origin_of(Path(path))
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"{origin}: cannot be read: {error.strerror}") from None
-    top = Fields(json_object(data, origin), "", origin)
+    origin = origin_of(path)
+    top = Fields(json_object(read_bytes(path, "a table of synth tune", MAX_FILE_BYTES), origin), "", origin)
     if top.string("format") != FORMAT:
         top.fail("format", f"must be {FORMAT}")
     machine = top.string("machine")
@@ -135,9 +132,10 @@ def _content(entry: Entry) -> str:
     if not _runs_here(entry):
         return ""
     try:
-        return blake2b(entry.path.read_bytes(), digest_size=16).hexdigest()
-    except OSError as error:
-        raise InputError(f"library {origin_of(entry.path)}: cannot be read: {error.strerror}") from None
+        data = read_bytes(entry.path, "a file of the library", MAX_FILE_BYTES)
+    except InputError as error:
+        raise InputError(f"library {error}") from None
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 def _entries(library: Path) -> list[Entry]:

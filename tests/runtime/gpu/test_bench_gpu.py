@@ -30,8 +30,8 @@ def synth(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
             main()
         except SystemExit as ended:
             code = int(ended.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        read = capsys.readouterr()
+        return code, read.out, read.err
 
     return call
 
@@ -103,7 +103,7 @@ def test_the_time_of_a_network(synth: Call, ring: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpus")
-def test_a_gpu_that_does_not_keep_up_is_said(synth: Call, ring: Path) -> None:
+def test_a_gpu_that_does_not_keep_up_is_reported(synth: Call, ring: Path) -> None:
     """No machine is at the speed of this network: the times are not the network's, and the command says so."""
     code, _, err = synth("bench", ring, "--emulate", "ring:4,bw=9000,alpha=0", "-b", "64K", "-n", "1")
     assert code == 0

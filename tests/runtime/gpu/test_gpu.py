@@ -157,7 +157,7 @@ def test_on_the_gpu_at_the_pace_of_a_network() -> None:
         assert executor.emulated.measured_us >= executor.emulated.due_us > 0
 
 
-def test_on_the_gpus_together() -> None:
+def test_on_the_gpus_that_share_the_ranks() -> None:
     """Ranks spread over GPUs that reach each other's memory, windows and tails."""
     try:
         count = int(cupy().cuda.runtime.getDeviceCount())

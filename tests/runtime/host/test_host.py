@@ -80,7 +80,7 @@ def test_a_standstill_is_named_at_once() -> None:
 
 
 def test_an_error_in_one_thread_ends_all() -> None:
-    """Chunks of unequal length that trade places: every thread leaves, the caller is told."""
+    """Chunks of unequal length that trade places: every thread leaves, the caller gets the error."""
     program, goal = PROGRAMS[0]
     wrong = with_first_step(program, 1, "s", Step("s", "i", 0, "i", 0, 1))
     with pytest.raises(InputError, match="chunks of unequal length trade places"):

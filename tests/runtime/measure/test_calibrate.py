@@ -1,4 +1,4 @@
-"""A topology with measured figures: what was measured is what it says, and links that are alike stay alike."""
+"""A topology with measured figures: what was measured is what it says, and links of equal figures stay equal."""
 
 from __future__ import annotations
 

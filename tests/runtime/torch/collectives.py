@@ -197,11 +197,11 @@ def refusals() -> None:
 
 
 def falls_back() -> None:
-    """What no algorithm can do is done by Gloo, and said."""
+    """What no algorithm can do is done by Gloo, and logged."""
     me, n = dist.get_rank(), dist.get_world_size()
-    told: list[str] = []
+    logged: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("synth.torch").addHandler(handler)
     logging.getLogger("synth.torch").setLevel(logging.INFO)
     with ours.using("synth"):
@@ -211,8 +211,8 @@ def falls_back() -> None:
         tensor = torch.tensor([me == 0, True])
         dist.all_reduce(tensor, ReduceOp.MAX)
         assert tensor.tolist() == [True, True]
-    assert any("reduction BAND" in line for line in told), told
-    assert any("type bool" in line for line in told), told
+    assert any("reduction BAND" in line for line in logged), logged
+    assert any("type bool" in line for line in logged), logged
     text = ours.summary()
     assert "not ours: allreduce, 1 calls: reduction BAND" in text, text
 

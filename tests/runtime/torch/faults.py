@@ -1,4 +1,4 @@
-"""What must go wrong, and how it is told: ranks that call differently, that end, that hang."""
+"""What must go wrong, and how it is reported: ranks that call differently, that end, that hang."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def differs() -> None:
 
 
 def compared() -> None:
-    """Ranks that call differently are told before anything is sent."""
+    """Ranks that call differently raise before anything is sent."""
     me = dist.get_rank()
     os.environ["SYNTH_CHECK"] = "1"
     group = dist.new_group(timeout=timedelta(seconds=60))
@@ -97,7 +97,7 @@ class Losses:
     DIES = {"ends before a call": 4, "is killed amid a call": 3, "hangs": 2, "killed with the store": 0}  # noqa: RUF012
 
     def __init__(self, says: Any) -> None:
-        """says(name): told when a rank is about to be lost."""
+        """says(name): called when a rank is about to be lost."""
         self._says = says
         second = timedelta(seconds=1)
         self._whole = dist.new_group(timeout=60 * second)

@@ -98,8 +98,8 @@ def _objects(group: Any) -> Any:
     me, n = dist.get_rank(), dist.get_world_size()
     every: list[Any] = [None] * n
     dist.all_gather_object(every, {"rank": me, "text": "a" * 100 * me}, group=group)
-    told = [me, {"from": me}, None]
-    dist.broadcast_object_list(told, 1, group=group)
+    objects = [me, {"from": me}, None]
+    dist.broadcast_object_list(objects, 1, group=group)
     at_root: list[Any] | None = [None] * n if me == 0 else None
     dist.gather_object(("rank", me), at_root, 0, group=group)
     mine: list[Any] = [None]
@@ -107,8 +107,8 @@ def _objects(group: Any) -> Any:
     if me < 2:
         passed = ["a", me]
         (dist.send_object_list if me == 0 else dist.recv_object_list)(passed, 1 - me, group=group)
-        told.append(passed)
-    return [every, told, at_root, mine]
+        objects.append(passed)
+    return [every, objects, at_root, mine]
 
 
 def _messages(group: Any) -> Any:
@@ -222,13 +222,13 @@ def _tried(call: Call, group: Any) -> tuple[Any, str]:
         return None, f"{type(error).__name__}: {error}"
 
 
-def alike(got: Any, want: Any) -> None:
+def compare(got: Any, want: Any) -> None:
     if isinstance(want, torch.Tensor):
         torch.testing.assert_close(got, want, rtol=1e-2, atol=0)
     elif isinstance(want, (list, tuple)):
         assert len(got) == len(want), (got, want)
         for one, other in zip(got, want, strict=True):
-            alike(one, other)
+            compare(one, other)
     else:
         assert got == want, (got, want)
 
@@ -247,7 +247,7 @@ def like_gloo() -> None:
         compared += 1
         try:
             assert not ours, ours
-            alike(got, want)
+            compare(got, want)
         except AssertionError as error:
             differ.append(f"{name}: {error}")
     assert not differ, "\n".join(differ)

@@ -60,7 +60,7 @@ def test_an_error_reaches_all_that_wait_and_stops_nothing(thread: TaskThread) ->
     assert bad.get_future().done()
 
 
-def test_a_callback_that_would_wait_for_its_own_thread_is_told_so(thread: TaskThread) -> None:
+def test_a_callback_that_would_wait_for_its_own_thread_is_refused(thread: TaskThread) -> None:
     gate = threading.Event()
     first, last = task(gate.wait), task(lambda: None)
     thread.put(first, False)

@@ -47,11 +47,11 @@ def same(got: torch.Tensor, want: torch.Tensor) -> None:
 
 def expect(words: list[str], call: Check, kind: type[Exception] = Exception) -> None:
     """A call that must fail and say so."""
-    told = ""
+    message = ""
     try:
         call()
     except kind as error:
-        told = str(error)
-    assert told, "did not fail"
+        message = str(error)
+    assert message, "did not fail"
     for word in words:
-        assert word in told, f"{word!r} is not in {told}"
+        assert word in message, f"{word!r} is not in {message}"
