@@ -26,6 +26,8 @@ def compiled(loop: Loop) -> Loop:
 
     A first call's compilation, seconds long, can be interrupted. Every argument type is compiled for itself, so that
     arrays must always have the same types: see `Runner`.
+    Numba compiles a loop again when its own file changes, not when another does: who changes a function that loops of
+    other files call removes their `__pycache__`.
     """
     made: Loop = _compiled(loop)
     return made
