@@ -30,7 +30,7 @@ from synth.model.sizes import MAX_CELLS, MAX_FILE_BYTES, MAX_POSITIONS
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 from topologies.text.files import origin_of, read_text
-from topologies.text.toml import parsed_toml
+from topologies.text.toml import parse_toml
 
 __all__ = ["read_pattern"]
 
@@ -70,7 +70,7 @@ def read_pattern(path: str | Path) -> Collective:
         InputError: the file cannot be read, is not TOML, or does not state a pattern with something to move.
     """
     text, origin = read_text(path, "a pattern's .toml file", MAX_FILE_BYTES), origin_of(path)
-    document = parsed_toml(text, origin, "a pattern is two keys and [[chunk]] tables")
+    document = parse_toml(text, origin, "a pattern's two keys and [[chunk]] tables")
     top = Fields(document, text, origin)
     top.only(_TOP)
     name = _read_name(top)

@@ -14,8 +14,8 @@ from synth.model.schedule import Schedule
 from topologies.network import Network, network
 from topologies.subnetwork import links_among
 from topologies.symmetry.automorphism import automorphisms
-from topologies.symmetry.automorphism import link_image as links_of_automorphism
 from topologies.symmetry.free_subgroup import free_subgroup
+from topologies.symmetry.refinement import link_image
 from topologies.symmetry.translations import (
     Translations,
     digits,
@@ -78,7 +78,7 @@ def free_symmetry(problem: Problem) -> Symmetry:
     if len(group) < 2 or any(c is None for c in chunks):
         return trivial(problem)
     table = np.array(chunks, dtype=np.int64)
-    links = np.array([links_of_automorphism(net, p) for p in group], dtype=np.int64)
+    links = np.array([link_image(net, p) for p in group], dtype=np.int64)
     if not (table[1:] != np.arange(collective.nchunks)).all():
         # a chunk that stays while ranks move would be planned once and sent several times over
         table = np.tile(np.arange(collective.nchunks), (len(group), 1))

@@ -1,17 +1,23 @@
-"""Colour refinement of a network: ranks, links and resources told apart by what they touch."""
+"""Colour refinement of a network, and with it the permutation of links that one of ranks induces.
+
+Refinement gives ranks, links and resources colours that differ where what they touch differs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topologies.arrays import segment_sums
+from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.link_sets import LinkSets
+from topologies.symmetry.tuning import TUNING
 
-__all__ = ["Colours", "Structure", "mark"]
+__all__ = ["Colours", "Structure", "find_link_image", "link_image", "mark"]
 
 Hashes = NDArray[np.uint64]
 Ints = NDArray[np.int64]
@@ -104,3 +110,65 @@ class Structure:
         out: Hashes = segment_sums(_mix(links ^ _OUT), self.out_ptr)
         into: Hashes = segment_sums(_mix(links ^ _IN)[self.by_dst], self.in_ptr)
         return Colours(_mix(c.ranks + out + into), links, resources, c.rounds + 1)
+
+
+def link_image(net: Network, p: Ints) -> Ints:
+    """The permutation of links that p induces: int64 (nlinks,), link l goes to link image[l].
+
+    Raises InputError where p is no permutation of the ranks or no automorphism of the network. (Between
+    several equal links of one pair the search for a consistent choice is cut short after some hundred tries;
+    a p that needs more counts as none.)
+    """
+    p = np.asarray(p)
+    n = net.nranks
+    if p.shape != (n,) or p.dtype.kind not in "iu" or (np.sort(p) != np.arange(n)).any():
+        raise InputError(f"not a permutation of the {n} ranks")
+    image = find_link_image(Structure(net), p.astype(np.int64))
+    if image is None:
+        raise InputError("not an automorphism of the network: links, figures or shared capacities differ")
+    return image
+
+
+def find_link_image(structure: Structure, p: Ints) -> Ints | None:
+    """Images of links under p, None where p is no automorphism."""
+    net = structure.net
+    n = net.nranks
+    here = net.src * n + net.dst
+    there = p[net.src] * n + p[net.dst]
+    a = np.lexsort((structure.links, there))
+    b = np.lexsort((structure.links, here))
+    if (there[a] != here[b]).any() or (structure.links[a] != structure.links[b]).any():
+        return None
+    same = (np.diff(here[b]) == 0) & (np.diff(structure.links[b]) == 0)
+    if not same.any():
+        return _confirmed(structure, a, b)
+    # Equal links of one pair: only what they share with others says which goes to which.
+    left = structure.refine(p.astype(np.uint64))
+    right = structure.refine(np.arange(n, dtype=np.uint64), rounds=left.rounds)
+    tries = iter(range(TUNING.ambiguous_tries))
+    return _matched(structure, left, right, tries)
+
+
+def _matched(structure: Structure, left: Colours, right: Colours, tries: Iterator[int]) -> Ints | None:
+    a, b = np.argsort(left.links, kind="stable"), np.argsort(right.links, kind="stable")
+    if next(tries, None) is None or (left.links[a] != right.links[b]).any():
+        return None
+    found = _confirmed(structure, a, b)
+    same = np.flatnonzero(np.diff(left.links[a]) == 0)
+    if found is not None or not len(same):
+        return found
+    first = int(a[same[0]])
+    marked = structure.refine(left.ranks, mark(left.links, first), left.resources)
+    for choice in np.flatnonzero(right.links == left.links[first]).tolist():
+        other = structure.refine(right.ranks, mark(right.links, choice), right.resources, marked.rounds)
+        found = _matched(structure, marked, other, tries)
+        if found is not None:
+            return found
+    return None
+
+
+def _confirmed(structure: Structure, a: Ints, b: Ints) -> Ints | None:
+    """The image that sends link a[i] to b[i] where figures and resources stay (checked exactly)."""
+    image = np.empty(structure.net.nlinks, dtype=np.int64)
+    image[a] = b
+    return image if structure.sets.are_kept_by(image) else None

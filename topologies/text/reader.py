@@ -14,7 +14,7 @@ from topologies.arrays import row_of_entry
 from topologies.clusters import Machine, Nics
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
-from topologies.text.toml import parsed_toml
+from topologies.text.toml import parse_toml
 from topologies.text.vertex_sets import expand_names, parse_set
 from topologies.topology import (
     MAX_ALPHA_US,
@@ -47,7 +47,7 @@ def from_toml(text: str, origin: str) -> Topology:
 
 def read_machine(text: str, origin: str) -> Machine:
     """The machine that `text` (TOML) describes. Raises InputError (one line) for anything that is not one."""
-    document = parsed_toml(text, origin, "write a topology's tables and arrays, two levels at most")
+    document = parse_toml(text, origin, "a topology's tables and arrays, two levels at most")
     top = Fields(document, text, origin)
     top.only(_TOP)
     name = top.string("name")

@@ -8,7 +8,7 @@ from typing import Any
 
 from topologies.errors import InputError
 
-__all__ = ["parsed_toml"]
+__all__ = ["parse_toml"]
 
 MOST_BYTES = 600 << 20  # that tomllib may take
 MOST_DOTS = 8  # tomllib takes the square of a key's length
@@ -21,22 +21,22 @@ _PIECE = r"(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
 _DOTTED = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_PIECE}[ \t]*+\.[ \t]*+){{{MOST_DOTS + 1}}}")
 
 
-def parsed_toml(text: str, origin: str, form: str) -> dict[str, Any]:
+def parse_toml(text: str, origin: str, right: str) -> dict[str, Any]:
     """The document that `text` is.
 
-    form: what it should look like, for the complaint about one that is nested too deeply or too large.
+    right: what it must be, for the complaint about one that is nested too deeply or too large.
     Raises InputError (one line, which begins with `origin`) where it is not TOML or is no sensible document.
     """
     deep = _DOTTED.search(text)
     if deep is not None:
         line = text.count("\n", 0, deep.start()) + 1
-        raise InputError(f"{origin}:{line}: a key of more than {MOST_DOTS} dots; {form}")
+        raise InputError(f"{origin}:{line}: a key of more than {MOST_DOTS} dots; it must be {right}")
     if _estimate(text) > MOST_BYTES:
-        raise InputError(f"{origin}: too many tables, keys and values for one document; {form}")
+        raise InputError(f"{origin}: too many tables, keys and values for one document; it must be {right}")
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise InputError(f"{origin}: nested too deeply; {form}") from None
+        raise InputError(f"{origin}: nested too deeply; it must be {right}") from None
     except ValueError as error:
         raise InputError(_complaint(text, origin, " ".join(str(error).split())[:200])) from None
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from topologies.load import load
 from topologies.network import Network, network
-from topologies.symmetry.automorphism import link_image as searched_image
+from topologies.symmetry.refinement import link_image
 from topologies.symmetry.translations import (
     Translations,
     elements,
@@ -83,7 +83,7 @@ def test_all_found_keep_the_network_and_crowd_nothing(any_spec: str) -> None:
         p = translate(found, ranks, by)
         assert p.tolist() == plain(net.nranks, stride, extent)
         assert sorted(translate_links(net, found, links, by)) == links.tolist()
-        searched_image(net, p)  # raises where p is no automorphism
+        link_image(net, p)  # raises where p is no automorphism
     if found:
         assert_orbits(net, found)
 
