@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -94,33 +93,18 @@ def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: Tuning)
     return [sets[i] for i in np.argsort(-np.array(ratios), kind="stable")[: tuning.few]]
 
 
-@dataclass(frozen=True, eq=False)
-class PhysicalLinks:
-    """Local ranks, then all switches, and the physical links among them.
+def physical_links(problem: Problem) -> tuple[Ints, Ints, Ints]:
+    """(link of the topology, source, destination) of the physical links among the ranks at hand and all switches.
 
-    Attributes:
-        nranks, nvertices: ranks are the first vertices.
-        link: the topology's number of every link; src, dst, gbs: its ends and GB/s.
+    Ends are vertices: local ranks, then the topology's switches.
     """
-
-    nranks: int
-    nvertices: int
-    link: Ints
-    src: Ints
-    dst: Ints
-    gbs: Floats
-
-
-def physical_links(problem: Problem) -> PhysicalLinks:
-    """The physical links among the ranks at hand and all switches."""
     topology, n = problem.topology, problem.nranks
     vertex = np.full(topology.nvertices, -1, dtype=np.int64)
     vertex[list(problem.ranks)] = np.arange(n)
     vertex[topology.nranks :] = n + np.arange(len(topology.switches))
     src, dst = vertex[topology.link_src], vertex[topology.link_dst]
-    there = np.flatnonzero((src >= 0) & (dst >= 0))
-    gbs = topology.bandwidth_gbs[there]
-    return PhysicalLinks(n, n + len(topology.switches), there, src[there], dst[there], gbs)
+    link = np.flatnonzero((src >= 0) & (dst >= 0))
+    return link, src[link], dst[link]
 
 
 class _HopGraph:
@@ -130,9 +114,10 @@ class _HopGraph:
     """
 
     def __init__(self, problem: Problem, tuning: Tuning) -> None:
-        physical = physical_links(problem)
-        self.n, self.nvertices, self.tuning = physical.nranks, physical.nvertices, tuning
-        self.a, self.b, self.gbs = physical.src, physical.dst, physical.gbs
+        link, self.a, self.b = physical_links(problem)
+        self.gbs = problem.topology.bandwidth_gbs[link]
+        self.n, self.tuning = problem.nranks, tuning
+        self.nvertices = self.n + len(problem.topology.switches)
         self.hops = Distances(self.nvertices, self.a, self.b, np.ones(len(self.a)))
         rows = [self._hops_from(0)]
         while len(rows) < 5:

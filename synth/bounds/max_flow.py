@@ -98,14 +98,13 @@ class _FlowGraph:
     """
 
     def __init__(self, problem: Problem, inward: bool) -> None:
-        topology, net, physical = problem.topology, problem.network, physical_links(problem)
-        self.src, self.dst = (physical.src, physical.dst) if inward else (physical.dst, physical.src)
-        self.gbs, self.nvertices = physical.gbs, physical.nvertices
+        topology, net = problem.topology, problem.network
+        link, src, dst = physical_links(problem)
+        self.src, self.dst = (src, dst) if inward else (dst, src)
+        self.gbs, self.nvertices = topology.bandwidth_gbs[link], problem.nranks + len(topology.switches)
         names = [str(r) for r in range(topology.nranks)] + list(topology.switches)
         index = {name: i for i, name in reversed(list(enumerate(net.resource_names)))}
-        ends = zip(
-            topology.link_src[physical.link].tolist(), topology.link_dst[physical.link].tolist(), strict=True
-        )
+        ends = zip(topology.link_src[link].tolist(), topology.link_dst[link].tolist(), strict=True)
         self.resource = np.array([index.get(f"{names[u]}→{names[v]}", -1) for u, v in ends], dtype=np.int64)
 
     def crossing(self, near: Bools) -> Bools:

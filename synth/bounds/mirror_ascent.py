@@ -54,15 +54,12 @@ class Dual:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        net, self.need, self.listed = (
-            problem.network,
-            find_requirements(problem.collective),
-            pairs(problem.collective),
-        )
-        key = net.src * net.nranks + net.dst
-        self.order = np.argsort(key, kind="stable")
-        self.first = np.flatnonzero(np.diff(key[self.order], prepend=-1))
-        self.keys = key[self.order][self.first]
+        net, self.listed = problem.network, pairs(problem.collective)
+        self.need = find_requirements(problem.collective)
+        self.key = net.src * net.nranks + net.dst
+        self.order = np.argsort(self.key, kind="stable")
+        self.first = np.flatnonzero(np.diff(self.key[self.order], prepend=-1))
+        self.keys = self.key[self.order][self.first]
         self.forth = fewer_ends(problem.collective)[1]
         roots, ends = self.listed.holder, self.listed.goal
         self.root, self.end = (roots, ends) if self.forth else (ends, roots)
@@ -74,7 +71,9 @@ class Dual:
         net, collective = self.problem.network, self.problem.collective
         price = np.concatenate([weight / net.capacity_gbs, np.zeros(net.nlinks)])
         length = link_lengths(self.problem, price)
-        links = self._shortest_links(length)
+        links = self.order  # the shortest link of every pair in `keys`
+        if len(self.keys) < net.nlinks:
+            links = np.lexsort((length, self.key))[self.first]
         distance, parent = self._trees(length[links])
         row, required = self._furthest(distance)
         into, out = (_shortest(end, length, net.nranks) for end in (net.dst, net.src))
@@ -89,15 +88,6 @@ class Dual:
                 self._at_ends(number, these, into, out, length, carried)
         self._on_trees(row[left & (row >= 0)], parent, links, carried)
         return float(most @ self.share) / float(weight.sum()) / 1e3, resource_loads(net, carried) / 1e3
-
-    def _shortest_links(self, length: Floats) -> Ints:
-        """The shortest link of every pair in `keys`."""
-        if len(self.first) == len(length):
-            return self.order
-        order = np.lexsort((length, self.problem.network.src, self.problem.network.dst))
-        key = self.problem.network.src[order] * self.problem.network.nranks + self.problem.network.dst[order]
-        by_key = order[np.argsort(key, kind="stable")]
-        return by_key[self.first]
 
     def _trees(self, length: Floats) -> tuple[Floats, Ints]:
         """Distances from (or to) every root, and the rank before (after) each on its shortest path; -1 at roots."""

@@ -15,6 +15,7 @@ from synth.model.problem import Problem
 from synth.solvers.linear_program import LinearProgram, ProgramBuilder
 from synth.symmetry.relabelling import Symmetry
 from synth.timing.rounds import unit_gbs
+from topologies.arrays import grouped
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +34,10 @@ def capacities(problem: Problem) -> list[Capacity]:
     """What limits the links; of resources with the same links only the smallest."""
     net, unit = problem.network, unit_gbs(problem)
     rows: dict[bytes, Capacity] = {}
-    order = np.argsort(net.uses_idx, kind="stable")
-    cuts = np.searchsorted(net.uses_idx[order], np.arange(net.nresources + 1))
-    users = net.link_of_use[order]
-    limits = [
-        (np.sort(users[cuts[r] : cuts[r + 1]]), float(net.capacity_gbs[r])) for r in range(net.nresources)
-    ]
-    limits += [(np.array([link]), float(net.bandwidth_gbs[link])) for link in range(net.nlinks)]
-    for resource, (links, gbs) in enumerate(limits):
+    ptr, entries = grouped(net.uses_idx, net.nresources)
+    users = [*np.split(net.link_of_use[entries], ptr[1:-1]), *np.arange(net.nlinks)[:, None]]
+    limits = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]).tolist()
+    for resource, (links, gbs) in enumerate(zip(users, limits, strict=True)):
         key = links.tobytes()
         if len(links) and (key not in rows or rows[key].chunks > gbs / unit):
             rows[key] = Capacity(links, gbs / unit, resource)

@@ -8,7 +8,7 @@ import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.requirements import sum_by
-from topologies.arrays import pointers, row_entries
+from topologies.arrays import grouped, row_entries
 from topologies.network import Network
 
 _MOST_PICKS = 4000  # then every link that is left takes its own cheapest
@@ -32,9 +32,11 @@ def cover(net: Network, links: Ints) -> Ints:
 @lru_cache(maxsize=2)
 def _users(net: Network) -> tuple[Ints, Ints]:
     """(ptr, links): resource r is used by links[ptr[r]:ptr[r+1]]."""
-    ptr = pointers(np.bincount(net.uses_idx, minlength=net.nresources))
-    short = net.uses_idx.astype(np.uint16) if net.nresources < 1 << 16 else net.uses_idx  # sorted by counting
-    return ptr, net.link_of_use[np.argsort(short, kind="stable")]
+    # 16 bits are sorted by counting
+    ptr, entries = grouped(
+        net.uses_idx.astype(np.uint16) if net.nresources < 1 << 16 else net.uses_idx, net.nresources
+    )
+    return ptr, net.link_of_use[entries]
 
 
 def _pick(picked: Bools, net: Network, links: Ints) -> None:
