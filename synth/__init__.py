@@ -7,6 +7,7 @@ a.gap, a.table(), a.save("out/")
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["InputError", "Synthesis", "synthesize"]
 
+_MODULES = {
+    "InputError": "topologies.errors",
+    "Synthesis": "synth.synthesis",
+    "synthesize": "synth.synthesis",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # solver processes import this package too, and start sooner without all of it
-    if name in ("Synthesis", "synthesize"):
-        from synth import synthesis
-
-        return getattr(synthesis, name)
-    if name == "InputError":
-        from topologies.errors import InputError
-
-        return InputError
+    # imported when asked for: solver processes import this package too, and start sooner without the rest
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'synth' has no attribute {name!r}")

@@ -95,11 +95,10 @@ def _answer(name: str, file: str | None, *, budget: str, out: str, engine: str, 
     if not out:
         raise InputError("--out: is empty; give the name of a folder")
     with Workers(processes(engine) if asked.groups is None else ()) as workers:
-        # imported now, since the solvers load in their own processes meanwhile
         if asked.groups is None:
-            from synth.cli.answer import answer
+            from synth.cli.answer import answer  # loads while the solvers' processes do
         else:
-            from synth.cli.concurrent import answer
+            from synth.cli.concurrent import answer  # likewise
 
         report = answer(name, file, asked, workers)
     report()

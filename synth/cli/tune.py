@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import groupby, product
@@ -26,8 +26,8 @@ from runtime.measure.tune import (
 )
 from runtime.torch.choice import Chooser
 from runtime.torch.launch import is_rank_of_job, launch_ranks
+from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
-from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.writer import to_toml
@@ -80,28 +80,13 @@ def tune(
         os.environ["SYNTH_LIBRARY"] = library
     names, wanted, kinds = parse_collectives(ops), parse_sizes(sizes), parse_types(types)
     _start_here(ranks, lambda count: _check_tune(groups, count, out))
-    from runtime.torch.bench import Case, gather_all, joined, make_groups, measure_methods
+    from runtime.torch.bench import gather_all, joined  # needs PyTorch
 
     found: list[Measurement] = []
     with joined() as (me, world):
-        chooser = Chooser.of_environment()
         try:
-            for members, group in make_groups(_check_tune(groups, world, out)):
-                if me not in members:
-                    continue
-                if me == 0:
-                    _unused(chooser, members)
-                for name, kind in product(names, kinds):
-                    smaller: list[Measurement] = []
-                    for case in (Case(name, size, kind, ranks=members) for size in wanted):
-                        if not case.block:
-                            continue
-                        methods = chooser.methods(case.call)
-                        kept = select_methods(methods, smaller)
-                        smaller += (new := measure_methods(case, kept, group, turns))
-                        found += new
-                        if me == 0:
-                            _tell(new, [method.algorithm for method in methods if method not in kept])
+            for one in _measure(_check_tune(groups, world, out), names, wanted, kinds, turns, me):
+                found.append(one)
             own, found = found, gather_all(found)
         except (KeyboardInterrupt, RuntimeError) as error:
             if me == 0 and found:
@@ -115,10 +100,41 @@ def tune(
         for _, same in groupby(
             (m for m in found if m not in own), key=lambda m: (m.group, m.kind, m.size_bytes)
         ):
-            _tell(list(same), [])
+            _print_measured(list(same), [])
         _write_table(found, out, "")
     if any(m.wrong for m in found):
         raise SystemExit(1)
+
+
+def _measure(
+    groups: Sequence[tuple[int, ...]],
+    names: Sequence[str],
+    sizes: Sequence[int],
+    kinds: Sequence[str],
+    turns: int,
+    me: int,
+) -> Iterator[Measurement]:
+    """Every method of every collective of the groups that this rank is in; rank 0 prints what came out."""
+    from runtime.torch.bench import Case, make_groups, measure_methods  # needs PyTorch
+
+    chooser = Chooser.of_environment()
+    for members, group in make_groups(groups):
+        if me not in members:
+            continue
+        if me == 0:
+            _warn_unused(chooser, members)
+        for name, kind in product(names, kinds):
+            smaller: list[Measurement] = []
+            for case in (Case(name, size, kind, ranks=members) for size in sizes):
+                if not case.block:
+                    continue
+                methods = chooser.methods(case.call)
+                kept = select_methods(methods, smaller)
+                new = measure_methods(case, kept, group, turns)
+                smaller += new
+                yield from new
+                if me == 0:
+                    _print_measured(new, [method.algorithm for method in methods if method not in kept])
 
 
 def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, ...]]:
@@ -127,7 +143,7 @@ def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, 
     found = [tuple(sorted(parse_ranks(text, "--group", world))) for text in groups] or [tuple(range(world))]
     for members in found:
         if len(members) < 2:
-            raise InputError(f"--group {','.join(map(str, members))}; it must be two ranks or more")
+            raise InputError(f"--group {','.join(map(str, members))}: is one rank; it must be two or more")
     _can_be_written(out)
     _ = Chooser.of_environment().basis  # reads all that is named
     return found
@@ -145,13 +161,13 @@ def _not_there(out: str) -> str:
     return f"{out}.part" if Path(out).exists() else out
 
 
-def _unused(chooser: Chooser, members: Sequence[int]) -> None:
+def _warn_unused(chooser: Chooser, members: Sequence[int]) -> None:
     if chooser.entries and not any(entry.nranks == len(members) for entry in chooser.entries):
         there = sorted({f"{entry.collective} of {entry.nranks} ranks" for entry in chooser.entries})
         click.echo(f"# the library has nothing for {len(members)} ranks: {', '.join(there)}", err=True)
 
 
-def _tell(new: Sequence[Measurement], left_out: Sequence[str | None]) -> None:
+def _print_measured(new: Sequence[Measurement], left_out: Sequence[str | None]) -> None:
     """What came out at one size, the fastest first."""
     chosen, one = choose_fastest(new), new[0]
     click.echo(
@@ -170,8 +186,7 @@ def _tell(new: Sequence[Measurement], left_out: Sequence[str | None]) -> None:
 def _write_table(found: Sequence[Measurement], out: str, note: str) -> None:
 
     text = format_choices(found)
-    with replaced(out) as file:
-        file.write(text.encode())
+    write_text(out, text)
     click.echo(
         f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it"
     )
@@ -200,7 +215,7 @@ def calibrate(
     for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
         os.environ.pop(name, None)
     _start_here(ranks, lambda count: _wired(spec, count, out))
-    from runtime.torch.bench import joined
+    from runtime.torch.bench import joined  # needs PyTorch
     from runtime.torch.measure_links import measure_links, measure_together
 
     with joined() as (me, world):
@@ -222,8 +237,7 @@ def calibrate(
         calibrate_topology(topology, found, shared, f"{topology.name}, measured over torch.distributed"),
         name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
     )
-    with replaced(out) as file:
-        file.write(to_toml(made).encode())
+    write_text(out, to_toml(made))
     click.echo(f"{'link':>12}{'α (µs)':>12}{'(GB/s)':>12}")
     for (a, b), link in found.items():
         click.echo(f"{f'{a}→{b}':>12}{link.alpha_us:>12.1f}{link.gbs:>12.4g}")
@@ -235,7 +249,7 @@ def calibrate(
 def _wired(spec: str | None, count: int, out: str) -> Topology:
     """The topology to measure, once nothing else is wrong."""
     if Path(out).suffix != ".toml":
-        raise InputError(f"-o {out!r}: would end in .toml, as topologies do")
+        raise InputError(f"-o {out!r}: has another ending; it must be .toml, as topologies have")
     _can_be_written(out)
     found = load(spec if spec is not None else f"full:{count}")
     if found.nranks != count:
@@ -266,6 +280,6 @@ def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:
             )
         return
     if ranks is None:
-        raise InputError("--ranks; it must be how many processes to start here; or start this with torchrun")
+        raise InputError("--ranks: is not given; it must be how many processes to start, or use torchrun")
     check(ranks)
     raise SystemExit(launch_ranks(ranks, sys.argv[1:]))
