@@ -63,12 +63,9 @@ def free_symmetry(problem: Problem) -> Symmetry:
     """
     collective, net = problem.collective, problem.network
     k = collective.nranks
-    roots = [collective.root] if collective.kind.rooted else []
-    members = [r for r in range(k) if r not in roots]
-    classes = [c for c in (roots, members, list(range(k, net.nranks))) if c]
-    if roots:
+    if collective.kind.rooted:
         return trivial(problem)  # whatever keeps the root in its place is not free
-    perms = automorphisms(net, classes)
+    perms = automorphisms(net, [c for c in (list(range(k)), list(range(k, net.nranks))) if c])
     group = free_subgroup(perms, range(k))
     chunks = [_chunk_image(collective, p) for p in group]
     if any(c is None for c in chunks):
@@ -89,19 +86,13 @@ def free_symmetry(problem: Problem) -> Symmetry:
 
 def _chunk_image(collective: Collective, perm: Ints) -> Ints | None:
     """The image of every chunk under a relabelling of the ranks; None where the pattern is not kept."""
-    signature = _signatures(collective)
-    moved = _signatures(collective, perm[: collective.nranks])
+    signs, moved = _signatures(collective), _signatures(collective, perm[: collective.nranks])
+    # of chunks that nothing tells apart the first goes to the first
+    here, there = (sorted(range(len(s)), key=s.__getitem__) for s in (signs, moved))
+    if any(signs[a] != moved[b] for a, b in zip(here, there, strict=True)):
+        return None
     image = np.empty(collective.nchunks, dtype=np.int64)
-    places: dict[bytes, list[int]] = {}
-    for chunk, sign in enumerate(signature):
-        places.setdefault(sign, []).append(chunk)
-    taken: dict[bytes, int] = {}
-    for chunk, sign in enumerate(moved):
-        at = taken.get(sign, 0)
-        if sign not in places or at >= len(places[sign]):
-            return None
-        image[chunk] = places[sign][at]
-        taken[sign] = at + 1
+    image[there] = here
     return image
 
 
