@@ -127,7 +127,7 @@ def verify_program(
     found = format_of(Path(path))
     if not found.holds_program:
         wanted = " or ".join(one.what for one in FORMATS.values() if one.holds_program)
-        return Verdict("not readable", (f"{origin_of(Path(path))}: is {found.what}; give {wanted}",))
+        return Verdict("not readable", (f"{origin_of(Path(path))}: is {found.what}; it must be {wanted}",))
     return found.verify(Path(path), goal, fifo_depth)
 
 

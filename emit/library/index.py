@@ -129,9 +129,11 @@ def parse_index(data: bytes, origin: str, folder: Path) -> list[Entry]:
     top = Fields(json_object(data, origin), "", origin)
     form = top.string("format")
     if form == "synth-index-1":
-        top.fail("format", f"{form} is of an earlier version, whose files stand beside it; must be {FORMAT}")
+        top.fail(
+            "format", f"{form} is of an earlier version, whose files stand beside it; it must be {FORMAT}"
+        )
     if form != FORMAT:
-        top.fail("format", f"{shown(form)} is not known; must be {FORMAT}")
+        top.fail("format", f"{shown(form)} is not known; it must be {FORMAT}")
     top.only(("format", "algorithms"))
     rows = top.values.get("algorithms")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -163,7 +165,7 @@ def _json(value: object) -> str:
 def _entry(table: Fields, folder: Path) -> Entry:
     words = {key: _word(table, key) for key in ("collective", "topology", "target", "protocol")}
     if words["target"] not in TARGETS:
-        table.fail("target", f"{shown(words['target'])} is not known; must be one of {', '.join(TARGETS)}")
+        table.fail("target", f"{shown(words['target'])} is not known; it must be one of {', '.join(TARGETS)}")
     group, relays = _ranks(table, "group"), _ranks(table, "relays")
     if not group or set(group) & set(relays):
         table.fail(
@@ -175,11 +177,11 @@ def _entry(table: Fields, folder: Path) -> Entry:
         table.fail("communicator", "must be the group's ranks, then the relays")
     root = None if _absent(table, "root") else table.integer("root", 0, _MOST)
     if root is not None and root not in group:
-        table.fail("root", f"{root} is not in the group; must be one of its ranks, or null")
+        table.fail("root", f"{root} is not in the group; it must be one of its ranks, or null")
     low = table.integer("min_bytes", 0, _MOST)
     high = None if _absent(table, "max_bytes") else table.integer("max_bytes", low, _MOST)
     if "inplace" not in table.values:
-        table.fail("inplace", "missing; give true or false")
+        table.fail("inplace", "missing; it must be true or false")
     if not (_absent(table, "goal") or isinstance(table.values["goal"], dict)):
         table.fail("goal", "must be an object or null")
     try:  # what is carried over to the next index must be such that it can be written
@@ -209,7 +211,7 @@ def _check_together(entries: Sequence[Entry], top: Fields) -> None:
     asked: dict[object, list[Entry]] = defaultdict(list)
     for entry in entries:
         if entry.file in files:
-            top.fail("algorithms", f"two of them are in {shown(entry.file)}; must be one a file")
+            top.fail("algorithms", f"two of them are in {shown(entry.file)}; it must be one a file")
         files.add(entry.file)
         asked[entry.question, entry.inplace].append(entry)
     for same in asked.values():
@@ -218,7 +220,7 @@ def _check_together(entries: Sequence[Entry], top: Fields) -> None:
             if one.serves(other.min_bytes):
                 top.fail(
                     "algorithms",
-                    f"{shown(one.file)} and {shown(other.file)} both serve {other.min_bytes} bytes; must be one",
+                    f"{shown(one.file)} and {shown(other.file)} both serve {other.min_bytes} bytes; it must be one",
                 )
 
 
@@ -232,7 +234,7 @@ def _word(table: Fields, key: str) -> str:
 def _absent(table: Fields, key: str) -> bool:
     """Whether a field is null; InputError where it is missing."""
     if key not in table.values:
-        table.fail(key, "missing; give null where there is none")
+        table.fail(key, "missing; it must be null where there is none")
     return table.values[key] is None
 
 
@@ -241,7 +243,7 @@ def _ranks(table: Fields, key: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not all(type(rank) is int and 0 <= rank <= _MOST for rank in value):
         table.fail(key, "must be an array of ranks, such as [0, 2, 4]")
     if len(set(value)) < len(value):
-        table.fail(key, "names a rank twice; must be once")
+        table.fail(key, "names a rank twice; it must be once")
     return tuple(value)
 
 
@@ -249,7 +251,7 @@ def _file(table: Fields, key: str, folder: str, suffix: str) -> str:
     """A path below the index, of which nothing can lead out of its folder."""
     value = table.string(key)
     if not re.fullmatch(f"{folder}/{_NAME}{re.escape(suffix)}", value):
-        table.fail(key, f"{shown(value)} is elsewhere; must be {folder}/NAME{suffix}")
+        table.fail(key, f"{shown(value)} is elsewhere; it must be {folder}/NAME{suffix}")
     return value
 
 
@@ -270,8 +272,8 @@ def goal_stated(value: object, origin: str) -> Goal:
             table.fail(key, "must be five columns: rank, buffer, place, source, chunk")
         first, buffers, *rest = given
         if not all(type(one) is str for one in buffers):
-            table.fail(key, "holds what is no buffer; must be i or o")
+            table.fail(key, "holds what is no buffer; it must be i or o")
         if not all(type(one) is int and 0 <= one < MAX_CELLS for column in (first, *rest) for one in column):
-            table.fail(key, f"holds what is no number in range; must be 0 to {MAX_CELLS - 1}")
+            table.fail(key, f"holds what is no number in range; it must be 0 to {MAX_CELLS - 1}")
         columns[key] = (first, buffers, *rest)
     return Goal.from_arrays(nranks, columns["initial"], columns["required"])

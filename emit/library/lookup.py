@@ -48,9 +48,11 @@ def choose(
         collective = parse_name(collective)
     if nranks < 1 or (ranks is not None and len(set(ranks)) != nranks) or len(ranks or ()) > nranks:
         given = "" if ranks is None else f" and ranks {_ranks(ranks)}"
-        raise InputError(f"nranks {nranks}{given}: must be 1 or more, and as many different ranks if given")
+        raise InputError(
+            f"nranks {nranks}{given}: is not possible; it must be 1 or more, and as many different ranks if given"
+        )
     if size_bytes < 0:
-        raise InputError(f"size_bytes {size_bytes}: must be 0 or more")
+        raise InputError(f"size_bytes {size_bytes}: is not possible; it must be 0 or more")
     fit = [
         entry
         for entry in entries

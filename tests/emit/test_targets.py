@@ -38,7 +38,7 @@ def test_the_format_of_a_file_follows_from_its_name_or_its_start(tmp_path: Path)
     (tmp_path / "ring").write_text(texts["msccl"])
     assert verify_file(tmp_path / "ring").status == verify_program(tmp_path / "ring").status == "right"
     for name in ("a.json", "a.synth"):
-        assert "give an MSCCL XML file" in verify_program(tmp_path / name).lines[0]
+        assert "it must be an MSCCL XML file" in verify_program(tmp_path / name).lines[0]
 
 
 def test_what_serves_a_problem() -> None:
