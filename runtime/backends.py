@@ -155,13 +155,15 @@ BACKENDS = {
 def choose_backend(name: str | None, options: Collection[str]) -> Backend:
     """The back end of this name; without one, the first available that takes these options of `synth bench`.
 
-    Raises InputError where it is not available here, or for an option that it does not take.
+    Raises InputError for one that is not known or not available here, or for an option that it does not take.
     """
     able = [row for row in BACKENDS.values() if row.options.issuperset(options)]
     if name is None:
         usual = [row for row in able if row.by_default]
         row = usual[0] if options else next(row for row in usual if row.is_available())
     else:
+        if name not in BACKENDS:
+            raise InputError(f"--backend: {name!r} is not known; it must be one of {', '.join(BACKENDS)}")
         row = BACKENDS[name]
         for option in options:
             if option not in row.options:

@@ -49,7 +49,7 @@ HEAD = "\n".join(
 @click.argument("path")
 @click.option(
     "--backend",
-    type=click.Choice(list(BACKENDS)),
+    metavar="NAME",
     help="; ".join(f"{row.name}: {row.summary}" for row in BACKENDS.values())
     + ". Default: gpu where there is one, else host.",
 )
