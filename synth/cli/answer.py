@@ -115,7 +115,7 @@ def clear_progress() -> None:
 
 
 def ending(ended: str, begun: float) -> list[str]:
-    """The last words of every report: why the search stopped early, if it did, and the seconds that all took."""
+    """The last part of every report: why the search stopped early, if it did, and the seconds that all took."""
     why = {"interrupted": "interrupted: the best so far", "budget": "the budget ended: the best so far"}
     return [*([why[ended]] if ended in why else []), f"{time.monotonic() - begun:.1f} s"]
 

@@ -1,4 +1,4 @@
-"""`--groups` of the commands that search: several groups planned together on the links they share."""
+"""`--groups` of the commands that search: concurrent groups on the links that they share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SINGLE = {  # options of a single group, and what there is instead
 
 
 def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Callable[[], None]:
-    """Plan several groups together; returns what writes the files and prints the report.
+    """Plan concurrent groups; returns what writes the files and prints the report.
 
     name, file: as those of `synth.cli.answer.answer`.
 

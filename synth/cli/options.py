@@ -1,4 +1,4 @@
-"""What several commands declare and print alike."""
+"""Options that several commands declare, and how all of them print JSON."""
 
 from __future__ import annotations
 

@@ -30,31 +30,31 @@ def prove(file: str, proof: str | None, as_json: bool) -> None:
     \b
     synth prove out/schedules/NAME.synth
     """
-    said: dict[str, Any] = {"file": file, "status": "right", "why": ""}
+    document: dict[str, Any] = {"file": file, "status": "right", "why": ""}
     try:
-        lines = _check(file, proof, said)
-        code = 0 if said["status"] == "right" else 1
+        lines = _check(file, proof, document)
+        code = 0 if document["status"] == "right" else 1
     except InputError as error:
         if not as_json:
             raise
-        said |= {"status": "not readable", "why": str(error)}
+        document |= {"status": "not readable", "why": str(error)}
         lines, code = [], 2
     if as_json:
-        print_json(said)
+        print_json(document)
     else:
         click.echo("\n".join(lines))
     raise SystemExit(code)
 
 
-def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
-    """Lines for the reader; `said` gets the same as plain values."""
+def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
+    """Lines for the reader; `document` gets the same as plain values."""
     stored = load_schedule(file)
     beside = proof_path(file) if proof is None else Path(proof)
     problem, size, taken = stored.problem, stored.schedule.size_bytes, stored.claimed_us
     checked = check_stored(file, stored, proof, origin_of(beside))
     stated, witness = checked.proof, checked.witness
     sends = len(stored.schedule) * stored.copies
-    said |= {
+    document |= {
         **question(problem, size),
         "as_named": stored.as_named,
         "sends": sends,
@@ -66,15 +66,15 @@ def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
         "witness": None,
     }
     if checked.wrong:
-        said |= {"status": "wrong", "why": checked.wrong}
+        document |= {"status": "wrong", "why": checked.wrong}
         return [f"{origin_of(file)}: wrong: {checked.wrong}"]
     ranks = format_count(len(problem.group), "rank")
     figures = f"{format_number(sends)} sends, {ranks}, {format_time(taken)} at {format_size(math.ceil(size))}"
-    lines = [f"{origin_of(file)}: right ({figures})", _asked_words(stored)]
+    lines = [f"{origin_of(file)}: right ({figures})", _describe_question(stored)]
     if stated is None or witness is None:
         return [*lines, f"no proof: there is no {origin_of(beside)}"]
-    said |= {"bound_us": stated.bound_us, "gap": stated.gap}
-    said["witness"] = {"kind": witness.kind, "text": witness.text}
+    document |= {"bound_us": stated.bound_us, "gap": stated.gap}
+    document["witness"] = {"kind": witness.kind, "text": witness.text}
     text = witness.text if witness.kind in witness.text else f"{witness.kind}: {witness.text}"
     optimal = ", optimal" if stated.gap <= 1 + EQUAL else ""
     return [
@@ -84,7 +84,7 @@ def _check(file: str, proof: str | None, said: dict[str, Any]) -> list[str]:
     ]
 
 
-def _asked_words(stored: Stored) -> str:
+def _describe_question(stored: Stored) -> str:
     """What the file answers: its own words are the question, so they belong beside the answer."""
     problem = stored.problem
     name = problem.collective.name

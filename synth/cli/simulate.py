@@ -47,7 +47,7 @@ _MANY = 16  # ranks that are listed
 def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | None, as_json: bool) -> None:
     """Predict the time of an MSCCL XML, ours or another's, on a topology.
 
-    The file is verified first. Exit code 0 right (or its name does not say what would be), 1 wrong or deadlock,
+    The file is verified first. Exit code 0 right (or its name does not say what is right), 1 wrong or deadlock,
     2 not readable or not for this topology.
 
     \b

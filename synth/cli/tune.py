@@ -243,7 +243,7 @@ def calibrate(
         click.echo(f"{f'{a}→{b}':>12}{link.alpha_us:>12.1f}{link.gbs:>12.4g}")
     for name, gbs in shared.items():
         click.echo(f"{name:>12}{'–':>12}{gbs:>12.4g}")
-    click.echo(f"wrote {out}: links that are alike have their median")
+    click.echo(f"wrote {out}: equal links have their median")
 
 
 def _wired(spec: str | None, count: int, out: str) -> Topology:
