@@ -113,7 +113,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be said of a file: status "right", "wrong", "deadlock" or "not readable", and lines that explain it.
+    """The answer about a file: status "right", "wrong", "deadlock" or "not readable", and lines that explain it.
 
     program: what was read, with the root for which it is right; None where nothing could be read or checked, and for
     formats that hold no Program.

@@ -123,25 +123,25 @@ def _threadblocks(
         free_out = sorted(sends[rank] - bound.keys())
         free_in = sorted(receives[rank] - tied[rank].keys())
         if layout.paired:
-            mine += _paired(free_out, free_in)
+            mine += _pair_threadblocks(free_out, free_in)
         else:
             mine += [(ch, out, NONE) for ch, out in free_out] + [(ch, NONE, into) for ch, into in free_in]
         if not mine or not layout.paired:  # half of the room is for nops
             mine += [(k, NONE, NONE) for k in range(-(-2 * local[rank] // room))]
         blocks.append(sorted(mine))
-    return blocks, _placed(ir, channel, ends, blocks, after, room)
+    return blocks, _place_instructions(ir, channel, ends, blocks, after, room)
 
 
-def _paired(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) -> list[Block]:
-    """Blocks that send and receive, those with one peer both ways first; what is left over stands alone."""
+def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) -> list[Block]:
+    """Blocks that send and receive, those with one peer in both directions first; what is left over is unpaired."""
     both = [(ch, peer, peer) for ch, peer in outs if (ch, peer) in set(ins)]
     used = {(ch, peer) for ch, peer, _ in both}
-    alone: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    unpaired: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for side, ends in enumerate((outs, ins)):
         for ch, peer in ends:
             if (ch, peer) not in used:
-                alone[ch][side].append(peer)
-    for ch, (out, into) in alone.items():
+                unpaired[ch][side].append(peer)
+    for ch, (out, into) in unpaired.items():
         longer = max(len(out), len(into))
         out += [NONE] * (longer - len(out))
         into += [NONE] * (longer - len(into))
@@ -149,7 +149,7 @@ def _paired(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) -> list[Blo
     return both
 
 
-def _placed(
+def _place_instructions(
     ir: Instructions,
     channel: list[int],
     ends: list[tuple[int, int]],

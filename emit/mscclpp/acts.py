@@ -23,7 +23,7 @@ class Run(NamedTuple):
     packet: bool
 
 
-class Lane(NamedTuple):
+class Move(NamedTuple):
     """`length` elements: each destination becomes the sum of the sources."""
 
     length: int
@@ -43,7 +43,7 @@ class Act:
 
     kind: "nop", "barrier", "signal", "wait", "acquire", "release", "data". ids: channel ends, semaphores or the
     barrier, by number over all ranks. relaxed: orders execution but not memory. packets: how the operation deals its
-    elements to threads. port: the channel end by which a lane moves on its own time.
+    elements to threads. port: the channel end through which the data moves on its own time.
     """
 
     kind: str
@@ -51,7 +51,7 @@ class Act:
     name: str
     ids: tuple[int, ...] = ()
     relaxed: bool = False
-    lanes: tuple[Lane, ...] = ()
+    moves: tuple[Move, ...] = ()
     packets: bool = False
     ports: tuple[int, ...] = ()
 
@@ -62,8 +62,8 @@ class Act:
 
     def packets_read(self) -> Iterator[int]:
         """The cells of packets that it reads."""
-        for lane in self.lanes:
-            yield from lane.packets_read()
+        for move in self.moves:
+            yield from move.packets_read()
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ def acts_of(plan: Plan, memory: Memory) -> Acts:
         for here, there in zip(mine, met.get((peer, rank, kind), ()), strict=False):
             made.across[here] = there
     barrier_of: dict[tuple[int, int, int], int] = {}
-    moves = 0
+    size = 0
     for rank, gpu in enumerate(plan.gpus):
         semaphores = len(made.semaphores)
         made.semaphores += [(rank, number, held) for number, held in enumerate(gpu.semaphores)]
@@ -134,14 +134,14 @@ def acts_of(plan: Plan, memory: Memory) -> Acts:
                     )
                     acts.append(Act(name.removeprefix("rlx"), at, name, ids, relaxed=name.startswith("rlx")))
                 elif op.src:
-                    lanes = _lanes(plan, memory, rank, tb, op, low, most)
+                    moves = _moves_of(plan, memory, rank, tb, op, low, most)
                     ports: tuple[int, ...] = ()
                     if op.channel_type == "port":
                         ports = tuple(end_of[rank, "port", block.channels["port"][x]] for x in op.channels)
-                    acts.append(Act("data", at, name, (), False, lanes, name in PACKETS, ports))
-                    moves += sum(lane.length * (len(lane.sources) + len(lane.targets)) for lane in lanes)
-                moves += 1
-                if moves > CAPACITY.moves:
+                    acts.append(Act("data", at, name, (), False, moves, name in PACKETS, ports))
+                    size += sum(move.length * (len(move.sources) + len(move.targets)) for move in moves)
+                size += 1
+                if size > CAPACITY.moves:
                     raise InputError(f"plan moves more than {CAPACITY.moves} cells: too large to be checked")
             made.acts.append(acts)
             made.rank.append(rank)
@@ -163,9 +163,9 @@ def _unrolled(plan: Plan, memory: Memory, ops: list[Op]) -> Iterator[tuple[int, 
                 yield at, inner, low, step
 
 
-def _lanes(
+def _moves_of(
     plan: Plan, memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | None
-) -> tuple[Lane, ...]:
+) -> tuple[Move, ...]:
     number, size = op.group
     count = op.src[0].size * memory.units // size
     shift = count * number + low
@@ -186,10 +186,10 @@ def _lanes(
             )
     sources, targets = sides
     if op.name in ("put", "ppkt", "pws", "pwsf", "get"):
-        return tuple(Lane(count, tuple(a), tuple(b)) for a, b in zip(sources, targets, strict=True))
+        return tuple(Move(count, tuple(a), tuple(b)) for a, b in zip(sources, targets, strict=True))
     if op.name in SUMS or len(sources) == 1:
-        return (Lane(count, tuple(x for a in sources for x in a), tuple(x for b in targets for x in b)),)
-    return tuple(Lane(count, tuple(a), tuple(x for b in targets for x in b)) for a in sources)
+        return (Move(count, tuple(x for a in sources for x in a), tuple(x for b in targets for x in b)),)
+    return tuple(Move(count, tuple(a), tuple(x for b in targets for x in b)) for a in sources)
 
 
 def check_counts(made: Acts, plan: Plan, found: Findings) -> None:

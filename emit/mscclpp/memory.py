@@ -1,4 +1,4 @@
-"""All ranks' memory under a plan as numbered cells, and the goal that its own words imply."""
+"""All ranks' memory under a plan as numbered cells, and the goal that its collective implies."""
 
 from __future__ import annotations
 

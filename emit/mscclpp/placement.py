@@ -19,12 +19,18 @@ from emit.check.cells import Cells
 from emit.check.clocks import Row, VectorClocks
 from emit.columns import Columns
 from emit.goal import Goal, sizes_of
-from emit.mscclpp.spans import Placement, Span, Step, StepPlacement
+from emit.mscclpp.spans import (
+    Origin,
+    Placement,
+    Span,
+    Step,
+    StepPlacement,
+    packet_readers,
+    plain_scratch_ranks,
+)
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
 
-Origin = tuple[Step, int]  # a receive, and which of its chunks
-_ABLE = frozenset({"re", "cpy", "s"})  # have a form that takes its source from packets
 _REACH = 1 << 40  # more than any buffer has chunks
 _SCAN = 16  # slots looked at for one that is free again
 
@@ -86,9 +92,9 @@ class Placer:
         self.sends: list[int] = c.sends.tolist()
         self.crossing = [nodes[u] != nodes[v] for u, v, _ in c.connections]
         self.names = [OPS[op] for op in c.op.tolist()]
-        self.from_packets = _packet_readers(c, order, cells) if packets else {}
+        self.from_packets = packet_readers(c, order, cells) if packets else {}
         self.stays = {receive for found in self.from_packets.values() for receive, _ in found}
-        plain = _plain_scratch_ranks(c, self.from_packets)
+        plain = plain_scratch_ranks(c, self.from_packets)
         self.scratch = [gpu.s_chunks if rank in plain else 0 for rank, gpu in enumerate(program.gpus)]
         self.in_packets: dict[Step, _Message] = {}  # of receives that stay in packets
         self.kept: dict[Step, tuple[Row, Row, int]] = {}
@@ -308,7 +314,7 @@ class Placer:
         return "s", self.home[cell].first
 
     def _copies(self) -> list[tuple[int, Span, Span]]:
-        """(rank, from, to): what an out-of-place plan copies first, where an in-place program left its cells alone."""
+        """(rank, from, to): what an out-of-place plan copies first: what the in-place program does not write."""
         if self.separate is None:
             return []
         copies: list[tuple[int, Span, Span]] = []
@@ -372,58 +378,3 @@ def _extend(spans: list[Span], span: Span) -> None:
         spans[-1] = spans[-1]._replace(size=spans[-1].size + span.size)
     else:
         spans.append(span)
-
-
-def _packet_readers(c: Columns, order: list[Step], cells: Cells) -> dict[Step, list[Origin]]:
-    """Messages that a plan of packets need not unpack: whoever uses what was received reads it from the packets.
-
-    Returns, of each step that takes its whole source from packets, where each chunk came from.
-
-    The receives that are named there put nothing anywhere: all that they receive into scratch is used so.
-    """
-    scratch = BUFFERS.index("s")
-    reads, writes, both = (c.is_op(x).tolist() for x in (READS_SRC, WRITES_DST, READS_DST))
-    names = [OPS[op] for op in c.op.tolist()]
-    origin: dict[int, Origin] = {}
-    users: dict[Step, list[Origin]] = {}
-    left: set[Step] = set()  # receives that may stay as they came
-    used: set[Origin] = set()
-    for step in order:
-        count = int(c.count[step])
-        source, target = cells.src[step], cells.dst[step]
-        if reads[step]:
-            found = [origin.get(source + n) for n in range(count)]
-            known = [at for at in found if at is not None]
-            if names[step] in _ABLE and len(known) == count:
-                users[step] = known
-                used.update(known)
-            else:
-                left.difference_update(receive for receive, _ in known)
-        if both[step]:
-            left.difference_update(origin[target + n][0] for n in range(count) if target + n in origin)
-        if writes[step]:
-            stays = names[step] == "r" and c.dst[step] == scratch
-            if stays:
-                left.add(step)
-            for n in range(count):
-                if stays:
-                    origin[target + n] = (step, n)
-                else:
-                    origin.pop(target + n, None)
-    left -= {step for step in left if any((step, n) not in used for n in range(int(c.count[step])))}
-    while True:
-        mixed = {at[0] for found in users.values() if any(r not in left for r, _ in found) for at in found}
-        if left.isdisjoint(mixed):
-            break
-        left -= mixed
-    return {step: found for step, found in users.items() if all(receive in left for receive, _ in found)}
-
-
-def _plain_scratch_ranks(c: Columns, users: dict[Step, list[Origin]]) -> set[int]:
-    """The ranks that use scratch of the program other than what `_packet_readers` leaves in packets."""
-    scratch = BUFFERS.index("s")
-    src = c.is_op(READS_SRC) & (c.src == scratch)
-    dst = c.is_op(WRITES_DST | READS_DST) & (c.dst == scratch)
-    src[list(users)] = False
-    dst[[receive for found in users.values() for receive, _ in found]] = False
-    return set(c.rank[c.block[src | dst]].tolist())

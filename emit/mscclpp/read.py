@@ -106,8 +106,8 @@ class _Reader:
 
     def word(self, value: Any, where: str, choices: tuple[str, ...] = ()) -> str:
         if not isinstance(value, str) or (choices and value not in choices):
-            told = f"one of {', '.join(choices)}" if choices else "text"
-            raise self.fail(where, f"{_shown(value)}; it must be {told}")
+            right = f"one of {', '.join(choices)}" if choices else "text"
+            raise self.fail(where, f"{_shown(value)}; it must be {right}")
         return value
 
     def truth(self, value: Any, where: str) -> bool:

@@ -12,7 +12,7 @@ from emit.check.clocks import Message, ThreadClocks, VectorClocks
 from emit.check.contents import GARBAGE, NOTHING, Contents
 from emit.check.executor import execute, report_deadlock
 from emit.findings import Findings
-from emit.mscclpp.acts import Act, Acts, Lane, Run
+from emit.mscclpp.acts import Act, Acts, Move, Run
 from emit.mscclpp.memory import Memory
 
 # Of an access: actor, tick, block and operation for a message; then nops before it, how the elements are spread over
@@ -197,55 +197,55 @@ class Replay:
     def _data(self, block: int, act: Act) -> list[Need]:
         news: list[Need] = []
         if act.name == "rppkt" and act.ports:  # all threads read, and meet, before one of them sends
-            self._hear_packets(block, act.lanes[0])
+            self._hear_packets(block, act.moves[0])
             self.clocks.nop(block)
-        for n, lane in enumerate(act.lanes):
+        for n, move in enumerate(act.moves):
             if not act.ports:
-                news += self._lane(block, block, act, lane)
+                news += self._move(block, block, act, move)
                 continue
-            for k, target in enumerate(lane.targets):
+            for k, target in enumerate(move.targets):
                 end = act.ports[n + k]
                 actor = self.port[end]
                 self.clocks.hear(actor, self.clocks.message(block))
                 self.clocks.nop(actor)
-                news += self._lane(actor, block, act, Lane(lane.length, lane.sources, (target,)))
+                news += self._move(actor, block, act, Move(move.length, move.sources, (target,)))
                 if act.name in ("pws", "pwsf"):
                     news.append(self._signal(block, end, act))
         return news
 
-    def _hear_packets(self, actor: int, lane: Lane) -> None:
+    def _hear_packets(self, actor: int, move: Move) -> None:
         heard: set[int] = set()
-        for cell in lane.packets_read():
+        for cell in move.packets_read():
             message = self.packet.get(cell)
             if message is not None and id(message) not in heard:
                 heard.add(id(message))
                 self.clocks.hear_packet(actor, message)
 
-    def _lane(self, actor: int, block: int, act: Act, lane: Lane) -> list[Need]:
-        """Move one lane's elements, by `actor` for an operation of `block`."""
+    def _move(self, actor: int, block: int, act: Act, move: Move) -> list[Need]:
+        """Move the elements of one move, by `actor` for an operation of `block`."""
         clocks = self.clocks
         if act.packets and actor == block:
-            self._hear_packets(actor, lane)
-        for run in (*lane.sources, *lane.targets):
+            self._hear_packets(actor, move)
+        for run in (*move.sources, *move.targets):
             if run.rank != clocks.rank[actor] and not clocks.started(actor, run.rank):
                 if run.packet and self.memory.plan.double:
                     self.unheard.setdefault((clocks.rank[actor], run.rank), (block, act.op))
                 else:
                     self._too_early(block, act, run)
-        message = clocks.packet(actor) if any(run.packet for run in lane.targets) else None
+        message = clocks.packet(actor) if any(run.packet for run in move.targets) else None
         news: list[Need] = []
         cells, add = self.cells, self.contents.add
-        for j in range(lane.length):
+        for j in range(move.length):
             who = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
             total = NOTHING
-            for n, run in enumerate(lane.sources):
+            for n, run in enumerate(move.sources):
                 for cell in (run.cell + 2 * j, run.cell + 2 * j + 1) if run.packet else (run.cell + j,):
                     self._reads(cell, who, run.packet and act.flagged, act)
                     value = cells.get(cell, NOTHING)
                 if value == NOTHING:
                     value = self._uninitialised(cell, run.packet, block, act)
                 total = value if n == 0 else add(total, value)
-            for run in lane.targets:
+            for run in move.targets:
                 if run.packet:
                     for cell in (run.cell + 2 * j, run.cell + 2 * j + 1):
                         self._writes(cell, who, True, act)
@@ -293,52 +293,41 @@ class Replay:
         if pair in self.reported:
             return
         self.reported.add(pair)
-        name, index = self.memory.name(cell, packet)
-        owner = self.memory.rank(cell)
         rank, tb, op = self.made.place(last[2], last[3])
         here = self.made.place(who[2], who[3])
         other = self.made.name(last[2], last[3])
-        where = f"tb {tb} step {op}" if rank == here[0] else f"rank {rank} tb {tb} step {op}"
+        step = f"tb {tb} step {op}" if rank == here[0] else f"rank {rank} tb {tb} step {op}"
+        where, name = self._name(cell, packet, here[0])
         right = "a nop must stand between" if here[:2] == (rank, tb) else "one must wait for the other"
         if last[0] >= len(self.made.acts):
             right = "a port channel moves data on its own time; the other end must answer first"
-        self.found.add_race(
-            act.name,
-            f"the {other} of {where}",
-            f"{name}[{index}]{'' if owner == here[0] else f' of rank {owner}'}",
-            right,
-            here,
-            (name, index),
-        )
+        self.found.add_race(act.name, f"the {other} of {step}", where, right, here, name)
+
+    def _name(self, cell: int, packet: bool, rank: int) -> tuple[str, tuple[str, int]]:
+        """A cell as a message of `rank` names it, and as (buffer, index)."""
+        name, index = self.memory.name(cell, packet)
+        owner = self.memory.rank(cell)
+        return f"{name}[{index}]{'' if owner == rank else f' of rank {owner}'}", (name, index)
 
     def _too_early(self, block: int, act: Act, run: Run) -> None:
         pair = (block, act.op, -1, run.rank)
         if pair in self.reported:
             return
         self.reported.add(pair)
-        name, index = self.memory.name(run.cell, run.packet)
-        self.found.add(
-            "race",
-            f"{act.name} uses {name}[{index}] of rank {run.rank}, which may not have started the call; "
-            "it must wait for a signal of it first",
-            *self.made.place(block, act.op),
-            cell=(name, index),
-        )
+        here = self.made.place(block, act.op)
+        where, name = self._name(run.cell, run.packet, here[0])
+        message = f"{act.name} uses {where}, which may not have started the call"
+        self.found.add("race", f"{message}; it must wait for a signal of it first", *here, cell=name)
 
     def _uninitialised(self, cell: int, packet: bool, block: int, act: Act) -> int:
         """Reported here only, not where the garbage that comes of it is passed on."""
         if self.found.full("read before write"):
             self.found.add("read before write", "")
             return GARBAGE
-        name, index = self.memory.name(cell, packet)
-        owner, here = self.memory.rank(cell), self.made.place(block, act.op)
-        self.found.add(
-            "read before write",
-            f"{act.name} reads {name}[{index}]{'' if owner == here[0] else f' of rank {owner}'}, which "
-            "nothing before it has written",
-            *here,
-            cell=(name, index),
-        )
+        here = self.made.place(block, act.op)
+        where, name = self._name(cell, packet, here[0])
+        message = f"{act.name} reads {where}, which nothing before it has written"
+        self.found.add("read before write", message, *here, cell=name)
         return GARBAGE
 
     def report_stopped(self, stopped: list[int]) -> None:
@@ -381,9 +370,9 @@ class Replay:
         if kind in ("release", "barrier"):
             return act.kind == kind and number in act.ids
         return any(
-            run.packet and run.cell <= number < run.cell + 2 * lane.length
-            for lane in act.lanes
-            for run in lane.targets
+            run.packet and run.cell <= number < run.cell + 2 * move.length
+            for move in act.moves
+            for run in move.targets
         )
 
     def _describe(self, need: Need) -> str:

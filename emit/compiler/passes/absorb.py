@@ -37,7 +37,7 @@ def _within(ir: Instructions, first: int, n: int, r: int) -> bool:
 
 
 def _used_up(ir: Instructions, near: Neighbours, r: int, sums: list[int]) -> bool:
-    """Whether the reductions take every chunk once, to places that lie alike, and nobody else takes any."""
+    """Whether the reductions take every chunk once, to places at one distance, and nobody else takes any."""
     low, high = ir.dst[r], ir.dst[r] + ir.count[r]
     apart = {ir.dst[n] - ir.src[n] for n in sums}
     cells = sorted(c for n in sums for c in range(ir.src[n], ir.src[n] + ir.count[n]))

@@ -10,7 +10,7 @@ class Neighbours:
 
     Attributes:
         after: for every instruction those earlier ones of its rank that share a cell with it.
-        before: the other way round: those later ones that must follow it.
+        before: those later ones that must follow it.
     """
 
     def __init__(self, ir: Instructions) -> None:

@@ -6,7 +6,7 @@ from emit.compiler.ir import NONE, Instructions
 
 
 def split(ir: Instructions, most: int) -> Instructions:
-    """Every instruction for `most` chunks or fewer, in as few pieces as that takes, both ends of a message alike."""
+    """Every instruction for `most` chunks or fewer, in as few pieces as that takes, and so at both ends."""
     if all(count <= most for count in ir.count):
         return ir
     made = Instructions(ir.header, ir.goal)
