@@ -107,14 +107,7 @@ class Script:
             InputError: what no program can be.
         """
         self.inplace = bool(find_kind(collective).inplace) if inplace is None else inplace
-        if collective not in _COLLECTIVES:
-            raise self._wrong(f"collective {collective!r}; it must be one of {', '.join(_COLLECTIVES)}")
-        if goal is not None and collective != "custom":
-            raise self._wrong(f"a goal for {collective}, whose name says it; it must be for custom")
-        if ranks < 1 or chunks < 1 or instances < 1:
-            raise self._wrong(
-                f"ranks {ranks}, chunks {chunks}, instances {instances}; it must be 1 or more each"
-            )
+        self._check(collective, goal, {"ranks": ranks, "chunks": chunks, "instances": instances})
         per_loop = chunks * ranks if find_kind(collective).blocks_a_rank else chunks
         self.instances = instances
         self._lay_out(
@@ -141,6 +134,16 @@ class Script:
             r, buffer, index, _, _ = (column.tolist() for column in self.goal.initial)
             for at in zip(r, buffer, index, strict=True):
                 self._versions[at[0], self._cell(at[0], BUFFERS[at[1]], at[2])] = 0
+
+    def _check(self, collective: str, goal: Goal | None, counts: dict[str, int]) -> None:
+        """Raises InputError for arguments that no script can have."""
+        if collective not in _COLLECTIVES:
+            raise self._wrong(f"collective {collective!r}; it must be one of {', '.join(_COLLECTIVES)}")
+        if goal is not None and collective != "custom":
+            raise self._wrong(f"a goal for {collective}, whose name says it; it must be for custom")
+        if min(counts.values()) < 1:
+            given = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise self._wrong(f"{given}; it must be 1 or more each")
 
     def _lay_out(self, header: Program) -> None:
         """Give the ranks their buffers: sizes in chunks, and in place the one that the program does without."""

@@ -16,7 +16,7 @@ from topologies.errors import InputError
 
 _SPELT_OUT = 8  # contributions that a message names; the others are counted
 
-NOTHING, GARBAGE, TOO_MANY = 0, 1, 2
+NOTHING, GARBAGE, TOO_MANY = 0, 1, 2  # nothing is the one that is false
 _SPECIAL = 3
 
 
@@ -95,6 +95,8 @@ class Contents:
             right = numbers.get(which)
             if right is None:
                 right = numbers[which] = self.of(tuple(sorted(ids[bounds[which] : bounds[which + 1]])))
+            if units == 1 and memory.get(cell) == right:
+                continue
             other = [x for x in range(cell, cell + units) if memory.get(x, NOTHING) != right]
             if other:
                 wrong.append((row, other[0], right))

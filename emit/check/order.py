@@ -53,6 +53,7 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
     waits_slot = [-1] * len(c.connections)
     order: list[int] = []
 
+    # one function: what it changes for each transmission are local lists
     def advance(block: int) -> Iterable[int]:
         freed: list[int] = []
         end = start[block + 1]

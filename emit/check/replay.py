@@ -49,11 +49,8 @@ def _execute(
     chunk_of = [0] * len(count)
     src, dst, add = cells.src, cells.dst, contents.add
 
-    def read(step: int, chunk: int, is_dst: bool) -> int:
-        """What a cell holds; uninitialised memory is reported here only, not where its garbage is passed on."""
-        held = memory.get((dst if is_dst else src)[step] + chunk, NOTHING)
-        if held != NOTHING:
-            return held
+    def uninitialised(step: int, chunk: int, is_dst: bool) -> int:
+        """Reported here only, not where the garbage that comes of it is passed on."""
         if found.full("read before write"):
             found.add("read before write", "")
             return GARBAGE
@@ -72,14 +69,16 @@ def _execute(
         reads_src, writes_dst, reads_dst = kind[step]
         if out < 0 and into < 0:
             for chunk in range(count[step]):
-                value = read(step, chunk, False)
+                value = memory.get(src[step] + chunk) or uninitialised(step, chunk, False)
                 if reads_dst:
-                    value = add(read(step, chunk, True), value)
+                    value = add(memory.get(dst[step] + chunk) or uninitialised(step, chunk, True), value)
                 memory[dst[step] + chunk] = value
             continue
         chunk = chunk_of[step]
         chunk_of[step] = chunk + 1
-        value = read(step, chunk, False) if reads_src else NOTHING
+        value = NOTHING
+        if reads_src:
+            value = memory.get(src[step] + chunk) or uninitialised(step, chunk, False)
         if into >= 0:
             came = in_flight[into].popleft()
             value = add(came, value) if reads_src else came

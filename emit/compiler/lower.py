@@ -20,8 +20,8 @@ from emit.goal import Goal
 from emit.program import COLLECTIVES, Gpu, Program
 from emit.targets import limits_of
 from emit.timing.predict import Predictor
-from synth.engines.request import LARGEST, SMALLEST
 from synth.model.collective import Collective
+from synth.model.problem import LARGEST, SMALLEST
 from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
 from synth.verify.algorithm import Algorithm

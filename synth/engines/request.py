@@ -13,8 +13,6 @@ from synth.model.schedule import Schedule
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 
-SMALLEST, LARGEST = 1 << 10, 1 << 30  # message sizes in bytes that answers are compared over
-
 
 @dataclass(frozen=True)
 class Options:

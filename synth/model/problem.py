@@ -15,6 +15,7 @@ from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
 
+SMALLEST, LARGEST = 1 << 10, 1 << 30  # message sizes in bytes that answers are compared over
 _MANY = 4096  # ranks: a table of all pairs is held for fewer only
 _FEW = 512  # ranks of a topology: among fewer those are named that would have to relay
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from synth.engines.request import LARGEST, SMALLEST
+from synth.model.problem import LARGEST, SMALLEST
 from synth.verify.algorithm import Algorithm
 
 _WORTH = 0.02  # an algorithm that is never better than the others by this part is left out

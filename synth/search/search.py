@@ -15,8 +15,6 @@ from synth.engines.estimates import estimated_sends
 from synth.engines.flow.search import TUNING as FLOW
 from synth.engines.registry import AUTO, ENGINES, Engine, chosen
 from synth.engines.request import (
-    LARGEST,
-    SMALLEST,
     Candidate,
     Options,
     Outcome,
@@ -27,7 +25,7 @@ from synth.engines.request import (
     StepClaim,
 )
 from synth.model.collective import Floats
-from synth.model.problem import Problem
+from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.frontier import Range, frontier
 from synth.search.portfolio import Run, Turn, race
 from synth.search.result import Report, SearchResult

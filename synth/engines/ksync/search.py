@@ -15,7 +15,6 @@ from synth.engines.greedy import route
 from synth.engines.ksync.pareto import DIRECT, Pins, ShapeSearch, Tuning, direct_allreduce, pareto
 from synth.engines.ksync.recheck import MOST_GOALS, check_step_bound
 from synth.engines.request import (
-    LARGEST,
     Candidate,
     Decision,
     Options,
@@ -27,7 +26,7 @@ from synth.engines.request import (
     StepClaim,
 )
 from synth.model.collective import Ints
-from synth.model.problem import Problem, hops
+from synth.model.problem import LARGEST, Problem, hops
 from synth.model.schedule import Schedule
 from synth.phases.phases import Phase, phases
 from synth.phases.reversal import mirror_links

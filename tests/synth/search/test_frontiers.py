@@ -17,8 +17,8 @@ from emit.targets import TARGETS
 from synth import synthesize
 from synth.bounds.registry import check
 from synth.engines.registry import names
-from synth.engines.request import LARGEST, SMALLEST
 from synth.model.collective import alltoallv
+from synth.model.problem import LARGEST, SMALLEST
 from synth.solvers.workers import Workers
 from synth.timing.simulate import timed
 from synth.verify.replay import replay

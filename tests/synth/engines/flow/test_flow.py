@@ -24,9 +24,9 @@ from synth.bounds.prove import prove
 from synth.bounds.registry import check
 from synth.cli.prove import prove as prove_command
 from synth.engines.flow import schedules as flow
-from synth.engines.request import LARGEST, Options
+from synth.engines.request import Options
 from synth.model.collective import Floats, alltoallv
-from synth.model.problem import Problem, make_problem
+from synth.model.problem import LARGEST, Problem, make_problem
 from synth.model.schedule import Schedule
 from synth.present.statement import statement
 from synth.search.search import search
