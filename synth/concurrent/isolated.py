@@ -12,7 +12,7 @@ import numpy as np
 
 from synth.bounds.prove import Bound
 from synth.concurrent.union import UnionProblem, isolated_problems, split_by_group
-from synth.engines.flow.search import TUNING as FLOW
+from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.request import Options
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule

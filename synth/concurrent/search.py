@@ -23,6 +23,7 @@ from synth.concurrent.isolated import Isolated, isolated_parts, run_each_isolate
 from synth.concurrent.union import Relays, UnionProblem, check_within_groups, times_by_group, union_problem
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow import search as flow
+from synth.engines.flow.tuning import SEARCH
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Collective, Floats, subdivided
 from synth.model.problem import Problem
@@ -190,7 +191,7 @@ class ConcurrentSearch:
         self.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
         if several:
             self._tighten(quick=True)
-            if self._best("makespan").makespan_us > self._least_us() * flow.TUNING.near:
+            if self._best("makespan").makespan_us > self._least_us() * SEARCH.near:
                 with suppress(InputError):  # more chunks than is held in memory; other plans are there
                     for answers in self._union():
                         yield Run(TOGETHER, answers, np.inf)
@@ -280,7 +281,7 @@ class ConcurrentSearch:
             group
             for group, own in enumerate(self.isolated)
             if plan.times_us[group] < own.time_us * (1 - 1e-9)
-            or not (late or own_plans or own.time_us <= own.bound_us * flow.TUNING.near)
+            or not (late or own_plans or own.time_us <= own.bound_us * SEARCH.near)
         ]
         learned = False
         at_size = timed(plan.problem, plan.algorithm.schedule, self.size)
@@ -328,7 +329,7 @@ class ConcurrentSearch:
     def _finer_and_finer(self, refined: UnionProblem, parts: int) -> Iterator[Iterator[Outcome]]:
         """From so many parts of every chunk on to more, one number at a time, while that gains."""
         until = self.begun + self.tuning.union * self.asked.budget_s
-        enough_us = self._least_us() * flow.TUNING.near
+        enough_us = self._least_us() * SEARCH.near
         idle = 0
         while idle < 2:
             made = [plan for plan in self.plans if plan.method == TOGETHER]
@@ -364,7 +365,7 @@ class ConcurrentSearch:
     def _tighten(self, quick: bool = False) -> None:
         """Work on the bound where neither it nor a group's own is near the best plan."""
         best = self._best("makespan")
-        enough_us = best.makespan_us / flow.TUNING.near
+        enough_us = best.makespan_us / SEARCH.near
         if self._least_us() >= enough_us:
             return
         at_size = timed(best.problem, best.algorithm.schedule, self.size)

@@ -12,7 +12,7 @@ import numpy as np
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, TighteningEffort, prove, tighten
 from synth.engines.estimates import estimated_sends
-from synth.engines.flow.search import TUNING as FLOW
+from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.registry import AUTO, ENGINES, Engine, chosen
 from synth.engines.request import (
     Candidate,
@@ -124,13 +124,11 @@ class _Search:
             reason = asked[0].accepts(self.problem, options)
             if reason:
                 raise InputError(reason if reason.startswith("-") else f"--engine {options.engine}: {reason}")
-        elif (options.steps, options.rounds) != (None, None):
-            reasons = [e.accepts(self.problem, options) for e in asked]
-            if all(reasons):
-                raise InputError(ENGINES["ksync"].accepts(self.problem, options))
         try:
             result.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
             race(self._runs(asked), self, self.deadline)
+            if not self.done:
+                raise InputError(ENGINES["ksync"].accepts(self.problem, options))
             self._tighten()
         except KeyboardInterrupt:
             result.ended = "interrupted"
@@ -180,7 +178,8 @@ class _Search:
         last = [Turn(engine.name) for engine in asked if engine.name not in planned and self.tuning.others]
         for turn in (*self.tuning.turns, *last):
             sizes = self._sizes_for(turn) if self._is_asked(turn, asked) else ()
-            if not sizes:
+            # last, since it loads the engine
+            if not sizes or ENGINES[turn.engine].accepts(self.problem, self.options):
                 continue
             request = Request(
                 options=self.options,
@@ -200,8 +199,6 @@ class _Search:
     def _is_asked(self, turn: Turn, asked: list[Engine]) -> bool:
         """Whether an engine is asked now."""
         engine, problem = ENGINES[turn.engine], self.problem
-        if engine.accepts(problem, self.options):
-            return False
         if engine.name == self.options.engine:
             return engine.name not in self.done
         if turn.as_first and not asked[0].constructive:

@@ -10,64 +10,12 @@ import numpy as np
 
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow import schedules
+from synth.engines.flow.tuning import SEARCH, SearchTuning
+from synth.engines.quotients import quotient_of
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.problem import Problem
-from synth.model.registry import find_kind
-from synth.symmetry.quotient import quotient_problem
-from topologies.topology import Topology
 
 FLOW = "flow"
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """When to refine chunks, how long to route, and when to stop.
-
-    Attributes:
-        near: time / bound from which on nothing is gained by going on.
-        near_many: the same where every trial takes seconds.
-        near_whole: the same for the whole problem, after its quotient, where that takes seconds.
-        expanded: sends up to which a quotient problem's schedule is written out in full.
-        most_sends: to which chunks are refined: more are not ordered within a usual budget.
-        sends_of_one_order: from which on one order is tried.
-        sends_of_few_orders: from which on fewer orders and passes are tried.
-        sends_of_seconds: from which on every trial takes a second or more.
-        sends_of_all_variants: up to which all variants of routing are tried.
-        least_busy: of the latency: a chunk holds a link for at least this part of it, or need not be refined.
-        bulk: latencies that a chunk holds a link where latency hardly counts.
-        bulk_sends: up to which a trial may begin there.
-        worth: a step to more chunks must gain this part, or it was the last but one.
-        passes, passes_of_many, passes_of_most: how often all chunks are routed, by the number of sends.
-        passes_at_last: the same for the best number of chunks.
-        orders, orders_of_many: list schedules made at most for the best routes.
-    """
-
-    near: float = 1.005
-    near_many: float = 1.008
-    near_whole: float = 1.03
-    expanded: int = 500_000
-    most_sends: int = 400_000
-    sends_of_one_order: int = 1_000_000
-    sends_of_few_orders: int = 150_000
-    sends_of_seconds: int = 20_000
-    sends_of_all_variants: int = 10_000
-    least_busy: float = 0.02
-    bulk: float = 20.0
-    bulk_sends: int = 50_000
-    worth: float = 0.003
-    passes: int = 12
-    passes_of_many: int = 6
-    passes_of_most: int = 3
-    passes_at_last: int = 20
-    orders: int = 12
-    orders_of_many: int = 6
-
-    def close_enough(self, sends: int) -> float:
-        """time / bound from which on nothing is gained by going on, for a schedule of so many sends."""
-        return self.near if sends < self.sends_of_seconds else self.near_many
-
-
-TUNING = Tuning()
 
 
 def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - all problems are accepted
@@ -77,7 +25,7 @@ def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - all pr
     return ""
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: SearchTuning = SEARCH) -> Iterator[Outcome]:
     """Schedules of the quotient problem first, where the network's symmetry has one, then of the whole."""
     size = request.sizes[0]
     if request.most_sends:
@@ -108,7 +56,7 @@ class Trial:
 class _Search:
     """Constructive search for one problem at one or a few message sizes."""
 
-    def __init__(self, problem: Problem, request: Request, tuning: Tuning) -> None:
+    def __init__(self, problem: Problem, request: Request, tuning: SearchTuning) -> None:
         self.problem, self.request, self.tuning = problem, request, tuning
         self.bound, self.chunks = request.bound, request.options.chunks
         self.sizes: Sequence[int] = request.sizes
@@ -161,7 +109,7 @@ class _Search:
     def _effort(self, sends: int) -> tuple[int, int]:
         """How often all chunks are routed, and how many variants are tried, for so many sends."""
         tuning = self.tuning
-        if sends > 3 * TUNING.most_sends:
+        if sends > 3 * SEARCH.most_sends:
             return tuning.passes_of_most, 1
         passes = tuning.passes_of_many if sends > tuning.sends_of_few_orders else tuning.passes
         return passes, 4 if sends <= tuning.sends_of_all_variants else 2
@@ -226,42 +174,3 @@ class _Search:
             self.took_us = self.request.known.time_us(found)
         yield Progress(f"routing: {trial.chunks} chunks, {self.took_us / least_us:.3f} × the bound")
         return self.took_us
-
-
-def quotient_question(
-    topology: Topology, name: str, group: Sequence[int], relays: Sequence[int], chunks: int | None
-) -> Problem | None:
-    """A named collective's quotient, where it is so large that its schedule is not expanded; else None."""
-    k = len(group)
-    if relays or not find_kind(name).translatable or k * k <= TUNING.expanded // 4:
-        return None
-    found = quotient_problem(
-        topology, name, 1, None if k == topology.nranks and list(group) == list(range(k)) else group
-    )
-    if found is not None and chunks is not None and chunks % found.collective.chunks:
-        return None  # the quotient of an allreduce has whole shares
-    if (
-        found is None
-        or found.quotient is None
-        or estimated_sends(found) * found.quotient.order <= TUNING.expanded
-    ):
-        return None
-    return found
-
-
-def quotient_of(problem: Problem) -> Problem | None:
-    """The same question's quotient by the network's symmetry; None where there is none of use."""
-    if (
-        problem.quotient is not None
-        or problem.allowed is not None
-        or problem.relays
-        or not problem.collective.kind.translatable
-    ):
-        return None
-    found = quotient_problem(problem.topology, problem.collective.name, 1, problem.group)
-    if found is None or found.quotient is None or found.quotient.order < 4:
-        return None
-    # its schedules are of use only where links have the same numbers
-    whole, net = found.quotient.whole, problem.network
-    same = np.array_equal(whole.src, net.src) and np.array_equal(whole.dst, net.dst)
-    return found if same else None
