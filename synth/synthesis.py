@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from synth.engines.quotients import quotient_question
+from synth.engines.flow.quotients import quotient_question
 from synth.engines.registry import chosen, processes
 from synth.engines.request import Options
 from synth.model.collective import Collective

@@ -10,8 +10,8 @@ import numpy as np
 
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow import schedules
+from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.tuning import SEARCH, SearchTuning
-from synth.engines.quotients import quotient_of
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.problem import Problem
 
