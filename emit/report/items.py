@@ -179,13 +179,13 @@ def _schedule_facts(
         facts.append(("Time / bound", f"{gap:.3f}", above))
     if taken_us > 0 and size > 0:
         facts.append(("Algorithm bandwidth", f"{size / taken_us / 1e3:.4g} GB/s", "message size / time"))
-    copies = f"each stored send stands for {stored.copies}" if stored.copies > 1 else ""
+    copies = f"each stored send stands for {stored.orbit}" if stored.orbit > 1 else ""
     chunks = format_count(stored.problem.collective.chunks, "chunk")
     mean = f"of the time in use; mean {network['mean'] * 100:.1f} %"
     return [
         *facts,
         ("Steps", str(schedule.nsteps), f"{chunks} a block"),
-        ("Sends", format_number(len(schedule) * stored.copies), copies),
+        ("Sends", format_number(len(schedule) * stored.orbit), copies),
         ("Busiest link", f"{network['busiest'] * 100:.1f} %", mean),
     ]
 

@@ -84,7 +84,7 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
         if problem.quotient is None
         else [list(digit) for digit in problem.quotient.translations],
         "rows": rows,
-        "sends": _sends(kept, trace_schedule(problem, kept), traffic, row, stored.copies, len(schedule)),
+        "sends": _sends(kept, trace_schedule(problem, kept), traffic, row, stored.orbit, len(schedule)),
         "chunks": describe_chunks(problem, chunks) | {"of": problem.collective.nchunks},
     }
 

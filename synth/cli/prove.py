@@ -11,7 +11,7 @@ import click
 from synth.cli.options import json_option, print_json
 from synth.present.text import format_count, format_number, format_size, format_time
 from synth.storage.check import check_stored
-from synth.storage.proof import EQUAL, proof_path, question
+from synth.storage.proof import EQUAL, proof_path, state_question
 from synth.storage.schedule_file import Stored, load_schedule
 from topologies.errors import InputError
 from topologies.text.files import origin_of
@@ -53,12 +53,12 @@ def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
     problem, size, taken = stored.problem, stored.schedule.size_bytes, stored.claimed_us
     checked = check_stored(file, stored, proof, origin_of(beside))
     stated, witness = checked.proof, checked.witness
-    sends = len(stored.schedule) * stored.copies
+    sends = len(stored.schedule) * stored.orbit
     document |= {
-        **question(problem, size),
+        **state_question(problem, size),
         "as_named": stored.as_named,
         "sends": sends,
-        "copies": stored.copies,
+        "copies": stored.orbit,
         "time_us": taken,
         "proof": None if stated is None else str(beside),
         "bound_us": None,
@@ -97,6 +97,8 @@ def _describe_question(stored: Stored) -> str:
         words += f", group {names}"
     if problem.relays:
         words += f", {len(problem.relays)} relaying"
-    if stored.copies > 1:
-        words += f"; {format_number(len(stored.schedule))} sends stored, each for {stored.copies} translated copies"
+    if stored.orbit > 1:
+        words += (
+            f"; {format_number(len(stored.schedule))} sends stored, each for {stored.orbit} translated copies"
+        )
     return words

@@ -28,8 +28,7 @@ import numpy as np
 
 from synth.bounds.registry import recompute
 from synth.bounds.witness import Witness
-from synth.model.problem import Problem
-from synth.model.problem import question as asked_of
+from synth.model.problem import Problem, question
 from synth.storage.columns import json_object, replaced
 from topologies.errors import ProofRefused
 from topologies.text.fields import Fields, shown
@@ -37,7 +36,7 @@ from topologies.text.files import opened, origin_of, read_bytes
 
 __all__ = [
     "FORMAT", "Proof", "ProofRefused", "check_beside", "check_proof", "digest", "load_proof", "proof_path",
-    "question", "save_proof",
+    "save_proof", "state_question",
 ]  # fmt: skip
 
 FORMAT = "synth-proof-1"
@@ -104,7 +103,7 @@ def save_proof(
     bound_us = decisive.at(size_bytes)
     ordered = (decisive, *(w for w in witnesses if w is not decisive))
     proof = Proof(
-        MappingProxyType(question(problem, size_bytes)),
+        MappingProxyType(state_question(problem, size_bytes)),
         digest(schedule),
         time_us,
         bound_us,
@@ -146,7 +145,7 @@ def check_proof(problem: Problem, proof: Proof, size_bytes: float) -> tuple[floa
     Raises:
         ProofRefused: another question, a resource that is not the one named, or a number that is not proved.
     """
-    asked = question(problem, size_bytes)
+    asked = state_question(problem, size_bytes)
     for key in sorted(asked.keys() | proof.question.keys()):
         if key not in asked or proof.question.get(key) != asked[key]:
             raise ProofRefused(
@@ -197,10 +196,10 @@ def _recomputed(
     return float(witness.at(size_bytes))
 
 
-def question(problem: Problem, size_bytes: float) -> dict[str, Any]:
+def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
     """What is asked, as files state it: ranks are the topology's, root is None where there is none."""
     return {
-        **asked_of(problem),
+        **question(problem),
         "size_bytes": float(size_bytes),
         "fold": None
         if problem.quotient is None

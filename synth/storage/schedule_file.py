@@ -73,8 +73,8 @@ class Stored:
         return not self.header["collective"]["columns"]
 
     @property
-    def copies(self) -> int:
-        """How many sends each row stands for."""
+    def orbit(self) -> int:
+        """How many sends each row stands for: the size of its orbit."""
         return 1 if self.problem.quotient is None else self.problem.quotient.order
 
     @property

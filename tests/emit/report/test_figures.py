@@ -164,11 +164,11 @@ def two_kinds() -> Topology:
 @pytest.mark.parametrize("spec", ["torus:4x4", "full:9", "two kinds"])
 def test_a_schedule_of_a_quotient_is_told_as_the_whole(tmp_path: Path, spec: str) -> None:
     known = load_schedule(spread(tmp_path, two_kinds()) if spec == "two kinds" else straight(tmp_path, spec))
-    assert known.copies == {"torus:4x4": 16, "full:9": 9, "two kinds": 4}[spec]
+    assert known.orbit == {"torus:4x4": 16, "full:9": 9, "two kinds": 4}[spec]
     view = schedule_view(known, 10**6)
     check_loads(known, view)
     problem, schedule = known.expanded()
-    assert view["sends"]["total"] == len(schedule) == view["sends"]["stored"] * known.copies
+    assert view["sends"]["total"] == len(schedule) == view["sends"]["stored"] * known.orbit
     arrived = schedule.end_us + problem.network.alpha_us[schedule.link]
     got = opened(view["ranks"]["got"])
     nbins = got.shape[1]

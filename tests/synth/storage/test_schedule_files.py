@@ -73,7 +73,7 @@ def test_quotients_are_kept_as_such(tmp_path: Path, name: str, chunks: int) -> N
     problem = quotient_problem(load("torus:3x4"), name, chunks)
     assert problem is not None
     stored = load_schedule(written(tmp_path, problem))
-    assert (stored.as_named, stored.copies) == (True, 12)
+    assert (stored.as_named, stored.orbit) == (True, 12)
     asked, (whole, sends) = stored.asked, stored.expanded()
     replay(whole, sends)
     assert len(sends) == 12 * len(stored.schedule)
