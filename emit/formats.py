@@ -7,18 +7,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from emit.findings import Verdict
 from emit.goal import Goal
-from emit.msccl.check import verify_msccl
-from emit.msccl.write import describe_xml, write_msccl
-from emit.mscclpp.check import verify_plan
-from emit.mscclpp.read import read_plan
-from emit.mscclpp.write import write_plan
 from emit.program import Program
 from emit.targets import Target
 from topologies.errors import InputError
@@ -27,75 +23,49 @@ from topologies.text.files import opened, origin_of
 __all__ = ["FORMATS", "Format", "format_of", "verify_file", "verify_program", "write_program"]
 
 
-# Makes the text of a checked program: (program, goal, target, node of each rank, in place or not).
-Writer = Callable[[Program, Goal | None, Target, Sequence[int] | None, bool | None], str]
-
-
 @dataclass(frozen=True)
 class Format:
     """One format of files.
 
     what: in words, with its article.  suffix: of its files.  start: how a file of another suffix begins.
-    verify: reads and checks a file; never raises for bad input. Arguments: path, goal, FIFO slots (None: the usual).
+    module: loaded when it is needed, with verify(path, goal, FIFO slots or None), which never raises for bad input, and
+    for programs write(program, goal, target, node of each rank, in place or not) and describe(program, target, text).
+    Empty: no program is read or written so.
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
     has_fifo: `verify` takes FIFO slots.  placed: its text depends on which ranks share a node, and on the calls served.
-    write, describe: None where no program is written so; describe(program, target, text) says what was written.
     """
 
     name: str
     what: str
     suffix: str
     start: bytes
-    verify: Callable[[Path, Goal | None, int | None], Verdict]
+    module: str = ""
     holds_program: bool = False
     has_fifo: bool = False
     placed: bool = False
-    write: Writer | None = None
-    describe: Callable[[Program, Target, str], str] | None = None
 
+    def verify(self, path: Path, goal: Goal | None, fifo_depth: int | None) -> Verdict:
+        """Read and check a file."""
+        if not self.module:
+            return Verdict("not readable", (f"{origin_of(path)}: is a schedule; synth prove checks it",))
+        verdict: Verdict = import_module(self.module).verify(path, goal, fifo_depth)
+        return verdict
 
-def _write_xml(
-    program: Program, goal: Goal | None, target: Target, _: Sequence[int] | None, __: bool | None
-) -> str:
-    return write_msccl(program, goal, target.name)
-
-
-def _write_plan(
-    program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, inplace: bool | None
-) -> str:
-    return write_plan(program, goal, nodes=nodes, inplace=inplace)
-
-
-def _describe_plan(program: Program, _: Target, text: str) -> str:
-    plan = read_plan(text)
-    blocks = max(len(gpu.blocks) for gpu in plan.gpus)
-    scratch = max(gpu.scratch_chunks for gpu in plan.gpus)
-    between = any(gpu.peers["port"] for gpu in plan.gpus)
-    return (
-        f"{program.collective} on {program.nranks} ranks {'in place' if plan.inplace else 'out of place'}, execution "
-        f"plan of protocol {plan.protocol}, checked: {plan.nops} operations, at most {blocks} threadblocks and "
-        f"{scratch} chunks of scratch a rank, {'memory and port' if between else 'memory'} channels"
-    )
-
-
-def _verify_schedule(path: Path, _: Goal | None, __: int | None) -> Verdict:
-    return Verdict("not readable", (f"{origin_of(path)}: is a schedule; synth prove checks it",))
+    def describe(self, program: Program, target: Target, text: str) -> str:
+        """What was written, in a line."""
+        return str(import_module(self.module).describe(program, target, text))
 
 
 FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
         Format(
-            "msccl", "an MSCCL XML file", ".xml", b"<", verify_msccl, holds_program=True, has_fifo=True,
-            write=_write_xml, describe=describe_xml,
+            "msccl", "an MSCCL XML file", ".xml", b"<", "emit.msccl.format", holds_program=True, has_fifo=True
         ),
-        Format(
-            "mscclpp", "an execution plan (JSON)", ".json", b"{", lambda path, goal, _: verify_plan(path, goal),
-            placed=True, write=_write_plan, describe=_describe_plan,
-        ),
-        Format("schedule", "a schedule (.synth)", ".synth", b"PK", _verify_schedule),
+        Format("mscclpp", "an execution plan (JSON)", ".json", b"{", "emit.mscclpp.format", placed=True),
+        Format("schedule", "a schedule (.synth)", ".synth", b"PK"),
     )
-}  # fmt: skip
+}
 
 
 def format_of(path: str | Path) -> Format:
@@ -149,7 +119,9 @@ def write_program(
     Raises:
         InputError: a check finds anything, or the target cannot say it.
     """
-    write = FORMATS[target.format].write
-    if write is None:
-        raise InputError(f"{target.name}: no program is written as {FORMATS[target.format].what}")
-    return write(program, goal, target, nodes, inplace)
+    form = FORMATS[target.format]
+    if not form.module:
+        raise InputError(
+            f"{target.name}: no program is written as {form.what}; it must be a format of programs"
+        )
+    return str(import_module(form.module).write(program, goal, target, nodes, inplace))

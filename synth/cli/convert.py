@@ -72,7 +72,7 @@ def convert(
             f"{error}; synth optimize {source} --target {chosen.name} compiles it anew"
         ) from None
     write_text(out, text)
-    described = "" if form.describe is None else form.describe(program, chosen, text)
+    described = form.describe(program, chosen, text)
     click.echo(f"{origin_of(out)}: {described}")
 
 

@@ -21,7 +21,7 @@ def test_a_row_fits_its_format(target: Target) -> None:
     form = FORMATS[target.format]
     assert target.suffix == form.suffix
     assert target.runs_here == form.holds_program
-    assert form.write is not None
+    assert form.module
     assert set(target.protocols) == set(FIFO_DEPTH)
     assert target.limits.ops <= set(OPS)
     assert not target.only_inplace & target.only_outofplace
