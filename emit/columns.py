@@ -146,9 +146,7 @@ def _check_buffers(c: Columns, program: Program, found: Findings) -> None:
         [_integers([getattr(g, f"{b}_chunks") for g in program.gpus], f"{b}_chunks") for b in BUFFERS], axis=1
     )
     for rank, buffer in np.argwhere(sizes < 0).tolist():
-        found.add(
-            "inconsistent", f"{BUFFERS[buffer]}_chunks {sizes[rank, buffer]}; it must be 0 or more", rank
-        )
+        found.add("inconsistent", f"{BUFFERS[buffer]}_chunks {sizes[rank, buffer]}; it must be 0 or more", rank)
     rank_of = c.rank[c.block]
     for names, column, at, word in (
         (READS_SRC, c.src, c.src_at, "source"),
@@ -275,9 +273,7 @@ def _check_pairs(c: Columns, found: Findings) -> None:
             if c.count[a] != c.count[b]:
                 rank, tb, position = c.place(b)
                 there = f"received by rank {rank} tb {tb} step {position} as {c.count[b]}"
-                found.add(
-                    "unequal counts", f"sends {c.count[a]} chunks, {there}; it must be equal", *c.place(a)
-                )
+                found.add("unequal counts", f"sends {c.count[a]} chunks, {there}; it must be equal", *c.place(a))
         if len(sent) != len(received):
             short = min(len(sent), len(received))
             more = (sent if len(sent) > short else received)[short]

@@ -73,11 +73,7 @@ class Findings:
 
     def counted(self) -> list[str]:
         """A line for each kind of which some were only counted."""
-        return [
-            f"{n - MAX_OF_A_KIND} more of kind {kind!r}"
-            for kind, n in self.counts.items()
-            if n > MAX_OF_A_KIND
-        ]
+        return [f"{n - MAX_OF_A_KIND} more of kind {kind!r}" for kind, n in self.counts.items() if n > MAX_OF_A_KIND]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,7 @@ class Format:
 FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
-        Format(
-            "msccl", "an MSCCL XML file", ".xml", b"<", "emit.msccl.format", holds_program=True, has_fifo=True
-        ),
+        Format("msccl", "an MSCCL XML file", ".xml", b"<", "emit.msccl.format", holds_program=True, has_fifo=True),
         Format("mscclpp", "an execution plan (JSON)", ".json", b"{", "emit.mscclpp.format", placed=True),
         Format("schedule", "a schedule (.synth)", ".synth", b"PK"),
     )
@@ -80,9 +78,7 @@ def format_of(path: str | Path) -> Format:
     return next((one for one in FORMATS.values() if start.startswith(one.start)), FORMATS["msccl"])
 
 
-def verify_file(
-    path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None
-) -> Verdict:
+def verify_file(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
     """Read and check a file of any format; never raises for bad input.
 
     goal: what it must achieve; None: what its own words say.  fifo_depth: slots; None: its protocol's.
@@ -90,9 +86,7 @@ def verify_file(
     return format_of(Path(path)).verify(Path(path), goal, fifo_depth)
 
 
-def verify_program(
-    path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None
-) -> Verdict:
+def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
     """The same where a Program is wanted: "not readable" for formats that hold none."""
     found = format_of(Path(path))
     if not found.holds_program:
@@ -121,7 +115,5 @@ def write_program(
     """
     form = FORMATS[target.format]
     if not form.module:
-        raise InputError(
-            f"{target.name}: no program is written as {form.what}; it must be a format of programs"
-        )
+        raise InputError(f"{target.name}: no program is written as {form.what}; it must be a format of programs")
     return str(import_module(form.module).write(program, goal, target, nodes, inplace))

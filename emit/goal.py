@@ -157,9 +157,7 @@ def _o_in_i(kind: Kind, nchunks: int, nranks: int, rank: int, root: int) -> int 
     return 0 if inputs == outputs else first if inputs > outputs else -first
 
 
-def goal_for(
-    collective: str, nranks: int, nchunks_per_loop: int, inplace: bool, root: int = 0
-) -> Goal | None:
+def goal_for(collective: str, nranks: int, nchunks_per_loop: int, inplace: bool, root: int = 0) -> Goal | None:
     """The goal of a named collective; None for custom, send, recv, alltoallv, whose name says too little.
 
     A chunk is named by its index in the source's input buffer. Out of place, the input must also stay as it
@@ -171,9 +169,7 @@ def goal_for(
         return None
     sizes = [buffer_sizes(collective, n, k, rank, root) for rank in range(n)]
     if sum(i + o for i, o in sizes) > MAX_CELLS:
-        raise InputError(
-            f"{collective} of {k} chunks on {n} ranks: it must be at most {MAX_CELLS} cells in all"
-        )
+        raise InputError(f"{collective} of {k} chunks on {n} ranks: it must be at most {MAX_CELLS} cells in all")
     holders = [root] if kind.before == ROOT else range(n)
     ranks = np.concatenate([np.full(sizes[rank][0], rank, dtype=np.int64) for rank in holders])
     chunks = np.concatenate([np.arange(sizes[rank][0], dtype=np.int64) for rank in holders])

@@ -183,9 +183,7 @@ class Script:
             raise InputError(f"{self.header.name}: moves nothing")
         return _instances(order_by_depth(self._ir), self.instances)
 
-    def _move(
-        self, what: Chunk, rank: int, buffer: str, index: int, adds: bool, channel: int | None
-    ) -> Chunk:
+    def _move(self, what: Chunk, rank: int, buffer: str, index: int, adds: bool, channel: int | None) -> Chunk:
         if what.script is not self:
             raise self._wrong("a chunk of another script")
         if channel is not None and not 0 <= channel < 1 << 15:
@@ -338,6 +336,4 @@ def _call(where: Path, call: Any) -> Any:
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(where)]
         line = f", line {lines[-1]}" if lines else ""
         message = str(error).strip().splitlines()
-        raise InputError(
-            f"{where}{line}: {type(error).__name__}{': ' + message[0] if message else ''}"
-        ) from None
+        raise InputError(f"{where}{line}: {type(error).__name__}{': ' + message[0] if message else ''}") from None

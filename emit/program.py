@@ -113,13 +113,9 @@ class Program:
         if self.protocol not in FIFO_DEPTH:
             raise InputError(f"program protocol {self.protocol!r}; it must be one of {', '.join(FIFO_DEPTH)}")
         if self.collective not in COLLECTIVES:
-            raise InputError(
-                f"program collective {self.collective!r}; it must be one of {', '.join(COLLECTIVES)}"
-            )
+            raise InputError(f"program collective {self.collective!r}; it must be one of {', '.join(COLLECTIVES)}")
         if self.nranks < 1 or len(self.gpus) != self.nranks:
-            raise InputError(
-                f"program with nranks {self.nranks} holds {len(self.gpus)} gpus; it must be as many"
-            )
+            raise InputError(f"program with nranks {self.nranks} holds {len(self.gpus)} gpus; it must be as many")
         if self.nchunks_per_loop < 1:
             raise InputError(f"program nchunks_per_loop {self.nchunks_per_loop}; it must be 1 or more")
         if not 0 <= self.root < self.nranks:

@@ -3,9 +3,7 @@
 from emit.language import Script
 
 
-def algorithm(
-    nodes: int = 1, gpus: int = 8, steps: int = 1, protocol: str = "Simple", instances: int = 1
-) -> Script:
+def algorithm(nodes: int = 1, gpus: int = 8, steps: int = 1, protocol: str = "Simple", instances: int = 1) -> Script:
     ranks = nodes * gpus
     script = Script(f"alltoall{steps}", "alltoall", ranks, protocol=protocol, instances=instances)
 
@@ -35,9 +33,7 @@ def algorithm(
             place = slot(node, other)
             if steps == 2:
                 for g in range(gpus):
-                    script.chunk(node * gpus + g, "s", place * gpus, gpus).copy(
-                        other * gpus + g, "o", node * gpus
-                    )
+                    script.chunk(node * gpus + g, "s", place * gpus, gpus).copy(other * gpus + g, "o", node * gpus)
                 continue
             first = place // gpus * gpus * gpus
             arrived = (nodes * gpus + nodes) * gpus + slot(other, node) * gpus * gpus

@@ -42,9 +42,7 @@ class Layout:
         if elements < 0:
             raise InputError(f"{elements} elements; it must be 0 or more")
         p = program
-        chunks = (
-            p.nchunks_per_loop // p.nranks if find_kind(p.collective).blocks_a_rank else p.nchunks_per_loop
-        )
+        chunks = p.nchunks_per_loop // p.nranks if find_kind(p.collective).blocks_a_rank else p.nchunks_per_loop
         return cls(program, elements, chunks, -(-elements // chunks))
 
     def spans(self, cells: int) -> Column:
@@ -81,9 +79,7 @@ def goal_of(program: Program, goal: Goal | None, inplace: bool) -> Goal:
     p = program
     found = goal or goal_for(p.collective, p.nranks, p.nchunks_per_loop, inplace, p.root)
     if found is None:
-        raise InputError(
-            f"collective {p.collective!r} does not say what the result must be; it must come with a goal"
-        )
+        raise InputError(f"collective {p.collective!r} does not say what the result must be; it must come with a goal")
     return found
 
 
@@ -149,9 +145,7 @@ def prepare_buffers(
     reducer(op, kind)  # refuses what is unknown
     p = program
     if len(inputs) != p.nranks or len(outputs) != p.nranks:
-        raise InputError(
-            f"{len(inputs)} inputs and {len(outputs)} outputs; it must be {p.nranks} each, one a rank"
-        )
+        raise InputError(f"{len(inputs)} inputs and {len(outputs)} outputs; it must be {p.nranks} each, one a rank")
     one = Layout.of(p, 1)
     pairs = list(zip(inputs, outputs, strict=True))
     elements = next(

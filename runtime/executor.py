@@ -42,9 +42,7 @@ class Executor(Protocol):
         """A context in which the rank's buffers are made."""
         ...
 
-    def run(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
-    ) -> None:
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
         """Execute once.
 
         Args:

@@ -114,11 +114,7 @@ def ask(
 
     def stated(where: Topology) -> Problem:
         plain = isinstance(collective, str) and (steps, rounds, root) == (None, None, None)
-        small = (
-            quotient_question(where, parse_name(str(collective)), members, outsiders, chunks)
-            if plain
-            else None
-        )
+        small = quotient_question(where, parse_name(str(collective)), members, outsiders, chunks) if plain else None
         return small or make_problem(where, collective, members, outsiders, root=root)
 
     problem = stated(topology)

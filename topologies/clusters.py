@@ -75,9 +75,7 @@ def join(machine: Machine, count: int, name: str) -> Topology:
     src, dst = [vertex(one.link_src)], [vertex(one.link_dst)]
     alpha, gbs = [np.tile(one.alpha_us, count)], [np.tile(one.bandwidth_gbs, count)]
     limits = [
-        Limit(f"{x.name}.{i}", x.links + i * one.nlinks, x.bandwidth_gbs)
-        for i in range(count)
-        for x in one.limits
+        Limit(f"{x.name}.{i}", x.links + i * one.nlinks, x.bandwidth_gbs) for i in range(count) for x in one.limits
     ]
     a, b, sender, receiver = _fabric(nics, n, count, ranks + count * each)
     src.append(a)

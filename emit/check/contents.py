@@ -88,9 +88,7 @@ class Contents:
         ids = (sets.source * self.nchunks + sets.chunk).tolist()
         bounds = sets.start.tolist()
         numbers: dict[int, int] = {}
-        wrong: list[
-            tuple[int, int, int]
-        ] = []  # row, first cell that holds something else, what it should hold
+        wrong: list[tuple[int, int, int]] = []  # row, first cell that holds something else, what it should hold
         for row, (cell, which) in enumerate(zip(first, self.goal.required[3].tolist(), strict=True)):
             right = numbers.get(which)
             if right is None:

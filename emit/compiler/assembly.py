@@ -98,9 +98,7 @@ def _threadblocks(
     nranks = ir.header.nranks
     sends: list[set[tuple[int, int]]] = [set() for _ in range(nranks)]  # channel, peer
     receives: list[set[tuple[int, int]]] = [set() for _ in range(nranks)]
-    tied: list[dict[tuple[int, int], int]] = [
-        {} for _ in range(nranks)
-    ]  # (channel, receives from) → sends to
+    tied: list[dict[tuple[int, int], int]] = [{} for _ in range(nranks)]  # (channel, receives from) → sends to
     local = [0] * nranks
     ends = [peers(ir, n) for n in range(len(ir))]
     for n, rank in enumerate(ir.rank):
@@ -110,9 +108,7 @@ def _threadblocks(
         if out != NONE:
             sends[rank].add((channel[n], out))
         if into != NONE and out != NONE and tied[rank].setdefault((channel[n], into), out) != out:
-            raise InputError(
-                f"channel {channel[n]}: rank {rank} forwards what comes from rank {into} to two ranks"
-            )
+            raise InputError(f"channel {channel[n]}: rank {rank} forwards what comes from rank {into} to two ranks")
         local[rank] += into == out == NONE
     blocks: list[list[Block]] = []
     for rank in range(nranks):
@@ -197,9 +193,7 @@ def _place_instructions(
     return place
 
 
-def _waits(
-    ir: Instructions, blocks: list[list[Block]], block_of: list[int], after: list[list[int]]
-) -> list[list[int]]:
+def _waits(ir: Instructions, blocks: list[list[Block]], block_of: list[int], after: list[list[int]]) -> list[list[int]]:
     """For every instruction those others that it must name: in another block, and not implied by the rest.
 
     Vector clocks: entry b of an instruction's row is how many instructions of block b are over when it is.
@@ -243,9 +237,7 @@ def _waits(
     return waits
 
 
-def _program(
-    ir: Instructions, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]
-) -> Program:
+def _program(ir: Instructions, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]) -> Program:
     members: list[list[list[int]]] = [[[] for _ in mine] for mine in blocks]
     position = [0] * len(ir)
     lengths = [[0] * len(mine) for mine in blocks]

@@ -128,11 +128,7 @@ def optimize(
     if timer is not None:
         times = [timer(made.program) for made in candidates]
         if candidates[0].program is program:
-            able = [
-                c
-                for c, own in zip(candidates, times, strict=True)
-                if worst_ratio(own, times[0]) <= 1 + _ROUNDING
-            ]
+            able = [c for c, own in zip(candidates, times, strict=True) if worst_ratio(own, times[0]) <= 1 + _ROUNDING]
         else:
             best = min(times, key=lambda own: mean_ratio(own, times[0]))
             able = [c for c, own in zip(candidates, times, strict=True) if own == best]
@@ -280,9 +276,7 @@ class _Search:
         return None
 
 
-def _assemble_if_it_ends(
-    ir: Instructions, limits: Limits, layout: Layout, before: list[list[int]]
-) -> Program | None:
+def _assemble_if_it_ends(ir: Instructions, limits: Limits, layout: Layout, before: list[list[int]]) -> Program | None:
     """The program so laid out, None where it does not fit or does not end."""
     try:
         made = assemble(ir, limits, layout, before)

@@ -59,9 +59,7 @@ class Instructions:
     def __len__(self) -> int:
         return len(self.op)
 
-    def add(
-        self, rank: int, op: str, src: int, dst: int, count: int, source: int = NONE, channel: int = NONE
-    ) -> int:
+    def add(self, rank: int, op: str, src: int, dst: int, count: int, source: int = NONE, channel: int = NONE) -> int:
         """Append an instruction; its number. `source`: the instruction whose message it receives."""
         number = len(self.op)
         self.rank.append(rank)

@@ -145,9 +145,7 @@ class _Rank:
         pre = collective.pre[:, 0] == rank
         post = collective.post[:, 0] == rank
         held = dict(zip(collective.pre[pre, 1].tolist(), collective.in_index[pre].tolist(), strict=True))
-        wanted = dict(
-            zip(collective.post[post, 1].tolist(), collective.out_index[post].tolist(), strict=True)
-        )
+        wanted = dict(zip(collective.post[post, 1].tolist(), collective.out_index[post].tolist(), strict=True))
         self.home: dict[int, int] = {}  # the cell where a chunk's content is now
         self.goal: dict[int, int] = {}  # where it is to end
         if inplace:

@@ -129,9 +129,7 @@ def parse_index(data: bytes, origin: str, folder: Path) -> list[Entry]:
     top = Fields(json_object(data, origin), "", origin)
     form = top.string("format")
     if form == "synth-index-1":
-        top.fail(
-            "format", f"{form} is of an earlier version, whose files stand beside it; it must be {FORMAT}"
-        )
+        top.fail("format", f"{form} is of an earlier version, whose files stand beside it; it must be {FORMAT}")
     if form != FORMAT:
         top.fail("format", f"{shown(form)} is not known; it must be {FORMAT}")
     top.only(("format", "algorithms"))
@@ -146,8 +144,7 @@ def parse_index(data: bytes, origin: str, folder: Path) -> list[Entry]:
 def index_text(rows: Iterable[Mapping[str, Any]]) -> bytes:
     """An index as bytes, a field a line."""
     blocks = [
-        "  {\n" + ",\n".join(f"   {_json(key)}: {_json(value)}" for key, value in row.items()) + "\n  }"
-        for row in rows
+        "  {\n" + ",\n".join(f"   {_json(key)}: {_json(value)}" for key, value in row.items()) + "\n  }" for row in rows
     ]
     text = f'{{\n "format": {_json(FORMAT)},\n "algorithms": [\n' + ",\n".join(blocks) + "\n ]\n}\n"
     return text.encode("utf-8", "backslashreplace")  # JSON's own escape of half a character
@@ -168,9 +165,7 @@ def _entry(table: Fields, folder: Path) -> Entry:
         table.fail("target", f"{shown(words['target'])} is not known; it must be one of {', '.join(TARGETS)}")
     group, relays = _ranks(table, "group"), _ranks(table, "relays")
     if not group or set(group) & set(relays):
-        table.fail(
-            "relays" if group else "group", "must be ranks, none of them in the other of group and relays"
-        )
+        table.fail("relays" if group else "group", "must be ranks, none of them in the other of group and relays")
     if table.integer("nranks", 1, _MOST) != len(group):
         table.fail("nranks", f"is {shown(table.values['nranks'])}; the group has {len(group)}")
     if _ranks(table, "communicator") != group + relays:

@@ -91,9 +91,7 @@ def _all_documents(found: SearchResult, target: str, names: Sequence[str]) -> Do
         return Documents({}, {}, dict.fromkeys(range(len(names)), str(error)))
 
 
-def _place_schedule(
-    library: Library, found: SearchResult, served: Range, name: str, proof: bool
-) -> dict[str, str]:
+def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
     """Write the schedule of one algorithm, at the size it is shown for; by kind the files in the library."""
     files = {"schedule": f"{SCHEDULES}/{name}.synth"}
     path = save_schedule(library.place(files["schedule"]), served.algorithm, served.shown)

@@ -17,9 +17,7 @@ from topologies.errors import InputError
 _ROOT_WORK = 1 << 20  # steps and chunks looked at while the root of a file is sought
 
 
-def verify_msccl(
-    path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None
-) -> Verdict:
+def verify_msccl(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
     """Read and check a file, or a text; never raises for bad input.
 
     A step counts as one transmission here: the verdict is on the schedule. A caution says where it would stop
@@ -47,9 +45,7 @@ def verify_msccl(
         head += f", root {program.root}"
     lines = [f"{f.kind}: {f.message}" for f in findings]
     if status == "right" and not report.splits:
-        lines.append(
-            f"caution: deadlock with {slots} for messages so large that every chunk takes a slot of its own"
-        )
+        lines.append(f"caution: deadlock with {slots} for messages so large that every chunk takes a slot of its own")
     if fits and reasons:
         lines.append(f"within the limits of {', '.join(fits)} only")
     return Verdict(status, (head, *lines, *report.notes), findings, program)

@@ -15,8 +15,6 @@ __all__ = ["describe", "verify", "write"]
 verify, describe = verify_msccl, describe_xml
 
 
-def write(
-    program: Program, goal: Goal | None, target: Target, _: Sequence[int] | None, __: bool | None
-) -> str:
+def write(program: Program, goal: Goal | None, target: Target, _: Sequence[int] | None, __: bool | None) -> str:
     """The text of a program for a target; neither nodes nor the calls to serve change it."""
     return write_msccl(program, goal, target.name)

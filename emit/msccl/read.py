@@ -55,8 +55,7 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 # makes XML dangerous (declarations, entities) gets as far as the parser.
 _SUBSET = re.compile(
     rb"(?:[ \r\n]++|<!--(?s:.*?)-->|</[A-Za-z]{1,64}>"
-    rb'|<[A-Za-z]{1,64}(?: ++[A-Za-z_]{1,64}="[^"<&\t\r\n]{0,%d}+"){0,%d}+ *+/?>)*+'
-    % (MAX_VALUE, MAX_ATTRIBUTES)
+    rb'|<[A-Za-z]{1,64}(?: ++[A-Za-z_]{1,64}="[^"<&\t\r\n]{0,%d}+"){0,%d}+ *+/?>)*+' % (MAX_VALUE, MAX_ATTRIBUTES)
 )
 _COMMENT = re.compile(rb"<!--((?s:.*?))-->")
 _NO_XML_COMMENT = re.compile(rb"<!--(?:[^-]|-(?!-))*+--(?!>)")  # with -- inside, which MSCCL's readers take
@@ -200,9 +199,7 @@ class _Reader:
             values.append(number)
         s, src_off, dst_off, count, dep_tb, dep_step, has_dep = values
         if s != len(self.steps):
-            self.fail(
-                tag, f"step s {s}; it must be {len(self.steps)}, its position, which is when it is executed"
-            )
+            self.fail(tag, f"step s {s}; it must be {len(self.steps)}, its position, which is when it is executed")
         op = a["type"]
         if op not in OPS or a["srcbuf"] not in BUFFERS or a["dstbuf"] not in BUFFERS:
             op = self.choice(tag, "type", OPS)
@@ -225,14 +222,10 @@ class _Reader:
                 self.fail(tag, f"gpu id {rank} twice; it must be once")
             for number, found in enumerate(sorted(self.blocks)):
                 if found != number:
-                    self.fail(
-                        tag, f"gpu {rank} has no tb {number} but a tb {found}; it must be contiguous from 0"
-                    )
+                    self.fail(tag, f"gpu {rank} has no tb {number} but a tb {found}; it must be contiguous from 0")
             for number, block in self.blocks.items():
                 if rank in (block.send, block.recv):
-                    self.fail(
-                        tag, f"gpu {rank} tb {number} has itself as peer; it must be another rank or -1"
-                    )
+                    self.fail(tag, f"gpu {rank} tb {number} has itself as peer; it must be another rank or -1")
             self.gpus[rank] = Gpu(*self.sizes, [self.blocks[x] for x in sorted(self.blocks)])
 
     def program(self, tag: _Tag) -> Program:

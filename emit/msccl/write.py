@@ -77,10 +77,7 @@ def _lines(program: Program, target: Target) -> Iterator[str]:
         f'outofplace="{int(p.outofplace)}" minBytes="{p.min_bytes}" maxBytes="{most}"{redop}>'
     )
     for rank, gpu in enumerate(p.gpus):
-        yield (
-            f'  <gpu id="{rank}" i_chunks="{gpu.i_chunks}" o_chunks="{gpu.o_chunks}" '
-            f's_chunks="{gpu.s_chunks}">'
-        )
+        yield (f'  <gpu id="{rank}" i_chunks="{gpu.i_chunks}" o_chunks="{gpu.o_chunks}" s_chunks="{gpu.s_chunks}">')
         for tb, block in enumerate(gpu.threadblocks):
             yield f'    <tb id="{tb}" send="{block.send}" recv="{block.recv}" chan="{block.channel}">'
             for position, s in enumerate(block.steps):

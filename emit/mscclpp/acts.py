@@ -129,9 +129,7 @@ def acts_of(plan: Plan, memory: Memory) -> Acts:
                 elif name in ("sem_acquire", "sem_release"):
                     acts.append(Act(name[4:], at, name, tuple(semaphores + x for x in op.semaphores)))
                 elif name in ("signal", "wait", "rlxsignal", "rlxwait"):
-                    ids = tuple(
-                        end_of[rank, op.channel_type, block.channels[op.channel_type][x]] for x in op.channels
-                    )
+                    ids = tuple(end_of[rank, op.channel_type, block.channels[op.channel_type][x]] for x in op.channels)
                     acts.append(Act(name.removeprefix("rlx"), at, name, ids, relaxed=name.startswith("rlx")))
                 elif op.src:
                     moves = _moves_of(plan, memory, rank, tb, op, low, most)
@@ -163,9 +161,7 @@ def _unrolled(plan: Plan, memory: Memory, ops: list[Op]) -> Iterator[tuple[int, 
                 yield at, inner, low, step
 
 
-def _moves_of(
-    plan: Plan, memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | None
-) -> tuple[Move, ...]:
+def _moves_of(plan: Plan, memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | None) -> tuple[Move, ...]:
     number, size = op.group
     count = op.src[0].size * memory.units // size
     shift = count * number + low

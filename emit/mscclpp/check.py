@@ -67,9 +67,7 @@ def verify_plan(path: str | os.PathLike[str], goal: Goal | None = None) -> Verdi
     if report.ok and not report.judged:
         return Verdict(
             "not readable",
-            (
-                f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal",
-            ),
+            (f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal",),
         )
     head = (
         f"{report.status}: {plan.collective} on {len(plan.gpus)} ranks "
@@ -143,9 +141,7 @@ def _replay(made: Acts, memory: Memory, wanted: Goal | None, found: Findings, no
             run.cells,
             first_cells(goal.required[:3]),
             memory.units,
-            lambda wrong: {
-                cell: made.place(*run.written[cell][2:4]) for cell in wrong if cell in run.written
-            },
+            lambda wrong: {cell: made.place(*run.written[cell][2:4]) for cell in wrong if cell in run.written},
             found,
         )
 

@@ -19,9 +19,7 @@ def verify(path: Path, goal: Goal | None, _: int | None) -> Verdict:
     return verify_plan(path, goal)
 
 
-def write(
-    program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, inplace: bool | None
-) -> str:
+def write(program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, inplace: bool | None) -> str:
     """The text of a program as a plan, for ranks on these nodes, and calls in place or not."""
     return write_plan(program, goal, nodes=nodes, inplace=inplace)
 

@@ -89,9 +89,7 @@ def memory_of(plan: Plan, goal: Goal | None) -> Memory:
         base.append({"i": i_at, "o": o_at, "s": s_at})
         at = s_at + gpu.scratch_chunks * units * (2 if plan.packets else 1)
         if at > CAPACITY.plan_cells:
-            raise InputError(
-                f"plan of more than {CAPACITY.plan_cells} cells; it must be at most that to be checked"
-            )
+            raise InputError(f"plan of more than {CAPACITY.plan_cells} cells; it must be at most that to be checked")
     first.append(at)
     return Memory(plan, units, base, first)
 
@@ -110,13 +108,7 @@ def _smallest_unit(plan: Plan) -> int:
 
 
 def _groups(plan: Plan) -> int:
-    sizes = {
-        inner.group[1]
-        for gpu in plan.gpus
-        for block in gpu.blocks
-        for op in block.ops
-        for inner in (op, *op.ops)
-    }
+    sizes = {inner.group[1] for gpu in plan.gpus for block in gpu.blocks for op in block.ops for inner in (op, *op.ops)}
     return math.lcm(*sizes)
 
 

@@ -92,9 +92,7 @@ class Numbering:
             self.blocks[receiver].ops.append(SymbolicOp("signal", sends=[send], kind="port", back=True))
         for send in [*sorted(self.places.unstarted), *answers.values()]:
             channel = self.channel_of[send]
-            self.blocks[channel[0]].ops.append(
-                SymbolicOp("wait", sends=[send], kind=self._type_of(channel), back=True)
-            )
+            self.blocks[channel[0]].ops.append(SymbolicOp("wait", sends=[send], kind=self._type_of(channel), back=True))
 
     def _edges(self) -> dict[tuple[int, int], list[int]]:
         """Of each (threadblock, operation) that waits for steps the semaphores; what a part knows is not asked for."""

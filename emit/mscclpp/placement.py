@@ -178,10 +178,7 @@ class Placer:
                 for reader in self.readers.get(key, {}).values():
                     self._order(step, reader, self.clocks)
             for flight in self.flights.pop(key, ()):
-                if (
-                    not self._passed(self.clocks.row(self.block_of[step]), self.match[flight])
-                    and flight != step
-                ):
+                if not self._passed(self.clocks.row(self.block_of[step]), self.match[flight]) and flight != step:
                     self._copied(flight)
             self.readers.pop(key, None)
             self.written[key] = step
@@ -324,12 +321,7 @@ class Placer:
                 continue
             source, target = (Span(0, *self._where(rank, cell, writes), 1) for writes in (False, True))
             last = copies[-1] if copies else None
-            if (
-                last is not None
-                and last[0] == rank
-                and _follows(last[1], source)
-                and _follows(last[2], target)
-            ):
+            if last is not None and last[0] == rank and _follows(last[1], source) and _follows(last[2], target):
                 n = last[1].size + 1
                 copies[-1] = (rank, last[1]._replace(size=n), last[2]._replace(size=n))
             else:

@@ -59,9 +59,7 @@ def _parsed(text: str, source: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
-        raise InputError(
-            f"{source} line {error.lineno}: {error.msg}; it must be an execution plan (JSON)"
-        ) from None
+        raise InputError(f"{source} line {error.lineno}: {error.msg}; it must be an execution plan (JSON)") from None
     except _TwiceError as error:
         raise InputError(f"{source}: key {str(error)[:60]!a} twice in one object; it must be once") from None
     except (ValueError, RecursionError) as error:
@@ -115,22 +113,16 @@ class _Reader:
             raise self.fail(where, f"{_shown(value)}; it must be true or false")
         return value
 
-    def get(
-        self, holder: dict[str, Any], name: str, where: str, take: Callable[..., Any], *bounds: Any
-    ) -> Any:
+    def get(self, holder: dict[str, Any], name: str, where: str, take: Callable[..., Any], *bounds: Any) -> Any:
         """`take` on a value that must be there, with what bounds it."""
         if name not in holder:
             raise self.fail(where, f"no {name}; it must have it")
         return take(holder[name], f"{where}.{name}" if where else name, *bounds)
 
-    def each(
-        self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]
-    ) -> list[Any]:
+    def each(self, holder: dict[str, Any], name: str, where: str, take: Callable[[Any, str], Any]) -> list[Any]:
         """`take` on each element of a list that must be there."""
         place = f"{where}.{name}" if where else name
-        return [
-            take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))
-        ]
+        return [take(value, f"{place}[{n}]") for n, value in enumerate(self.get(holder, name, where, self.items))]
 
     def plan(self, value: Any) -> Plan:
         top = self.object(value, "")
@@ -138,9 +130,7 @@ class _Reader:
             raise self.fail("", "no gpus; it must be an execution plan")
         gpus = self.items(top["gpus"], "gpus")
         if any(isinstance(gpu, dict) and ("inputChunks" in gpu or "outputChunks" in gpu) for gpu in gpus):
-            raise self.fail(
-                "", "a plan of MSCCL++ 0.7, which later executors do not load; it must be of 0.8 or newer"
-            )
+            raise self.fail("", "a plan of MSCCL++ 0.7, which later executors do not load; it must be of 0.8 or newer")
         if not 1 <= len(gpus) <= MAX_RANKS:
             raise self.fail("gpus", f"{len(gpus)} of them; it must be 1..{MAX_RANKS}")
         defaults = {
@@ -171,9 +161,7 @@ class _Reader:
         gpu = self.object(value, where)
         if self.get(gpu, "id", where, self.integer) != number:
             raise self.fail(f"{where}.id", f"{gpu['id']}; it must be {number}, its place in gpus")
-        sizes = [
-            self.get(gpu, f"{side}_chunks", where, self.integer) for side in ("input", "output", "scratch")
-        ]
+        sizes = [self.get(gpu, f"{side}_chunks", where, self.integer) for side in ("input", "output", "scratch")]
         made = PlanGpu(sizes[0], sizes[1], sizes[2])
         made.peers = {"memory": [], "port": []}
         self.each(gpu, "channels", where, lambda v, w: self.channel(v, w, made))
@@ -194,9 +182,7 @@ class _Reader:
         kind = self.get(channel, "channel_type", where, self.word, CHANNEL_TYPES)
         if kind == "switch":
             buffer = self.get(channel, "buffer_type", where, self.word, BUFFERS)
-            gpu.switches += [
-                (buffer, ranks) for ranks in self.each(channel, "rank_groups", where, self.rank_group)
-            ]
+            gpu.switches += [(buffer, ranks) for ranks in self.each(channel, "rank_groups", where, self.rank_group)]
             return
         gpu.peers[kind] += self.each(channel, "connected_to", where, self.integer)
 
@@ -207,9 +193,7 @@ class _Reader:
 
     def remote(self, value: Any, where: str) -> RemoteBuffer:
         buffer = self.object(value, where)
-        types = self.each(
-            buffer, "access_channel_types", where, lambda v, w: self.word(v, w, ("memory", "port"))
-        )
+        types = self.each(buffer, "access_channel_types", where, lambda v, w: self.word(v, w, ("memory", "port")))
         rank = self.get(buffer, "rank", where, self.integer)
         return RemoteBuffer(rank, self.get(buffer, "type", where, self.word, BUFFERS), tuple(types))
 
@@ -288,9 +272,7 @@ class _Reader:
                 return Part("L", kind, index, size)
         sides = [key for key in _SIDE if key in part]
         if len(sides) != 1:
-            raise self.fail(
-                where, f"has {' and '.join(sides) or 'none'}; it must have one of {', '.join(_SIDE)}"
-            )
+            raise self.fail(where, f"has {' and '.join(sides) or 'none'}; it must have one of {', '.join(_SIDE)}")
         key = sides[0]
         at = self.get(part, key, where, *((self.word, BUFFERS) if key == "type" else (self.integer,)))
         index = self.get(part, "index", where, self.integer)

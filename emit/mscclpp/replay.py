@@ -19,9 +19,7 @@ from emit.mscclpp.memory import Memory
 # threads, and the element (−1 once there are several): equal in all three, one thread does both.
 Access = tuple[int, int, int, int, int, bool, int]
 _MIXED = -1
-Need = tuple[
-    str, int
-]  # "signal" and a channel end, "release" and a semaphore, "packet" and a cell, "barrier"
+Need = tuple[str, int]  # "signal" and a channel end, "release" and a semaphore, "packet" and a cell, "barrier"
 
 
 class Replay:
@@ -34,16 +32,12 @@ class Replay:
         unheard: (rank, other rank) → the threadblock and operation that writes the other's scratch unheard of.
     """
 
-    def __init__(
-        self, made: Acts, memory: Memory, contents: Contents, cells: dict[int, int], found: Findings
-    ) -> None:
+    def __init__(self, made: Acts, memory: Memory, contents: Contents, cells: dict[int, int], found: Findings) -> None:
         self.made, self.memory, self.contents, self.cells = made, memory, contents, cells
         self.found = found
         nblocks = len(made.acts)
         used = sorted({port for acts in made.acts for act in acts for port in act.ports})
-        used += sorted(
-            {e for acts in made.acts for a in acts if a.kind == "signal" for e in a.ids}.difference(used)
-        )
+        used += sorted({e for acts in made.acts for a in acts if a.kind == "signal" for e in a.ids}.difference(used))
         ports = [end for end in used if made.ends[end][1] == "port"]
         self.port = {end: nblocks + n for n, end in enumerate(ports)}
         plain = not any(a.packets or a.relaxed for acts in made.acts for a in acts)
@@ -344,8 +338,7 @@ class Replay:
             able = (
                 other
                 for other in stopped
-                if other not in here
-                and any(self._provides(a, need) for a in self.made.acts[other][self.at[other] :])
+                if other not in here and any(self._provides(a, need) for a in self.made.acts[other][self.at[other] :])
             )
             return next(able, None), self._describe(need)
 
@@ -362,17 +355,11 @@ class Replay:
         kind, number = need
         if kind == "signal":
             other = self.made.across[number]
-            return (
-                other in act.ids
-                if act.kind == "signal"
-                else act.name in ("pws", "pwsf") and other in act.ports
-            )
+            return other in act.ids if act.kind == "signal" else act.name in ("pws", "pwsf") and other in act.ports
         if kind in ("release", "barrier"):
             return act.kind == kind and number in act.ids
         return any(
-            run.packet and run.cell <= number < run.cell + 2 * move.length
-            for move in act.moves
-            for run in move.targets
+            run.packet and run.cell <= number < run.cell + 2 * move.length for move in act.moves for run in move.targets
         )
 
     def _describe(self, need: Need) -> str:

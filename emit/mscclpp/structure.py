@@ -236,9 +236,7 @@ def executed_parts(op: Op) -> tuple[Sequence[Part], Sequence[Part]]:
 
 def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str, str, Cell | None]]:
     """Where what an operation reads and writes lies beyond a buffer, or not where the executor looks for it."""
-    for parts, packets, word in zip(
-        executed_parts(op), packet_parts(op), ("source", "destination"), strict=True
-    ):
+    for parts, packets, word in zip(executed_parts(op), packet_parts(op), ("source", "destination"), strict=True):
         for part, packet in zip(parts, packets, strict=True):
             for owner, kind in buffer_of(plan, rank, tb, part, op.channel_type):
                 gpu = plan.gpus[owner]
@@ -257,12 +255,7 @@ def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str,
                 if last >= chunks:
                     span = f"{kind}[{part.first}..{last}]{whose}"
                     yield "overrun", f"{word} {span}; {kind} has {chunks} chunks", (kind, last)
-                if (
-                    kind == "s"
-                    and plan.double
-                    and not packet
-                    and (owner != rank or op.channel_type == "port")
-                ):
+                if kind == "s" and plan.double and not packet and (owner != rank or op.channel_type == "port"):
                     half = "ignores which half of the double scratch is in use"
                     yield "inconsistent", f"{word} s[{part.first}]{whose} {half}", ("s", part.first)
     if op.channel_type == "port":  # it reaches the memory of the rank at its other end only
@@ -281,13 +274,9 @@ def caution(plan: Plan) -> list[str]:
     notes = []
     most = Counter({rank: len(gpu.blocks) for rank, gpu in enumerate(plan.gpus)}).most_common(1)
     if most and most[0][1] > 100:
-        notes.append(
-            f"caution: rank {most[0][0]} has {most[0][1]} threadblocks, which must all be resident at once"
-        )
+        notes.append(f"caution: rank {most[0][0]} has {most[0][1]} threadblocks, which must all be resident at once")
     if any(op.name == "flush" for gpu in plan.gpus for block in gpu.blocks for op in block.ops):
         notes.append("caution: flush does nothing in the executor")
     if plan.reuse:
-        notes.append(
-            "caution: reuse_resources: judged as for messages whose scratch is not yet used in turns"
-        )
+        notes.append("caution: reuse_resources: judged as for messages whose scratch is not yet used in turns")
     return notes

@@ -56,9 +56,7 @@ class SymbolicBlock:
 class _BlockBuilder:
     """Adds operations to a threadblock, with a nop wherever its threads must catch up with each other."""
 
-    def __init__(
-        self, block: SymbolicBlock, keys: Callable[[int, Span], Iterable[int]], connection: list[int]
-    ) -> None:
+    def __init__(self, block: SymbolicBlock, keys: Callable[[int, Span], Iterable[int]], connection: list[int]) -> None:
         self.block, self.keys, self.connection = block, keys, connection
         self.users: dict[tuple[str, int], int] = {}  # (signal or wait, connection) → thread
         self.read: _Touched = {}
@@ -127,9 +125,7 @@ class _BlockBuilder:
         if name in ("re", "repkt") and self._added(op):
             return
         reads, writes = self._touched(op.src, name), self._touched(op.dst, name)
-        met = (
-            _conflict(self.written, reads) or _conflict(self.written, writes) or _conflict(self.read, writes)
-        )
+        met = _conflict(self.written, reads) or _conflict(self.written, writes) or _conflict(self.read, writes)
         if self.heard or met or (kind == "port" and self.apart):
             self.nop()
         self.block.ops.append(op)
@@ -146,9 +142,7 @@ class _BlockBuilder:
         if last.name != op.name or last.dst != op.dst or op.src[0] != op.dst[0]:
             return False
         reads, sum_ = self._touched(op.src[1:], op.name), self._touched(op.dst, op.name)
-        if len(last.src) + len(op.src) - 1 > MAX_OP_BUFFERS or reads.keys() & (
-            self.written.keys() | sum_.keys()
-        ):
+        if len(last.src) + len(op.src) - 1 > MAX_OP_BUFFERS or reads.keys() & (self.written.keys() | sum_.keys()):
             return False
         last.src += op.src[1:]
         for cell, thread in reads.items():
@@ -159,9 +153,7 @@ class _BlockBuilder:
         """By cell which thread's it is: operations on packets spread their elements differently."""
         touched: _Touched = {}
         for place in spans:
-            rank, span = (
-                (place.rank, place.span) if isinstance(place, RemoteSpan) else (self.block.rank, place)
-            )
+            rank, span = (place.rank, place.span) if isinstance(place, RemoteSpan) else (self.block.rank, place)
             if span.kind != "p":
                 for n, cell in enumerate(self.keys(rank, span)):
                     touched[cell] = (name in PACKETS, n)
@@ -175,9 +167,7 @@ def _conflict(before: _Touched, now: _Touched) -> bool:
     return any(cell in before and before[cell] != thread for cell, thread in now.items())
 
 
-def make_threadblocks(
-    c: Columns, places: Placement, nodes: list[int], packets: bool, room: int
-) -> list[SymbolicBlock]:
+def make_threadblocks(c: Columns, places: Placement, nodes: list[int], packets: bool, room: int) -> list[SymbolicBlock]:
     """All threadblocks, those of a rank together, with at most about `room` operations each.
 
     Where one of the program is cut, the next part begins when the one before has done its last step.

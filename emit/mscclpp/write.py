@@ -52,9 +52,7 @@ def write_plan(
     form = program.inplace if inplace is None else inplace
     own = form if (program.inplace if form else program.outofplace) else not form
     if goal is not None and form != own:
-        raise InputError(
-            f"program {'in' if own else 'out of'} place with a goal of its own; it must be the same form"
-        )
+        raise InputError(f"program {'in' if own else 'out of'} place with a goal of its own; it must be the same form")
     report = check(program, goal, fifo_depth=_FREE, target=None, split=False)
     report.raise_if_wrong()
     if not report.judged:
@@ -75,9 +73,7 @@ def _sayable(program: Program, goal: Goal | None) -> None:
             f"an execution plan cannot do {program.collective}; it must be one of {', '.join(_FORMS)}, whose ranks all "
             "have input and output"
         )
-    if program.redop != "sum" and any(
-        step.op in ("re", "rrc", "rrs", "rrcs") for *_, step in program.steps()
-    ):
+    if program.redop != "sum" and any(step.op in ("re", "rrc", "rrs", "rrcs") for *_, step in program.steps()):
         raise InputError(f"an execution plan always sums: program redop {program.redop!r}; it must be sum")
     if goal is not None:
         for rank, gpu in enumerate(program.gpus):
@@ -163,9 +159,7 @@ def _gpu_in_place(gpu: Gpu) -> Gpu:
 def _output_runs(gpu: Gpu) -> list[tuple[int, int]]:
     """(first chunk, chunks) of the parts of the output that are written."""
     steps = [step for block in gpu.threadblocks for step in block.steps]
-    chunks = sorted(
-        {s.dst_off + n for s in steps if s.op in WRITES_DST and s.dst_buf == "o" for n in range(s.count)}
-    )
+    chunks = sorted({s.dst_off + n for s in steps if s.op in WRITES_DST and s.dst_buf == "o" for n in range(s.count)})
     runs: list[tuple[int, int]] = []
     for chunk in chunks:
         if runs and sum(runs[-1]) == chunk:

@@ -167,9 +167,7 @@ def _schedule_curve(stored: Stored, taken_us: float) -> Points:
         return ()
 
 
-def _schedule_facts(
-    stored: Stored, taken_us: float, bound_us: float | None, view: dict[str, Any]
-) -> list[Fact]:
+def _schedule_facts(stored: Stored, taken_us: float, bound_us: float | None, view: dict[str, Any]) -> list[Fact]:
     schedule, size, network = stored.schedule, stored.schedule.size_bytes, view["network"]
     facts: list[Fact] = [("Predicted time", format_time(taken_us), f"at {format_size(math.ceil(size))}")]
     if bound_us is not None:
@@ -304,9 +302,7 @@ def _no_proof(entry: Entry | None, topology: Topology | None) -> str:
             " the schedule's own files."
         )
     if topology is None:
-        return (
-            "An MSCCL file says nothing of how near it is to the best. Give the network (--topo) to find out."
-        )
+        return "An MSCCL file says nothing of how near it is to the best. Give the network (--topo) to find out."
     return f"No bound is worked out for it: it is not right, its root is not known, or it has over {_PROVED} ranks."
 
 
@@ -314,17 +310,13 @@ def _stated(entry: Entry | None) -> _Timing:
     """What an index says."""
     if entry is None:
         return _Timing(None)
-    size, taken, bound_us = (
-        _positive(entry.values.get(key)) for key in ("shown_bytes", "time_us", "bound_us")
-    )
+    size, taken, bound_us = (_positive(entry.values.get(key)) for key in ("shown_bytes", "time_us", "bound_us"))
     if not (size and taken and bound_us):
         return _Timing(entry.topology)
     return _Timing(entry.topology, size, taken, stated_us=bound_us)
 
 
-def _timed(
-    program: Program, topology: Topology, group: tuple[int, ...] | None, size: float, right: bool
-) -> _Timing:
+def _timed(program: Program, topology: Topology, group: tuple[int, ...] | None, size: float, right: bool) -> _Timing:
     """Predicted on a topology; with a bound for what is asked where the file says that in full."""
     clock = Predictor(program, topology, group)
     curve = tuple((float(1 << e), clock.time_us(float(1 << e))) for e in _EXPONENTS)
@@ -335,9 +327,7 @@ def _timed(
     problem = make_problem(topology, program.collective, clock.group)
     limits = prove(problem).witnesses
     decisive = max(limits, key=lambda witness: witness.at(size))
-    return _Timing(
-        topology.name, size, taken, curve, Checked("", None, decisive.at(size), decisive, limits), problem
-    )
+    return _Timing(topology.name, size, taken, curve, Checked("", None, decisive.at(size), decisive, limits), problem)
 
 
 def _positive(value: object) -> float:

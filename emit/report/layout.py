@@ -44,9 +44,7 @@ class Places:
     stub: Floats
 
 
-def place_vertices(
-    name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints
-) -> Places:
+def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
     """Places of some ranks of a topology and of switches.
 
     Args:

@@ -108,9 +108,7 @@ def describe_chunks(problem: Problem, chunks: Ints) -> dict[str, Any]:
     for key, (ptr, ranks) in (("from", collective.holders), ("to", collective.goals)):
         every = [ranks[ptr[chunk] : ptr[chunk + 1]] for chunk in chunks.tolist()]
         whole = [len(one) == collective.nranks for one in every]
-        view[key] = [
-            None if all_ranks else one[:_NAMED].tolist() for one, all_ranks in zip(every, whole, strict=True)
-        ]
+        view[key] = [None if all_ranks else one[:_NAMED].tolist() for one, all_ranks in zip(every, whole, strict=True)]
         view[f"{key}_more"] = [
             0 if all_ranks else max(0, len(one) - _NAMED) for one, all_ranks in zip(every, whole, strict=True)
         ]

@@ -86,9 +86,7 @@ def _chooser(found: Sequence[Item]) -> str:
     parts = ['<label class="chooser">Algorithm <select id="chooser">']
     for number, item in enumerate(found):
         if number == 0 or item.title != found[number - 1].title:
-            parts.append(
-                "</optgroup>" * (number > 0) + f'<optgroup label="{escape(item.title, quote=True)}">'
-            )
+            parts.append("</optgroup>" * (number > 0) + f'<optgroup label="{escape(item.title, quote=True)}">')
         parts.append(f'<option value="{number}">{escape(item.name)}</option>')
     return "".join([*parts, "</optgroup></select></label>"])
 
@@ -101,9 +99,7 @@ def _overview(found: Sequence[Item]) -> str:
         cells = [
             f'<a href="#algorithm-{number}" data-choose="{number}">{escape(item.name)}</a>',
             escape(item.serves or "–"),
-            f"{format_time(item.time_us)} @ {format_size(round(item.size_bytes))}"
-            if item.time_us is not None
-            else "–",
+            f"{format_time(item.time_us)} @ {format_size(round(item.size_bytes))}" if item.time_us is not None else "–",
             format_time(item.bound_us) if item.bound_us is not None else "–",
             f"{item.gap:.3f}" if item.gap is not None else "–",
             _badge(item),
@@ -144,9 +140,7 @@ def _frontiers(found: Sequence[Item]) -> str:
     parts = []
     for question in dict.fromkeys(item.question for item in found):
         mine = [item for item in found if item.question == question]
-        curves = [
-            Curve(item.number, item.name, item.curve, item.marks) for item in mine if item.curve or item.marks
-        ]
+        curves = [Curve(item.number, item.name, item.curve, item.marks) for item in mine if item.curve or item.marks]
         bound = next((item.bound for item in mine if item.bound), ())
         numbers = " ".join(str(item.number) for item in mine)
         stated = [point for item in mine for point in item.stated]

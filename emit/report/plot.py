@@ -70,18 +70,14 @@ def frontier_plot(
     ]
     below = [(axes.x(s), axes.y(t)) for s, t in bound if s > 0 and t > 0]
     if len(below) > 1:
-        area = (
-            f"M{below[0][0]} {bottom}" + "".join(f"L{x} {y}" for x, y in below) + f"L{below[-1][0]} {bottom}Z"
-        )
+        area = f"M{below[0][0]} {bottom}" + "".join(f"L{x} {y}" for x, y in below) + f"L{below[-1][0]} {bottom}Z"
         parts.append(f'<path class="never" d="{area}"/>')
         parts.append(f'<path class="bound" d="{_path(below)}"><title>bound: nothing is faster</title></path>')
     for size, time in stated:
         if size > 0 and time > 0:
             words = f"bound: {format_time(time)} at {format_size(math.ceil(size))}"
             x, y = axes.x(size), axes.y(time)
-            parts.append(
-                f'<path class="bound" d="M{x - 9:.2f} {y}H{x + 9:.2f}"><title>{words}</title></path>'
-            )
+            parts.append(f'<path class="bound" d="M{x - 9:.2f} {y}H{x + 9:.2f}"><title>{words}</title></path>')
     for curve in curves:
         colour = f"c{curve.number % COLOURS}"
         line = [(axes.x(s), axes.y(t)) for s, t in curve.points if s > 0 and t > 0]
@@ -92,9 +88,7 @@ def frontier_plot(
         for size, time in curve.marks:
             if size > 0 and time > 0:
                 words = f"{name}: {format_time(time)} at {format_size(math.ceil(size))}"
-                parts.append(
-                    f'<circle cx="{axes.x(size)}" cy="{axes.y(time)}" r="4.5"><title>{words}</title></circle>'
-                )
+                parts.append(f'<circle cx="{axes.x(size)}" cy="{axes.y(time)}" r="4.5"><title>{words}</title></circle>')
         parts.append("</g>")
     parts.append("</svg>")
     return "".join(parts)

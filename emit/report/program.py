@@ -99,9 +99,7 @@ def program_view(
     }  # fmt: skip
 
 
-def _run(
-    c: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float
-) -> _Run:
+def _run(c: Columns, order: list[int], tick: list[int], predictor: Predictor | None, size_bytes: float) -> _Run:
     if predictor is None:
         sent = [step for step in order if c.sends[step] >= 0]
         start = np.array([tick[step] for step in sent], dtype=np.float64)
@@ -249,11 +247,7 @@ def _added(c: Columns) -> set[int]:
 
 def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
     """Every rank's threadblocks, and their instructions with the tick of each where that is known."""
-    blocks = [
-        (rank, tb, block)
-        for rank, gpu in enumerate(program.gpus)
-        for tb, block in enumerate(gpu.threadblocks)
-    ]
+    blocks = [(rank, tb, block) for rank, gpu in enumerate(program.gpus) for tb, block in enumerate(gpu.threadblocks)]
     shown = min(len(blocks), MOST_ROWS * 4)
     steps: list[list[Any]] = []
     at = 0
@@ -261,9 +255,7 @@ def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
         if tick and len(steps) + len(block.steps) <= most and number < shown:
             for position, step in enumerate(block.steps):
                 if tick[at + position] >= 0:
-                    steps.append(
-                        [number, position, tick[at + position], OPS.index(step.op), _instruction(step)]
-                    )
+                    steps.append([number, position, tick[at + position], OPS.index(step.op), _instruction(step)])
         at += len(block.steps)
     kinds = Counter(step.op for _, _, _, step in program.steps())
     return {

@@ -37,9 +37,7 @@ def explain_proof(problem: Problem, checked: Checked, size_bytes: float, taken_u
         )
     others = [w for w in checked.limits if w is not witness]
     if others:
-        lines.append(
-            f"At other sizes another limit may be the higher: {'; '.join(w.text for w in others[:6])}."
-        )
+        lines.append(f"At other sizes another limit may be the higher: {'; '.join(w.text for w in others[:6])}.")
     return lines
 
 
@@ -82,9 +80,7 @@ def _explain_witness(problem: Problem, witness: Witness) -> str:
         )
     if witness.kind == "arrivals":
         return f"Everything that ranks {names} want and lack must come in over the links that lead into them."
-    return (
-        f"Everything that ranks {names} hold and others want must leave over the links that lead out of them."
-    )
+    return f"Everything that ranks {names} hold and others want must leave over the links that lead out of them."
 
 
 def _names(ranks: list[int]) -> str:

@@ -69,9 +69,7 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
     kept = schedule.take(np.isin(schedule.chunk, chunks))
     names = [_link_name(problem, int(link)) for link in traffic.first]
     load = traffic.busy_us / span if span > 0 else np.zeros(nrows)
-    rows, row = timeline_rows(
-        names, load, shares, traffic.copies, traffic.net.nlinks, len(kept) == len(schedule)
-    )
+    rows, row = timeline_rows(names, load, shares, traffic.copies, traffic.net.nlinks, len(kept) == len(schedule))
     return {
         "kind": "schedule",
         "unit": "µs",
@@ -80,9 +78,7 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
         "ranks": _ranks(problem, schedule, traffic, shares, bins, span)
         if problem.nranks <= MOST_VERTICES
         else {"out": None, "in": None, "got": None},
-        "fold": None
-        if problem.quotient is None
-        else [list(digit) for digit in problem.quotient.translations],
+        "fold": None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations],
         "rows": rows,
         "sends": _sends(kept, trace_schedule(problem, kept), traffic, row, stored.orbit, len(schedule)),
         "chunks": describe_chunks(problem, chunks) | {"of": problem.collective.nchunks},
@@ -254,9 +250,7 @@ def _link_name(problem: Problem, link: int) -> str:
     return name
 
 
-def _sends(
-    kept: Schedule, known: Lineage, traffic: _Traffic, row: Ints, copies: int, total: int
-) -> dict[str, Any]:
+def _sends(kept: Schedule, known: Lineage, traffic: _Traffic, row: Ints, copies: int, total: int) -> dict[str, Any]:
     """The sends one by one, with the links that they use and what brought what they carry."""
     net = traffic.net
     links, at = np.unique(kept.link, return_inverse=True)

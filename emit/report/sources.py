@@ -39,9 +39,7 @@ def find_sources(path: str | Path) -> list[Source]:
     if where.name == INDEX:
         return _library(where)
     if where.name.endswith(".proof.json"):
-        raise InputError(
-            f"{origin_of(where)}: is a proof; it must be the schedule, NAME.synth, that it stands beside"
-        )
+        raise InputError(f"{origin_of(where)}: is a proof; it must be the schedule, NAME.synth, that it stands beside")
     found = format_of(where)
     kind = _kind(found)
     if kind is None:
@@ -83,8 +81,6 @@ def _library(index: Path) -> list[Source]:
                 continue
             path = entry.folder / file
             if not path.is_file():
-                raise InputError(
-                    f"{origin_of(index)}: names {file}, which is not there; it must be beside it"
-                )
+                raise InputError(f"{origin_of(index)}: names {file}, which is not there; it must be beside it")
             found.setdefault(path, Source(path, kind, path.name, entry))
     return list(found.values())

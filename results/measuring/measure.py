@@ -44,9 +44,7 @@ def run(command: Sequence[str], limit_s: float = 600.0) -> Timed:
     return Timed(time.monotonic() - begun, done.returncode, done.stdout, done.stderr)
 
 
-def median_run(
-    command: Sequence[str], times: int = 3, limit_s: float = 600.0, once_over_s: float = 60.0
-) -> Timed:
+def median_run(command: Sequence[str], times: int = 3, limit_s: float = 600.0, once_over_s: float = 60.0) -> Timed:
     """The run of median wall time; one run only where the first takes more than `once_over_s`."""
     runs = [run(command, limit_s)]
     while len(runs) < times and runs[0].seconds <= once_over_s:
@@ -80,9 +78,7 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.machine()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def seconds_words(seconds: float) -> str:
@@ -112,9 +108,7 @@ def write(script: str, text: str) -> Path:
 
 def save(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8"
-    ) as part:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".part", delete=False, encoding="utf-8") as part:
         part.write(text)
     os.chmod(part.name, 0o644)
     os.replace(part.name, path)

@@ -193,9 +193,7 @@ def record(root: Path, folder: Path, commands: Sequence[str]) -> Recorded:
     for command in commands:
         words = shlex.split(command.format(root=root))
         starred = next((word for word in words if "*" in word), None)
-        files = (
-            [starred] if starred is None else sorted(str(p.relative_to(folder)) for p in folder.glob(starred))
-        )
+        files = [starred] if starred is None else sorted(str(p.relative_to(folder)) for p in folder.glob(starred))
         for file in files:
             arguments = [str(file) if word == starred else word for word in words]
             ran.append((command, run_in(root, folder, arguments)))
@@ -240,9 +238,7 @@ def compare(name: str, before: Recorded, after: Recorded) -> Compared:
         old, new = ([ran.code for _, ran in one.commands] for one in (before, after))
         return Compared(name, WORSE, f"exit codes {old} → {new}", before, after)
     texts = [command for (command, a), (_, b) in pairs if (a.out, a.err) != (b.out, b.err)]
-    files = sorted(
-        k for k in before.files.keys() | after.files.keys() if before.files.get(k) != after.files.get(k)
-    )
+    files = sorted(k for k in before.files.keys() | after.files.keys() if before.files.get(k) != after.files.get(k))
     if not texts and not files:
         return Compared(name, EQUAL, "", before, after)
     if texts:

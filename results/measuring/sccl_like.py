@@ -92,9 +92,7 @@ def solve(network: Machine, wanted: Demand, steps: int, rounds: int, limit_s: fl
     solver.set("timeout", int(limit_s * 1000))
     nchunks, ranks = len(wanted.before), range(network.nranks)
     time = [[z3.Int(f"time_{c}_{n}") for n in ranks] for c in range(nchunks)]
-    send = [
-        {link: z3.Bool(f"send_{c}_{link[0]}_{link[1]}") for link in network.links} for c in range(nchunks)
-    ]
+    send = [{link: z3.Bool(f"send_{c}_{link[0]}_{link[1]}") for link in network.links} for c in range(nchunks)]
     further = [[z3.Bool(f"round_{s}_{k}") for k in range(rounds - steps)] for s in range(steps)]
     for c in range(nchunks):
         for n in ranks:
@@ -112,11 +110,7 @@ def solve(network: Machine, wanted: Demand, steps: int, rounds: int, limit_s: fl
             solver.add(z3.Implies(sent, time[c][source] < time[c][target]))
     for step in range(steps):
         for links, carries in network.bandwidth:
-            busy = [
-                (z3.And(send[c][link], time[c][link[1]] == step + 1), 1)
-                for c in range(nchunks)
-                for link in links
-            ]
+            busy = [(z3.And(send[c][link], time[c][link[1]] == step + 1), 1) for c in range(nchunks) for link in links]
             unused = [(z3.Not(extra), carries) for extra in further[step]]
             solver.add(z3.PbLe(busy + unused, carries * (1 + len(unused))))
     solver.add(z3.PbEq([(extra, 1) for row in further for extra in row], rounds - steps))
@@ -131,9 +125,7 @@ def solve(network: Machine, wanted: Demand, steps: int, rounds: int, limit_s: fl
         for link, sent in send[c].items()
         if z3.is_true(model.eval(sent)) and arrives[c][link[1]] <= steps
     )
-    return Outcome(
-        "sat", sends, tuple(1 + sum(z3.is_true(model.eval(extra)) for extra in row) for row in further)
-    )
+    return Outcome("sat", sends, tuple(1 + sum(z3.is_true(model.eval(extra)) for extra in row) for row in further))
 
 
 def wrong(network: Machine, wanted: Demand, steps: int, rounds: int, found: Outcome) -> str:

@@ -100,9 +100,7 @@ class House:
     @property
     def side_by_side(self) -> list[str]:
         """Modules that stand in synth/ itself."""
-        return [
-            n for n, p in self.modules.items() if p.parent == self.root / "synth" and p.stem != "__init__"
-        ]
+        return [n for n, p in self.modules.items() if p.parent == self.root / "synth" and p.stem != "__init__"]
 
     @cached_property
     def importers(self) -> dict[str, set[str]]:
@@ -123,9 +121,7 @@ class House:
         """Lines of each package's sources as `wc -l` counts them, comments and blanks included."""
         return {
             package: sum(
-                path.read_bytes().count(b"\n")
-                for path in (self.root / package).rglob("*")
-                if path.suffix in SOURCES
+                path.read_bytes().count(b"\n") for path in (self.root / package).rglob("*") if path.suffix in SOURCES
             )
             for package in PACKAGES
         }
@@ -226,9 +222,7 @@ def longest_chain(graph: Mapping[str, set[str]]) -> list[str]:
     """The longest chain of imports, from importer to imported; nodes of a cycle count as one floor."""
     best: dict[str, list[str]] = {}
     for members in components(graph):
-        below = [
-            best[after] for node in members for after in sorted(graph.get(node, ())) if after not in members
-        ]
+        below = [best[after] for node in members for after in sorted(graph.get(node, ())) if after not in members]
         chain = ["+".join(sorted(members)), *max(below, key=len, default=[])]
         best |= dict.fromkeys(members, chain)
     return max(best.values(), key=len, default=[])

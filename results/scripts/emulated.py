@@ -62,9 +62,7 @@ class Found:
     wrong: int
 
 
-def programs(
-    folder: Path, network: str, collective: str, budget: str
-) -> list[tuple[str, Program, Goal | None]]:
+def programs(folder: Path, network: str, collective: str, budget: str) -> list[tuple[str, Program, Goal | None]]:
     """A frontier's programs and those of given numbers of chunks, synthesised now."""
     found: dict[str, tuple[str, Program, Goal | None]] = {}
     for chunks in CHUNKS:
@@ -181,9 +179,7 @@ def where(folder: Path) -> tuple[str, str, tuple[float, int], Make]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--last", type=float, help="seconds that the fastest schedule of a size is stretched to"
-    )
+    parser.add_argument("--last", type=float, help="seconds that the fastest schedule of a size is stretched to")
     parser.add_argument("--largest", type=int, help="bytes of the largest message")
     parser.add_argument("--budget", default="4s", help="of each synthesis")
     asked = parser.parse_args()

@@ -118,20 +118,14 @@ def verdict(row: Row, timed: Timed) -> tuple[str, str]:
     if found["chunks"] != row.chunks or found["steps"] > row.steps or found["rounds"] > row.rounds:
         return "wrong", f"wrong shape ({found['chunks']},{found['steps']},{found['rounds']})"
     checked = run(synth("verify", found["file"]))
-    return (
-        ("sat", "found, verified")
-        if checked.code == 0
-        else ("wrong", f"synth verify: {checked.out.strip()[:120]}")
-    )
+    return ("sat", "found, verified") if checked.code == 0 else ("wrong", f"synth verify: {checked.out.strip()[:120]}")
 
 
 def ours(row: Row, times: int) -> tuple[str, str, float]:
     """Verdict, its words and seconds of the whole command."""
     with tempfile.TemporaryDirectory() as folder:
         shape = ("--chunks", row.chunks, "--steps", row.steps, "--rounds", row.rounds)
-        timed = median_run(
-            synth(row.collective, "--topo", row.topo, *shape, "--json", "--out", folder), times
-        )
+        timed = median_run(synth(row.collective, "--topo", row.topo, *shape, "--json", "--out", folder), times)
         word, words = verdict(row, timed)
     return word, words, timed.seconds
 
@@ -177,9 +171,7 @@ def table(all_rows: list[Measured]) -> str:
     ]
     lines = []
     for m in all_rows:
-        published = (
-            f"{m.row.published_s:g}" if m.row.published != "none" else f"none in {m.row.published_s:g}"
-        )
+        published = f"{m.row.published_s:g}" if m.row.published != "none" else f"none in {m.row.published_s:g}"
         theirs = f"{m.peer_s / m.seconds:.1f}" if m.peer else "–"
         lines.append(
             [

@@ -101,9 +101,7 @@ def over_several(largest: int, count: int) -> str:
                 continue
             side = row.in_place or row.out_of_place
             assert side is not None
-            rows.append(
-                [number, title, small.wrong + row.wrong, f"{side.time_us:.1f}", f"{row.busbw(side):.1f}"]
-            )
+            rows.append([number, title, small.wrong + row.wrong, f"{side.time_us:.1f}", f"{row.busbw(side):.1f}"])
     return grid(["GPUs", "algorithm", "#wrong", f"Simple, {largest} B, µs", "busbw, GB/s"], rows)
 
 
@@ -184,13 +182,9 @@ def main() -> None:
             ],
             rows,
         ),
-        over_several(asked.largest, count)
-        if count > 1
-        else "There is one GPU here: none was spread over several.",
+        over_several(asked.largest, count) if count > 1 else "There is one GPU here: none was spread over several.",
         f"Tests on the GPU: {tests(None)}.",
-        f"Under compute-sanitizer: {tests(sanitizer)}."
-        if sanitizer
-        else "compute-sanitizer is not installed here.",
+        f"Under compute-sanitizer: {tests(sanitizer)}." if sanitizer else "compute-sanitizer is not installed here.",
     ]
     script = f"gpu-{re.sub(r'[^A-Za-z0-9]+', '-', name).strip('-').lower()}"
     write(script, page("gpu.py", "The GPU interpreter", parts))

@@ -79,9 +79,7 @@ def answered(topo: str, group: Group, collective: str, budget: float, workers: W
         answer = synthesize(collective, topology, group, relay=relay, budget=budget, workers=workers)
     except Exception as error:
         failed = f"{type(error).__name__}: {error}"
-        return Answered(
-            topo, group, collective, time.monotonic() - begun, 0, 0, 0.0, 0.0, "", refusal, failed
-        )
+        return Answered(topo, group, collective, time.monotonic() - begun, 0, 0, 0.0, 0.0, "", refusal, failed)
     seconds = time.monotonic() - begun
     rows = answer.algorithms
     optimal = sum(row["optimal"] for row in rows)
@@ -144,9 +142,7 @@ def refusals(answers: Iterable[Answered]) -> str:
 
 def failures(answers: Iterable[Answered]) -> str:
     """The questions that have no answer, with the error."""
-    return "\n".join(
-        f"- {a.topo} {a.collective} {_ranks(a.group)}: `{a.failed}`" for a in answers if a.failed
-    )
+    return "\n".join(f"- {a.topo} {a.collective} {_ranks(a.group)}: `{a.failed}`" for a in answers if a.failed)
 
 
 def main() -> None:

@@ -67,9 +67,7 @@ class Line:
 
 def fitted(devices: Sequence[int], seconds: Sequence[float]) -> Line:
     """Least squares in the logarithms of both."""
-    slope, intercept = statistics.linear_regression(
-        [math.log(n) for n in devices], [math.log(s) for s in seconds]
-    )
+    slope, intercept = statistics.linear_regression([math.log(n) for n in devices], [math.log(s) for s in seconds])
     return Line(slope, math.exp(intercept))
 
 
@@ -170,9 +168,7 @@ LEFT, TOP, WIDE, HIGH = 64, 44, 520, 340
 def _ticks(low: float, high: float) -> list[float]:
     """Powers of ten within a range."""
     return [
-        10.0**k
-        for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        if low <= 10.0**k <= high
+        10.0**k for k in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1) if low <= 10.0**k <= high
     ]
 
 
@@ -208,9 +204,7 @@ def drawing(start_s: float, points: Sequence[Point]) -> str:
     for seconds in _ticks(y_low, y_high):
         at = f"{y(seconds):.1f}"
         made.append(f'<path d="M{LEFT} {at}H{LEFT + WIDE}" stroke="#ddd"/>')
-        made.append(
-            f'<text x="{LEFT - 8}" y="{y(seconds) + 4:.1f}" text-anchor="end">{_tick_words(seconds)}</text>'
-        )
+        made.append(f'<text x="{LEFT - 8}" y="{y(seconds) + 4:.1f}" text-anchor="end">{_tick_words(seconds)}</text>')
     for devices in (64, 125, 216, 343, 512, 729, 1000):
         at = f"{x(devices):.1f}"
         made.append(f'<path d="M{at} {TOP}V{TOP + HIGH}" stroke="#eee"/>')
@@ -233,9 +227,7 @@ def drawing(start_s: float, points: Sequence[Point]) -> str:
         ("#7f7f7f", pccl, False),
     ):
         if joined and len(places) > 1:
-            made.append(
-                f'<polyline points="{path(places)}" fill="none" stroke="{colour}" stroke-width="1.5"/>'
-            )
+            made.append(f'<polyline points="{path(places)}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
         made += [f'<circle cx="{x(n):.1f}" cy="{y(s):.1f}" r="4" fill="{colour}"/>' for n, s in places]
     for row, (colour, words) in enumerate(legend):
         down = TOP + 20 + 18 * row

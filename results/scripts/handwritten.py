@@ -144,9 +144,7 @@ def text(kept: Mapping[str, Any]) -> str:
     for example, settings in [*((e, s) for _, e, s in PAIRS), *OTHERS]:
         ir = instructions_of(example, settings)
         none, all_ = shape_of(right(ir, tuple(PASSES))), shape_of(right(ir))
-        plain.append(
-            [f"`{words(example, settings)}`", *(f"{a} / {b}" for a, b in zip(all_, none, strict=True))]
-        )
+        plain.append([f"`{words(example, settings)}`", *(f"{a} / {b}" for a, b in zip(all_, none, strict=True))])
     seconds, steps = emission()
     parts = [
         "Each shipped algorithm compiled (`synth compile`), beside msccl-tools' file of the same algorithm: ours /"

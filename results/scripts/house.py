@@ -98,10 +98,7 @@ def structure(before: House, after: House, layers: Sequence[set[str]]) -> str:
         "Longest chain of rooms: " + " → ".join(longest_chain(after.rooms())) + ".",
     ]
     if after.long_functions:
-        listed = (
-            f"`{f.module}.{f.name}` {f.lines}{'' if f.reason else ' (no reason)'}"
-            for f in after.long_functions
-        )
+        listed = (f"`{f.module}.{f.name}` {f.lines}{'' if f.reason else ' (no reason)'}" for f in after.long_functions)
         parts.append(f"Functions over {LONG} lines: " + ", ".join(listed) + ".")
     return "\n\n".join(parts)
 
@@ -122,10 +119,7 @@ def questions(before: Path, after: Path, asked: Mapping[str, Sequence[str]] = QU
 
 def answers(found: Sequence[Compared]) -> str:
     """What the comparison came to."""
-    counts = {
-        verdict: sum(c.verdict == verdict for c in found)
-        for verdict in dict.fromkeys(c.verdict for c in found)
-    }
+    counts = {verdict: sum(c.verdict == verdict for c in found) for verdict in dict.fromkeys(c.verdict for c in found)}
     commands = sum(len(c.after.commands) for c in found)
     rows = [
         [c.name, c.verdict, "yes" if c.by_time else "", c.what]
@@ -136,9 +130,7 @@ def answers(found: Sequence[Compared]) -> str:
         [
             "## Answers",
             f"{len(found)} questions, {commands} commands: tables, JSON and the bytes of all files, without seconds and"
-            " names of folders: "
-            + ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
-            + ".",
+            " names of folders: " + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()) + ".",
             *([grid(["question", "answer", "ended by the budget", "what differs"], rows)] if rows else []),
         ]
     )
@@ -211,9 +203,7 @@ def start_up(before: Path, after: Path, times: int = 10) -> str:
         for command in ("--help", "topo list", EXAMPLE, f"verify {file}"):
             first, second, cpu = timed(before, after, command, times)
             shown = command.replace(str(file), "FILE.xml")
-            rows.append(
-                [f"`synth {shown}`", f"{first:.3f}", f"{second:.3f}", f"{second / first:.3f}", f"{cpu:.3f}"]
-            )
+            rows.append([f"`synth {shown}`", f"{first:.3f}", f"{second:.3f}", f"{second / first:.3f}", f"{cpu:.3f}"])
     return "\n\n".join(
         [
             "## Start-up",

@@ -140,9 +140,7 @@ def times() -> list[tuple[object, ...]]:
             taken.append(time.perf_counter() - begun)
         blocks = sum(len(gpu.threadblocks) for gpu in program.gpus)
         seconds = statistics.median(taken)
-        rows.append(
-            (name, program.nsteps, blocks, report.status, f"{seconds:.3f}", f"{seconds / GOAL_S:.3f}")
-        )
+        rows.append((name, program.nsteps, blocks, report.status, f"{seconds:.3f}", f"{seconds / GOAL_S:.3f}"))
     return rows
 
 
@@ -150,9 +148,7 @@ def main(files: Sequence[str]) -> None:
     strangers = list(others(files))
     rights = [*right_programs(), *strangers]
     rows = faults(rights)
-    by_kind = {
-        kind: [sum(int(str(r[x])) for r in rows if r[0] == kind) for x in (2, 4, 5)] for kind in PLANTERS
-    }
+    by_kind = {kind: [sum(int(str(r[x])) for r in rows if r[0] == kind) for x in (2, 4, 5)] for kind in PLANTERS}
     planted_all, found_all, named_all = (sum(sums[x] for sums in by_kind.values()) for x in range(3))
     fewest = min(by_kind, key=lambda kind: by_kind[kind][0])
     clean = accused(rights)

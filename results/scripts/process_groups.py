@@ -164,9 +164,7 @@ def refused(found: ConcurrentResult) -> str:
     bounds = [float(one["bound_us"]) for one in said if one["bound_us"] is not None]
     taken = float(said[0]["time_us"])
     least = max(bounds, default=0.0)
-    same = math.isclose(taken, found.makespan_us, rel_tol=EXACT) and math.isclose(
-        least, found.bound_us, rel_tol=EXACT
-    )
+    same = math.isclose(taken, found.makespan_us, rel_tol=EXACT) and math.isclose(least, found.bound_us, rel_tol=EXACT)
     return (
         ""
         if same
@@ -188,9 +186,7 @@ def means(values: Sequence[float]) -> str:
     """`3.21 × (geometric 3.05, least 2.10)`."""
     if not values:
         return "–"
-    return (
-        f"{statistics.fmean(values):.2f} × (geometric {geometric_mean(values):.2f}, least {min(values):.2f})"
-    )
+    return f"{statistics.fmean(values):.2f} × (geometric {geometric_mean(values):.2f}, least {min(values):.2f})"
 
 
 def summary(answers: Iterable[Planned]) -> str:
@@ -198,8 +194,7 @@ def summary(answers: Iterable[Planned]) -> str:
     right = [a for a in answers if not a.wrong]
     counts = sorted({a.question.groups for a in right})
     kinds: list[tuple[str, list[Planned]]] = [
-        ("one group" if n == 1 else f"{n} groups at once", [a for a in right if a.question.groups == n])
-        for n in counts
+        ("one group" if n == 1 else f"{n} groups at once", [a for a in right if a.question.groups == n]) for n in counts
     ]
     for name in dict.fromkeys(a.question.collective for a in right):
         kinds.append((f"all, {name}", [a for a in right if a.question.collective == name]))
@@ -244,20 +239,12 @@ def goals(answers: Sequence[Planned]) -> list[str]:
                 f"- {kind}: Direct / time {statistics.fmean(ratios):.2f} × in the mean, goal {GOAL_DIRECT:g} ×; by the"
                 f" bounds no schedules have more than {statistics.fmean(most):.2f} ×"
             )
+    found += [f"- {a.question.words}: time / bound {a.gap:.4f}, goal {GOAL_GAP:g}" for a in right if a.gap > GOAL_GAP]
     found += [
-        f"- {a.question.words}: time / bound {a.gap:.4f}, goal {GOAL_GAP:g}"
-        for a in right
-        if a.gap > GOAL_GAP
+        f"- {a.question.words}: slower than Direct, Direct / time {a.direct:.4f}" for a in right if a.direct < 1 - EXACT
     ]
     found += [
-        f"- {a.question.words}: slower than Direct, Direct / time {a.direct:.4f}"
-        for a in right
-        if a.direct < 1 - EXACT
-    ]
-    found += [
-        f"- {a.question.words}: slower than one after another, {a.turns:.4f}"
-        for a in right
-        if a.turns < 1 - EXACT
+        f"- {a.question.words}: slower than one after another, {a.turns:.4f}" for a in right if a.turns < 1 - EXACT
     ]
     return found
 

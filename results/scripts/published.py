@@ -83,9 +83,7 @@ def measured(rows: Sequence[Row], processes: Processes, budget: str = BUDGET) ->
     return [
         (
             row,
-            processes.asked(
-                row.collective, "--topo", row.topo, "--size", row.size, "--budget", budget, times=1
-            ),
+            processes.asked(row.collective, "--topo", row.topo, "--size", row.size, "--budget", budget, times=1),
         )
         for row in rows
     ]
@@ -165,9 +163,7 @@ def slower(done: Iterable[tuple[Row, Answer]]) -> list[str]:
     return found
 
 
-def text(
-    meshes: Sequence[tuple[Row, Answer]], chassis: Sequence[tuple[Row, Answer]], budget: str = BUDGET
-) -> str:
+def text(meshes: Sequence[tuple[Row, Answer]], chassis: Sequence[tuple[Row, Answer]], budget: str = BUDGET) -> str:
     """The page."""
     done = [*meshes, *chassis]
     late, wrong = slower(done), faults(answer for _, answer in done)

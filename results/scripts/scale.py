@@ -69,9 +69,7 @@ ALLTOALL = (
 
 
 def _tacos(topo: str, published: str, hops: int, goal_s: float | None = None, chunks: int = 1) -> Row:
-    return Row(
-        "allgather", f"{topo},alpha=0", ("--chunks", chunks, "--size", "1G"), goal_s, None, published, hops
-    )
+    return Row("allgather", f"{topo},alpha=0", ("--chunks", chunks, "--size", "1G"), goal_s, None, published, hops)
 
 
 # TACOS 1.3 on a machine of the same kind, one core; hops are its schedules' lengths
@@ -111,11 +109,7 @@ def two_level(reading: str, nodes: int = NODES, each: int = EACH) -> str:
     """
     switches = [*(f"node{i}" for i in range(nodes)), "core"]
     inside = " ".join(f"{i * each}-{i * each + each - 1}>node{i}" for i in range(nodes))
-    between = (
-        " ".join(f"node{i}>core" for i in range(nodes))
-        if reading == "uplink"
-        else f"0-{nodes * each - 1}>core"
-    )
+    between = " ".join(f"node{i}>core" for i in range(nodes)) if reading == "uplink" else f"0-{nodes * each - 1}>core"
     links = [(inside, INSIDE_GBS, 0.35), (between, BETWEEN_GBS, 1.0)]
     tables = [
         f'[[links]]\npairs = "{pairs}"\nboth = true\ngbs = {gbs}\nalpha_us = {alpha}\nassumed = true\n'
@@ -245,8 +239,7 @@ def missed(done: Iterable[tuple[Row, Answer]]) -> list[str]:
 def first_table(firsts: Sequence[Answer]) -> str:
     """The questions that were asked first, with and without compiling."""
     lines = [
-        [f"`{a.question}`", seconds_words(a.first_s) if a.first_s else "–", seconds_words(a.seconds)]
-        for a in firsts
+        [f"`{a.question}`", seconds_words(a.first_s) if a.first_s else "–", seconds_words(a.seconds)] for a in firsts
     ]
     return grid(["question, in this order", "first call, s", "after that, s"], lines)
 
@@ -263,9 +256,7 @@ def text(
     counted = [pair for pair in allgather if pair[0].hops is not None]
     others = [pair for pair in allgather if pair[0].hops is None]
     late, wrong = missed(done), faults([*firsts, *(answer for _, answer in done)])
-    goals = sum(
-        (row.goal_s is not None) + (row.goal_gap is not None) + (row.hops is not None) for row, _ in done
-    )
+    goals = sum((row.goal_s is not None) + (row.goal_gap is not None) + (row.hops is not None) for row, _ in done)
     parts = [
         "Whole commands in fresh processes, `synth QUESTION --proof --json --out DIR`, from start to exit with all"
         " files written; compiled code found on disk; median of 3, one run where it takes over 5 s. Peak memory is that"
@@ -307,9 +298,7 @@ def text(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Large problems, whole commands")
-    parser.add_argument(
-        "--networks", type=Path, metavar="FOLDER", help="only write the two-level networks' files"
-    )
+    parser.add_argument("--networks", type=Path, metavar="FOLDER", help="only write the two-level networks' files")
     folder: Path | None = parser.parse_args().networks
     if folder is not None:
         write_networks(folder)
@@ -317,9 +306,7 @@ def main() -> None:
     with Processes() as processes, tempfile.TemporaryDirectory() as made:
         write_networks(Path(made))
         firsts = [processes.asked(*question, times=1) for question in FIRST]
-        sections = [
-            measured(rows, processes, Path(made)) for rows in (ALLTOALL, ALLGATHER, REDUCING, TWO_LEVEL)
-        ]
+        sections = [measured(rows, processes, Path(made)) for rows in (ALLTOALL, ALLGATHER, REDUCING, TWO_LEVEL)]
     write(__file__, text(firsts, *sections))
     if faults([*firsts, *(answer for section in sections for _, answer in section)]):
         raise SystemExit("scale: some questions have no right answer, see the table")

@@ -91,9 +91,7 @@ def built(ranks: int, links: Links) -> Iterator[list[str]]:
             command("ip", "netns", "add", space)
             inside = ("ip", "-n", space)
             command(*inside, "link", "set", "lo", "up")
-            command(
-                *inside, "link", "add", "me", "type", "veth", "peer", "name", "myself"
-            )  # holds the address
+            command(*inside, "link", "add", "me", "type", "veth", "peer", "name", "myself")  # holds the address
             command(*inside, "addr", "add", f"10.77.0.{r + 1}/32", "dev", "me")
             command(*inside, "link", "set", "me", "mtu", MTU, "up")
             command("ip", "netns", "exec", space, "sysctl", "-qw", "net.ipv4.ip_forward=1",
@@ -165,9 +163,7 @@ def worker(result: Path, sizes: list[int], turns: int) -> None:
                 gloo, auto = bench.took
                 if gloo.wrong or auto.wrong:
                     raise SystemExit(f"{op} of {size}: wrong elements")
-                rows.append(
-                    {"op": op, "size": size, "by": auto.ran, "gloo": gloo.median_s, "auto": auto.median_s}
-                )
+                rows.append({"op": op, "size": size, "by": auto.ran, "gloo": gloo.median_s, "auto": auto.median_s})
     if me == 0:
         result.write_text(json.dumps(rows))
 
@@ -178,9 +174,7 @@ def library_for(topo: Path, library: Path, ranks: int, sizes: list[int]) -> None
         for more in ((), ("--chunks", 8)):  # where a file would be too long: fewer chunks
             words = synth(op, "--topo", topo, "--budget", BUDGET, *more, "--out", library)
             subprocess.run(words, check=True, capture_output=True)
-            calls = [
-                Call(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes
-            ]
+            calls = [Call(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes]
             index = library / "index.json"
             if index.exists() and all(Chooser(library=library).choose(call).program for call in calls):
                 break
@@ -205,8 +199,7 @@ def measured(
     """A network's gains, and its predictions."""
     with tempfile.TemporaryDirectory() as folder, built(ranks, links) as spaces:
         wired, topo, library, table, result = (
-            Path(folder) / part
-            for part in ("wired.toml", "shaped.toml", "library", "table.json", "rows.json")
+            Path(folder) / part for part in ("wired.toml", "shaped.toml", "library", "table.json", "rows.json")
         )
         wired.write_text(topology(ranks, links))
         cli = [sys.executable, "-m", "synth.cli"]

@@ -4,9 +4,7 @@ from emit.language import Script
 
 
 def algorithm(ranks: int = 8, passes: int = 2, protocol: str = "LL", instances: int = 1) -> Script:
-    pairs = Script(
-        f"allpairs{passes}", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances
-    )
+    pairs = Script(f"allpairs{passes}", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances)
     everyone = range(ranks)
     if passes == 1:
         own = [pairs.chunk(r, "i", 0, ranks) for r in everyone]

@@ -136,9 +136,7 @@ def _rows(collective: str, ranks: int) -> dict[str, BuiltIn]:
     if not 2 <= ranks <= MOST_RANKS:
         return {}
     power = ranks & (ranks - 1) == 0
-    return {
-        row.name: row for row in _ROWS if row.collective == collective and (power or not row.powers_of_two)
-    }
+    return {row.name: row for row in _ROWS if row.collective == collective and (power or not row.powers_of_two)}
 
 
 def names(collective: str, ranks: int) -> tuple[str, ...]:

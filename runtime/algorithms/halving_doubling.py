@@ -4,9 +4,7 @@ from emit.language import Script
 
 
 def algorithm(ranks: int = 8, protocol: str = "Simple", instances: int = 1) -> Script:
-    halves = Script(
-        "halving_doubling", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances
-    )
+    halves = Script("halving_doubling", "allreduce", ranks, chunks=ranks, protocol=protocol, instances=instances)
     far = ranks // 2
     while far >= 1:
         parts = [(r, (r ^ far) // far * far) for r in range(ranks)]

@@ -212,9 +212,7 @@ class Encoded:
                 " count must be one that the chunks divide"
             )
         what = describe_wait(c, step, _WHY[why])
-        return InputError(
-            f"the program stops before its end: {what} (chunk {chunk} of the step, window {window})"
-        )
+        return InputError(f"the program stops before its end: {what} (chunk {chunk} of the step, window {window})")
 
 
 def _narrow(columns: Sequence[Any]) -> Table:
@@ -234,9 +232,7 @@ def _messages_carry_order(program: Program, columns: Columns, goal: Goal | None)
     nearly all programs waits within the ranks do it. Where it cannot be found out (a program that deadlocks, a goal
     that nothing states), the answer is yes. Cost: a replay and a search for races.
     """
-    isolated = replace(
-        columns, sends=np.full_like(columns.sends, -1), receives=np.full_like(columns.receives, -1)
-    )
+    isolated = replace(columns, sends=np.full_like(columns.sends, -1), receives=np.full_like(columns.receives, -1))
     found = Findings()
     try:
         free = run(columns, None)

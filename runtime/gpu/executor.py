@@ -213,9 +213,7 @@ class GpuExecutor:
         """The GPU on which a rank's buffers must lie."""
         return self.on(next(share for share in self.shares if share.first <= rank < share.end))
 
-    def run(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
-    ) -> None:
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
         """Execute once; see `Executor.run`. Raises InputError also for more blocks than the GPU holds at once."""
         if len(inputs) and isinstance(inputs[0], self.cupy.ndarray):
             launch = self.prepare(inputs, outputs, kind=kind, op=op)

@@ -80,9 +80,7 @@ class Pace:
         self._keep_shared(places, rates, np.concatenate([net.capacity_gbs, net.bandwidth_gbs]))
         self._alpha_us = np.where(rates > 0, net.alpha_us[links] if net.nlinks else 0.0, 0.0)
 
-    def _keep_shared(
-        self, places: list[list[int]], rates: NDArray[np.float64], capacity: NDArray[np.float64]
-    ) -> None:
+    def _keep_shared(self, places: list[list[int]], rates: NDArray[np.float64], capacity: NDArray[np.float64]) -> None:
         """Keep the links and limits that can be full: those that their connections could fill more than once."""
         users: dict[int, list[int]] = {}
         for number, mine in enumerate(places):
@@ -94,9 +92,7 @@ class Pace:
         self._users = [users[place] for place in kept]
         self._used = [[renumbered[p] for p in mine if p in renumbered] for mine in places]
         self._rates = np.round(rates * _RATE).astype(np.int64)
-        capacities = [
-            int(capacity[place] * _RATE) + len(users[place]) for place in kept
-        ]  # each rate is rounded
+        capacities = [int(capacity[place] * _RATE) + len(users[place]) for place in kept]  # each rate is rounded
         self._capacity = np.array(capacities, dtype=np.int64)
 
     @property

@@ -81,9 +81,7 @@ class HostExecutor:
     def at(self, rank: int) -> AbstractContextManager[None]:  # noqa: ARG002 - all ranks have the same memory
         return nullcontext()
 
-    def run(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
-    ) -> None:
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
         """Execute once; see `Executor.run`."""
         layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
         _Run(self, layout, inputs, outputs, kind, op).go()

@@ -73,9 +73,7 @@ def calibrate(
     """
     for (a, b), link in measured.items():
         if not (link.gbs > 0 and np.isfinite(link.gbs) and np.isfinite(link.alpha_us)):
-            raise InputError(
-                f"link {a}→{b}: {link.gbs} GB/s, {link.alpha_us} µs; it must be positive figures"
-            )
+            raise InputError(f"link {a}→{b}: {link.gbs} GB/s, {link.alpha_us} µs; it must be positive figures")
     gbs = np.zeros(topology.nlinks)
     alpha: dict[int, list[float]] = {}
     for pair, links in _crossed(topology):

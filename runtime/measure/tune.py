@@ -60,9 +60,7 @@ def parse_collectives(text: str) -> list[str]:
         with suppress(InputError):
             found[part] = parse_name(part.strip())
         if found.get(part) not in COLLECTIVES:
-            raise InputError(
-                f"--ops: {part.strip()!r} is not known; it must be all, or of {', '.join(COLLECTIVES)}"
-            )
+            raise InputError(f"--ops: {part.strip()!r} is not known; it must be all, or of {', '.join(COLLECTIVES)}")
     return list(dict.fromkeys(found.values()))
 
 

@@ -34,9 +34,7 @@ from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
-_LONG_S = (
-    0.05  # shorter runs are repeated for as long between two looks at the clock: its resolution and wake-ups
-)
+_LONG_S = 0.05  # shorter runs are repeated for as long between two looks at the clock: its resolution and wake-ups
 _MOST_RUNS = 64  # so repeated
 _NEAR = 1.5  # times the fastest: what is measured again
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -314,6 +312,4 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
     took = bench.took[0]
     timing = Timing(1e6 * took.seconds[-1], took.wrong)
     in_place = case.what.unit == BUFFER
-    return make_row(
-        program, name, case.block, settings, None if in_place else timing, timing if in_place else None
-    )
+    return make_row(program, name, case.block, settings, None if in_place else timing, timing if in_place else None)

@@ -180,9 +180,7 @@ def _row(table: Fields) -> TableRow:
     if algorithm is not None and backend != "synth":
         table.fail("algorithm", f"must be null where the back end is {backend}")
     high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)
-    return TableRow(
-        collective, ranks, kind, low, high, backend, algorithm, None if group is None else tuple(group)
-    )
+    return TableRow(collective, ranks, kind, low, high, backend, algorithm, None if group is None else tuple(group))
 
 
 @dataclass
@@ -207,9 +205,7 @@ class Chooser:
         stems = {Path(entry.file).stem for entry in self.entries}
         for row in self.rows:
             if row.algorithm is not None and row.algorithm not in {*stems, *names(row.collective, row.ranks)}:
-                _warn(
-                    f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there"
-                )
+                _warn(f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there")
         self._made: dict[tuple[Method, Call], Choice] = {}
         self._programs: dict[str, Program] = {}
 
@@ -235,9 +231,7 @@ class Chooser:
     def check_ranks(self, ranks: int) -> None:
         """Raises InputError where the library is one file for more ranks than the job has."""
         if self.library is not None and self.library.suffix == ".xml" and self.entries[0].nranks > ranks:
-            raise InputError(
-                f"library {self.library}: is for {self.entries[0].nranks} ranks; this job has {ranks}"
-            )
+            raise InputError(f"library {self.library}: is for {self.entries[0].nranks} ranks; this job has {ranks}")
 
     def choose(self, call: Call, method: Method | None = None) -> Choice:
         """For one call; `method` overrules SYNTH_BACKEND."""

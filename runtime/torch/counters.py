@@ -84,7 +84,5 @@ class Counters:
                 lines.append(f"not ours: {collective}, {count} calls: {reason}")
             worst = sorted(self._waited.items(), key=lambda item: (-item[1], item[0]))[:4]
             if worst:
-                lines.append(
-                    "waited for: " + ", ".join(f"rank {rank} {seconds:.3f} s" for rank, seconds in worst)
-                )
+                lines.append("waited for: " + ", ".join(f"rank {rank} {seconds:.3f} s" for rank, seconds in worst))
         return "\n".join(lines)

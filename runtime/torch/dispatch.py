@@ -121,9 +121,7 @@ class Dispatcher:
         """The wrapped back end for CPU tensors. Raises RuntimeError, naming who did not come, at the time-out."""
         self._store.set(f"here/{self._me}", "1")
         try:
-            gloo = dist.ProcessGroupGloo(
-                dist.PrefixStore("gloo/", self._store), self._me, self._n, timeout=timeout
-            )
+            gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo/", self._store), self._me, self._n, timeout=timeout)
         except RuntimeError as error:
             absent: list[int] = []
             with suppress(RuntimeError):
@@ -215,8 +213,7 @@ class Dispatcher:
         if first.device.type != "cpu":
             why = f"tensors on {first.device.type}: our algorithms run on the CPU's"
         elif any(
-            t.layout != torch.strided or t.device != first.device or t.dtype != first.dtype
-            for t in (first, *others)
+            t.layout != torch.strided or t.device != first.device or t.dtype != first.dtype for t in (first, *others)
         ):
             why = "tensors that are sparse, or of several types or devices"
         elif redop is not None and reduction_of(redop) is None:
@@ -322,18 +319,14 @@ class Dispatcher:
         self._thread.drain()
         record = counters.count("barrier", "gloo", 0)
         work = self.wrapped["cpu"][1].barrier(opts or c10d.BarrierOptions())
-        return WrappedWork(
-            work, record, self._watch, lambda: self._watch.guard(f"barrier of ranks {self._names}")
-        )
+        return WrappedWork(work, record, self._watch, lambda: self._watch.guard(f"barrier of ranks {self._names}"))
 
     def monitored_barrier(self, timeout: Any, wait_all_ranks: bool) -> None:
         """Raises RuntimeError that names the ranks that did not come."""
         self._thread.drain()
         self.wrapped["cpu"][1].monitored_barrier(timeout, wait_all_ranks)
 
-    def message(
-        self, method: str, tensors: Sequence[Tensor], tag: int, peer: int | None = None
-    ) -> WrappedWork:
+    def message(self, method: str, tensors: Sequence[Tensor], tag: int, peer: int | None = None) -> WrappedWork:
         """A single message by the wrapped back end's `method`, to or from a peer; None: from any."""
         if not 0 <= tag < OWN_TAG:
             raise InputError(f"tag {tag}: is a schedule's; it must be 0 to {OWN_TAG - 1}")

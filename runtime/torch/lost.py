@@ -93,9 +93,7 @@ class FailureWatch:
             self._waits.pop(key, None)
 
     @contextmanager
-    def guard(
-        self, call: str, number: int | None = None, peers: Collection[int] | None = None
-    ) -> Iterator[None]:
+    def guard(self, call: str, number: int | None = None, peers: Collection[int] | None = None) -> Iterator[None]:
         """A context for what needs the other ranks. Raises RuntimeError, naming who was lost, where it fails.
 
         call: what is called. number: which call of the group it is, None where ranks do not count it. peers: places in
@@ -157,9 +155,7 @@ class FailureWatch:
         self._woken = True
         for peer in range(len(self.ranks)):
             if peer != self.me:
-                with suppress(
-                    RuntimeError
-                ):  # Gloo closes all of a group's connections when a wait takes too long
+                with suppress(RuntimeError):  # Gloo closes all of a group's connections when a wait takes too long
                     self.wrapped.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))
 
 
@@ -190,9 +186,7 @@ class _Reports:
                 time.sleep(0.05)
             return
         self._store_gone = True
-        time.sleep(
-            self._tuning.closed
-        )  # whoever ends now would be taken for lost by those that notice a little later
+        time.sleep(self._tuning.closed)  # whoever ends now would be taken for lost by those that notice a little later
 
     def _named(self, key: str) -> set[int]:
         return {other for report in list(self._reports.values()) for other in report[key]}
@@ -263,9 +257,7 @@ class _Watcher:
         if self._thread is None:
             with self._starting:
                 if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._look, name="synth failure watch", daemon=True
-                    )
+                    self._thread = threading.Thread(target=self._look, name="synth failure watch", daemon=True)
                     self._thread.start()
 
     def stop(self) -> None:

@@ -64,9 +64,7 @@ def measure_together(pairs: Sequence[tuple[int, int]], gbs: float) -> float:
         into = [(torch.zeros(size, dtype=torch.uint8), a) for a, b in pairs if b == me]
         dist.barrier()
         begun = time.perf_counter()
-        works = [dist.irecv(held, peer) for held, peer in into] + [
-            dist.isend(held, peer) for held, peer in out
-        ]
+        works = [dist.irecv(held, peer) for held, peer in into] + [dist.isend(held, peer) for held, peer in out]
         for work in works:
             work.wait()
         took = torch.tensor([time.perf_counter() - begun], dtype=torch.float64)

@@ -98,9 +98,7 @@ class Buffers:
         if len(self.written) == 1:
             write_back(self.written[0], made)
         elif made is not None:
-            for tensor, values in zip(
-                self.written, made.split([t.numel() for t in self.written]), strict=True
-            ):
+            for tensor, values in zip(self.written, made.split([t.numel() for t in self.written]), strict=True):
                 tensor.copy_(values.view(tensor.shape))
 
 
@@ -131,7 +129,5 @@ def split_rows(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[
     rows = tensor.shape[0] if tensor.dim() else tensor.numel()
     wanted = list(sizes) if sizes else [rows // ranks] * ranks
     if len(wanted) != ranks or sum(wanted) != rows:
-        raise InputError(
-            f"all_to_all_single: blocks of {wanted} rows; it must be {ranks} that add up to {rows}"
-        )
+        raise InputError(f"all_to_all_single: blocks of {wanted} rows; it must be {ranks} that add up to {rows}")
     return list(tensor.split(wanted))

@@ -116,9 +116,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
         buffers = Buffers([tensor], [output], tensor.numel(), self._n)
-        return self._dispatch.run(
-            "all_gather_into_tensor", buffers, opts, lambda copy: copy([output, tensor])
-        )
+        return self._dispatch.run("all_gather_into_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         each = _options_for_each("all_gather_into_tensor", opts)
@@ -154,9 +152,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
                 op,
             )
         buffers = Buffers(parts, [out], count, self._n)
-        return self._dispatch.run(
-            "reduce_scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)]]
-        )
+        return self._dispatch.run("reduce_scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)]])
 
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
@@ -189,9 +185,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         self._check_blocks("all_to_all_single", tensor.numel(), count)
         self._check_blocks("all_to_all_single", output.numel(), count)
         buffers = Buffers([tensor], [output], count, self._n)
-        return self._dispatch.run(
-            "all_to_all_single", buffers, opts, lambda copy: [*copy([output, tensor]), [], []]
-        )
+        return self._dispatch.run("all_to_all_single", buffers, opts, lambda copy: [*copy([output, tensor]), [], []])
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         self._check_one_a_rank("all_to_all", "outputs", outputs)
@@ -216,9 +210,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         if self._is_root("gather", opts):
             self._check_one_a_rank("gather", "outputs", into)
         buffers = Buffers(inputs, into, inputs[0].numel(), self._n)
-        return self._dispatch.run(
-            "gather", buffers, opts, lambda copy: [[copy(into)] if into else [], copy(inputs)]
-        )
+        return self._dispatch.run("gather", buffers, opts, lambda copy: [[copy(into)] if into else [], copy(inputs)])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         parts = inputs[0] if self._is_root("scatter", opts) else []
@@ -292,9 +284,7 @@ def _options_for_each(name: str, opts: Any) -> Any:
 
 
 def _create(options: Any, _: Any) -> Group:
-    return Group(
-        options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group
-    )
+    return Group(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group)
 
 
 if "SYNTH" not in dist.Backend._plugins:

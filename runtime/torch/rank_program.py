@@ -75,9 +75,7 @@ def rank_program(program: Program, rank: int) -> RankProgram:
     c = executable_columns(program)
     order, partner, before = _order(program, c)
     lengths, sent, even = _lengths(program, c, order, partner)
-    inplace = program.inplace and (
-        not program.outofplace or program.collective in ("allreduce", "broadcast", "reduce")
-    )
+    inplace = program.inplace and (not program.outofplace or program.collective in ("allreduce", "broadcast", "reduce"))
     mine = [step for step in order if int(c.rank[c.block[step]]) == rank]
     shift = _shift(program, rank) if inplace else None
     keep, direct = _hazards(c, mine, shift, partner, _past(order, before))
@@ -117,9 +115,7 @@ def _order(program: Program, c: Columns) -> tuple[list[int], dict[int, int], lis
     before: list[list[int]] = []
     for step in range(len(block)):
         own = [step - 1] if step and block[step - 1] == block[step] else []
-        before.append(
-            [*own, *([dep[step]] if dep[step] >= 0 else ()), *([partner[step]] if step in partner else ())]
-        )
+        before.append([*own, *([dep[step]] if dep[step] >= 0 else ()), *([partner[step]] if step in partner else ())])
     level = [0] * len(before)
     try:
         for step in TopologicalSorter(dict(enumerate(before))).static_order():
@@ -127,9 +123,7 @@ def _order(program: Program, c: Columns) -> tuple[list[int], dict[int, int], lis
     except CycleError as error:
         stuck = min(error.args[1])
         raise InputError(
-            f"{program.name}: stops before its end: rank {{}} tb {{}} step {{}} waits for ever".format(
-                *c.place(stuck)
-            )
+            f"{program.name}: stops before its end: rank {{}} tb {{}} step {{}} waits for ever".format(*c.place(stuck))
         ) from None
     return sorted(range(len(level)), key=lambda step: (level[step], step)), partner, before
 
@@ -213,12 +207,8 @@ def _hazards(
     keep = []
     for position, step in enumerate(mine):
         later = {w for cell in out[position] for w in writers.get(cell, ()) if w > position}
-        begins = [
-            partner[mine[w]] if OPS[int(c.op[mine[w]])] in ("r", "rcs") else mine[w] for w in sorted(later)
-        ]
-        keep.append(
-            bool(begins) and (past is None or any(not past[begin] >> receiver[step] & 1 for begin in begins))
-        )
+        begins = [partner[mine[w]] if OPS[int(c.op[mine[w]])] in ("r", "rcs") else mine[w] for w in sorted(later)]
+        keep.append(bool(begins) and (past is None or any(not past[begin] >> receiver[step] & 1 for begin in begins)))
     direct = []
     touched: dict[tuple[int, int], list[int]] = {}  # by which steps so far
     for position, step in enumerate(mine):

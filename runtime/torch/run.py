@@ -64,9 +64,7 @@ class Transport:
         """Begin to receive into `values`."""
         return self._begin(self.wrapped.recv, values, peer, channel)
 
-    def _begin(
-        self, call: Callable[..., Any], values: Tensor, peer: int, channel: int
-    ) -> tuple[Any, Tensor, int]:
+    def _begin(self, call: Callable[..., Any], values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
         try:
             return call([values], peer, self.tag + channel), values, peer
         except RuntimeError as error:

@@ -70,9 +70,7 @@ def find_cycles(net: Network, members: Ints) -> list[Cycle]:
     stops = np.arange(len(members))
     made = [Cycle(walk, stops, net.src[walk]) for walk in found]
     return [
-        cycle
-        for cycle, share in zip(made, shares.tolist(), strict=True)
-        for _ in range(min(share, TUNING.most_shares))
+        cycle for cycle, share in zip(made, shares.tolist(), strict=True) for _ in range(min(share, TUNING.most_shares))
     ]
 
 
@@ -105,8 +103,7 @@ def _widest_cycle(net: Network, members: Ints, residual: Floats, effort: int) ->
             cycle = _patched(k, u[links], v[links])
         if cycle is not None:
             between = {
-                (a, b): link
-                for a, b, link in zip(u[links].tolist(), v[links].tolist(), links.tolist(), strict=True)
+                (a, b): link for a, b, link in zip(u[links].tolist(), v[links].tolist(), links.tolist(), strict=True)
             }
             return np.array([between[a, b] for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True)]), spent
     return None, spent
@@ -153,9 +150,7 @@ def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
     ptr = np.searchsorted(u, np.arange(k + 1))
-    following = maximum_bipartite_matching(
-        csr_array((np.ones(len(v)), v, ptr), shape=(k, k)), perm_type="column"
-    )
+    following = maximum_bipartite_matching(csr_array((np.ones(len(v)), v, ptr), shape=(k, k)), perm_type="column")
     if (following < 0).any():
         return None
     after: list[int] = following.tolist()
@@ -207,9 +202,7 @@ def _reversed_cycle(net: Network, found: list[Ints], residual: Floats) -> Ints |
     for walk in found:
         order = np.lexsort((-residual, net.dst, net.src))
         pair = (net.src * net.nranks + net.dst)[order]
-        back = order[
-            np.minimum(np.searchsorted(pair, net.dst[walk] * net.nranks + net.src[walk]), len(pair) - 1)
-        ]
+        back = order[np.minimum(np.searchsorted(pair, net.dst[walk] * net.nranks + net.src[walk]), len(pair) - 1)]
         there = (net.src[back] == net.dst[walk]) & (net.dst[back] == net.src[walk])
         if there.all() and residual[back].min() > 1e-9:
             return np.asarray(back[::-1])

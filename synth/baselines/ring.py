@@ -92,9 +92,7 @@ def _pipeline(cycles: list[Cycle], root: int, pieces: int) -> Copies:
         first = int(np.flatnonzero(cycle.members == root)[0])
         length = int(cycle.stops[first - 1] - cycle.stops[first]) % width
         piece, hop = (grid.ravel() for grid in np.indices((pieces, length)))
-        columns.append(
-            (piece * len(cycles) + i, cycle.links[(cycle.stops[first] + hop) % width], piece + hop)
-        )
+        columns.append((piece * len(cycles) + i, cycle.links[(cycle.stops[first] + hop) % width], piece + hop))
     chunk, link, step = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((chunk, step))
     return Copies(chunk[order], link[order], step[order])

@@ -23,9 +23,7 @@ class Routes:
     dimension-order routing, the innermost dimension first. Of parallel links the widest goes first.
     """
 
-    def __init__(
-        self, net: Network, goals: Ints, most: int = TUNING.most_sends, run: Runner | None = None
-    ) -> None:
+    def __init__(self, net: Network, goals: Ints, most: int = TUNING.most_sends, run: Runner | None = None) -> None:
         """Tables toward `goals`.
 
         Args:
@@ -39,9 +37,7 @@ class Routes:
         self._row[wanted] = np.arange(len(wanted))
         order = np.argsort(net.dst, kind="stable")
         ptr = np.searchsorted(net.dst[order], np.arange(net.nranks + 1))
-        run = run or choose_runner(
-            2e-7 * len(wanted) * net.nlinks
-        )  # by the interpreter a link takes some 0.2 µs
+        run = run or choose_runner(2e-7 * len(wanted) * net.nlinks)  # by the interpreter a link takes some 0.2 µs
         alpha_ps = np.rint(net.alpha_us * 1e6).astype(np.int64)
         columns = run.columns(
             wanted, ptr, order, net.src, net.dst, net.ranks, alpha_ps, net.bandwidth_gbs,
@@ -76,9 +72,7 @@ class Routes:
             raise NoRoute(f"baseline: rank {a} cannot reach rank {b}")
         total = int(hops.sum())
         if total > self.most:
-            raise TooManySends(
-                f"baseline: has {total} sends over fixed routes, {self.most} at most; use fewer ranks"
-            )
+            raise TooManySends(f"baseline: has {total} sends over fixed routes, {self.most} at most; use fewer ranks")
         begin = np.cumsum(hops) - hops
         link = np.empty(total, dtype=np.int64)
         here, moving, hop = np.array(at), np.flatnonzero(hops > 0), 0

@@ -30,9 +30,7 @@ Spread = Callable[[Network], Copies]
 """An allgather over a network in which every rank has `parts` chunks: chunk c is at rank c // parts."""
 
 
-def gathered(
-    problem: Problem, spread: Spread, engine: str, parts: int = 1, settled: bool = False
-) -> Unordered:
+def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, settled: bool = False) -> Unordered:
     """An allgather, a reduce-scatter or an allreduce that copies as `spread` does.
 
     In an allgather every message takes its own route, even where a rank on it has or gets the chunk otherwise. A

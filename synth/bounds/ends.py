@@ -15,9 +15,7 @@ from synth.model.problem import Problem
 from synth.model.requirements import sum_by
 from topologies.network import Network
 
-_Sets = list[
-    tuple[Bools, int | None]
-]  # flags of ranks, and the one resource that all their links use, if any
+_Sets = list[tuple[Bools, int | None]]  # flags of ranks, and the one resource that all their links use, if any
 
 
 def find_arrivals(search: Search) -> Iterator[Witness]:

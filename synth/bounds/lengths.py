@@ -120,9 +120,7 @@ def _claim(prices: Floats, text: str = "") -> Witness:
     return Witness("lengths", text=text, prices=tuple(rows))
 
 
-def _prices_from_loads(
-    problem: Problem, loads_us: Floats, rounds: int, tuning: LoadTuning = LoadTuning()
-) -> Floats:
+def _prices_from_loads(problem: Problem, loads_us: Floats, rounds: int, tuning: LoadTuning = LoadTuning()) -> Floats:
     load = np.maximum(np.nan_to_num(np.asarray(loads_us, dtype=np.float64)), 0.0)
     small = sampled(problem, tuning.sampled_ranks)
     best, value = _best(problem, small, [np.ones(len(load)), *_weights(load, tuning)], tuning)
@@ -146,9 +144,7 @@ def _weights(load: Floats, tuning: LoadTuning, steep: bool = True) -> list[Float
     return flat + [np.exp(one * (load / highest - 1.0)) for one in steepness]
 
 
-def _best(
-    problem: Problem, small: Problem, weights: list[Floats], tuning: LoadTuning
-) -> tuple[Floats, float]:
+def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: LoadTuning) -> tuple[Floats, float]:
     """Of several weights those that prove most, and what they prove; the first ones told apart by `small`."""
     capacity = problem.network.capacity_gbs
     weights = list({w.tobytes(): w for w in weights}.values())

@@ -157,9 +157,7 @@ def chunks_by_ends(collective: Collective, chunks: Ints) -> list[tuple[Ints, Int
     ]
 
 
-def required_distances(
-    collective: Collective, distances: Distances, listed_below: int = LISTED_BELOW
-) -> Floats:
+def required_distances(collective: Collective, distances: Distances, listed_below: int = LISTED_BELOW) -> Floats:
     """The longest distance that a chunk must be carried in any algorithm, shape (nchunks,).
 
     A plain chunk may come from the nearest holder; of a sum the furthest contribution has to come.

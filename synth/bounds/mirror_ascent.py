@@ -113,9 +113,7 @@ class Dual:
         row[chunk[best]] = index[best]
         return row, required
 
-    def _at_ends(
-        self, number: int, these: Bools, into: Ints, out: Ints, length: Floats, carried: Floats
-    ) -> None:
+    def _at_ends(self, number: int, these: Bools, into: Ints, out: Ints, length: Floats, carried: Floats) -> None:
         """Carry the chunks flagged over the shortest links into their goals, out of their holders, or both."""
         collective, need = self.problem.collective, self.need
         hold, goal = collective.holders[1], collective.goals[1]

@@ -46,9 +46,7 @@ def recompute(problem: Problem, claim: Witness) -> Limit:
         raise BadWitness(f"{claim.kind[:40]}: not a kind of witness; it must be one of {', '.join(KINDS)}")
     if problem.quotient is not None and not kind.of_quotients:
         names = ", ".join(name for name, row in KINDS.items() if row.of_quotients)
-        raise BadWitness(
-            f"{claim.kind} {claim.text}: says nothing about a quotient problem; it must be one of {names}"
-        )
+        raise BadWitness(f"{claim.kind} {claim.text}: says nothing about a quotient problem; it must be one of {names}")
     return kind.limit(countable(problem), claim)
 
 

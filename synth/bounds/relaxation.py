@@ -83,8 +83,7 @@ def demands(problem: Problem, chosen: Ints) -> list[Demand]:
             key = (holds.tobytes(), wants.tobytes())
             spreads[key] = spreads.get(key, 0.0) + size[chunk]
     found = [
-        Demand(np.flatnonzero(np.frombuffer(h, dtype=bool)), False, np.flatnonzero(f), f)
-        for h, f in flows.items()
+        Demand(np.flatnonzero(np.frombuffer(h, dtype=bool)), False, np.flatnonzero(f), f) for h, f in flows.items()
     ]
     for (h, w), amount in spreads.items():
         wanted = np.flatnonzero(np.frombuffer(w, dtype=bool))

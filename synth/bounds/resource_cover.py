@@ -33,9 +33,7 @@ def cover(net: Network, links: Ints) -> Ints:
 def _users(net: Network) -> tuple[Ints, Ints]:
     """(ptr, links): resource r is used by links[ptr[r]:ptr[r+1]]."""
     # 16 bits are sorted by counting
-    ptr, entries = grouped(
-        net.uses_idx.astype(np.uint16) if net.nresources < 1 << 16 else net.uses_idx, net.nresources
-    )
+    ptr, entries = grouped(net.uses_idx.astype(np.uint16) if net.nresources < 1 << 16 else net.uses_idx, net.nresources)
     return ptr, net.link_of_use[entries]
 
 

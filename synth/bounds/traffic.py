@@ -49,9 +49,7 @@ class Traffic:
         cell = held_by * len(others) + goal_of
         sums = collective.reduces[chunks]
         self.amounts = [
-            sum_by(cell[these], share[chunks[these]], kinds).reshape(len(some), len(others))
-            if these.any()
-            else None
+            sum_by(cell[these], share[chunks[these]], kinds).reshape(len(some), len(others)) if these.any() else None
             for these in (~sums, sums)
         ]
 

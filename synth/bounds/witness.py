@@ -124,9 +124,7 @@ def _capacity(problem: Problem, witness: Witness, links: Bools) -> float:
     beside = links & (segment_sums(flags[net.uses_idx], net.uses_ptr) == 0)
     if beside.any():
         name = problem.link_name(int(np.argmax(beside)))
-        raise BadWitness(
-            f"{witness.kind} {witness.text}: link {name} uses none of its resources; it must use one"
-        )
+        raise BadWitness(f"{witness.kind} {witness.text}: link {name} uses none of its resources; it must use one")
     return float(net.capacity_gbs[chosen].sum())
 
 
@@ -178,9 +176,7 @@ def parts_limit(problem: Problem, witness: Witness) -> Limit:
     for i, ranks in enumerate(witness.parts):
         part[_members(problem, witness, ranks)] = i
     if (part < 0).any() or sum(len(ranks) for ranks in witness.parts) != problem.nranks:
-        raise BadWitness(
-            f"parts {witness.text}: parts overlap or leave ranks out; every rank must be in exactly one"
-        )
+        raise BadWitness(f"parts {witness.text}: parts overlap or leave ranks out; every rank must be in exactly one")
     k = collective.nranks
     everywhere = len(collective.pre) == len(collective.post) == k * collective.nchunks
     if not (collective.reduces.all() and everywhere):

@@ -30,12 +30,8 @@ class Row(NamedTuple):
 COMMANDS = {
     "pattern": Row("search:pattern", "A pattern of your own: who holds which chunk before and after."),
     "topo": Row("topologies:topo", "Topologies: list, show, check."),
-    "prove": Row(
-        "prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."
-    ),
-    "simulate": Row(
-        "simulate:simulate", "Predict the time of an MSCCL XML, ours or another's, on a topology."
-    ),
+    "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),
+    "simulate": Row("simulate:simulate", "Predict the time of an MSCCL XML, ours or another's, on a topology."),
     "compile": Row("compile:compile_", "Compile an algorithm written by hand into an executor's file."),
     "lower": Row("compile:lower_", "Lower a stored schedule (.synth) to an executor's file."),
     "optimize": Row(
@@ -95,8 +91,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         limit = formatter.width - 6 - max(map(len, commands()))
         rows = [
-            (name, click.Command(name, help=row.summary).get_short_help_str(limit))
-            for name, row in commands().items()
+            (name, click.Command(name, help=row.summary).get_short_help_str(limit)) for name, row in commands().items()
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
@@ -120,9 +115,7 @@ def _spelled(name: str) -> str:
         return name
 
 
-@click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
-)
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="synth-collectives", prog_name="synth")
 def cli() -> None:
     """Find, prove and write algorithms for collectives on a given network.

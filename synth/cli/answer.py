@@ -40,17 +40,13 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         if value is not None:
             raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
     if asked.target not in ("auto", *TARGETS):
-        raise InputError(
-            f"--target {asked.target!r}: is not known; it is auto or one of {', '.join(TARGETS)}"
-        )
+        raise InputError(f"--target {asked.target!r}: is not known; it is auto or one of {', '.join(TARGETS)}")
     topology = load(asked.topo)
     question = ask(
         collective_of(name, file),
         topology,
         None if asked.group is None else parse_ranks(asked.group, "--group", topology.nranks),
-        relay=asked.relay
-        if asked.relay in ("none", "all")
-        else parse_ranks(asked.relay, "--relay", topology.nranks),
+        relay=asked.relay if asked.relay in ("none", "all") else parse_ranks(asked.relay, "--relay", topology.nranks),
         without=asked.without,
         degrade=asked.degrade,
         root=asked.root,

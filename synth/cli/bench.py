@@ -57,19 +57,11 @@ HEAD = "\n".join(
 @click.option("-e", "--maxbytes", metavar="SIZE", help="Largest message. Default: the smallest.")
 @click.option("-f", "--stepfactor", type=float, default=2.0, metavar="X", help="Each size X times the last.")
 @click.option("-i", "--stepbytes", metavar="SIZE", help="Each size so much more than the last.")
-@click.option(
-    "-d", "--datatype", default="float", metavar="TYPE", help="float, half, bfloat16, double, int32, int64."
-)
+@click.option("-d", "--datatype", default="float", metavar="TYPE", help="float, half, bfloat16, double, int32, int64.")
 @click.option("-o", "--op", default="sum", metavar="OP", help="sum, prod, max, min or avg.")
-@click.option(
-    "-n", "--iters", type=click.IntRange(1), default=5, metavar="N", help="Runs that count. Default: 5."
-)
-@click.option(
-    "-w", "--warmup-iters", type=click.IntRange(0), default=1, metavar="N", help="Runs before. Default: 1."
-)
-@click.option(
-    "--devices", metavar="LIST", help="Several GPUs, as 0,1: each stands for its share of the ranks."
-)
+@click.option("-n", "--iters", type=click.IntRange(1), default=5, metavar="N", help="Runs that count. Default: 5.")
+@click.option("-w", "--warmup-iters", type=click.IntRange(0), default=1, metavar="N", help="Runs before. Default: 1.")
+@click.option("--devices", metavar="LIST", help="Several GPUs, as 0,1: each stands for its share of the ranks.")
 @click.option(
     "--emulate",
     metavar="T",
@@ -82,9 +74,7 @@ HEAD = "\n".join(
     metavar="X",
     help="With --emulate: on a network X times slower, which the GPU can follow; times are given as if X were 1.",
 )
-@click.option(
-    "--topo", metavar="T", help="For the predicted time and the bound. Default: what the file was made for."
-)
+@click.option("--topo", metavar="T", help="For the predicted time and the bound. Default: what the file was made for.")
 @click.option("--collective", metavar="NAME", help="Of a library: which collective. Default: the only one.")
 @click.option("--group", metavar="RANKS", help="Of a library: which group. Default: the only one.")
 @json_option
@@ -207,9 +197,7 @@ def format_row(row: Row, name: str, predicted: float | None, bound: float | None
     )
 
 
-def as_object(
-    row: Row, name: str, backend: str, predicted: float | None, bound: float | None
-) -> dict[str, Any]:
+def as_object(row: Row, name: str, backend: str, predicted: float | None, bound: float | None) -> dict[str, Any]:
     """The same as an object of JSON."""
 
     def side(timing: Timing | None) -> dict[str, Any] | None:
@@ -329,11 +317,7 @@ def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[
         raise InputError(f"{path}: holds only files for {', '.join(sorted(readers))}; it must hold MSCCL XML")
     questions = sorted({_question(e) for e in entries})
     if len(questions) != 1:
-        asked = (
-            "--collective and --group: must be one of"
-            if questions
-            else "--collective, --group: there are only"
-        )
+        asked = "--collective and --group: must be one of" if questions else "--collective, --group: there are only"
         there = questions or sorted({_question(e) for e in load_index(path)})
         raise InputError(f"{path}: {asked} {'; '.join(there[:6])}{'; …' if len(there) > 6 else ''}")
     known: dict[str, Chosen] = {}

@@ -71,9 +71,7 @@ def _written(
 
 @click.command("compile")
 @click.argument("file")
-@click.option(
-    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of its function; repeat."
-)
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of its function; repeat.")
 @click.option("--topo", metavar="T", help="Choose between programs by their time there.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
 @_compiling
@@ -111,9 +109,7 @@ def compile_(
     help="Default: auto, by the size of the schedule.",
 )
 @_compiling
-def lower_(
-    file: str, protocol: str, out: str | None, target: str, off: tuple[str, ...], explain: bool
-) -> None:
+def lower_(file: str, protocol: str, out: str | None, target: str, off: tuple[str, ...], explain: bool) -> None:
     """Lower a stored schedule (.synth) to an executor's file.
 
     \b

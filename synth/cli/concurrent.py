@@ -66,9 +66,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     found = plan(
         topology,
         members,
-        relays=asked.relay
-        if asked.relay in ("none", "all")
-        else parse_ranks(asked.relay, "--relay", topology.nranks),
+        relays=asked.relay if asked.relay in ("none", "all") else parse_ranks(asked.relay, "--relay", topology.nranks),
         without=asked.without,
         degrade=asked.degrade,
         objective="makespan" if asked.objective is None else asked.objective,
@@ -133,13 +131,9 @@ def saved(found: ConcurrentResult, folder: str | Path, *, proof: bool = False) -
 def _stem(found: ConcurrentResult) -> str:
     """A file's name without its ending: what is asked, shortened, and the shape."""
     asked = found.problem
-    plain = [
-        re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
-        for name in (asked.collective.name, Path(asked.topology.name).name)
-    ]
+    plain = [re.sub(r"[^A-Za-z0-9_.-]+", "-", name) for name in (asked.collective.name, Path(asked.topology.name).name)]
     question = repr(
-        [(m.ranks, m.collective.name, float(m.size_bytes)) for m in asked.members]
-        + [found.relay, found.objective]
+        [(m.ranks, m.collective.name, float(m.size_bytes)) for m in asked.members] + [found.relay, found.objective]
     )
     shape = found.algorithm
     return "-".join(

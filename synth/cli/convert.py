@@ -23,9 +23,7 @@ from topologies.text.files import opened, origin_of
 @click.option("--protocol", type=click.Choice(["Simple", "LL", "LL128"]), help="Default: the file's.")
 @click.option("--topo", metavar="T", help="Where it will run: a plan uses port channels between nodes.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the file's. Default: 0, 1, …")
-@click.option(
-    "--nodes", metavar="N,N,…", help="The node of each rank, instead of --topo. Default: all in one."
-)
+@click.option("--nodes", metavar="N,N,…", help="The node of each rank, instead of --topo. Default: all in one.")
 @click.option(
     "--inplace/--outofplace",
     "inplace",
@@ -51,9 +49,7 @@ def convert(
     chosen = only_target_of(Path(out).suffix) if target == "auto" else target_named(target)
     placed = chosen is not None and FORMATS[chosen.format].placed
     if not placed and (topo, group, nodes, inplace) != (None, None, None, None):
-        raise InputError(
-            "--topo, --group, --nodes, --inplace and --outofplace are about plans; give OUT.json"
-        )
+        raise InputError("--topo, --group, --nodes, --inplace and --outofplace are about plans; give OUT.json")
     opened(source, "an MSCCL XML file").close()
     check_not_source(out, source)
     _, goal, verdict = read_program(source)
@@ -68,9 +64,7 @@ def convert(
     except InputError as error:
         if placed or "limit: " not in str(error):
             raise
-        raise InputError(
-            f"{error}; synth optimize {source} --target {chosen.name} compiles it anew"
-        ) from None
+        raise InputError(f"{error}; synth optimize {source} --target {chosen.name} compiles it anew") from None
     write_text(out, text)
     described = form.describe(program, chosen, text)
     click.echo(f"{origin_of(out)}: {described}")

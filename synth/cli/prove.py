@@ -98,7 +98,5 @@ def _describe_question(stored: Stored) -> str:
     if problem.relays:
         words += f", {len(problem.relays)} relaying"
     if stored.orbit > 1:
-        words += (
-            f"; {format_number(len(stored.schedule))} sends stored, each for {stored.orbit} translated copies"
-        )
+        words += f"; {format_number(len(stored.schedule))} sends stored, each for {stored.orbit} translated copies"
     return words

@@ -21,9 +21,7 @@ _LONG = 300  # what is wrong stands in full on the page
 @click.argument("path", metavar="FILE|DIR")
 @click.option("-o", "--out", default="report.html", metavar="FILE", help="The page. Default: report.html.")
 @click.option("--topo", metavar="T", help="Where programs (XML) run: shows predicted times instead of steps.")
-@click.option(
-    "--group", metavar="RANKS", help="With --topo: the rank of each of a program's ranks, as 0,2,4-7."
-)
+@click.option("--group", metavar="RANKS", help="With --topo: the rank of each of a program's ranks, as 0,2,4-7.")
 @click.option("--size", metavar="BYTES", help="With --topo: message size of the timeline. Default: 1M.")
 def report(path: str, out: str, topo: str | None, group: str | None, size: str | None) -> None:
     """Draw the network, the timeline, the frontier and the proof on one self-contained page.
@@ -46,9 +44,7 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     page = made(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
     write_text(out, page.html)
     what = f"{page.algorithms} algorithm{'' if page.algorithms == 1 else 's'}"
-    click.echo(
-        f"{origin_of(out)}: {what}, {len(page.html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s"
-    )
+    click.echo(f"{origin_of(out)}: {what}, {len(page.html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
     for name, why in page.wrong.items():
         click.echo(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
     if page.wrong:

@@ -49,9 +49,7 @@ _question = declare(
     click.option("--seed", type=int, default=0, metavar="N", help="Seed of the solvers."),
     click.option("--out", default="out", metavar="DIR", help="Folder for the files. Default: out."),
     target_option("the first that can"),
-    click.option(
-        "--proof", is_flag=True, help="Also write the schedule and what proves its bound, for synth prove."
-    ),
+    click.option("--proof", is_flag=True, help="Also write the schedule and what proves its bound, for synth prove."),
     json_option,
 )
 
@@ -65,9 +63,7 @@ def collective_command(kind: Kind) -> click.Command:
         own.append(click.option("--root", type=int, metavar="RANK", help="Default: the group's first."))
     if kind.by_size:
         example = f"synth {kind.name} --topo dgx1 --sizes sizes.csv"
-        own.append(
-            click.option("--sizes", required=True, metavar="FILE", help="Matrix of bytes, CSV or JSON.")
-        )
+        own.append(click.option("--sizes", required=True, metavar="FILE", help="Matrix of bytes, CSV or JSON."))
 
     @click.command(kind.name, help=f"{kind.summary}\n\n\b\n{example}\n")
     @declare(*own, _question)

@@ -177,9 +177,7 @@ def _lines(document: dict[str, Any]) -> list[str]:
 def _heading(document: dict[str, Any]) -> str:
     group = document["group"]
     names = ",".join(map(str, group[:_MANY])) + (",…" if len(group) > _MANY else "")
-    who = (
-        f"ranks {names}" if len(group) <= _MANY or group != list(range(len(group))) else f"{len(group)} ranks"
-    )
+    who = f"ranks {names}" if len(group) <= _MANY or group != list(range(len(group))) else f"{len(group)} ranks"
     root = "" if document["root"] is None else f", root {document['root']}"
     about = ", ".join(word for word in (document["summary"], document["alpha"]) if word)
     summary = f" ({about})" if about else ""

@@ -51,9 +51,7 @@ _ranks = click.option(
     help="Each four times the last; FROM:TO:FACTOR; or a list.",
 )
 @click.option("--types", default="float32", metavar="NAMES", help="torch's, with commas. Default: float32.")
-@click.option(
-    "--group", "groups", multiple=True, metavar="RANKS", help="A group; again for more. Default: all."
-)
+@click.option("--group", "groups", multiple=True, metavar="RANKS", help="A group; again for more. Default: all.")
 @click.option("--library", metavar="DIR", help="Measure its algorithms, too. Default: SYNTH_LIBRARY.")
 @click.option("--turns", type=click.IntRange(1), default=5, metavar="N", help="Measurements. Default: 5.")
 @_ranks
@@ -97,9 +95,7 @@ def tune(
     if not found:
         raise InputError(f"--sizes {sizes}: hold no element of every block; it must be larger")
     if me == 0:
-        for _, same in groupby(
-            (m for m in found if m not in own), key=lambda m: (m.group, m.kind, m.size_bytes)
-        ):
+        for _, same in groupby((m for m in found if m not in own), key=lambda m: (m.group, m.kind, m.size_bytes)):
             _print_measured(list(same), [])
         _write_table(found, out, "")
     if any(m.wrong for m in found):
@@ -170,9 +166,7 @@ def _warn_unused(chooser: Chooser, members: Sequence[int]) -> None:
 def _print_measured(new: Sequence[Measurement], left_out: Sequence[str | None]) -> None:
     """What came out at one size, the fastest first."""
     chosen, one = choose_fastest(new), new[0]
-    click.echo(
-        f"{one.collective} of ranks {','.join(map(str, one.group))}, {one.size_bytes} bytes of {one.kind}"
-    )
+    click.echo(f"{one.collective} of ranks {','.join(map(str, one.group))}, {one.size_bytes} bytes of {one.kind}")
     listed = sorted(new, key=lambda m: m.time_us)
     for m in listed:
         note = "" if not m.wrong else f"  {m.wrong} elements wrong"
@@ -187,16 +181,12 @@ def _write_table(found: Sequence[Measurement], out: str, note: str) -> None:
 
     text = format_choices(found)
     write_text(out, text)
-    click.echo(
-        f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it"
-    )
+    click.echo(f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it")
 
 
 @click.command("calibrate")
 @click.option("--backend", type=click.Choice(["torch"]), default="torch", help="What the messages go over.")
-@click.option(
-    "--topo", "spec", metavar="TOPOLOGY", help="How the ranks are wired. Default: every pair a link."
-)
+@click.option("--topo", "spec", metavar="TOPOLOGY", help="How the ranks are wired. Default: every pair a link.")
 @_ranks
 @click.option("-o", "--out", default="measured.toml", metavar="FILE", help="Default: measured.toml.")
 def calibrate(

@@ -29,8 +29,7 @@ def verify(file: str, depth: int | None, as_json: bool) -> None:
     verdict = verify_file(file, goal_beside(file), depth)
     if as_json:
         findings = [
-            {"kind": f.kind, "message": f.message, "rank": f.rank, "tb": f.tb, "step": f.step}
-            for f in verdict.findings
+            {"kind": f.kind, "message": f.message, "rank": f.rank, "tb": f.tb, "step": f.step} for f in verdict.findings
         ]
         lines = list(verdict.lines)
         print_json({"file": file, "status": verdict.status, "lines": lines, "findings": findings})

@@ -89,9 +89,7 @@ def problem_digest(problem: Problem, size_bytes: float) -> bytes:
     Local ranks, links and resources have the same numbers, so one's schedule is the other's.
     """
     net, collective = problem.network, problem.collective
-    digest = hashlib.sha256(
-        repr((collective.name, collective.chunks, net.nranks, float(size_bytes))).encode()
-    )
+    digest = hashlib.sha256(repr((collective.name, collective.chunks, net.nranks, float(size_bytes))).encode())
     for column in (
         net.src, net.dst, net.alpha_us, net.bandwidth_gbs, net.uses_ptr, net.uses_idx, net.capacity_gbs,
         collective.reduces, collective.fraction, collective.pre, collective.post,
@@ -194,9 +192,7 @@ def _report_group(report: Callable[[str], None], label: str, text: str, _: Algor
     report(f"group {label} alone: {text}")
 
 
-def _first_of_a_kind(
-    asked: UnionProblem, isomorphic: IsomorphicGroups
-) -> list[tuple[int, tuple[int, ...] | None]]:
+def _first_of_a_kind(asked: UnionProblem, isomorphic: IsomorphicGroups) -> list[tuple[int, tuple[int, ...] | None]]:
     """For each group the first that is isomorphic to it (maybe itself), and the translation that brings it here.
 
     None for the translation where the two problems have the same numbers anyway.

@@ -68,14 +68,10 @@ def parse_members(
                 stated = what
             found.append((ranks, stated, own))
     each = _sizes(found, size, sizes)
-    return [
-        Member(ranks, stated, size_bytes) for (ranks, stated, _), size_bytes in zip(found, each, strict=True)
-    ]
+    return [Member(ranks, stated, size_bytes) for (ranks, stated, _), size_bytes in zip(found, each, strict=True)]
 
 
-def _groups(
-    body: str, topology: Topology, dead: Sequence[int], living: Sequence[int]
-) -> list[tuple[int, ...]]:
+def _groups(body: str, topology: Topology, dead: Sequence[int], living: Sequence[int]) -> list[tuple[int, ...]]:
     if "=" in body:
         return [tuple(living[i] for i in group) for group in parse_groups(body, len(living))]
     return [live_ranks(topology, dead, group, "--groups") for group in parse_groups(body, topology.nranks)]

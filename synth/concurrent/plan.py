@@ -194,9 +194,7 @@ def plan(
         return _answered(problem, wanted, own, progress)
 
 
-def _answered(
-    problem: UnionProblem, asked: Asked, workers: Workers, report: Report | None
-) -> ConcurrentResult:
+def _answered(problem: UnionProblem, asked: Asked, workers: Workers, report: Report | None) -> ConcurrentResult:
     search = ConcurrentSearch(problem, asked, workers, report)
     chosen = search.run()
     relay = asked.relays if isinstance(asked.relays, str) else ",".join(map(str, asked.relays)) or "none"

@@ -105,14 +105,10 @@ def direct(asked: UnionProblem, restate: Restate, chunks: int | None = None) -> 
     if parts is None:
         return None
     counts = [_refinement(chunks, part.chunks) for part in parts]
-    refined = restate(
-        [subdivided(part.problem.collective, count) for part, count in zip(parts, counts, strict=True)]
-    )
+    refined = restate([subdivided(part.problem.collective, count) for part, count in zip(parts, counts, strict=True)])
     schedules = [
         timed(problem, refine_sends(part.schedule, count), member.size_bytes)
-        for problem, part, count, member in zip(
-            isolated_problems(refined), parts, counts, asked.members, strict=True
-        )
+        for problem, part, count, member in zip(isolated_problems(refined), parts, counts, asked.members, strict=True)
     ]
     return refined, merge_schedules(refined, schedules)
 
@@ -152,9 +148,7 @@ def refine_sends(schedule: Schedule, times: int) -> Schedule:
         return schedule
     part = np.tile(np.arange(times), len(schedule))
     row = np.repeat(np.arange(len(schedule)), times)
-    return untimed(
-        schedule.chunk[row] * times + part, schedule.link[row], schedule.step[row], schedule.reduces[row]
-    )
+    return untimed(schedule.chunk[row] * times + part, schedule.link[row], schedule.step[row], schedule.reduces[row])
 
 
 def even_counts(members: Sequence[Member]) -> list[int]:
@@ -171,9 +165,7 @@ def even_counts(members: Sequence[Member]) -> list[int]:
     return [share * max(1, round(size / least)) for share, size in zip(shares, sizes, strict=True)]
 
 
-def fairer(
-    asked: UnionProblem, schedule: Schedule, size_bytes: float, isolated_us: Floats
-) -> Schedule | None:
+def fairer(asked: UnionProblem, schedule: Schedule, size_bytes: float, isolated_us: Floats) -> Schedule | None:
     """The schedule in the order with the smallest largest slowdown, then makespan; None where none is better.
 
     A schedule's rows stand in order of priority. Each group's rows keep their order among themselves, which any

@@ -305,9 +305,7 @@ class ConcurrentSearch:
         known: dict[tuple[int, int], Collective] = {}  # many groups have one collective
         for member, count in zip(members, counts, strict=True):
             known[id(member.collective), count] = subdivided(member.collective, count)
-        refined = self._restated(
-            [known[id(m.collective), count] for m, count in zip(members, counts, strict=True)]
-        )
+        refined = self._restated([known[id(m.collective), count] for m, count in zip(members, counts, strict=True)])
         # a block is what the engine asks for part by part
         return replace(refined, collective=replace(refined.collective, chunks=chunks or 1))
 

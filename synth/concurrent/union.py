@@ -108,9 +108,7 @@ class UnionProblem(Problem):
             group_of_chunk=np.repeat(self.group_of_chunk, chunks),
         )
 
-    def restated(
-        self, collectives: Sequence[Collective], relays: Relays, dead: Sequence[int]
-    ) -> UnionProblem:
+    def restated(self, collectives: Sequence[Collective], relays: Relays, dead: Sequence[int]) -> UnionProblem:
         """The same groups with other collectives, and the same rule for relays; see `union_problem`."""
         members = [replace(m, collective=c) for m, c in zip(self.members, collectives, strict=True)]
         again = union_problem(self.topology, members, relays, dead)
@@ -194,9 +192,7 @@ def _check_members(topology: Topology, members: Sequence[Member]) -> None:
                 f"group {member.label}: has {len(member.ranks)} ranks, but {member.collective.name} is stated for {k}"
             )
         if not 0 < member.size_bytes < math.inf:
-            raise InputError(
-                f"group {member.label}: {member.size_bytes} is no message size; give bytes, above 0"
-            )
+            raise InputError(f"group {member.label}: {member.size_bytes} is no message size; give bytes, above 0")
         rows += max(len(member.collective.pre), len(member.collective.post))
     if rows > MAX_ENTRIES:
         raise InputError(
@@ -313,9 +309,7 @@ def merge_schedules(asked: UnionProblem, schedules: Sequence[Schedule]) -> Sched
         chosen = _chosen(asked, group, _helpers(asked, group))
         links = links_among(asked.network, chosen)[0]
         when = np.maximum.accumulate(part.start_us if clocked else part.step.astype(np.float64))
-        columns.append(
-            (part.chunk + asked.first_chunk[group], links[part.link], part.step, part.reduces, when)
-        )
+        columns.append((part.chunk + asked.first_chunk[group], links[part.link], part.step, part.reduces, when))
     chunk, link, step, reduces, when = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.argsort(when, kind="stable")
     return untimed(chunk[order], link[order], step[order], reduces[order])

@@ -62,14 +62,10 @@ ENGINES: dict[str, Engine] = {
         Engine("route", "constructive, for few ranks, at once", "synth.engines.greedy.search"),
         Engine("baseline", "what a library would run", "synth.engines.library"),
         Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search"),
-        Engine(
-            "ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False
-        ),
+        Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),
         Engine("cpsat", "CP-SAT alone", _KSYNC, ("cpsat",), _EXACT, constructive=False, asked=False),
         Engine("smt", "Z3 alone", _KSYNC, ("smt",), _EXACT, constructive=False, asked=False),
-        Engine(
-            "milp", "time slots", "synth.engines.time_slots.search", ("milp",), _EXACT, constructive=False
-        ),
+        Engine("milp", "time slots", "synth.engines.time_slots.search", ("milp",), _EXACT, constructive=False),
     )
 }
 

@@ -199,17 +199,13 @@ def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
     bad = np.argwhere(~np.isfinite(table) | (table < 0))
     if len(bad):
         i, j = (int(x) for x in bad[0])
-        raise InputError(
-            f"alltoallv: size[{i}][{j}] is {table[i, j]}; it must be a number of bytes, 0 or more"
-        )
+        raise InputError(f"alltoallv: size[{i}][{j}] is {table[i, j]}; it must be a number of bytes, 0 or more")
     with np.errstate(over="ignore"):
         size = table.sum(axis=1).max()
     if not np.isfinite(size):
         raise InputError("alltoallv: a row's sizes add up to more than a number can hold; it must be bytes")
     if not (table - np.diag(np.diag(table))).any():
-        raise InputError(
-            "alltoallv: every size between two ranks is 0; it must be more for at least one pair"
-        )
+        raise InputError("alltoallv: every size between two ranks is 0; it must be more for at least one pair")
     source, dest = np.nonzero(table)
     ident = np.arange(len(source))
     # a rank's blocks lie one after the other in its buffers, empty ones take no place
@@ -242,9 +238,7 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
     """
     kind = KINDS[parse_name(name)]
     if kind.by_size:
-        raise InputError(
-            f"{kind.name}: its name does not say its sizes; it must be given a size matrix (--sizes FILE)"
-        )
+        raise InputError(f"{kind.name}: its name does not say its sizes; it must be given a size matrix (--sizes FILE)")
     if nranks < 2:
         raise InputError(f"group: has {nranks} rank; it must be at least 2")
     if chunks < 1:
@@ -269,9 +263,7 @@ def _stated(kind: Kind, k: int, root: int) -> Collective:
         pre, post = np.column_stack([source, ident]), np.column_stack([dest, ident])
         return make_collective(kind.name, k, 1 / k, pre, post, dest, source, nchunks=k * k)
     nchunks = 1 if kind.unit == BUFFER and kind.before != OWN else k - (kind.after == AHEAD)
-    (pre, in_index), (post, out_index) = (
-        _cells(where, k, nchunks, root) for where in (kind.before, kind.after)
-    )
+    (pre, in_index), (post, out_index) = (_cells(where, k, nchunks, root) for where in (kind.before, kind.after))
     return make_collective(
         kind.name,
         k,

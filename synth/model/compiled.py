@@ -38,9 +38,7 @@ def _compiled(loop: FunctionType) -> Any:
     import numba  # a third of a second
 
     names = loop.__globals__
-    called = {
-        n: _compiled(names[n]) for n in loop.__code__.co_names if isinstance(names.get(n), FunctionType)
-    }
+    called = {n: _compiled(names[n]) for n in loop.__code__.co_names if isinstance(names.get(n), FunctionType)}
     copy = FunctionType(loop.__code__, {**names, **called}, loop.__name__, loop.__defaults__)
     copy.__qualname__ = loop.__qualname__
     made: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(copy)

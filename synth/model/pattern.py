@@ -118,9 +118,7 @@ def _read_entry(table: Fields, nranks: int) -> _Entry:
         chosen = _read_positions(table, "of", nranks)
         outside = np.setdiff1d(chosen, holders)
         if len(outside):
-            table.fail(
-                "of", f"position {outside[0]} is not in `from`; it must be positions that hold the chunk"
-            )
+            table.fail("of", f"position {outside[0]} is not in `from`; it must be positions that hold the chunk")
         holders = chosen
     data = table.string("data", "")
     if "data" in table.values and not (data.isprintable() and 1 <= len(data) <= 40):
@@ -239,9 +237,7 @@ def _assemble(name: str, nranks: int, entries: list[_Entry]) -> Collective:
         used_out[entry.goals] += entry.count
         load[fresh] += entry.weight * entry.count
         first += entry.count
-    holder, held, in_index, goal, wanted, out_index = (
-        np.concatenate(column) for column in zip(*columns, strict=True)
-    )
+    holder, held, in_index, goal, wanted, out_index = (np.concatenate(column) for column in zip(*columns, strict=True))
     counts = [entry.count for entry in entries]
     weight: Floats = np.repeat(np.array([entry.weight for entry in entries]), counts)
     return make_collective(

@@ -155,9 +155,7 @@ def parse_ranks(text: str, what: str, nranks: int) -> tuple[int, ...]:
     for part in text.split(","):
         ends = part.strip().split("-")
         if len(ends) > 2 or not all(end.isdecimal() and len(end) < 10 for end in ends):
-            raise InputError(
-                f"{what}: {part.strip()!r} is not a rank or a range of ranks; it must be as in 0,2,4-7"
-            )
+            raise InputError(f"{what}: {part.strip()!r} is not a rank or a range of ranks; it must be as in 0,2,4-7")
         low, high = int(ends[0]), int(ends[-1])
         if low > high:
             raise InputError(f"{what}: range {part.strip()} runs backwards; it must be {high}-{low}")
@@ -230,9 +228,7 @@ def make_problem(
         position = 0 if root is None else members.index(root)
         collective = named(collective, len(members), chunks, position)
     if collective.nranks != len(members):
-        raise InputError(
-            f"group: has {len(members)} ranks, but {collective.name} is stated for {collective.nranks}"
-        )
+        raise InputError(f"group: has {len(members)} ranks, but {collective.name} is stated for {collective.nranks}")
     problem = Problem(topology, collective, members, outsiders, network(topology, members + outsiders))
     _check_connected(problem)
     return problem

@@ -66,9 +66,7 @@ def _along(part: str, nranks: int, what: str) -> list[tuple[int, ...]]:
         names.append(axis[1])
         extents.append(0 if axis[2] == "*" else int(axis[2]))
     if extents.count(0) > 1:
-        raise InputError(
-            f"{what}: {shown(part)} has several *; it must be one axis at most that is what is left"
-        )
+        raise InputError(f"{what}: {shown(part)} has several *; it must be one axis at most that is what is left")
     fixed = math.prod(extent for extent in extents if extent)
     rest, over = divmod(nranks, fixed)
     if over or not rest:

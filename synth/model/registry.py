@@ -91,9 +91,7 @@ class Kind:
     @property
     def translatable(self) -> bool:
         """Whether a translation of the ranks maps it onto itself and chunks onto chunks, so that it has a quotient."""
-        return {self.before, self.after} <= {OWN, EVERY} and (
-            self.in_shares or OWN in (self.before, self.after)
-        )
+        return {self.before, self.after} <= {OWN, EVERY} and (self.in_shares or OWN in (self.before, self.after))
 
     @property
     def blocks_a_rank(self) -> bool:

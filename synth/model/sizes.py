@@ -34,9 +34,7 @@ def parse_size(text: str, what: str) -> int:
     """
     size = _parse_bytes(text, what)
     if size < 1:
-        raise InputError(
-            f"{what}: {shown(text)} is no message; it must be 1 byte or more, such as 4096 or 64K"
-        )
+        raise InputError(f"{what}: {shown(text)} is no message; it must be 1 byte or more, such as 4096 or 64K")
     return size
 
 
@@ -48,9 +46,7 @@ def _parse_bytes(text: str, what: str) -> int:
         raise InputError(f"{what}: {shown(text)} is {kind}; {_SIZE_FORM}")
     value = int(size[1]) << _POWER[size[2]]
     if value > MAX_SIZE:
-        raise InputError(
-            f"{what}: {shown(text)} is too large; it must be at most {MAX_SIZE} bytes (2^60, {2**30}G)"
-        )
+        raise InputError(f"{what}: {shown(text)} is too large; it must be at most {MAX_SIZE} bytes (2^60, {2**30}G)")
     return value
 
 
@@ -68,9 +64,7 @@ def read_sizes(path: str | Path) -> Ints:
     width = len(rows[0][1]) if rows else 0
     for place, row in rows:
         if len(row) != width:
-            raise InputError(
-                f"{place}: has {len(row)} sizes, the first row has {width}; it must have as many"
-            )
+            raise InputError(f"{place}: has {len(row)} sizes, the first row has {width}; it must have as many")
     if len(rows) != width or not 2 <= width <= MAX_POSITIONS:
         raise InputError(
             f"{origin}: has {len(rows)} rows of {width} sizes;"

@@ -37,8 +37,7 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
         "steps": algorithm.steps,
         "rounds": algorithm.rounds,
         "chunks": algorithm.chunks,
-        "sends": len(algorithm.schedule)
-        * (1 if found.problem.quotient is None else found.problem.quotient.order),
+        "sends": len(algorithm.schedule) * (1 if found.problem.quotient is None else found.problem.quotient.order),
         "engine": algorithm.engine,
         "min_bytes": served.low,
         "max_bytes": served.high,
@@ -83,8 +82,7 @@ def statement(found: SearchResult) -> dict[str, Any]:
         "bounds": found.bound.documents(),
         "k_synchronous": _claims(found),
         "time_slots": [
-            {"bytes": c.size, "chunks": c.chunks, "bound_us": c.bound_us, "solver": c.solver}
-            for c in found.slots
+            {"bytes": c.size, "chunks": c.chunks, "bound_us": c.bound_us, "solver": c.solver} for c in found.slots
         ],
         "impossible": found.impossible,
         "ended": found.ended,

@@ -63,9 +63,7 @@ def _worth_looking_at(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
     times = [[a.time_us(size) for size in few] for a in algorithms]
     best = [min(column) for column in zip(*times, strict=True)]
     return [
-        a
-        for a, own in zip(algorithms, times, strict=True)
-        if any(t <= 1.2 * b for t, b in zip(own, best, strict=True))
+        a for a, own in zip(algorithms, times, strict=True) if any(t <= 1.2 * b for t, b in zip(own, best, strict=True))
     ]
 
 

@@ -99,9 +99,7 @@ def search(
 class _Search:
     """One question on its way to its answer; what its engines know of it (`Known`), and where they answer."""
 
-    def __init__(
-        self, problem: Problem, options: Options, workers: Workers, report: Report, tuning: Tuning
-    ) -> None:
+    def __init__(self, problem: Problem, options: Options, workers: Workers, report: Report, tuning: Tuning) -> None:
         self.problem, self.options, self.workers, self.report = problem, options, workers, report
         self.tuning = tuning
         self.begun = time.monotonic()

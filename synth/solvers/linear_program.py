@@ -68,6 +68,4 @@ class ProgramBuilder:
         cost, low, high, binary = (np.concatenate(part) for part in zip(*self._variables, strict=True))
         least, most = (np.concatenate(part) for part in zip(*self._limits, strict=True))
         row, column, value = (np.concatenate(part) for part in zip(*self._entries, strict=True))
-        return LinearProgram(
-            cost, low, high, least, row, column, value, most, binary if binary.any() else None
-        )
+        return LinearProgram(cost, low, high, least, row, column, value, most, binary if binary.any() else None)

@@ -57,9 +57,7 @@ def _model(program: LinearProgram) -> tuple[Any, list[Any]]:
         else model.add_variable(f"c{v}", float(program.low[v]), float(program.high[v]))
         for v in range(nvars)
     ]
-    model += pulp.LpAffineExpression(
-        [(variables[v], float(program.cost[v])) for v in np.flatnonzero(program.cost)]
-    )
+    model += pulp.LpAffineExpression([(variables[v], float(program.cost[v])) for v in np.flatnonzero(program.cost)])
     order = np.argsort(program.row, kind="stable")
     ends = np.searchsorted(program.row[order], np.arange(nrows + 1))
     for row, (low, high) in enumerate(zip(program.least.tolist(), most.tolist(), strict=True)):
@@ -78,9 +76,7 @@ def _model(program: LinearProgram) -> tuple[Any, list[Any]]:
 
 def _run_highs(model: Any, budget_s: float, seed: int) -> tuple[float, str]:
     """(dual bound, "feasible" | "infeasible" | "unknown")."""
-    model.solve(
-        pulp.HiGHS(msg=False, timeLimit=budget_s, threads=1, random_seed=seed, mip_max_nodes=_MOST_NODES)
-    )
+    model.solve(pulp.HiGHS(msg=False, timeLimit=budget_s, threads=1, random_seed=seed, mip_max_nodes=_MOST_NODES))
     info = model.solverModel.getInfo()
     status = {1: "feasible", -1: "infeasible"}.get(model.status, "unknown")
     found = bool(np.isfinite(info.primal_solution_status) and info.primal_solution_status == 2)

@@ -39,9 +39,7 @@ class Checked:
         return max((limit.at(size_bytes) for limit in self.limits), default=None)
 
 
-def check_stored(
-    path: str | Path, stored: Stored, proof: str | Path | None = None, proof_name: str = ""
-) -> Checked:
+def check_stored(path: str | Path, stored: Stored, proof: str | Path | None = None, proof_name: str = "") -> Checked:
     """Replay a schedule and work out its proof again, where there is one.
 
     A quotient was checked when the file was read.

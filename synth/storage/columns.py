@@ -75,9 +75,7 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
             Path(temporary).unlink(missing_ok=True)
 
 
-def write_columns(
-    path: str | Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[np.generic]]
-) -> None:
+def write_columns(path: str | Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[np.generic]]) -> None:
     """Write the header and the columns, integers in the fewest bytes that hold them.
 
     Raises:
@@ -234,9 +232,7 @@ class ColumnFile:
             raise InputError(f"{self.origin}: has {size} bytes; it must be a zip of columns")
         mark, *counts, comment = _END.unpack(last)
         if mark != b"PK\x05\x06" or comment or not 1 <= counts[3] <= MAX_MEMBERS:
-            raise InputError(
-                f"{self.origin}: cut short or not a schedule file; it must end as a zip of columns does"
-            )
+            raise InputError(f"{self.origin}: cut short or not a schedule file; it must end as a zip of columns does")
         return size
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
@@ -248,13 +244,9 @@ class ColumnFile:
             if info.filename != HEADER and not re.fullmatch(r"[a-z][a-z_/]{0,39}\.npy", info.filename):
                 raise InputError(f"{self.origin}: {name}: is no member of a schedule file")
             if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-                raise InputError(
-                    f"{self.origin}: {name}: is compressed or encrypted; it must be stored as it is"
-                )
+                raise InputError(f"{self.origin}: {name}: is compressed or encrypted; it must be stored as it is")
             if info.file_size != info.compress_size or info.file_size > self.size:
-                raise InputError(
-                    f"{self.origin}: {name}: claims {info.file_size} bytes of a file of {self.size}"
-                )
+                raise InputError(f"{self.origin}: {name}: claims {info.file_size} bytes of a file of {self.size}")
             members[info.filename] = info
         return members
 
@@ -262,9 +254,7 @@ class ColumnFile:
         if HEADER not in self._members:
             raise InputError(f"{self.origin}: {HEADER}: missing; it must be there in a schedule file")
         if self._members[HEADER].file_size > MAX_HEADER_BYTES:
-            raise InputError(
-                f"{self.origin}: {HEADER}: too large; it must be at most {MAX_HEADER_BYTES >> 20} MiB"
-            )
+            raise InputError(f"{self.origin}: {HEADER}: too large; it must be at most {MAX_HEADER_BYTES >> 20} MiB")
         with self._speaking(HEADER):
             data = self._archive.read(HEADER)
         return json_object(data, f"{self.origin}: {HEADER}")
@@ -300,9 +290,7 @@ def json_object(data: bytes, origin: str) -> dict[str, Any]:
         return found
 
     if _parsed_bytes(data) > MAX_PARSED_BYTES:
-        raise InputError(
-            f"{origin}: too many values: parsed it must take at most {MAX_PARSED_BYTES >> 20} MiB"
-        )
+        raise InputError(f"{origin}: too many values: parsed it must take at most {MAX_PARSED_BYTES >> 20} MiB")
     loads: Callable[..., Any] = json.loads
     try:
         value = loads(data.decode(), parse_constant=no_constant, object_pairs_hook=once)

@@ -47,9 +47,7 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
     collective = problem.collective
     whole = not _by_name(problem)
     if problem.quotient is not None and whole:
-        raise InputError(
-            f"{collective.name}: is not the quotient of what its name means; it cannot be stored"
-        )
+        raise InputError(f"{collective.name}: is not the quotient of what its name means; it cannot be stored")
     header = {
         "topology": _text(problem.topology),
         "collective": {
@@ -62,9 +60,7 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
         },
         "group": list(problem.group),
         "relays": list(problem.relays),
-        "fold": None
-        if problem.quotient is None
-        else [list(digit) for digit in problem.quotient.translations],
+        "fold": None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations],
     }
     return header, {f"collective/{name}": getattr(collective, name) for name in _OWN if whole}
 
@@ -154,11 +150,7 @@ def _check_weight(
     if not about.boolean("columns", False):
         entries = chunks * find_kind(name).entries(k)
         if translations is not None:
-            entries = (
-                max(1, k // math.prod(extent for _, extent in translations))
-                * k
-                * max(1, _share(name, k, chunks))
-            )
+            entries = max(1, k // math.prod(extent for _, extent in translations)) * k * max(1, _share(name, k, chunks))
     needed = entries * _ENTRY_BYTES + _estimate_network(topology, members)
     allowed = _SMALL_BYTES + _BYTES_A_BYTE * file.size
     if needed > allowed:
@@ -200,9 +192,7 @@ def _rebuild_quotient(
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_ENTRIES), len(group)
     if not find_kind(name).translatable or relays:
         able = [kind.name for kind in KINDS.values() if kind.translatable]
-        about.fail(
-            "name", f"{shown(name)} has no quotient; it must be one of {', '.join(able)}, without relays"
-        )
+        about.fail("name", f"{shown(name)} has no quotient; it must be one of {', '.join(able)}, without relays")
     check_ranks(group, "group", topology.nranks)
     share = _share(name, k, chunks)
     held = k // math.prod(extent for _, extent in translations) * k * share
@@ -238,9 +228,7 @@ def _read_translations(top: Fields) -> Translations | None:
             raise QuotientRefused("no pairs")
         check_translations(pairs, nranks)
     except QuotientRefused:
-        top.fail(
-            "fold", f"{shown(value)}; it must be null or [stride, extent] pairs, digits of the {nranks} ranks"
-        )
+        top.fail("fold", f"{shown(value)}; it must be null or [stride, extent] pairs, digits of the {nranks} ranks")
     return tuple((stride, extent) for stride, extent in pairs)
 
 
@@ -253,9 +241,7 @@ def _rebuild_collective(file: ColumnFile, about: Fields, nranks: int) -> Collect
     if not about.boolean("columns", False):
         if not find_kind(name).by_name:
             able = [kind.name for kind in KINDS.values() if kind.by_name]
-            about.fail(
-                "name", f"{shown(name)} has no columns that state it; it must be one of {', '.join(able)}"
-            )
+            about.fail("name", f"{shown(name)} has no columns that state it; it must be one of {', '.join(able)}")
         return named(name, nranks, chunks, root)
     if not name.isprintable() or not 1 <= len(name) <= 40:
         about.fail("name", f"{shown(name)} is no name; it must be 1 to 40 printable characters")
@@ -268,9 +254,7 @@ def _rebuild_collective(file: ColumnFile, about: Fields, nranks: int) -> Collect
     held = np.zeros(nchunks, dtype=bool)
     held[pre[:, 1]] = True
     if not held.all():
-        raise InputError(
-            f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(held))} before"
-        )
+        raise InputError(f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(held))} before")
     return Collective(
         name=name,
         nranks=nranks,
@@ -296,9 +280,7 @@ def _cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int)
     unsorted = np.diff(table[:, 0] * nchunks + table[:, 1]) <= 0
     if unsorted.any():
         row = int(np.argmax(unsorted)) + 1
-        raise InputError(
-            f"{file.origin}: {member}.npy: row {row} is not behind the row before; it must be sorted"
-        )
+        raise InputError(f"{file.origin}: {member}.npy: row {row} is not behind the row before; it must be sorted")
     place: Ints = file.column(f"collective/{places}", "int", (rows,)).astype(np.int64)
     file.within(f"collective/{places}", place, 0, MAX_CHUNKS)
     return table, place

@@ -170,9 +170,7 @@ def check_proof(problem: Problem, proof: Proof, size_bytes: float) -> tuple[floa
     return best
 
 
-def _recomputed(
-    problem: Problem, witness: Witness, names: dict[int, str], where: str, size_bytes: float
-) -> float:
+def _recomputed(problem: Problem, witness: Witness, names: dict[int, str], where: str, size_bytes: float) -> float:
     """The limit in µs that a witness claims at a size, all of it proved."""
     try:
         right = _names(problem, witness)
@@ -201,9 +199,7 @@ def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
     return {
         **question(problem),
         "size_bytes": float(size_bytes),
-        "fold": None
-        if problem.quotient is None
-        else [list(digit) for digit in problem.quotient.translations],
+        "fold": None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations],
     }
 
 

@@ -80,9 +80,7 @@ def quotient_problem(
     return _problem(topology, name, chunks, members, net, found)
 
 
-def quotient_by(
-    topology: Topology, name: str, chunks: int, group: Sequence[int], found: Translations
-) -> Problem:
+def quotient_by(topology: Topology, name: str, chunks: int, group: Sequence[int], found: Translations) -> Problem:
     """The quotient problem by translations that somebody states, checked in full.
 
     Raises:
@@ -244,9 +242,7 @@ def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
     for low in range(0, n, block):
         rows = slice(low, low + block)
         link[rows] = tables.links(schedule.link[rows])
-        goals = (
-            tables.ranks(dest[rows]) if problem.collective.kind.unit == PAIR else np.zeros(1, dtype=np.int64)
-        )
+        goals = tables.ranks(dest[rows]) if problem.collective.kind.unit == PAIR else np.zeros(1, dtype=np.int64)
         chunk[rows] = _numbers(problem, tables.owners(owner[rows]), goals, part[rows, None])
     return full, Schedule(
         chunk=chunk.reshape(-1),
@@ -268,9 +264,7 @@ class _Translates:
         every = np.arange(net.nranks)
         element = elements(translations, every)
         owners = representatives(translations, net.nranks)
-        ground = every - sum(
-            d * s for d, (s, _) in zip(digits(translations, every), translations, strict=True)
-        )
+        ground = every - sum(d * s for d, (s, _) in zip(digits(translations, every), translations, strict=True))
         self.rank_class = np.searchsorted(owners, ground)
         self.rank_of = np.empty((len(owners), order), dtype=np.int64)
         self.rank_of[self.rank_class, element] = every

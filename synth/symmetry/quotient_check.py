@@ -50,9 +50,7 @@ def _check_networks(problem: Problem, net: Network) -> None:
     wanted = (*columns, "uses_ptr", "uses_idx", "capacity_gbs")
     for name in wanted:
         if not np.array_equal(getattr(real, name), getattr(net, name)):
-            raise QuotientRefused(
-                f"quotient: its network is not that of {problem.topology.name} ({name} differs)"
-            )
+            raise QuotientRefused(f"quotient: its network is not that of {problem.topology.name} ({name} differs)")
     for name in columns:
         if not np.array_equal(getattr(problem.network, name), getattr(net, name)):
             raise QuotientRefused(f"quotient: has other links than the whole ({name} differs)")
@@ -204,6 +202,4 @@ def _check_collective(collective: Collective, quotient: Quotient) -> None:
             at, place = ends[0], ends[1] * parts + part
         full = len(rows) == collective.nchunks * (1 if one else k)
         if not full or (rank != at).any() or (index != place).any():
-            raise QuotientRefused(
-                f"quotient: the {word} is not that of {name} for the representatives' chunks"
-            )
+            raise QuotientRefused(f"quotient: the {word} is not that of {name} for the representatives' chunks")

@@ -50,9 +50,7 @@ class Symmetry:
 def trivial(problem: Problem) -> Symmetry:
     """No symmetry used."""
     chunks = np.arange(problem.collective.nchunks)[None, :]
-    return Symmetry(
-        np.arange(problem.nranks)[None, :], np.arange(problem.network.nlinks)[None, :], chunks, chunks[0]
-    )
+    return Symmetry(np.arange(problem.nranks)[None, :], np.arange(problem.network.nlinks)[None, :], chunks, chunks[0])
 
 
 def free_symmetry(problem: Problem) -> Symmetry:
@@ -141,9 +139,7 @@ class IsomorphicGroups:
         same = np.array_equal(moved[:k], onto[:k]) and np.array_equal(np.sort(moved[k:]), np.sort(onto[k:]))
         return by if same else None
 
-    def translate_schedule(
-        self, one: Problem, schedule: Schedule, other: Problem, by: Sequence[int]
-    ) -> Schedule:
+    def translate_schedule(self, one: Problem, schedule: Schedule, other: Problem, by: Sequence[int]) -> Schedule:
         """The schedule of `one` as one of `other`; times stay."""
         whole = self._links(one)[schedule.link]
         onto = translate_links(self.whole, self.translations, whole, by)

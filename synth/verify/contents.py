@@ -139,9 +139,7 @@ class Contents:
                 return fault
 
 
-def _plain_values(
-    sends: _Sends, chunks: _Chunks, nranks: int, tolerance: float
-) -> tuple[int, int, int, float]:
+def _plain_values(sends: _Sends, chunks: _Chunks, nranks: int, tolerance: float) -> tuple[int, int, int, float]:
     """The first fault of chunks that are plain values, of which any copy will do."""
     ptr, row, src, dst, step, start, arrives, _ = sends
     sums, holders_ptr, holders, goals_ptr, goals = chunks
@@ -299,9 +297,7 @@ def _add_bits(
     for k in range(i, j):
         for w in range(words):
             at, to = src[k] * words + w, dst[k] * words + w
-            bits[_COMING_TWICE * table + to] |= bits[_TWICE * table + at] | (
-                bits[_COMING_ONCE * table + to] & bits[at]
-            )
+            bits[_COMING_TWICE * table + to] |= bits[_TWICE * table + at] | (bits[_COMING_ONCE * table + to] & bits[at])
             bits[_COMING_ONCE * table + to] |= bits[at]
     for k in range(i, j):
         if changes[dst[k]] == 0:

@@ -100,9 +100,7 @@ def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
             raise ScheduleRefused(f"send {bad[0]}: {name} {column[bad[0]]} does not exist (0..{end - 1})")
     bad = np.flatnonzero(schedule.reduces & ~collective.reduces[schedule.chunk])
     if len(bad):
-        raise ScheduleRefused(
-            f"send {bad[0]}: reduces chunk {schedule.chunk[bad[0]]}, which is a plain value"
-        )
+        raise ScheduleRefused(f"send {bad[0]}: reduces chunk {schedule.chunk[bad[0]]}, which is a plain value")
     lasts = collective.fraction[schedule.chunk] * schedule.size_bytes / net.bandwidth_gbs[schedule.link] / 1e3
     wrong = ~np.isfinite(schedule.start_us) | ~np.isfinite(schedule.end_us) | (schedule.start_us < 0)
     wrong |= np.abs(schedule.end_us - schedule.start_us - lasts) > slack * np.maximum(1, schedule.end_us)
@@ -240,6 +238,5 @@ def _wrong_output(problem: Problem, chunk: int, position: int, counts: Ints) -> 
     has = [f"{problem.group[i]}×{n}" if n > 1 else f"{problem.group[i]}" for i, n in enumerate(counts) if n]
     needs = [str(problem.group[i]) for i in parts]
     return (
-        f"{at}: holds the contributions of ranks {', '.join(has) or 'none'};"
-        f" should hold {', '.join(needs)}, each once"
+        f"{at}: holds the contributions of ranks {', '.join(has) or 'none'}; should hold {', '.join(needs)}, each once"
     )

@@ -51,9 +51,7 @@ def changed(right: Right, rng: random.Random, most: int = 3) -> Program:
             program = cut_in_two(program, r, t, rng.randrange(1, len(block.steps)))
         else:
             # two threadblocks of opposite directions become one, where that can be
-            others = [
-                y for y, b in enumerate(gpu.threadblocks) if b.recv == -1 and b.send >= 0 and block.send == -1
-            ]
+            others = [y for y, b in enumerate(gpu.threadblocks) if b.recv == -1 and b.send >= 0 and block.send == -1]
             if others and block.recv >= 0:
                 b = gpu.threadblocks[rng.choice(others)]
                 program = with_block(program, r, t, replace(block, send=b.send, channel=b.channel))

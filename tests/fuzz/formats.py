@@ -98,9 +98,7 @@ gbs = 10
 alpha_us = 2
 fabric = "one"
 """
-MATRIX = (
-    'name = "m"\nranks = 3\n[[links]]\nmatrix = [[0, 1, 2], [1, 0, 1],\n [2, 1, 0]]\ngbs = 1\nalpha_us = 0\n'
-)
+MATRIX = 'name = "m"\nranks = 3\n[[links]]\nmatrix = [[0, 1, 2], [1, 0, 1],\n [2, 1, 0]]\ngbs = 1\nalpha_us = 0\n'
 PATTERN = """name = "halo"
 ranks = 4
 [[chunk]]            # a value
@@ -135,13 +133,8 @@ def _topologies() -> list[bytes]:
 @cache
 def _msccl() -> tuple[bytes, ...]:
     texts = [write_msccl(program) for program in (*RIGHT.values(), direct_gather(5, 4))]
-    texts += [
-        write_msccl(RIGHT[name], target="msccl")
-        for name in ("ring_allreduce", "alltoall", "ring_reducescatter")
-    ]
-    texts.append(
-        texts[list(RIGHT).index("alltoall")].replace('srcoff="1"', 'srcoff="0"', 1)
-    )  # wrong, but readable
+    texts += [write_msccl(RIGHT[name], target="msccl") for name in ("ring_allreduce", "alltoall", "ring_reducescatter")]
+    texts.append(texts[list(RIGHT).index("alltoall")].replace('srcoff="1"', 'srcoff="0"', 1))  # wrong, but readable
     return tuple(text.encode() for text in texts)
 
 

@@ -140,9 +140,7 @@ def _nested(data: bytes, _: Seeds, rng: random.Random) -> bytes:
         )
     )
     low, high = _span(data, rng)
-    return (
-        data[:low] + left * deep + data[low:high] + right * (deep if rng.random() < 0.7 else 0) + data[high:]
-    )
+    return data[:low] + left * deep + data[low:high] + right * (deep if rng.random() < 0.7 else 0) + data[high:]
 
 
 _TEXT: tuple[Callable[[bytes, Seeds, random.Random], bytes], ...] = (
@@ -249,9 +247,7 @@ def damaged_zip(seeds: Seeds, rng: random.Random) -> bytes:
         if what == 0:
             del members[name]
         elif what == 1:
-            members[rng.choice(("x.npy", "a/b.npy", "../../x.npy", "HEADER.JSON", "chunk.npy"))] = members[
-                name
-            ]
+            members[rng.choice(("x.npy", "a/b.npy", "../../x.npy", "HEADER.JSON", "chunk.npy"))] = members[name]
         elif what == 2:
             members[name] = damaged_text([members[name]], rng)
         elif name == "header.json":
@@ -286,9 +282,7 @@ def _column(data: bytes, rng: random.Random) -> bytes:
         shapes = (b"(0,)", b"(1,)", b"(999999999999,)", b"(-1,)", b"(3, 3)", b"()", b"(2, 999)", b"(1e9,)")
         return re.sub(rb"\([0-9]+,[ 0-9]*\)", rng.choice(shapes), data, count=1)
     if what == 1:
-        return re.sub(
-            rb"[<|][bif][1248]", rng.choice((b"<f4", b"|O8", b"<i8", b"|b1", b"<f8", b"|i1")), data, count=1
-        )
+        return re.sub(rb"[<|][bif][1248]", rng.choice((b"<f4", b"|O8", b"<i8", b"|b1", b"<f8", b"|i1")), data, count=1)
     at = rng.randrange(128, len(data)) if len(data) > 128 else len(data) // 2
     value = rng.choice((-1, 0, 1, 127, 255, 1 << 31, (1 << 63) - 1))
     width = rng.choice((1, 2, 4, 8))

@@ -25,9 +25,7 @@ def _gpu(rank: int, body: str, i: int = 1, o: int = 0, s: int = 0) -> str:
 
 
 def _tb(tb: int, steps: list[str], send: int = -1, recv: int = -1) -> str:
-    inside = "".join(
-        f'<step s="{x}" {words} depid="-1" deps="-1" hasdep="0"/>' for x, words in enumerate(steps)
-    )
+    inside = "".join(f'<step s="{x}" {words} depid="-1" deps="-1" hasdep="0"/>' for x, words in enumerate(steps))
     return f'<tb id="{tb}" send="{send}" recv="{recv}" chan="0">{inside}</tb>'
 
 

@@ -32,9 +32,7 @@ def raises_at_some(path: Path) -> None:
         raise KeyError("seven")
 
 
-def come_of(
-    read: Callable[[Path], None], todo: list[str], kept: Path, monkeypatch: pytest.MonkeyPatch
-) -> fuzz.Row:
+def come_of(read: Callable[[Path], None], todo: list[str], kept: Path, monkeypatch: pytest.MonkeyPatch) -> fuzz.Row:
     monkeypatch.setattr(fuzz, "KEPT", kept)
     form = replace(FORMATS["size matrix"], seeds=lambda: [b"7 1", b"8 2"], read=read)
     row = fuzz.Row(form)
@@ -58,9 +56,7 @@ def test_memory_beyond_the_limit_is_a_failure(tmp_path: Path, monkeypatch: pytes
     assert "MemoryError" in row.failures[0]
 
 
-def test_an_exception_is_a_failure_and_keeps_its_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_is_a_failure_and_keeps_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = come_of(raises_at_some, ["valid 0", "valid 1"], tmp_path / "kept", monkeypatch)
     assert row.counts == {"failed": 1, "accepted": 1}
     assert "KeyError" in (tmp_path / "kept" / "size-matrix-valid-0.txt").read_text()

@@ -15,9 +15,7 @@ from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.network import Network
 
 
-def plain_times(
-    problem: Problem, schedule: Schedule, size_bytes: float
-) -> tuple[list[float], list[float]] | str:
+def plain_times(problem: Problem, schedule: Schedule, size_bytes: float) -> tuple[list[float], list[float]] | str:
     """(start, end) of every send in µs, or what is wrong with the schedule."""
     hold_us = problem.collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
     net = problem.network

@@ -66,9 +66,7 @@ def _arrives(problem: Problem, rows: list[Row], tolerance: float) -> bool:
     for rank, chunk in collective.pre.tolist():
         held[chunk, rank] = Counter([rank if collective.reduces[chunk] else -1])
         should[chunk] |= held[chunk, rank]
-    came: dict[Cell, list[tuple[float, bool]]] = defaultdict(
-        list
-    )  # when, and whether it replaced what was there
+    came: dict[Cell, list[tuple[float, bool]]] = defaultdict(list)  # when, and whether it replaced what was there
     there = set(held)
     rows = sorted(rows, key=lambda row: row[2])
     for _, step in groupby(rows, key=lambda row: row[2]):

@@ -36,9 +36,7 @@ class PlanRun:
         self.inbound: Counter[tuple[int, str, int]] = Counter()
         self.queues: dict[tuple[int, int], deque[tuple[Any, ...]]] = defaultdict(deque)
         self.semaphores = {
-            (rank, k): s["init_value"]
-            for rank, gpu in enumerate(self.gpus)
-            for k, s in enumerate(gpu["semaphores"])
+            (rank, k): s["init_value"] for rank, gpu in enumerate(self.gpus) for k, s in enumerate(gpu["semaphores"])
         }
         self.peers = [
             {
@@ -75,11 +73,7 @@ class PlanRun:
                         break
                     self.step(*key)
             for r in range(n):
-                if (
-                    self.result[r] is None
-                    and self.started[r]
-                    and all(self.done(*k) for k in self.at if k[0] == r)
-                ):
+                if self.result[r] is None and self.started[r] and all(self.done(*k) for k in self.at if k[0] == r):
                     self.result[r] = {k: v for k, v in self.memory[r].items() if k[0] != "s"}
 
     def start(self, rank: int) -> None:
@@ -149,9 +143,7 @@ class PlanRun:
         if "type" in part:
             return rank, part["type"]
         lists = self.gpus[rank]["threadblocks"][tb]["remote_buffer_refs"]
-        ids = [
-            i for x in lists if x["access_channel_type"] == op["channel_type"] for i in x["remote_buffer_ids"]
-        ]
+        ids = [i for x in lists if x["access_channel_type"] == op["channel_type"] for i in x["remote_buffer_ids"]]
         buffer = self.gpus[rank]["remote_buffers"][ids[part["buffer_id"]]]
         return buffer["rank"], buffer["type"]
 
@@ -194,19 +186,13 @@ class PlanRun:
     def cell(self, rank: int, kind: str, index: int, e: int, packet: bool) -> tuple[Value, str]:
         found = self.memory[rank].get(self.key(rank, kind, index, e, packet))
         if packet:
-            return (
-                found if isinstance(found, tuple) and len(found) == 2 and found[1] == "flag" else (None, "")
-            )
-        return (
-            (None, "") if isinstance(found, tuple) and len(found) == 2 and found[1] == "flag" else (found, "")
-        )
+            return found if isinstance(found, tuple) and len(found) == 2 and found[1] == "flag" else (None, "")
+        return (None, "") if isinstance(found, tuple) and len(found) == 2 and found[1] == "flag" else (found, "")
 
     def key(self, rank: int, kind: str, index: int, e: int, packet: bool) -> tuple[str, int]:
         return self.alias(rank, kind, (index * PARTS + e) * 2 if packet else index * PARTS + e)
 
-    def move(
-        self, rank: int, tb: int, op: Json, lane: int, elements: list[int], target: int | None = None
-    ) -> None:
+    def move(self, rank: int, tb: int, op: Json, lane: int, elements: list[int], target: int | None = None) -> None:
         sources, targets = self.lanes(op)[lane]
         for e in elements:
             total: Value = ()

@@ -53,9 +53,7 @@ class Rules:
                 if step.op in SENDS:
                     can = max(can, slot[by_sender[place]])
                 if step.op in RECEIVES and not near(float(moves.received_us[by_receiver[place]]), can):
-                    self.broken.append(
-                        f"{place} receives at {moves.received_us[by_receiver[place]]}, could at {can}"
-                    )
+                    self.broken.append(f"{place} receives at {moves.received_us[by_receiver[place]]}, could at {can}")
                 if step.op in SENDS:
                     i = by_sender[place]
                     self.ready[i] = can

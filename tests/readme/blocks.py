@@ -30,9 +30,7 @@ class Block:
 
 def blocks(*kinds: str) -> list[Block]:
     text = README.read_text(encoding="utf-8")
-    return [
-        Block(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text) if m[1] in kinds
-    ]
+    return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text) if m[1] in kinds]
 
 
 def files() -> list[Block]:

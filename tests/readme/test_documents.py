@@ -73,9 +73,7 @@ def test_the_order_of_rooms_is_the_contract_s() -> None:
     layers = next(c["layers"] for c in contracts["contracts"] if c.get("containers") == ["synth"])
     rooms = [re.findall(r"\w+", layer) for layer in layers]
     assert place.keys() == {room for layer in rooms for room in layer} - {"synthesis"}
-    order = [
-        max(place[room] for room in layer if room in place) for layer in rooms if set(layer) & place.keys()
-    ]
+    order = [max(place[room] for room in layer if room in place) for layer in rooms if set(layer) & place.keys()]
     assert order == sorted(order, reverse=True)
 
 

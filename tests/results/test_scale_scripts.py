@@ -194,10 +194,7 @@ def test_the_drawing_is_one_and_the_same() -> None:
     assert drawn == growth.drawing(1.5, points)
     root = ET.fromstring(drawn)
     size = [float(value) for value in root.attrib["viewBox"].split()[2:]]
-    dots = [
-        (float(c.attrib["cx"]), float(c.attrib["cy"]))
-        for c in root.iter("{http://www.w3.org/2000/svg}circle")
-    ]
+    dots = [(float(c.attrib["cx"]), float(c.attrib["cy"])) for c in root.iter("{http://www.w3.org/2000/svg}circle")]
     assert len(dots) == 7 + 6 + 2 + 3  # whole, less the start (one is next to nothing), PCCL, the legend
     assert all(0 < x < size[0] and 0 < y < size[1] for x, y in dots)
     assert "devices^2.00" in drawn

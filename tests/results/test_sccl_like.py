@@ -64,9 +64,7 @@ def test_the_machines_are_synths(topo: str) -> None:
     unit = ours.bandwidth_gbs.min()
     assert weight == {
         (u, v): gbs / unit
-        for u, v, gbs in zip(
-            ours.link_src.tolist(), ours.link_dst.tolist(), ours.bandwidth_gbs.tolist(), strict=True
-        )
+        for u, v, gbs in zip(ours.link_src.tolist(), ours.link_dst.tolist(), ours.bandwidth_gbs.tolist(), strict=True)
     }
 
 

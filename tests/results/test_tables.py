@@ -27,11 +27,7 @@ def test_a_row_is_measured_and_told() -> None:
         *rows,
         exact_rows.Measured(exact_rows.Row("alltoall", "dgx1", 3, 2, 8, 150, "none"), "none", "no", 9.0),
     ]
-    long = [
-        exact_rows.Measured(
-            exact_rows.Row("allgather", "dgx1", 6, 3, 7, 8.0), "unsat", "no", 2.0, "sat", 32.0
-        )
-    ] * 2
+    long = [exact_rows.Measured(exact_rows.Row("allgather", "dgx1", 6, 3, 7, 8.0), "unsat", "no", 2.0, "sat", 32.0)] * 2
     said = exact_rows.summary([*many, *long])
     assert "(3,2,8) 9.0 s" in said
     assert "allgather dgx1 (6,3,7): synth unsat, peer sat" in said

@@ -44,9 +44,7 @@ def test_choices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     with pytest.raises(InputError, match="'tpu' is not known; it must be one of gpu, host, torch"):
         choose_backend("tpu", [])
-    with pytest.raises(
-        InputError, match="--devices: not with --backend torch; it must be with --backend gpu"
-    ):
+    with pytest.raises(InputError, match="--devices: not with --backend torch; it must be with --backend gpu"):
         choose_backend("torch", ["--devices"])
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="it must be with --backend torch"):

@@ -35,9 +35,7 @@ def test_rows_of_different_length(counts: list[int], data: st.DataObject) -> Non
     start = np.array([data.draw(st.integers(0, 9)) for _ in counts], dtype=np.int64)
     expected = [s + i for s, c in zip(start.tolist(), counts, strict=True) for i in range(c)]
     assert ranges(start, count).tolist() == expected
-    rows = np.array(
-        data.draw(st.lists(st.sampled_from(range(len(counts))))) if counts else [], dtype=np.int64
-    )
+    rows = np.array(data.draw(st.lists(st.sampled_from(range(len(counts))))) if counts else [], dtype=np.int64)
     assert row_entries(ptr, rows).tolist() == [e for r in rows.tolist() for e in range(ptr[r], ptr[r + 1])]
     values = np.arange(1, len(expected) + 1, dtype=np.uint64) << np.uint64(60)  # overflows
     sums = [sum(values[a:b].tolist()) % 2**64 for a, b in pairwise(ptr.tolist())]

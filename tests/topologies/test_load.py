@@ -84,11 +84,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(
-    st.one_of(
-        st.text(max_size=40), st.from_regex(r"(ring|torus|fattree|dgx2|full|dragonfly):[0-9x,=a-z.]{0,12}")
-    )
-)
+@given(st.one_of(st.text(max_size=40), st.from_regex(r"(ring|torus|fattree|dgx2|full|dragonfly):[0-9x,=a-z.]{0,12}")))
 def test_any_spec_is_loaded_or_refused(spec: str) -> None:
     assert "\n" not in complaint(lambda: load(spec))
 

@@ -137,9 +137,7 @@ def switched(draw: st.DrawFn) -> Topology:
     v = nranks + nswitches
     pairs = [(a, b) for a in range(v) for b in range(v) if a != b and max(a, b) >= nranks]
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, min_size=1))
-    figures = [
-        (draw(st.sampled_from([0.0, 0.1, 0.2, 0.3])), draw(st.sampled_from([1, 2, 5]))) for _ in chosen
-    ]
+    figures = [(draw(st.sampled_from([0.0, 0.1, 0.2, 0.3])), draw(st.sampled_from([1, 2, 5]))) for _ in chosen]
     return Topology(
         "drawn", nranks, tuple(f"s{i}" for i in range(nswitches)),
         np.array([a for a, _ in chosen]), np.array([b for _, b in chosen]),

@@ -93,9 +93,7 @@ def _check_left(topology: Topology, gone: Bools, dead: Bools) -> None:
         left = f"rank {live[0]} alone is left" if len(live) else "no rank is left"
         raise InputError(f"--without: {left} of {topology.name}'s {topology.nranks}; it must be at least 2")
     if gone.all():
-        raise InputError(
-            f"--without: no link is left of {topology.name}'s {topology.nlinks}; it must be at least one"
-        )
+        raise InputError(f"--without: no link is left of {topology.name}'s {topology.nlinks}; it must be at least one")
 
 
 def _bandwidths_left(topology: Topology, faults: Sequence[Fault], gone: Bools) -> tuple[Floats, Floats]:
@@ -132,9 +130,7 @@ def _faults_text(topology: Topology, cut: Bools, dead: Bools, slower: Sequence[F
     One direction is 3to5: a file's name, which takes no >, must tell it from 3-5. A long list becomes counts
     and a checksum of the list.
     """
-    missing = _link_parts(topology, cut) + _rank_parts(
-        topology, np.flatnonzero(dead[: topology.nranks]).tolist()
-    )
+    missing = _link_parts(topology, cut) + _rank_parts(topology, np.flatnonzero(dead[: topology.nranks]).tolist())
     missing += [f"switch:{topology.switches[i]}" for i in np.flatnonzero(dead[topology.nranks :]).tolist()]
     slow = []
     for amount in sorted({fault.amount for fault in slower}):

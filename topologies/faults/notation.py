@@ -59,9 +59,7 @@ def parse_fault(text: str, option: str) -> Fault:
     if not equals:
         where, amount = amount, ""
     if not where:
-        raise InputError(
-            f"{option}: {shown(text.strip())} names no {kind}; it must be written as in {_example(kind)}"
-        )
+        raise InputError(f"{option}: {shown(text.strip())} names no {kind}; it must be written as in {_example(kind)}")
     if not equals:
         return Fault(kind, where)
     number = _AMOUNT.fullmatch(amount)
@@ -111,9 +109,7 @@ def removals(texts: Sequence[str]) -> list[Fault]:
                 f" it must be --degrade {fault}=50%"
             )
         if fault.amount:
-            raise InputError(
-                f"--without {fault}: takes no {fault.amount}; it must be --degrade {fault}={fault.amount}"
-            )
+            raise InputError(f"--without {fault}: takes no {fault.amount}; it must be --degrade {fault}={fault.amount}")
     return faults
 
 

@@ -38,9 +38,7 @@ def vertices_at(topology: Topology, fault: Fault, option: str) -> Ints:
         return np.array([topology.nranks + topology.switches.index(fault.where)], dtype=np.int64)
     ends = _RANKS.fullmatch(fault.where)
     if ends is None:
-        raise InputError(
-            f"{option} {fault}: {shown(fault.where)} is no rank; it must be rank:17 or rank:8-15"
-        )
+        raise InputError(f"{option} {fault}: {shown(fault.where)} is no rank; it must be rank:17 or rank:8-15")
     low, high = int(ends[1]), int(ends[2] or ends[1])
     if low > high:
         raise InputError(f"{option} {fault}: runs backwards; it must be rank:{high}-{low}")
@@ -102,9 +100,7 @@ def links_at(topology: Topology, fault: Fault, option: str) -> Ints:
         found = [x for x in found if len(x[2])] or found[:1]
     if len(found) > 1:
         readings = " or ".join(f"{topology.vertex_name(a)}>{topology.vertex_name(b)}" for a, b, _ in found)
-        raise InputError(
-            f"{option} {fault}: is ambiguous; it must be link:{readings}, and its other direction"
-        )
+        raise InputError(f"{option} {fault}: is ambiguous; it must be link:{readings}, and its other direction")
     if not found:
         raise InputError(f"{option} {fault}: {_unreadable(topology, where, '>' if directed else '-')}")
     a, b, there = found[0]

@@ -21,9 +21,7 @@ def dead_ranks(topology: Topology, without: Sequence[str]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def live_ranks(
-    topology: Topology, dead: Sequence[int], group: Sequence[int] | None, option: str
-) -> tuple[int, ...]:
+def live_ranks(topology: Topology, dead: Sequence[int], group: Sequence[int] | None, option: str) -> tuple[int, ...]:
     """The group, which must have no dead rank in it; all ranks that are not dead where there is none.
 
     Args:

@@ -46,9 +46,7 @@ class _Search:
         return find_link_image(self.structure, p) is not None
 
 
-def automorphisms(
-    net: Network, fixed: Sequence[Sequence[int]], limit: int = 2000, budget_s: float = 1.0
-) -> list[Ints]:
+def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 2000, budget_s: float = 1.0) -> list[Ints]:
     """Automorphisms of the network, int64 (nranks,) each, p[i] the image of rank i; the identity first.
 
     Each maps links onto links of equal α and bandwidth, the links of every resource onto those of a resource
@@ -153,9 +151,7 @@ def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int]
         root = search.structure.refine(mark(root.ranks, vertex), root.links, root.resources)
 
 
-def _complete_orbit(
-    search: _Search, root: Colours, first: int, generators: list[Ints], base: Sequence[int]
-) -> None:
+def _complete_orbit(search: _Search, root: Colours, first: int, generators: list[Ints], base: Sequence[int]) -> None:
     """Adds generators that fix `base` until they bring `first` wherever such automorphisms can."""
     n = len(search.classes)
 

@@ -35,9 +35,7 @@ class LinkSets:
         image: int64 (nlinks,), link l goes to image[l], a permutation.
         """
         net = self.net
-        if (net.alpha_us[image] != net.alpha_us).any() or (
-            net.bandwidth_gbs[image] != net.bandwidth_gbs
-        ).any():
+        if (net.alpha_us[image] != net.alpha_us).any() or (net.bandwidth_gbs[image] != net.bandwidth_gbs).any():
             return False
         moved = segment_sums(self.salt[image[self.users]], self.ptr)
         a, b = np.lexsort((net.capacity_gbs, moved)), np.lexsort((net.capacity_gbs, self.sums))

@@ -114,9 +114,7 @@ def orbits(net: Network, translations: Translations) -> Orbits:
     """
     found = _orbits(_pairs(net), translations)
     if found is None:
-        raise InputError(
-            f"the translations {translations} do not keep the network, or crowd one of its resources"
-        )
+        raise InputError(f"the translations {translations} do not keep the network, or crowd one of its resources")
     return found
 
 
@@ -246,9 +244,7 @@ class _Candidates:
 def _orbits(pairs: _Pairs, translations: Translations) -> Orbits | None:
     net = pairs.net
     back = [-digit for digit in digits(translations, net.src)]
-    first = pairs.links_at(
-        translate(translations, net.src, back), translate(translations, net.dst, back), pairs.place
-    )
+    first = pairs.links_at(translate(translations, net.src, back), translate(translations, net.dst, back), pairs.place)
     own = first == np.arange(net.nlinks)
     if (first < 0).any() or not own[first].all():
         return None

@@ -72,9 +72,7 @@ class Fields:
         """true or false of `key`."""
         value = self._get(key, default, "true or false")
         if type(value) is not bool:
-            self.fail(
-                key, f"{shown(value)} is neither true nor false; it must be one of these, without quotes"
-            )
+            self.fail(key, f"{shown(value)} is neither true nor false; it must be one of these, without quotes")
         return value
 
     def integer(self, key: str, low: int, high: int) -> int:
@@ -109,9 +107,7 @@ class Fields:
         """The [[key]] tables, in order."""
         value = self.values.get(key, [])
         if not isinstance(value, list) or any(not isinstance(item, dict) for item in value):
-            self.fail(
-                key, f"{shown(value)} is no array of tables; it must be one, each begun by a line [[{key}]]"
-            )
+            self.fail(key, f"{shown(value)} is no array of tables; it must be one, each begun by a line [[{key}]]")
         return [Fields(item, self.text, self.origin, key, i) for i, item in enumerate(value)]
 
     def sub(self, key: str) -> Fields | None:

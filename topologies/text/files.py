@@ -40,9 +40,7 @@ def read_bytes(path: str | Path, wanted: str, most_bytes: int) -> bytes:
         except OSError as error:
             raise InputError(f"{origin_of(path)}: {_unreadable(error)}; it must be {wanted}") from None
     if len(data) > most_bytes:
-        raise InputError(
-            f"{origin_of(path)}: too large; it must be {wanted} of at most {most_bytes >> 20} MiB"
-        )
+        raise InputError(f"{origin_of(path)}: too large; it must be {wanted} of at most {most_bytes >> 20} MiB")
     return data
 
 

@@ -297,9 +297,7 @@ def _nics(table: Fields, nranks: int) -> Nics:
     table.string("note", "")
     if "serves" in table.values:
         if "sends" in table.values or "receives" in table.values:
-            table.fail(
-                "serves", "stands for both sends and receives; it must be either this one or those two"
-            )
+            table.fail("serves", "stands for both sends and receives; it must be either this one or those two")
         sends = receives = _nic_sets(table, "serves", nranks)
     elif "sends" in table.values or "receives" in table.values:
         sends, receives = (_nic_sets(table, key, nranks) for key in ("sends", "receives"))

@@ -73,9 +73,7 @@ def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArr
 
 def _unknown(name: str, switches: Sequence[str]) -> str:
     listed = ", ".join(switches[:4]) or "none here"
-    right = (
-        did_you_mean(name, switches) or f"it must be a rank as in 0-7 or 3, or a switch by name ({listed})"
-    )
+    right = did_you_mean(name, switches) or f"it must be a rank as in 0-7 or 3, or a switch by name ({listed})"
     return f"{name[:60]!r} is no rank and no switch; {right}"
 
 

@@ -30,9 +30,7 @@ def set_prices(net: CsrNetwork, congestion: Congestion) -> None:
     """All prices from the loads."""
     beta, target = congestion.knobs[0], congestion.knobs[1]
     for r in range(len(congestion.load)):
-        congestion.price[r] = (
-            math.exp(min(beta * (congestion.load[r] / target - 1.0), 300.0)) / net.capacity_gbs[r]
-        )
+        congestion.price[r] = math.exp(min(beta * (congestion.load[r] / target - 1.0), 300.0)) / net.capacity_gbs[r]
     for bundle in range(net.nbundles):
         congestion.cost[bundle] = _summed(net, congestion, bundle)
 
@@ -43,9 +41,7 @@ def add_load(net: CsrNetwork, congestion: Congestion, bundle: int, work: float) 
     for j in range(net.uses_ptr[bundle], net.uses_ptr[bundle + 1]):
         r = net.uses_idx[j]
         congestion.load[r] += work / net.capacity_gbs[r]
-        congestion.price[r] = (
-            math.exp(min(beta * (congestion.load[r] / target - 1.0), 300.0)) / net.capacity_gbs[r]
-        )
+        congestion.price[r] = math.exp(min(beta * (congestion.load[r] / target - 1.0), 300.0)) / net.capacity_gbs[r]
     if net.exclusive[bundle]:
         congestion.cost[bundle] = _summed(net, congestion, bundle)
 

@@ -73,9 +73,7 @@ def csr_network(net: Network) -> CsrNetwork:
         capacity_gbs=np.array(net.capacity_gbs, dtype=np.float64),
         users_ptr=users_ptr,
         users_idx=np.ascontiguousarray(owner[rows][keep]),
-        exclusive=~np.logical_or.reduceat(several[uses_idx], uses_ptr[:-1])
-        if nbundles
-        else np.zeros(0, dtype=bool),
+        exclusive=~np.logical_or.reduceat(several[uses_idx], uses_ptr[:-1]) if nbundles else np.zeros(0, dtype=bool),
     )
 
 
@@ -105,9 +103,7 @@ def _bundles(net: Network) -> tuple[Ints, Ints]:
     # links that could be busy at once although they use the same: each is a bundle of its own
     apart = tightest >= 2 * net.bandwidth_gbs * (1 - 1e-12)
     itself = np.where(apart, np.arange(net.nlinks), -1.0)
-    _, first, bundle = np.unique(
-        np.column_stack([table, itself]), axis=0, return_index=True, return_inverse=True
-    )
+    _, first, bundle = np.unique(np.column_stack([table, itself]), axis=0, return_index=True, return_inverse=True)
     # bundles in order of their first link
     order = np.argsort(first, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)

@@ -28,9 +28,7 @@ _AT = 4  # of a path: the row that it has come to; of a row: how many it still w
 _FROM, _TO = 5, 6  # of a path: its rows; of a row: its part of the list of those that wait for it
 _ITEM = 8
 _WORD = 62  # levels a word of 64 bits, of which none is a sign
-_FREE, _MADE, _LATEST = range(
-    3
-)  # of the buckets: a list of free ones, how many were made, and the latest of each kind
+_FREE, _MADE, _LATEST = range(3)  # of the buckets: a list of free ones, how many were made, and the latest of each kind
 _LEAVES, _ARRIVES = 0, 1  # kinds of events
 
 
@@ -92,9 +90,7 @@ def list_schedule(
     items, behind = _path_items(before, count) if chained else _row_items(before, after, count)
     some = np.zeros(nbundles, dtype=np.int64)
     table = np.empty(nbundles * levels, dtype=np.int32)
-    ready = _Ready(
-        *run.columns(table, table.copy(), np.zeros(nbundles * words, dtype=np.int64), some, items.ravel())
-    )
+    ready = _Ready(*run.columns(table, table.copy(), np.zeros(nbundles * words, dtype=np.int64), some, items.ravel()))
     most_events = 2 * len(items) + 2
     codes, first, last = (np.empty(most_events, dtype=np.int64) for _ in range(3))
     state = np.array([-1, 0, -1, -1])

@@ -26,11 +26,7 @@ def quotient_question(
     )
     if found is not None and chunks is not None and chunks % found.collective.chunks:
         return None  # the quotient of an allreduce has whole shares
-    if (
-        found is None
-        or found.quotient is None
-        or estimated_sends(found) * found.quotient.order <= SEARCH.expanded
-    ):
+    if found is None or found.quotient is None or estimated_sends(found) * found.quotient.order <= SEARCH.expanded:
         return None
     return found
 

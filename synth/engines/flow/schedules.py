@@ -88,9 +88,7 @@ class Sends:
         self.before = np.concatenate([*before, down[child] + self.gathers])
         self.after = np.concatenate([*after, child + self.gathers])
 
-    def ordered(
-        self, enough_us: float, most: int = 10**9, deadline: float = np.inf
-    ) -> tuple[float, Schedule]:
+    def ordered(self, enough_us: float, most: int = 10**9, deadline: float = np.inf) -> tuple[float, Schedule]:
         """(µs, the sends in the order of the best list schedule found); `most` schedules are made at most.
 
         The rule is the least slack: what has the longest chain of sends behind it, and belongs to the part of the

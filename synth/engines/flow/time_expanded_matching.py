@@ -54,9 +54,7 @@ def match_in_time(
     # a rank that holds a chunk, or gets it, offers it over each link
     goals = wanted.sum(axis=0)
     most_offers = int((degree * goals).sum() + degree[holders[1]].sum())
-    offers = _Offers(
-        *run.columns(some, some.copy(), *(np.empty(most_offers, dtype=np.int32) for _ in range(3)))
-    )
+    offers = _Offers(*run.columns(some, some.copy(), *(np.empty(most_offers, dtype=np.int32) for _ in range(3))))
     scratch = _Scratch(
         *run.columns(
             np.zeros(len(net.capacity_gbs)), none > 0, none > 0, none, np.empty(2 * total + 2),

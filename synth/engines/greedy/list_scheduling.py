@@ -29,9 +29,7 @@ def order_sends(problem: Problem, schedule: Schedule, size_bytes: float) -> Sche
     net, collective = problem.network, problem.collective
     link, step = schedule.link.tolist(), schedule.step.tolist()
     lasts = (
-        collective.chunk_bytes(size_bytes)[schedule.chunk]
-        * US_PER_BYTE_AT_1_GBS
-        / net.bandwidth_gbs[schedule.link]
+        collective.chunk_bytes(size_bytes)[schedule.chunk] * US_PER_BYTE_AT_1_GBS / net.bandwidth_gbs[schedule.link]
     ).tolist()
     alpha = net.alpha_us[schedule.link].tolist()
     before = _carried(problem, schedule)
@@ -72,9 +70,7 @@ def order_sends(problem: Problem, schedule: Schedule, size_bytes: float) -> Sche
             if not waiting[other]:
                 heapq.heappush(heap, (ready[other], -urgency[other], other))
     if len(order) != len(schedule):
-        raise ScheduleError(
-            f"list schedule: {len(schedule) - len(order)} sends of {len(schedule)} wait for each other"
-        )
+        raise ScheduleError(f"list schedule: {len(schedule) - len(order)} sends of {len(schedule)} wait for each other")
     return schedule.take(np.array(order, dtype=np.int64))
 
 

@@ -58,9 +58,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning | None = None) -> I
         spent_s += sum(route.work(phase.apply(chunks)) for phase in parts_of) * passes
         if spent_s > request.work_s and answered:
             continue
-        parts = [
-            phase.invert(chunks, route.solve(phase.apply(chunks), size, depth, passes)) for phase in parts_of
-        ]
+        parts = [phase.invert(chunks, route.solve(phase.apply(chunks), size, depth, passes)) for phase in parts_of]
         asked = problem.with_chunks(parts_of[0].asked_chunks(chunks))
         schedule = parts[0] if len(parts) == 1 else order_sends(asked, join(*parts), size)
         yield Candidate(asked, schedule, route.NAME, size)

@@ -38,9 +38,7 @@ class _Variables:
 
     def has(self, chunk: int, rank: int, part: int, step: int) -> int:
         p = self.rank_images
-        images = zip(
-            self.chunk_images[:, chunk].tolist(), p[:, rank].tolist(), p[:, part].tolist(), strict=True
-        )
+        images = zip(self.chunk_images[:, chunk].tolist(), p[:, rank].tolist(), p[:, part].tolist(), strict=True)
         return self._of((2, *min(images), step))
 
     def arrives(self, chunk: int, link: int, part: int, step: int) -> int:
@@ -94,9 +92,7 @@ def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) 
     done: set[_Key] = set()
     for chunk in range(collective.nchunks):
         for rank in range(n):
-            first = min(
-                zip(names.chunk_images[:, chunk].tolist(), names.rank_images[:, rank].tolist(), strict=True)
-            )
+            first = min(zip(names.chunk_images[:, chunk].tolist(), names.rank_images[:, rank].tolist(), strict=True))
             if first in done:
                 continue
             done.add(first)
@@ -146,9 +142,7 @@ def _cell(
                 ]
                 came.append(arrives)
             model.clauses.append([(now, False), (then, True)])
-            model.clauses.append(
-                [(then, False), (now, True), *((v, True) for v in came + list(copies.values()))]
-            )
+            model.clauses.append([(then, False), (now, True), *((v, True) for v in came + list(copies.values()))])
             model.at_most_one.append([now, *came])
 
 

@@ -107,9 +107,7 @@ def _tree_constraints(
         into[int(dst[link])].append((var, step))
     wants = set(wanted.tolist())
     for rank, came in into.items():
-        (constraints.exactly_one if rank in wants else constraints.at_most_one).append(
-            [var for var, _ in came]
-        )
+        (constraints.exactly_one if rank in wants else constraints.at_most_one).append([var for var, _ in came])
     for rank in wants - into.keys():
         model.impossible = f"rank {rank} cannot be reached in time"
     have = set(holders.tolist())

@@ -184,9 +184,7 @@ def _size(problem: Problem, steps: int, symmetry: Symmetry) -> int:
     return len(symmetry.orbits) * problem.network.nlinks * steps
 
 
-def shapes(
-    steps: int, at_least: float, below: Fraction | None, numbers_of_chunks: Iterable[int]
-) -> Iterator[Shape]:
+def shapes(steps: int, at_least: float, below: Fraction | None, numbers_of_chunks: Iterable[int]) -> Iterator[Shape]:
     """All shapes of these numbers of chunks from the bound up, by rising rounds a chunk (then chunks).
 
     They end below `below`, or a little above what one chunk needs, for all numbers of chunks alike.
@@ -217,9 +215,7 @@ class Pins:
     rounds: int | None = None
 
 
-def pareto(
-    search: ShapeSearch, fewest_steps: int, ratio_bound: float, pins: Pins
-) -> Iterator[StepClaim | Progress]:
+def pareto(search: ShapeSearch, fewest_steps: int, ratio_bound: float, pins: Pins) -> Iterator[StepClaim | Progress]:
     """Claims for rising numbers of steps, until no further step can help, the deadline, or the most steps.
 
     `ratio_bound`: rounds a chunk that no number of steps can beat (from cuts).
@@ -240,9 +236,7 @@ def pareto(
         yield claim
 
 
-def _pinned_shapes(
-    count: int, floor: float, below: Fraction | None, pins: Pins, most_chunks: int
-) -> Iterator[Shape]:
+def _pinned_shapes(count: int, floor: float, below: Fraction | None, pins: Pins, most_chunks: int) -> Iterator[Shape]:
     """Shapes of `count` steps that the pins admit and the bound does not rule out, the best first."""
     if pins.rounds is None:
         numbers = range(1, most_chunks + 1) if pins.chunks is None else [pins.chunks]

@@ -31,9 +31,7 @@ def check_step_bound(problem: Problem, bound: StepBound) -> float:
         spent = 0.0
         for resource, value in prices.items():
             if value < 0:
-                raise BadWitness(
-                    f"step {step}: the price {value} of resource {resource}; it must be at least 0"
-                )
+                raise BadWitness(f"step {step}: the price {value} of resource {resource}; it must be at least 0")
             own = resource - net.nresources
             gbs = net.bandwidth_gbs[own] if own >= 0 else net.capacity_gbs[resource]
             spent += value * float(gbs) / unit
@@ -53,9 +51,7 @@ def check_step_bound(problem: Problem, bound: StepBound) -> float:
             total += known[holders, goals] * float(collective.fraction[chunk]) / smallest
     proved = total / room if room > 0 else 0.0
     if bound.ratio > proved * (1 + 1e-6) + 1e-9:
-        raise BadWitness(
-            f"{bound.steps} steps: claims {bound.ratio} rounds a chunk, its prices prove {proved}"
-        )
+        raise BadWitness(f"{bound.steps} steps: claims {bound.ratio} rounds a chunk, its prices prove {proved}")
     return proved
 
 

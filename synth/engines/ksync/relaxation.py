@@ -45,9 +45,7 @@ def lockstep(problem: Problem, nsteps: int, symmetry: Symmetry) -> Relaxation | 
     return Relaxation(program.build(), priced)
 
 
-def _add_supplies(
-    program: ProgramBuilder, problem: Problem, demand: Demand, nsteps: int, x: Ints, stock: Ints
-) -> None:
+def _add_supplies(program: ProgramBuilder, problem: Problem, demand: Demand, nsteps: int, x: Ints, stock: Ints) -> None:
     """What is sent was there when the step began; what is there came in."""
     net = problem.network
     n, nlinks = net.nranks, net.nlinks
@@ -59,9 +57,7 @@ def _add_supplies(
     into = net.dst[link] * nsteps + step
     out_of = net.src[link] * nsteps + step
     if demand.spread:
-        program.add_rows(
-            np.zeros(len(each)), (each, stock[net.src[link], step], 1.0), (each, x[link, step], -1.0)
-        )
+        program.add_rows(np.zeros(len(each)), (each, stock[net.src[link], step], 1.0), (each, x[link, step], -1.0))
         program.add_rows(
             np.zeros(len(cell)),
             (cell, stock[rank, at], 1.0),
@@ -70,9 +66,7 @@ def _add_supplies(
         )
         return
     free = np.isin(net.src[link], demand.holders)
-    program.add_rows(
-        np.zeros(len(cell)), (cell, stock[rank, at], 1.0), (out_of[~free], x[link, step][~free], -1.0)
-    )
+    program.add_rows(np.zeros(len(cell)), (cell, stock[rank, at], 1.0), (out_of[~free], x[link, step][~free], -1.0))
     program.add_rows(
         np.zeros(len(cell)),
         (cell, stock[rank, at], 1.0),

@@ -69,12 +69,7 @@ class _Exact:
         """Whether routing happens to meet a pinned shape, which then needs no solver."""
         options = self.request.options
         first, *others = phases(self.problem)
-        if (
-            options.engine != "auto"
-            or options.steps is None
-            or options.rounds is None
-            or options.chunks is None
-        ):
+        if options.engine != "auto" or options.steps is None or options.rounds is None or options.chunks is None:
             return False
         if others:
             return False
@@ -173,9 +168,7 @@ class _Exact:
         net, k = problem.network, problem.collective.nranks
         diameter = int(hops(net.nranks, net.src, net.dst)[:k, :k].max())
         if options.steps is not None and options.steps < diameter:
-            yield Refusal(
-                _refusal(StepClaim(options.steps, np.inf, "distance", None, True, None, None), options)
-            )
+            yield Refusal(_refusal(StepClaim(options.steps, np.inf, "distance", None, True, None, None), options))
             return
         search = ShapeSearch(
             self.request.workers,
@@ -237,9 +230,7 @@ def _ratio_bound(problem: Problem, bound: Bound) -> float:
 
 def _refusal(claim: StepClaim, options: Options) -> str:
     pinned = (("steps", options.steps), ("rounds", options.rounds), ("chunks", options.chunks))
-    shape = ", ".join(
-        f"{value} {name if value > 1 else name[:-1]}" for name, value in pinned if value is not None
-    )
+    shape = ", ".join(f"{value} {name if value > 1 else name[:-1]}" for name, value in pinned if value is not None)
     why = {
         "relaxation": f"{claim.steps} steps need at least {claim.at_least:.6g} rounds a chunk (relaxation)",
         "cut": f"any number of steps needs at least {claim.at_least:.6g} rounds a chunk (cut)",

@@ -179,6 +179,4 @@ def read_schedule(problem: Problem, model: SlotModel, chosen: Ints) -> Schedule:
             break
         waiting = later
     table = np.array(kept, dtype=np.int64).reshape(-1, 3)
-    return prune_copies(
-        problem, untimed(table[:, 0], table[:, 1], table[:, 2], np.zeros(len(table), dtype=bool))
-    )
+    return prune_copies(problem, untimed(table[:, 0], table[:, 1], table[:, 2], np.zeros(len(table), dtype=bool)))

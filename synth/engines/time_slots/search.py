@@ -45,9 +45,7 @@ class Tuning:
 def accepts(problem: Problem, options: Options) -> str:
     """Few ranks, one phase; unasked only where no one step suits all links."""
     if problem.nranks > Tuning.most_ranks or problem.quotient is not None or problem.allowed is not None:
-        return (
-            f"milp is for one group of {Tuning.most_ranks} ranks at most; this problem has {problem.nranks}"
-        )
+        return f"milp is for one group of {Tuning.most_ranks} ranks at most; this problem has {problem.nranks}"
     if len(phases(problem)) > 1:
         return f"milp is for collectives that copy, or that sum for one rank each; {problem.collective.name} does both"
     if options.engine != "milp":

@@ -96,9 +96,7 @@ def finer(program: Program, times: int) -> Program:
     return replace(program, gpus=gpus, nchunks_per_loop=program.nchunks_per_loop * times)
 
 
-def on_channels_from(
-    program: Program, first: int, start: tuple[int, int]
-) -> tuple[Program, set[tuple[int, int]]]:
+def on_channels_from(program: Program, first: int, start: tuple[int, int]) -> tuple[Program, set[tuple[int, int]]]:
     """The threadblock `start` and all that hang together with it by connections, on channels `first` higher."""
     ends: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for r, gpu in enumerate(program.gpus):

@@ -15,9 +15,7 @@ from tests.emit.small_programs import direct_gather, direct_scatter, with_block,
 # --- overrun
 
 
-def _beyond(
-    right: Right, rng: random.Random, side: str, ops: frozenset[str], *, below: bool
-) -> Planted | None:
+def _beyond(right: Right, rng: random.Random, side: str, ops: frozenset[str], *, below: bool) -> Planted | None:
     for place, s in steps_of(right.program, rng, ops):
         buffer = getattr(s, f"{side}_buf")
         size = sizes_of(right.program, place[0])[buffer]
@@ -248,9 +246,7 @@ def declared_twice(right: Right, rng: random.Random) -> Planted | None:
         others = [x for x, b in enumerate(program.gpus[r].threadblocks) if x != t and getattr(b, side) < 0]
         if others:
             other = rng.choice(others)
-            block = replace(
-                program.gpus[r].threadblocks[other], channel=tb.channel, **{side: getattr(tb, side)}
-            )
+            block = replace(program.gpus[r].threadblocks[other], channel=tb.channel, **{side: getattr(tb, side)})
             changed = with_block(program, r, other, block)
             places: frozenset[Where] = frozenset({(r, max(t, other), None)})
             return Planted("duplicate connection", changed, right.goal, places)

@@ -47,11 +47,7 @@ class Planted:
             return False
         if not self.cells:
             return True
-        return (
-            finding.cell is not None
-            and finding.rank is not None
-            and (finding.rank, *finding.cell) in self.cells
-        )
+        return finding.cell is not None and finding.rank is not None and (finding.rank, *finding.cell) in self.cells
 
 
 Planter = Callable[[Right, random.Random], Planted | None]

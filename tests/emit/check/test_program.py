@@ -183,9 +183,7 @@ def test_wrong_result_says_where_what_and_what_would_be_right() -> None:
         "rank 0 tb 1 step 3: i[1] is left with contributions of ranks 0,1,2,2 to chunk 1; "
         "should hold contributions of ranks 0,1,2,3 to chunk 1 once each"
     )
-    assert [(f.rank, f.cell) for f in report.findings if f.kind == "wrong result"] == [
-        (r, ("i", 1)) for r in range(4)
-    ]
+    assert [(f.rank, f.cell) for f in report.findings if f.kind == "wrong result"] == [(r, ("i", 1)) for r in range(4)]
 
 
 def test_deadlock_shows_its_cycle() -> None:

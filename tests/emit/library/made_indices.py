@@ -44,9 +44,7 @@ def questions(draw: st.DrawFn) -> Row:
 
 
 def asked_of(row: Row) -> str:
-    return json.dumps(
-        [row[k] for k in ("collective", "topology", "group", "relays", "root", "target", "inplace")]
-    )
+    return json.dumps([row[k] for k in ("collective", "topology", "group", "relays", "root", "target", "inplace")])
 
 
 @st.composite
@@ -57,11 +55,7 @@ def indices(draw: st.DrawFn) -> list[Row]:
         ends = sorted(draw(st.sets(st.integers(0, 40), min_size=1, max_size=5)))
         for i, low in enumerate(ends):
             last = i == len(ends) - 1
-            high = (
-                None
-                if last and draw(st.booleans())
-                else draw(st.integers(low, 60 if last else ends[i + 1] - 1))
-            )
+            high = None if last and draw(st.booleans()) else draw(st.integers(low, 60 if last else ends[i + 1] - 1))
             target = TARGETS[asked["target"]]
             name = f"file{len(rows)}"
             stored = draw(st.booleans())

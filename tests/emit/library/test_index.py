@@ -68,9 +68,7 @@ def test_a_call_gets_the_file_that_serves_it(rows: list[Row], data: st.DataObjec
     same = [r for r in rows if asked_of(r) == asked_of(row)]
     for size in range(64):
         right = [
-            r["file"]
-            for r in same
-            if r["min_bytes"] <= size <= (size if r["max_bytes"] is None else r["max_bytes"])
+            r["file"] for r in same if r["min_bytes"] <= size <= (size if r["max_bytes"] is None else r["max_bytes"])
         ]
         found = choose(entries, row["collective"], row["nranks"], row["group"], size, row["inplace"], **full)
         assert ([] if found is None else [found.file]) == right
@@ -78,9 +76,7 @@ def test_a_call_gets_the_file_that_serves_it(rows: list[Row], data: st.DataObjec
 
 
 @given(indices(), st.data())
-def test_a_call_asked_in_part_gets_a_file_only_where_no_other_fits(
-    rows: list[Row], data: st.DataObject
-) -> None:
+def test_a_call_asked_in_part_gets_a_file_only_where_no_other_fits(rows: list[Row], data: st.DataObject) -> None:
     assume(rows)
     entries, row = parsed(rows), data.draw(st.sampled_from(rows))
     size = row["min_bytes"]
@@ -127,9 +123,7 @@ def test_choose_knows_other_spellings_and_patterns() -> None:
         ("broadcast", 4, None, 0, "give root"),
     ],
 )
-def test_what_cannot_beasked_of(
-    collective: str, nranks: int, ranks: list[int] | None, size: int, words: str
-) -> None:
+def test_what_cannot_beasked_of(collective: str, nranks: int, ranks: list[int] | None, size: int, words: str) -> None:
     entries = parsed([entry_row(), entry_row(collective="broadcast", root=2, file="msccl/b.xml")])
     with pytest.raises(InputError, match=words) as error:
         choose(entries, collective, nranks, ranks, size, True)
@@ -262,16 +256,12 @@ def test_any_bytes(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text)))
         end = data.draw(st.integers(at, min(len(text), at + 20)))
-        text[at:end] = data.draw(
-            st.one_of(st.binary(max_size=4), st.sampled_from([b"", b"1e999", b"[[[", b"NaN"]))
-        )
+        text[at:end] = data.draw(st.one_of(st.binary(max_size=4), st.sampled_from([b"", b"1e999", b"[[[", b"NaN"])))
     refusal(bytes(text))
 
 
 def _deep(depth: int) -> bytes:
-    return index_text([entry_row(time_us=0)]).replace(
-        b'"time_us": 0', b'"time_us": ' + b"[" * depth + b"]" * depth
-    )
+    return index_text([entry_row(time_us=0)]).replace(b'"time_us": 0', b'"time_us": ' + b"[" * depth + b"]" * depth)
 
 
 @pytest.mark.parametrize(

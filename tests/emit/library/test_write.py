@@ -54,9 +54,7 @@ def row_of(number: int, name: str, *, schedule: bool = False, proof: bool = Fals
 
 
 @settings(max_examples=20, deadline=None)
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.booleans(), st.booleans()), max_size=6)
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.booleans(), st.booleans()), max_size=6))
 def test_a_library_holds_its_last_answers_and_no_more(
     tmp_path_factory: pytest.TempPathFactory, answers: list[tuple[int, str, bool, bool]]
 ) -> None:
@@ -67,9 +65,7 @@ def test_a_library_holds_its_last_answers_and_no_more(
         row = row_of(number, f"{name}{number // 2}", schedule=schedule, proof=proof) | {"time_us": time_us}
         assert put(folder, row)[-1] == folder / INDEX
         last.pop(number, None)
-        if (
-            row["schedule"] and not row["proof_file"]
-        ):  # a proof of the other executor's was for another schedule
+        if row["schedule"] and not row["proof_file"]:  # a proof of the other executor's was for another schedule
             for other in last.values():
                 if other["schedule"] == row["schedule"]:
                     other["proof_file"] = None
@@ -159,9 +155,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
 def test_an_index_of_somebody_else_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text)
     for attempt in (lambda: put(tmp_path, row_of(0, "a")), lambda: standing(tmp_path)):
-        with pytest.raises(
-            InputError, match=r"index\.json: is there already and is not .*another --out"
-        ) as error:
+        with pytest.raises(InputError, match=r"index\.json: is there already and is not .*another --out") as error:
             attempt()
         assert len(str(error.value).splitlines()) == 1
     assert files(tmp_path) == {INDEX: text.encode()}
@@ -196,11 +190,7 @@ def test_a_library_for_several_executors(tmp_path: Path) -> None:
     for target in TARGETS:
         folder = tmp_path / TARGETS[target].folder
         own = {entry.path for entry in entries if entry.target == target}
-        assert (
-            own
-            == set(folder.iterdir())
-            == {p for p in folder.iterdir() if p.suffix == TARGETS[target].suffix}
-        )
+        assert own == set(folder.iterdir()) == {p for p in folder.iterdir() if p.suffix == TARGETS[target].suffix}
         assert len(own) == len(answer.ranges)
         for size in (0, 1 << 10, 1 << 20, 1 << 40):
             entry = choose(entries, "all_gather", 4, (0, 1, 2, 3), size, True, target=target)

@@ -201,9 +201,7 @@ def test_verdicts() -> None:
 
 
 @pytest.mark.parametrize("make", [chain_broadcast, chain_reduce])
-def test_the_root_of_a_large_file_is_found_among_many(
-    make: Callable[[int, int], Program], tmp_path: Path
-) -> None:
+def test_the_root_of_a_large_file_is_found_among_many(make: Callable[[int, int], Program], tmp_path: Path) -> None:
     """Trying all of them would take too long, and would do so for any hostile file."""
     program = finer(make(48, 47), 400 // make(48, 47).nchunks_per_loop)
     path = tmp_path / "a.xml"
@@ -245,9 +243,7 @@ def test_a_changed_attribute_that_matters_is_found(text: str, data: st.DataObjec
     elif name in ("srcbuf", "dstbuf"):
         new = data.draw(st.sampled_from([x for x in "ios" if x != value]))
     elif name == "type":
-        new = data.draw(
-            st.sampled_from([x for x in ("s", "r", "cpy", "re", "rcs", "rrc", "nop") if x != value])
-        )
+        new = data.draw(st.sampled_from([x for x in ("s", "r", "cpy", "re", "rcs", "rrc", "nop") if x != value]))
     else:
         new = value + "x"
     changed = text[: place.start(2)] + new + text[place.end(2) :]

@@ -69,18 +69,14 @@ def gpu(
                     {"channel_type": kind, "channel_ids": [min(n, channels - 1)]},
                     *({"channel_type": "switch", "channel_ids": [k]} for k in range(len(switch))),
                 ],
-                "remote_buffer_refs": [
-                    {"access_channel_type": kind, "remote_buffer_ids": list(range(len(buffers)))}
-                ],
+                "remote_buffer_refs": [{"access_channel_type": kind, "remote_buffer_ids": list(range(len(buffers)))}],
             }
             for n, ops in enumerate(blocks)
         ],
     }
 
 
-def plan(
-    collective: str, gpus: list[Json], protocol: str = "Simple", inplace: bool = True, **more: Any
-) -> Json:
+def plan(collective: str, gpus: list[Json], protocol: str = "Simple", inplace: bool = True, **more: Any) -> Json:
     return {
         "name": "x",
         "collective": collective,
@@ -167,9 +163,7 @@ def multicast() -> Json:
         inner = op("glres", [chunk], [dict(chunk)], "switch", reduce_op="sum")
         context = {"unit_size": 1 << 20, "num_chunks": 1}
         pipeline = {"name": "pipeline", "iter_context": context, "ops": [inner]}
-        gpus.append(
-            gpu(r, (2, 2, 0), [[*hello(relaxed=True), pipeline, *hello(relaxed=True)]], more=[switch])
-        )
+        gpus.append(gpu(r, (2, 2, 0), [[*hello(relaxed=True), pipeline, *hello(relaxed=True)]], more=[switch]))
     return plan("allreduce", gpus)
 
 

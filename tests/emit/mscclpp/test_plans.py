@@ -71,9 +71,7 @@ def test_every_form_passes_the_check(name: str, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
-@pytest.mark.parametrize(
-    "name", [n for n, p in SAYABLE.items() if p.collective not in ("broadcast", "reduce")]
-)
+@pytest.mark.parametrize("name", [n for n, p in SAYABLE.items() if p.collective not in ("broadcast", "reduce")])
 def test_random_runs_end_right(name: str, protocol: str) -> None:
     program = replace(SAYABLE[name], protocol=protocol)
     for seed, (inplace, cut) in enumerate(FORMS):
@@ -90,9 +88,7 @@ def test_random_runs_end_right(name: str, protocol: str) -> None:
     st.lists(st.integers(0, 2), min_size=6, max_size=6),
     st.integers(0, 1 << 20),
 )
-def test_any_ranks_on_any_nodes(
-    made: Any, n: int, protocol: str, inplace: bool, nodes: list[int], seed: int
-) -> None:
+def test_any_ranks_on_any_nodes(made: Any, n: int, protocol: str, inplace: bool, nodes: list[int], seed: int) -> None:
     program = replace(made(n), protocol=protocol)
     text = write_plan(program, nodes=nodes[:n], inplace=inplace)
     assert ends_right(json.loads(text), seed)
@@ -103,9 +99,7 @@ def test_any_ranks_on_any_nodes(
 def test_schedules(collective: str, n: int) -> None:
     algorithm = baseline(make_problem(load(f"ring:{n}" if n > 2 else "full:2"), collective))[0]
     forms = [("Simple", True), ("LL", False), ("Simple", False), ("LL", True)]
-    for protocol, inplace in (
-        forms if n < 8 else forms[:2] if n == 8 else forms[collective == "allgather" :][:1]
-    ):
+    for protocol, inplace in forms if n < 8 else forms[:2] if n == 8 else forms[collective == "allgather" :][:1]:
         program, goal = lower(algorithm, "lowered", protocol)
         plan = read_plan(write_plan(program, goal, inplace=inplace, nodes=halves(n)))
         assert (len(plan.gpus), plan.collective, plan.inplace) == (n, collective, inplace)
@@ -134,10 +128,7 @@ def test_long_threadblocks_are_split() -> None:
 
 def test_packets_need_no_signals_where_everyone_hears_of_everyone() -> None:
     names = {
-        op.name
-        for gpu in read_plan(write_plan(ring_allreduce(4, 1, "LL"))).gpus
-        for b in gpu.blocks
-        for op in b.ops
+        op.name for gpu in read_plan(write_plan(ring_allreduce(4, 1, "LL"))).gpus for b in gpu.blocks for op in b.ops
     }
     assert names.isdisjoint({"signal", "wait", "put"})
     # the root of a broadcast hears of nobody: it could run ahead by two calls and meet what is still being read
@@ -186,9 +177,7 @@ def test_programs_that_are_still_right(seed: int) -> None:
         if check(program, target=None, fifo_depth=1 << 20, split=False).ok:
             still += 1
             program = replace(program, protocol=rng.choice(("Simple", "LL")))
-            text = write_plan(
-                program, nodes=[rng.randrange(2) for _ in program.gpus], inplace=rng.random() < 0.5
-            )
+            text = write_plan(program, nodes=[rng.randrange(2) for _ in program.gpus], inplace=rng.random() < 0.5)
             if program.collective not in ("broadcast", "reduce"):
                 assert ends_right(json.loads(text), seed)
     assert still >= 10

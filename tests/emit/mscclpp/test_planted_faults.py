@@ -188,10 +188,7 @@ def test_planted(kind: str) -> None:
             named += any(f.rank == rank or f"rank {rank}" in f.message for f in found)
             for finding in report.findings:
                 assert finding.rank is not None
-                if (
-                    finding.kind in ("race", "read before write")
-                    and " on memory channel " not in finding.message
-                ):
+                if finding.kind in ("race", "read before write") and " on memory channel " not in finding.message:
                     assert finding.tb is not None
                     assert finding.step is not None
                     assert finding.cell is not None
@@ -274,9 +271,7 @@ def test_semaphores_and_barriers() -> None:
     kinds = lambda text: {f.kind for f in check_plan(text).findings}  # noqa: E731
     assert "race" in kinds(plan([], []))
     assert "unpaired" in kinds(plan(barrier, []))
-    assert "unpaired" in kinds(
-        plan([{**barrier[0], "num_threadblocks": 3}], [{**barrier[0], "num_threadblocks": 3}])
-    )
+    assert "unpaired" in kinds(plan([{**barrier[0], "num_threadblocks": 3}], [{**barrier[0], "num_threadblocks": 3}]))
     assert "race" in kinds(plan(release, acquire).replace('"init_value": 0', '"init_value": 1'))
     two = release + release
     assert kinds(plan(two, acquire + acquire)) == set()

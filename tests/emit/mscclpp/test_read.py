@@ -217,9 +217,7 @@ def test_spoilt_anywhere(seed: int) -> None:
             if rng.random() < 0.2:
                 del at[key]
             else:
-                at[key] = rng.choice(
-                    (0, 1, 2, 7, 65, -1, 1 << 20, True, None, "i", "s", "port", "wait", [], {}, 0.5)
-                )
+                at[key] = rng.choice((0, 1, 2, 7, 65, -1, 1 << 20, True, None, "i", "s", "port", "wait", [], {}, 0.5))
             break
     assert isinstance(said(json.dumps(plan)), str)
 

@@ -46,9 +46,7 @@ def found() -> str | None:
             return path
     cache = Path.home() / ".cache" / "ms-playwright"
     inner = ("chromium*/chrome-linux*/chrome", "chromium*/chrome-linux*/headless_shell")
-    return next(
-        (str(p) for pattern in inner for p in sorted(cache.glob(pattern)) if os.access(p, os.X_OK)), None
-    )
+    return next((str(p) for pattern in inner for p in sorted(cache.glob(pattern)) if os.access(p, os.X_OK)), None)
 
 
 class BrowserError(RuntimeError):
@@ -134,9 +132,7 @@ class Tab:
         }
         codes |= {"End": 35, "Tab": 9, " ": 32}
         for kind in ("rawKeyDown", "keyUp"):
-            self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key], code=key
-            )
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=codes[key], code=key)
         self.settle()
 
     def mouse(self, x: float, y: float, click: bool = False) -> None:

@@ -92,9 +92,7 @@ def fetched(html: str) -> list[str]:
     for style in styles:
         asked += re.findall(r"@import[^;]*|url\([^)]*\)", style)
     code = page.text_of("script")
-    asked += re.findall(
-        r"https?://[^\s\"'`]+|\b(?:fetch|XMLHttpRequest|WebSocket|importScripts|import)\s*\(", code
-    )
+    asked += re.findall(r"https?://[^\s\"'`]+|\b(?:fetch|XMLHttpRequest|WebSocket|importScripts|import)\s*\(", code)
     asked += [tag for tag, _ in page.found if tag in ("link", "img", "iframe", "object", "embed", "base")]
     return asked
 
@@ -109,9 +107,7 @@ def page_data(html: str) -> dict[str, Any]:
 
 def opened(table: dict[str, object]) -> np.ndarray:
     """A page's table of shares, shape (rows, bins)."""
-    kinds = np.frombuffer(base64.b64decode(str(table["data"])), dtype=np.uint8).reshape(
-        -1, int(str(table["bins"]))
-    )
+    kinds = np.frombuffer(base64.b64decode(str(table["data"])), dtype=np.uint8).reshape(-1, int(str(table["bins"])))
     return kinds[np.array(table["row"], dtype=np.int64)] / 255
 
 
@@ -142,9 +138,7 @@ def straight(folder: Path, spec: str, size_bytes: float = 1 << 20) -> Path:
             rows.append((step, chunk, int(order[np.searchsorted(pair, a * k + b)])))
     rows.sort()
     columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
-    made = timed(
-        problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes
-    )
+    made = timed(problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes)
     return write_schedule(folder / f"{spec.replace(':', '-')}.synth", problem, made, "straight")
 
 
@@ -183,9 +177,7 @@ def spread(folder: Path, topology: Topology, size_bytes: float = 1 << 20) -> Pat
             last = found
     rows.sort()
     columns = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
-    made = timed(
-        problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes
-    )
+    made = timed(problem, untimed(columns[1], columns[2], columns[0], np.zeros(len(rows), dtype=bool)), size_bytes)
     replay(problem, made)
     return write_schedule(folder / "spread.synth", problem, made, "spread")
 

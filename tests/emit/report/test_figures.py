@@ -177,9 +177,7 @@ def test_a_schedule_of_a_quotient_is_told_as_the_whole(tmp_path: Path, spec: str
     }
     for bin_ in (0, nbins // 4, nbins // 3, nbins // 2, 3 * nbins // 4, nbins - 1):
         here: Counter[int] = Counter()
-        for chunk, link, when in zip(
-            schedule.chunk.tolist(), schedule.link.tolist(), arrived.tolist(), strict=True
-        ):
+        for chunk, link, when in zip(schedule.chunk.tolist(), schedule.link.tolist(), arrived.tolist(), strict=True):
             rank = int(problem.network.dst[link])
             here[rank] += (chunk, rank) in wanted and when <= (bin_ + 1) * view["span"] / nbins * (1 + 1e-6)
         for rank in range(problem.nranks):
@@ -225,18 +223,14 @@ def test_a_large_schedule_is_told_in_part_and_counted_whole(tmp_path: Path) -> N
     assert small["ranks"] == large["ranks"]
     # rows that are not told send by send are drawn as a heat map of the same load
     assert large["rows"]["heat"] is None
-    assert opened(small["rows"]["heat"]).mean(axis=1) == pytest.approx(
-        np.array(large["rows"]["load"]), abs=0.5 / 255
-    )
+    assert opened(small["rows"]["heat"]).mean(axis=1) == pytest.approx(np.array(large["rows"]["load"]), abs=0.5 / 255)
 
 
 @pytest.mark.parametrize("spec", LINKED)
 def test_every_vertex_has_a_place_of_its_own(spec: str) -> None:
     topology = load(spec)
     ends = np.column_stack([topology.link_src, topology.link_dst])
-    at = place_vertices(
-        spec, topology.nranks, range(topology.nranks), topology.nodes, len(topology.switches), ends
-    )
+    at = place_vertices(spec, topology.nranks, range(topology.nranks), topology.nodes, len(topology.switches), ends)
     assert len(at.x) == len(at.y) == topology.nvertices
     assert len(at.stub) == len(ends)
     apart = np.hypot(at.x[:, None] - at.x, at.y[:, None] - at.y)

@@ -124,9 +124,7 @@ def test_the_slider_goes_through_time_by_keyboard(tab: browser.Tab, pages: dict[
     assert tab.run("$('time').getAttribute('aria-valuetext')") == tab.run("$('now').textContent")
     assert tab.picture() != before
     # what was at hand at the end is at hand at every rank: all rings are full
-    assert tab.run(
-        "view.network.names.every((_, i) => i >= view.network.n || view.got.at(i, view.got.bins - 1) === 1)"
-    )
+    assert tab.run("view.network.names.every((_, i) => i >= view.network.n || view.got.at(i, view.got.bins - 1) === 1)")
     tab.key("Home")
     assert tab.run("state.time") == 0
     tab.run("$('play').focus()")
@@ -142,9 +140,7 @@ def test_the_slider_goes_through_time_by_keyboard(tab: browser.Tab, pages: dict[
 
 
 @pytest.mark.parametrize("name", ["8 ranks", "16 ranks", "512 ranks"])
-def test_the_pointer_tells_where_a_chunk_came_from(
-    tab: browser.Tab, pages: dict[str, Path], name: str
-) -> None:
+def test_the_pointer_tells_where_a_chunk_came_from(tab: browser.Tab, pages: dict[str, Path], name: str) -> None:
     """Hop by hop, against the figures in the page: what a pointer shows, a click holds and Escape lets go."""
     page = pages[name]
     tab.open(page, height=1100)
@@ -155,9 +151,7 @@ def test_the_pointer_tells_where_a_chunk_came_from(
     for send in rng.sample([i for i in range(sends["shown"]) if sends["hop"][i] > 1], 2):
         row = sends["links"]["row"][sends["link"][send]]
         lasts = sends["end"][send] - sends["start"][send]
-        tab.run(
-            f"state.zoom = Math.max(1, view.span / {8 * lasts}); setTime({sends['start'][send]}); chooseSend(-1)"
-        )
+        tab.run(f"state.zoom = Math.max(1, view.span / {8 * lasts}); setTime({sends['start'][send]}); chooseSend(-1)")
         tab.settle()
         tab.mouse(*place_of(tab, row, (sends["start"][send] + sends["end"][send]) / 2))
         assert tab.run("state.send") == send
@@ -231,9 +225,7 @@ def test_where_nothing_happens_nothing_is_drawn(tab: browser.Tab, tmp_path: Path
     (tmp_path / "nothing.xml").write_text(NOTHING)
     ring = make_problem(load("ring:3"), "allgather")
     none = np.zeros(0, dtype=np.int64)
-    write_schedule(
-        tmp_path / "none.synth", ring, timed(ring, untimed(none, none, none, none > 0), 1e3), "nobody"
-    )
+    write_schedule(tmp_path / "none.synth", ring, timed(ring, untimed(none, none, none, none > 0), 1e3), "nobody")
     (tmp_path / "stuck.xml").write_text(write_msccl(ring_allgather(3)).replace('type="s"', 'type="rcs"'))
     page = tmp_path / "page.html"
     made = report(tmp_path)

@@ -56,9 +56,7 @@ def test_the_page_is_whole_and_fetches_nothing(mesh: Path) -> None:
     page = Elements(html)
     assert fetched(html) == []
     tags = [tag for tag, _ in page.found]
-    assert [tags.count(tag) for tag in ("html", "head", "body", "h1", "main", "script", "style")] == [
-        1
-    ] * 5 + [2, 1]
+    assert [tags.count(tag) for tag in ("html", "head", "body", "h1", "main", "script", "style")] == [1] * 5 + [2, 1]
     policies = [a["content"] for tag, a in page.found if a.get("http-equiv") == "Content-Security-Policy"]
     assert policies
     assert str(policies[0]).startswith("default-src 'none'; ")
@@ -253,15 +251,8 @@ def test_any_program(program: Program) -> None:
     assert sum(view["network"]["moved"]) == sum(sends["count"])
     if program.collective == "allreduce":
         assert goal_for("allreduce", program.nranks, program.nchunks_per_loop, True) is not None
-        last = [
-            sends["words"][sends["what"][i]]
-            for i in range(sends["shown"])
-            if sends["hop"][i] == max(sends["hop"])
-        ]
-        assert all(
-            words.startswith(f"sum over {program.nranks} ranks (0–{program.nranks - 1}) of ")
-            for words in last
-        )
+        last = [sends["words"][sends["what"][i]] for i in range(sends["shown"]) if sends["hop"][i] == max(sends["hop"])]
+        assert all(words.startswith(f"sum over {program.nranks} ranks (0–{program.nranks - 1}) of ") for words in last)
 
 
 def test_a_program_on_a_topology_is_timed(tmp_path: Path) -> None:
@@ -305,9 +296,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
 
 
 def test_sizes_of_the_axes_are_powers() -> None:
-    drawn = frontier_plot(
-        [Curve(0, "a", ((1024.0, 3.0), (2.0**30, 5e4)))], [(1024.0, 1.0), (2.0**30, 4e4)], [], "t"
-    )
+    drawn = frontier_plot([Curve(0, "a", ((1024.0, 3.0), (2.0**30, 5e4)))], [(1024.0, 1.0), (2.0**30, 4e4)], [], "t")
     assert ">1 MiB<" in drawn
     assert ">10 µs<" in drawn
     assert math.isfinite(sum(float(v) for v in re.findall(r"[ML]([0-9.]+) ", drawn)))

@@ -30,9 +30,7 @@ RIGHT = right_programs()
 def goal_of(right: Right) -> object:
     program = right.program
     inplace = program.inplace and not program.outofplace
-    return right.goal or goal_for(
-        program.collective, program.nranks, program.nchunks_per_loop, inplace, program.root
-    )
+    return right.goal or goal_for(program.collective, program.nranks, program.nchunks_per_loop, inplace, program.root)
 
 
 @given(st.integers(0, len(RIGHT) - 1))
@@ -87,8 +85,7 @@ def test_what_is_carried_makes_the_result(which: int) -> None:
     for cell, which_set in zip(cells.of(*goal.required[:3]), goal.required[3].tolist(), strict=True):  # type: ignore[attr-defined]
         low, high = int(sets.start[which_set]), int(sets.start[which_set + 1])
         required = [
-            named[s, k]
-            for s, k in zip(sets.source[low:high].tolist(), sets.chunk[low:high].tolist(), strict=True)
+            named[s, k] for s, k in zip(sets.source[low:high].tolist(), sets.chunk[low:high].tolist(), strict=True)
         ]
         assert memory[cell] == tuple(sorted(required))
 

@@ -13,9 +13,7 @@ MOVES = SENDS | RECEIVES
 _CELLS = 64
 
 
-def random_program(
-    rng: random.Random, nranks: int, pairs: Sequence[tuple[int, int]], channels: int = 2
-) -> Program:
+def random_program(rng: random.Random, nranks: int, pairs: Sequence[tuple[int, int]], channels: int = 2) -> Program:
     """Transmissions over some of the pairs, several channels, fused steps, copies and waits.
 
     Steps are appended in one order in which they could be executed one after the other, so nothing deadlocks.
@@ -59,9 +57,7 @@ def random_program(
             # what was received last is sent on by the same step
             s = out.pop()
             op = rng.choice(("rcs", "rrs", "rrcs"))
-            out.append(
-                Step(op, s.src_buf, s.src_off, s.dst_buf, s.dst_off, count, s.dep_tb, s.dep_step, True)
-            )
+            out.append(Step(op, s.src_buf, s.src_off, s.dst_buf, s.dst_off, count, s.dep_tb, s.dep_step, True))
         else:
             add(u, sender[u, v, c], "s", count)
         add(v, receiver[u, v, c], rng.choice(("r", "rrc")), count)

@@ -42,9 +42,7 @@ def _random_case(seed: int) -> tuple[random.Random, Predictor, float]:
     topology = load(rng.choice(("full:4", "star:4", "ndv2:2", "dgx-a100:2"))) if rng.random() < 0.4 else None
     topology = topology or random_topology(rng, 5)
     group = rng.sample(range(topology.nranks), rng.randint(2, min(topology.nranks, 6)))
-    net = make_problem(
-        topology, "sendrecv", group, [r for r in range(topology.nranks) if r not in group]
-    ).network
+    net = make_problem(topology, "sendrecv", group, [r for r in range(topology.nranks) if r not in group]).network
     inner = (net.src < len(group)) & (net.dst < len(group))
     pairs = sorted(set(zip(net.src[inner].tolist(), net.dst[inner].tolist(), strict=True)))
     assume(pairs)
@@ -119,8 +117,7 @@ def test_split_steps_are_steps_of_one_chunk(seed: int) -> None:
     assert Rules(one_by_one, size, theirs).broken == []
     for name in ("start_us", "received_us", "bytes", "src_offset", "dst_offset"):
         columns = [
-            getattr(moves, name)[np.lexsort((moves.start_us, moves.step, moves.src))]
-            for moves in (ours, theirs)
+            getattr(moves, name)[np.lexsort((moves.start_us, moves.step, moves.src))] for moves in (ours, theirs)
         ]
         assert np.allclose(*columns, rtol=1e-9, atol=1e-12), name
 
@@ -139,8 +136,7 @@ def test_the_compiled_loop_gives_the_same_to_the_last_bit() -> None:
         cases.append((program, topology, rng.random() < 0.3, rng.choice(SIZES)))
     for program, topology, split, size in cases:
         by_machine, by_python = (
-            Predictor(program, topology, split=split, compiled_from=least)._run(size)
-            for least in (0, 1 << 60)
+            Predictor(program, topology, split=split, compiled_from=least)._run(size) for least in (0, 1 << 60)
         )
         assert by_machine[0] == by_python[0]
         assert by_machine[1].tobytes() == by_python[1].tobytes()
@@ -175,10 +171,7 @@ def _once(problem: Problem, algorithm: Algorithm) -> bool:
     schedule, collective = algorithm.schedule, problem.collective
     cells = schedule.chunk * problem.nranks + problem.network.dst[schedule.link]
     plain = ~schedule.reduces
-    return (
-        len(np.unique(cells[plain])) == int(plain.sum())
-        and not (plain & collective.reduces[schedule.chunk]).any()
-    )
+    return len(np.unique(cells[plain])) == int(plain.sum()) and not (plain & collective.reduces[schedule.chunk]).any()
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -196,12 +189,8 @@ def test_a_schedule_written_as_a_program_takes_its_own_time(seed: int) -> None:
         assert Predictor(program, problem.topology, problem.ranks).time_us(size) >= took * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(
-    "spec", ["ring:4", "dgx1", "torus:3x3", "full:5", "hypercube:3", "dgx-a100", "line:3"]
-)
-@pytest.mark.parametrize(
-    "name", ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "gather"]
-)
+@pytest.mark.parametrize("spec", ["ring:4", "dgx1", "torus:3x3", "full:5", "hypercube:3", "dgx-a100", "line:3"])
+@pytest.mark.parametrize("name", ["allgather", "reducescatter", "allreduce", "alltoall", "broadcast", "gather"])
 def test_a_lowered_schedule_is_no_faster_than_the_bound(spec: str, name: str) -> None:
     problem = make_problem(load(spec), name)
     algorithm = Algorithm(problem, answered(problem, 1e6), "route")

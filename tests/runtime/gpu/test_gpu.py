@@ -169,7 +169,5 @@ def test_on_the_gpus_that_share_the_ranks() -> None:
         devices = range(min(count, program.nranks))
         for protocol in ("Simple", "LL"):
             changed = replace(program, protocol=protocol)
-            executor = GpuExecutor(
-                changed, goal, devices=devices, depth=FIFO_DEPTH[program.protocol], slot_bytes=4096
-            )
+            executor = GpuExecutor(changed, goal, devices=devices, depth=FIFO_DEPTH[program.protocol], slot_bytes=4096)
             assert measure(changed, goal, 100_003, executor, Settings("half", "sum")).wrong == 0

@@ -64,9 +64,7 @@ def test_gpu(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.main()
     text = (written / "gpu-thread-ripper-tm.md").read_text()
     rows = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in text.splitlines()
-        if "=1" in line or "=2" in line
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "=1" in line or "=2" in line
     ]
     assert [row[:2] for row in rows[:2]] == [["ring instances=1", "0"], ["allpairs passes=2", "0"]]
     assert [row[:3] for row in rows[2:]] == [["2", *row[:2]] for row in rows[:2]]

@@ -221,15 +221,11 @@ def test_a_copy_onto_itself_disturbs_nobody(watched: Path, protocol: str) -> Non
 def test_too_few_slots_are_named(binary: Path, protocol: str) -> None:
     """A program for 8 slots, given 2: the checker foretells a standstill, the kernel ends and says who waits."""
     program, goal = next(
-        (p, g)
-        for p, g in PROGRAMS
-        if check(p, g, 2, target=None).status == "deadlock" and check(p, g, target=None).ok
+        (p, g) for p, g in PROGRAMS if check(p, g, 2, target=None).status == "deadlock" and check(p, g, target=None).ok
     )
     executor = ShimExecutor(replace(program, protocol=protocol), goal, binary, depth=2, limit_s=0.3)
     buffers = [np.ones(Layout.of(program, 60).sizes(r)[0], np.float32) for r in range(program.nranks)]
-    with pytest.raises(
-        InputError, match=r"stops before its end: rank \d tb \d step \d \(\w+\) waits for "
-    ) as error:
+    with pytest.raises(InputError, match=r"stops before its end: rank \d tb \d step \d \(\w+\) waits for ") as error:
         executor.run(buffers, buffers)
     assert_it_waits(program, str(error.value))
 
@@ -255,9 +251,7 @@ def test_a_standstill_is_named(binary: Path, protocol: str, threads: int) -> Non
 
 def assert_it_waits(program: Program, message: str) -> None:
     """The message names a step that there is, and a peer or a step that it does wait for."""
-    found = re.search(
-        r"rank (\d+) tb (\d+) step (\d+) \((\w+)\) waits for (\w+)(?: \w+ rank | )(\d+)", message
-    )
+    found = re.search(r"rank (\d+) tb (\d+) step (\d+) \((\w+)\) waits for (\w+)(?: \w+ rank | )(\d+)", message)
     assert found is not None, message
     rank, tb, position = (int(found[k]) for k in (1, 2, 3))
     block = program.gpus[rank].threadblocks[tb]
@@ -279,9 +273,7 @@ def test_a_step_that_leaves_the_buffer() -> None:
     program, goal = PROGRAMS[0]
     gpus = [replace(gpu, i_chunks=99, o_chunks=99) for gpu in program.gpus]
     wide = with_first_step(replace(program, gpus=gpus), 1, "s", Step("s", "i", 90, "i", 0, 1))
-    with pytest.raises(
-        InputError, match=r"rank 1 tb 0 step 0 \(s\): i\[90..90\] leaves the buffer; it must be below"
-    ):
+    with pytest.raises(InputError, match=r"rank 1 tb 0 step 0 \(s\): i\[90..90\] leaves the buffer; it must be below"):
         ShimExecutor(wide, goal, Path())
 
 

@@ -25,9 +25,7 @@ def libraries() -> list[ctypes.CDLL]:
             files = importlib.metadata.files(name) or []
         except importlib.metadata.PackageNotFoundError:
             continue
-        found += [
-            ctypes.CDLL(str(file.locate())) for file in files if re.fullmatch(r"libnvrtc\.so\.\d+", file.name)
-        ]
+        found += [ctypes.CDLL(str(file.locate())) for file in files if re.fullmatch(r"libnvrtc\.so\.\d+", file.name)]
     return found
 
 
@@ -76,9 +74,7 @@ def test_compiles_for_every_gpu(library: ctypes.CDLL, arch: str, form: int) -> N
     failed = library.nvrtcCompileProgram(program, len(asked), (ctypes.c_char_p * len(asked))(*asked))
     log = found_by(library, program, "ProgramLog")
     assert not failed, log
-    of_source = [
-        line for line in log.splitlines() if not line.startswith("nvrtc: warning: Architectures prior")
-    ]
+    of_source = [line for line in log.splitlines() if not line.startswith("nvrtc: warning: Architectures prior")]
     assert not [line for line in of_source if "warning" in line]
     code = found_by(library, program, "CUBIN")
     assert "synth_interpret" in code

@@ -55,9 +55,7 @@ def executed(
     """What ran, how right it was, and the predicted time."""
     program, goal = which
     predicted = Predictor(program, topology).time_us(size)
-    executor = ShimExecutor(
-        program, goal, binary, pace=Pace(program, topology, slower=last_us / max(predicted, 1e-3))
-    )
+    executor = ShimExecutor(program, goal, binary, pace=Pace(program, topology, slower=last_us / max(predicted, 1e-3)))
     row = measure(program, goal, size, executor, Settings(iterations=1, warmup=0))
     return executor, row, Predictor(program, topology).time_us(row.size_bytes)
 
@@ -107,9 +105,7 @@ def test_some_share_nothing() -> None:
     st.integers(100, 50_000),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_carries_more_than_it_can(
-    binary: Path, which: int, gbs: float, times: float, size: int
-) -> None:
+def test_nothing_carries_more_than_it_can(binary: Path, which: int, gbs: float, times: float, size: int) -> None:
     """At any moment, and so no program beats what is proved of its collective on the network."""
     program, _ = NAMED[which]
     topology = limited(program.nranks, gbs, gbs * times)
@@ -119,9 +115,7 @@ def test_nothing_carries_more_than_it_can(
     problem = make_problem(topology, program.collective, range(program.nranks))
     assert executor.emulated is not None
     assert (
-        executor.emulated.measured_us
-        >= executor.emulated.due_us
-        >= prove(problem).at(row.size_bytes)[0] * (1 - 1e-6)
+        executor.emulated.measured_us >= executor.emulated.due_us >= prove(problem).at(row.size_bytes)[0] * (1 - 1e-6)
     )
 
 
@@ -283,9 +277,7 @@ def test_refusals() -> None:
     for slower in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match=r"slower .*; it must be a number above 0"):
             Pace(program, load("ring:4"), slower=slower)
-    with pytest.raises(
-        InputError, match=r"a network 1e\+08 times slower takes \d+ s; it must take at most a day"
-    ):
+    with pytest.raises(InputError, match=r"a network 1e\+08 times slower takes \d+ s; it must take at most a day"):
         measure(program, None, 1 << 20, slow(program, 1e8))
     with pytest.raises(InputError, match="has no link from it in line"):
         Pace(program, load("line:4"))

@@ -67,9 +67,7 @@ def test_who_gives_up_ends_all(watched: Path) -> None:
     gpus = [
         replace(
             gpu,
-            threadblocks=[
-                replace(tb, steps=[tb.steps[-1], *tb.steps[1:-1], tb.steps[0]]) for tb in gpu.threadblocks
-            ],
+            threadblocks=[replace(tb, steps=[tb.steps[-1], *tb.steps[1:-1], tb.steps[0]]) for tb in gpu.threadblocks],
         )
         for gpu in program.gpus
     ]
@@ -134,9 +132,7 @@ def test_refusals(devices: tuple[int, ...], words: str) -> None:
 @pytest.mark.usefixtures("gpus")
 def test_gpus_that_cannot_reach_each_other() -> None:
     Device.peers = False
-    with pytest.raises(
-        InputError, match="GPU 0 cannot reach the memory of GPU 3; they must have peer access"
-    ):
+    with pytest.raises(InputError, match="GPU 0 cannot reach the memory of GPU 3; they must have peer access"):
         GpuExecutor(*PROGRAMS[0], devices=(0, 3))
 
 

@@ -67,15 +67,11 @@ def test_a_standstill_is_named_at_once() -> None:
     gpus = [
         replace(
             gpu,
-            threadblocks=[
-                replace(tb, steps=[tb.steps[-1], *tb.steps[1:-1], tb.steps[0]]) for tb in gpu.threadblocks
-            ],
+            threadblocks=[replace(tb, steps=[tb.steps[-1], *tb.steps[1:-1], tb.steps[0]]) for tb in gpu.threadblocks],
         )
         for gpu in program.gpus
     ]
-    with pytest.raises(
-        InputError, match=r"stops before its end: rank 0 tb 0 step 0 .* waits for data of rank 3"
-    ):
+    with pytest.raises(InputError, match=r"stops before its end: rank 0 tb 0 step 0 .* waits for data of rank 3"):
         execute(replace(program, gpus=gpus), goal, 64, "float", "sum")
 
 

@@ -38,9 +38,7 @@ def test_a_machine_that_is_k_times_slower(spec: str) -> None:
     old = load(spec)
     net = network(old, range(old.nranks))
     best: dict[tuple[int, int], MeasuredLink] = {}
-    for a, b, alpha, gbs in zip(
-        net.src.tolist(), net.dst.tolist(), net.alpha_us, net.bandwidth_gbs, strict=True
-    ):
+    for a, b, alpha, gbs in zip(net.src.tolist(), net.dst.tolist(), net.alpha_us, net.bandwidth_gbs, strict=True):
         if (a, b) not in best or best[a, b].gbs < gbs / 8:
             best[a, b] = MeasuredLink(4 * float(alpha), float(gbs) / 8)
     limits = {limit.name: limit.bandwidth_gbs / 8 for limit in old.limits}
@@ -80,9 +78,7 @@ def test_limits_are_held_by_the_pairs_that_cross_them() -> None:
     net = network(two, range(two.nranks))
     for name, listed in held.items():
         number = net.resource_names.index(name)
-        users = {
-            (int(net.src[link]), int(net.dst[link])) for link in range(net.nlinks) if number in net.uses(link)
-        }
+        users = {(int(net.src[link]), int(net.dst[link])) for link in range(net.nlinks) if number in net.uses(link)}
         assert set(listed) == users
 
 

@@ -42,18 +42,14 @@ times = st.dictionaries(
 
 @given(times)
 def test_rows_cover_every_size_once_and_keep_what_was_best(measured: dict[int, tuple[float, ...]]) -> None:
-    listed = [
-        one(method, size, t) for size, ts in measured.items() for method, t in zip(METHODS, ts, strict=True)
-    ]
+    listed = [one(method, size, t) for size, ts in measured.items() for method, t in zip(METHODS, ts, strict=True)]
     made = table_rows(listed)
     assert made[0]["min_bytes"] == 0
     assert made[-1]["max_bytes"] is None
     for before, after in pairwise(made):
         assert after["min_bytes"] == before["max_bytes"] + 1
     for size in measured:
-        (row,) = (
-            r for r in made if r["min_bytes"] <= size and (r["max_bytes"] is None or size <= r["max_bytes"])
-        )
+        (row,) = (r for r in made if r["min_bytes"] <= size and (r["max_bytes"] is None or size <= r["max_bytes"]))
         winner = choose_fastest([m for m in listed if m.size_bytes == size])
         assert (row["backend"], row["algorithm"]) == winner.method
 
@@ -113,9 +109,7 @@ def test_types_and_groups_stand_in_the_row_only_where_several_were_measured() ->
 
 @given(times)
 def test_the_fastest_and_the_wrapped_back_end_stay_promising(measured: dict[int, tuple[float, ...]]) -> None:
-    listed = [
-        one(method, size, t) for size, ts in measured.items() for method, t in zip(METHODS, ts, strict=True)
-    ]
+    listed = [one(method, size, t) for size, ts in measured.items() for method, t in zip(METHODS, ts, strict=True)]
     kept = select_methods(METHODS, listed)
     assert GLOO in kept
     last = [m for m in listed if m.size_bytes == max(measured)]
@@ -141,9 +135,7 @@ def test_sizes(text: str, sizes: list[int]) -> None:
     assert parse_sizes(text) == sizes
 
 
-@pytest.mark.parametrize(
-    "text", ["", "8:4", "1K:", "1K:2K:1", "1K:2K:x", "1K:2K:nan", "1K:2K:3:4", "0:1K", "1K;2K"]
-)
+@pytest.mark.parametrize("text", ["", "8:4", "1K:", "1K:2K:1", "1K:2K:x", "1K:2K:nan", "1K:2K:3:4", "0:1K", "1K;2K"])
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--sizes"):
         parse_sizes(text)

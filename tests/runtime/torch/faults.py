@@ -120,9 +120,7 @@ class Losses:
             self._says("ends before a call")
             os._exit(0)
         with ours.using("synth"):
-            works = [
-                dist.all_reduce(torch.ones(3000 + k), group=self._whole, async_op=True) for k in range(4)
-            ]
+            works = [dist.all_reduce(torch.ones(3000 + k), group=self._whole, async_op=True) for k in range(4)]
             futures = [work.get_future() for work in works]
         for work in reversed(works):
             self._names(4, work.wait)

@@ -21,9 +21,7 @@ def in_turn() -> None:
         for k, (ranks, group) in enumerate(zip(members, groups, strict=True)):
             if me in ranks:
                 tensor = values(me, 3000 * (turn % 2) + 10, salt=10 * turn + k)
-                begun.append(
-                    (dist.all_reduce(tensor, group=group, async_op=True), tensor, sorted(ranks), turn, k)
-                )
+                begun.append((dist.all_reduce(tensor, group=group, async_op=True), tensor, sorted(ranks), turn, k))
     for work, tensor, ranks, turn, k in reversed(begun):
         work.wait()
         count = 3000 * (turn % 2) + 10

@@ -35,9 +35,7 @@ def table(folder: Path, *rows: dict[str, Any], machine: str | None = None) -> Pa
     return path
 
 
-def library(
-    folder: Path, group: tuple[int, ...] = (0, 1, 2, 3), low: int = 0, high: int | None = 8192
-) -> Path:
+def library(folder: Path, group: tuple[int, ...] = (0, 1, 2, 3), low: int = 0, high: int | None = 8192) -> Path:
     program = built_in("allreduce", "allpairs", len(group))
     (folder / "msccl").mkdir()
     (folder / "msccl" / "mine.xml").write_text(write_msccl(program))
@@ -102,9 +100,7 @@ def test_our_own_for_whatever_there_is() -> None:
     ):
         for ranks in (2, 3, 8):
             for size in (8, 1 << 20):
-                program = chooser.choose(
-                    Call(collective, size, "float32", tuple(range(ranks)), ranks - 1)
-                ).program
+                program = chooser.choose(Call(collective, size, "float32", tuple(range(ranks)), ranks - 1)).program
                 assert program is not None
                 assert (program.collective, program.nranks) == (collective, ranks)
     assert chooser.choose(Call("allreduce", 8, "float32", (0,))).program is None
@@ -154,9 +150,7 @@ def test_an_algorithm_that_was_named(tmp_path: Path) -> None:
     assert len(ways) == 2 + len(names("allreduce", 4))
     with pytest.raises(InputError, match="'none' for allreduce of 4 ranks: there is mine, ring"):
         chooser.choose(CALL, Method("synth", "none"))
-    assert chooser.methods(CALL._replace(ranks=(0, 1, 2)))[1:] == [
-        Method("synth", n) for n in names("allreduce", 3)
-    ]
+    assert chooser.methods(CALL._replace(ranks=(0, 1, 2)))[1:] == [Method("synth", n) for n in names("allreduce", 3)]
 
 
 def test_one_file_is_a_library(tmp_path: Path) -> None:

@@ -63,9 +63,7 @@ LATE = RuntimeError("Timed out waiting 5000ms")
     ("error", "closed", "reports", "peers", "lost"),
     [
         pytest.param(CLOSED, {2}, {1: report(), 3: report()}, None, "5", id="ended"),
-        pytest.param(
-            CLOSED, {1, 2}, {1: report(gone=[2]), 3: report()}, None, "5", id="one gave up because of it"
-        ),
+        pytest.param(CLOSED, {1, 2}, {1: report(gone=[2]), 3: report()}, None, "5", id="one gave up because of it"),
         pytest.param(CLOSED, {2}, {}, None, "5", id="the others compute and know of nothing"),
         pytest.param(CLOSED, {1, 2}, {3: report()}, None, "3, 5", id="two at once"),
         pytest.param(LATE, {1, 2, 3}, {1: report(), 3: report()}, None, "5", id="hangs"),

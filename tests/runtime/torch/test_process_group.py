@@ -65,9 +65,7 @@ def session(name: str, folder: Path) -> list[dict[str, str | None]]:
     try:
         outputs = [process.communicate(timeout=240)[0].decode() for process in processes]
         for process, text in zip(processes, outputs, strict=True):
-            assert name == "losses" or (not process.returncode and "Traceback" not in text), "\n".join(
-                outputs
-            )
+            assert name == "losses" or (not process.returncode and "Traceback" not in text), "\n".join(outputs)
     finally:
         for process in processes:
             process.kill()

@@ -104,9 +104,7 @@ class Message:
         if not self.receives:
             return
         with self.post.change:
-            ready = self.post.change.wait_for(
-                lambda: len(self.post.sent.get(self.key, [])) > self.number, timeout=20
-            )
+            ready = self.post.change.wait_for(lambda: len(self.post.sent.get(self.key, [])) > self.number, timeout=20)
             assert ready, "nothing came"
             if not self.post.early:
                 self._copy()
@@ -223,10 +221,7 @@ def test_a_receive_before_its_time_is_seen() -> None:
     parts = [rank_program(program, rank) for rank in range(2)]
     assert not any(step.direct for part in parts for step in part.steps)
     assert not any(executed(parts, 12, early=True) for _ in range(20))
-    spoilt = [
-        replace(part, steps=tuple(replace(step, direct=step.op == "r") for step in part.steps))
-        for part in parts
-    ]
+    spoilt = [replace(part, steps=tuple(replace(step, direct=step.op == "r") for step in part.steps)) for part in parts]
     assert any(executed(spoilt, 12, early=True) for _ in range(20))
 
 

@@ -74,9 +74,7 @@ def model_sharded_flat(group: Any) -> Trained:
     """FSDP1."""
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    model = FullyShardedDataParallel(
-        _plain(), process_group=group, device_id=torch.device("cpu"), use_orig_params=True
-    )
+    model = FullyShardedDataParallel(_plain(), process_group=group, device_id=torch.device("cpu"), use_orig_params=True)
     return model, torch.optim.Adam(model.parameters(), lr=0.01)
 
 
@@ -94,9 +92,7 @@ def _steps(made: Trained, accumulate: bool) -> Iterator[list[torch.Tensor]]:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        yield [
-            (p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in model.parameters()
-        ]
+        yield [(p.full_tensor() if hasattr(p, "full_tensor") else p).detach().clone() for p in model.parameters()]
 
 
 def _trains(make: Callable[[Any], Trained], accumulate: bool = False) -> None:

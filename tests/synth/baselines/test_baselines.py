@@ -269,9 +269,7 @@ def test_direct_through_a_switch_by_hand() -> None:
     """Three ranks that all send to 0 first wait for each other; in turns nobody waits."""
     problem = make_problem(load("star:4,alpha=0"), "alltoall")
     alike, turns = (timed(problem, queued(problem, 1e6, turns), 4e6) for turns in (False, True))
-    starts = {
-        (int(c) // 4, int(c) % 4): t / 20 for c, t in zip(alike.chunk, alike.start_us.tolist(), strict=True)
-    }
+    starts = {(int(c) // 4, int(c) % 4): t / 20 for c, t in zip(alike.chunk, alike.start_us.tolist(), strict=True)}
     assert [starts[0, 1], starts[0, 2], starts[0, 3]] == [0, 1, 2]
     assert [starts[1, 0], starts[1, 2], starts[1, 3]] == [0, 2, 3]
     assert [starts[2, 0], starts[2, 1], starts[2, 3]] == [1, 2, 4]
@@ -299,9 +297,7 @@ def unserved(problem: Problem, schedule: Schedule) -> int:
     return wrong
 
 
-@pytest.mark.parametrize(
-    "spec", ["mesh:3x4", "torus:3x3", "line:6", "hypercube:3", "mesh:2x2x3,bw=25,alpha=9"]
-)
+@pytest.mark.parametrize("spec", ["mesh:3x4", "torus:3x3", "line:6", "hypercube:3", "mesh:2x2x3,bw=25,alpha=9"])
 @pytest.mark.parametrize("turns", [False, True])
 def test_first_come_first_served_on_every_link(spec: str, turns: bool) -> None:
     problem = asked(spec, "alltoall")

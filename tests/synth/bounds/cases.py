@@ -59,8 +59,7 @@ def scan(folder: Path) -> Problem:
     """Four ranks on a line of 1 GB/s without latency; rank i gets the sum of ranks 0..i, of the same data."""
     path = folder / "scan.toml"
     entries = "".join(
-        f'[[chunk]]\nreduce = true\ndata = "x"\nfrom = "0-3"\nof = "0-{last}"\nto = [{last}]\n'
-        for last in range(1, 4)
+        f'[[chunk]]\nreduce = true\ndata = "x"\nfrom = "0-3"\nof = "0-{last}"\nto = [{last}]\n' for last in range(1, 4)
     )
     path.write_text('name = "scan"\nranks = 4\n' + entries, encoding="utf-8")
     return make_problem(load("line:4,bw=1,alpha=0"), read_pattern(path))

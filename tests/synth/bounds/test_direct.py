@@ -27,10 +27,7 @@ def test_the_two_hop_bound_ends_where_two_hops_pay() -> None:
 def test_two_hops_through_eight_are_no_faster_than_the_bound() -> None:
     """A root's port is busy 63 times straight; through eight others each is busy eight times only."""
     problem = make_problem(load("star:64"), "broadcast")
-    ways = {
-        (int(u), int(v)): i
-        for i, (u, v) in enumerate(zip(problem.network.src, problem.network.dst, strict=True))
-    }
+    ways = {(int(u), int(v)): i for i, (u, v) in enumerate(zip(problem.network.src, problem.network.dst, strict=True))}
     first = [(0, ways[0, head]) for head in range(8, 64, 8)]
     second = [(1, ways[head, head + i]) for i in range(1, 8) for head in range(8, 64, 8)]
     near = [(0, ways[0, i]) for i in range(1, 8)]

@@ -47,9 +47,7 @@ def flags(rng: random.Random, n: int) -> np.ndarray:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_chunks_of_many_pairs_are_no_other_chunks(
-    tmp_path_factory: pytest.TempPathFactory, seed: int
-) -> None:
+def test_chunks_of_many_pairs_are_no_other_chunks(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """What is worked out from sets of holders and goals is what is worked out from their pairs."""
     rng = random.Random(seed)
     problem = random_problem(rng, tmp_path_factory.getbasetemp(), name=rng.choice((None, None, "allreduce")))

@@ -74,9 +74,7 @@ def test_more_chunks_change_no_bound(seed: int, chunks: int) -> None:
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(
-    SEEDS, st.sampled_from(["broadcast", "allgather", "gather", "scatter", "sendrecv", "alltonext", "reduce"])
-)
+@given(SEEDS, st.sampled_from(["broadcast", "allgather", "gather", "scatter", "sendrecv", "alltonext", "reduce"]))
 def test_not_even_the_best_of_all_small_schedules(seed: int, name: str) -> None:
     rng = random.Random(seed)
     topology = random_topology(rng, 4 if name in ("broadcast", "reduce") else 3)

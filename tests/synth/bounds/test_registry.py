@@ -39,11 +39,7 @@ def lonely_limit(problem: Problem, claim: Witness) -> Limit:
 @pytest.fixture
 def toy() -> Iterator[None]:
     before = dict(KINDS)
-    register(
-        Kind(
-            "lonely", lonely_limit, {Cost.QUICK: find_lonely}, accepts=lambda p: p.collective.name == "gather"
-        )
-    )
+    register(Kind("lonely", lonely_limit, {Cost.QUICK: find_lonely}, accepts=lambda p: p.collective.name == "gather"))
     yield
     KINDS.clear()
     KINDS.update(before)
@@ -68,9 +64,7 @@ def test_a_registered_kind_is_used_and_a_tampered_witness_refused() -> None:
 
 def test_an_unknown_kind_is_refused() -> None:
     problem = make_problem(load("line:3"), "gather")
-    with pytest.raises(
-        BadWitness, match=r"lonely: not a kind of witness; it must be one of path, direct, cut"
-    ):
+    with pytest.raises(BadWitness, match=r"lonely: not a kind of witness; it must be one of path, direct, cut"):
         check(problem, Witness("lonely"))
 
 

@@ -73,9 +73,7 @@ def test_a_dropped_resource_is_refused(seed: int) -> None:
 def random_witness(problem: Problem, rng: random.Random) -> Witness:
     """Of any kind, with as few resources as the check lets pass, claiming nothing yet."""
     net, k = problem.network, problem.collective.nranks
-    kind = rng.choice(
-        ("path", "cut", "cut", "parts", "direct", "lengths", "lengths", "arrivals", "departures")
-    )
+    kind = rng.choice(("path", "cut", "cut", "parts", "direct", "lengths", "lengths", "arrivals", "departures"))
     empty = Witness(kind, (), (), (), 0.0, 0.0, float("inf"), "at random")
     if kind == "path":
         return replace(empty, ranks=(rng.randrange(k), rng.randrange(k)))
@@ -181,9 +179,7 @@ def test_one_number_raised_is_refused(
 def test_fewer_ranks_or_more_capacity_prove_less(seed: int) -> None:
     """A claim about all arrivals does not hold for some of them."""
     rng = random.Random(seed)
-    problem = random_problem(
-        rng, name=rng.choice(("allgather", "alltoall", "reducescatter", "reduce", "allreduce"))
-    )
+    problem = random_problem(rng, name=rng.choice(("allgather", "alltoall", "reducescatter", "reduce", "allreduce")))
     net, k = problem.network, problem.collective.nranks
     need = find_requirements(problem.collective)
     for kind, ends, flags in (
@@ -192,9 +188,7 @@ def test_fewer_ranks_or_more_capacity_prove_less(seed: int) -> None:
     ):
         if not flags.any():
             continue
-        every = Witness(
-            kind, tuple(range(net.nranks)), (), tuple(range(net.nresources)), 0.0, 0.0, np.inf, "all"
-        )
+        every = Witness(kind, tuple(range(net.nranks)), (), tuple(range(net.nresources)), 0.0, 0.0, np.inf, "all")
         base, per_byte, _ = recompute(problem, every)
         claim = replace(every, base_us=base, per_byte_us=per_byte)
         check(problem, claim)

@@ -25,9 +25,7 @@ def test_table(synth: Call, ring: Path) -> None:
     answer = synth("bench", ring, "-b", "1K", "-e", "16K", "-f", "4", "-n", "1")
     assert (answer.code, answer.err) == (0, "")
     rows = [line.split() for line in answer.out.splitlines() if not line.startswith("#")]
-    assert [row[:5] for row in rows] == [
-        [str(n), str(n // 4), "float", "sum", "-1"] for n in (1024, 4096, 16384)
-    ]
+    assert [row[:5] for row in rows] == [[str(n), str(n // 4), "float", "sum", "-1"] for n in (1024, 4096, 16384)]
     for row in rows:
         size, (time_us, algbw, busbw) = int(row[0]), map(float, row[5:8])
         assert algbw == pytest.approx(size / time_us / 1e3, abs=0.01)
@@ -87,9 +85,7 @@ def test_a_library_names_what_ran(synth: Call, here: Path) -> None:
         assert row["predicted_us"] > 0
         assert row["in_place"]["wrong"] == row["out_of_place"]["wrong"] == 0
         xml = "out/" + serving[0]["file"]
-        priced = json.loads(
-            synth("simulate", xml, "--topo", "dgx-a100", "--sizes", row["size_bytes"], "--json").out
-        )
+        priced = json.loads(synth("simulate", xml, "--topo", "dgx-a100", "--sizes", row["size_bytes"], "--json").out)
         assert (row["predicted_us"], row["bound_us"]) == tuple(
             priced["sizes"][0][key] for key in ("time_us", "bound_us")
         )
@@ -134,9 +130,7 @@ def test_what_cannot_be_run(synth: Call, here: Path) -> None:
 
 
 def test_predicted_time_and_bound_on_another_network(synth: Call, ring: Path) -> None:
-    answers = [
-        synth("bench", ring, "-b", "64K", "-n", "1", "--json", *more) for more in ((), ("--topo", "ring:4"))
-    ]
+    answers = [synth("bench", ring, "-b", "64K", "-n", "1", "--json", *more) for more in ((), ("--topo", "ring:4"))]
     plain, there = (json.loads(answer.out)["rows"][0] for answer in answers)
     assert (plain["predicted_us"], plain["bound_us"]) == (None, None)
     assert 0 < there["bound_us"] <= there["predicted_us"]

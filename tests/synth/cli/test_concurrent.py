@@ -124,9 +124,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), REFUSED)
-def test_refused_in_one_line(
-    arguments: tuple[str, ...], words: tuple[str, ...], synth: Call, here: Path
-) -> None:
+def test_refused_in_one_line(arguments: tuple[str, ...], words: tuple[str, ...], synth: Call, here: Path) -> None:
     line = synth(*arguments).refusal
     for word in words:
         assert word in line, line

@@ -24,9 +24,7 @@ def ring() -> str:
         after, before = (r + 1) % 3, (r - 1) % 3
         gpus += f'<gpu id="{r}" i_chunks="0" o_chunks="3" s_chunks="0">'
         gpus += f'<tb id="0" send="{after}" recv="{before}" chan="0">'
-        gpus += (
-            step(0, "s", "oo", r, r) + step(1, "rcs", "oo", before, before) + step(2, "r", "oo", after, after)
-        )
+        gpus += step(0, "s", "oo", r, r) + step(1, "rcs", "oo", before, before) + step(2, "r", "oo", after, after)
         gpus += "</tb></gpu>\n"
     return (
         '<algo name="ring" proto="Simple" nchannels="1" nchunksperloop="3" ngpus="3" coll="allgather" inplace="1">\n'
@@ -44,9 +42,7 @@ def source(here: Path) -> Path:
 def test_to_a_plan_and_verified(synth: Call, source: Path, here: Path) -> None:
     answer = synth("convert", source, "b.json")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith(
-        "b.json: allgather on 3 ranks in place, execution plan of protocol Simple, checked: "
-    )
+    assert answer.out.startswith("b.json: allgather on 3 ranks in place, execution plan of protocol Simple, checked: ")
     plan = json.loads((here / "b.json").read_text())
     assert (plan["collective"], plan["inplace"], plan["name"]) == ("allgather", True, "ring")
     verdict = synth("verify", "b.json")

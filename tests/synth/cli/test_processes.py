@@ -107,9 +107,7 @@ def test_interrupt_keeps_the_best_so_far(synth: Call, here: Path, which: str) ->
 
 @pytest.mark.parametrize("which", LONG)
 @pytest.mark.parametrize("after_s", [0.08, 0.3, 0.6, 1.0])
-def test_interrupt_at_any_moment(
-    here: Path, which: str, after_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupt_at_any_moment(here: Path, which: str, after_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """During an import, a compilation, the first route: it ends soon, and says so."""
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(here / "compiled"))
     with _searching(here, LONG[which], after_s) as running:
@@ -158,7 +156,5 @@ def test_no_solver_is_left_after_a_plain_end(here: Path) -> None:
 def test_a_reader_that_leaves_early(here: Path) -> None:
     """`synth … | head -1` ends without a traceback."""
     line = f"{sys.executable} -m synth.cli topo show torus:30x30 | head -1"
-    done = subprocess.run(
-        ["bash", "-c", line], cwd=here, capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run(["bash", "-c", line], cwd=here, capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr == ""

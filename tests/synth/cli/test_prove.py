@@ -284,8 +284,6 @@ def test_real_processes(process: Call, right: Path, here: Path) -> None:
 
 def test_a_fold_of_many_shares_is_no_large_problem(synth: Call, here: Path) -> None:
     """An all-reduce over 4096 ranks has as many shares; its quotient holds a row for each and not their product."""
-    assert (
-        synth("allreduce", "--topo", "torus:16x16x16", "--size", "1G", "--proof", "--budget", "1s").code == 0
-    )
+    assert synth("allreduce", "--topo", "torus:16x16x16", "--size", "1G", "--proof", "--budget", "1s").code == 0
     stored = next((here / "out" / "schedules").glob("*.synth"))
     assert synth("prove", stored).code == 0

@@ -108,10 +108,7 @@ def test_a_page_that_cannot_be_written(synth: Call, here: Path, library: Path) -
 
 def test_a_library_stands_where_it_was_made_for(synth: Call, here: Path) -> None:
     """The middle of a line comes first in the group: on ranks 0, 1, 2 the file would send where there is no link."""
-    assert (
-        synth("allgather", "--topo", "line:4", "--group", "2,1,3", "--engine", "route", "--size", "1M").code
-        == 0
-    )
+    assert synth("allgather", "--topo", "line:4", "--group", "2,1,3", "--engine", "route", "--size", "1M").code == 0
     assert synth("report", "out", "--topo", "line:4").code == 0
     assert [one["unit"] for one in read(here / "report.html")] == ["µs"]
     (program,) = (here / "out" / "msccl").iterdir()

@@ -151,9 +151,7 @@ def test_library_of_two_questions(synth: Call, here: Path) -> None:
     assert synth(*one).code == synth(*two).code == synth(*one).code == 0
     entries = json.loads((here / "out" / "index.json").read_text())["algorithms"]
     assert {e["collective"] for e in entries} == {"allgather", "alltoall"}
-    assert sorted(e["file"] for e in entries) == sorted(
-        f"msccl/{p.name}" for p in (here / "out" / "msccl").iterdir()
-    )
+    assert sorted(e["file"] for e in entries) == sorted(f"msccl/{p.name}" for p in (here / "out" / "msccl").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -184,9 +182,7 @@ def _commands(group: click.Group, before: tuple[str, ...] = ()) -> list[tuple[st
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
-        found += (
-            _commands(command, (*before, name)) if isinstance(command, click.Group) else [(*before, name)]
-        )
+        found += _commands(command, (*before, name)) if isinstance(command, click.Group) else [(*before, name)]
     return found
 
 
@@ -212,9 +208,7 @@ def test_help_has_an_example(synth: Call, command: tuple[str, ...]) -> None:
 )
 def test_example_of_the_help_can_be_run(synth: Call, here: Path, command: tuple[str, ...]) -> None:
     """With a short budget, and files of the names that the examples use."""
-    (here / "sizes.csv").write_text(
-        "\n".join(",".join("4K" if i != j else "0" for j in range(8)) for i in range(8))
-    )
+    (here / "sizes.csv").write_text("\n".join(",".join("4K" if i != j else "0" for j in range(8)) for i in range(8)))
     (here / "halo.toml").write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n')
     text = synth(*command, "--help").out
     searches = "--budget" in text

@@ -60,9 +60,7 @@ def test_table(synth: Call, ring: Path) -> None:
     answer = synth("simulate", ring, "--topo", "ring:4", "--sizes", "64K:1M:4x")
     assert (answer.code, answer.err) == (0, "")
     lines = answer.out.splitlines()
-    assert lines[0].startswith(
-        f"{ring}: right: allreduce on 4 ranks, {ring_allreduce(4).nsteps} steps, 8 FIFO slots"
-    )
+    assert lines[0].startswith(f"{ring}: right: allreduce on 4 ranks, {ring_allreduce(4).nsteps} steps, 8 FIFO slots")
     assert lines[1].startswith("allreduce · ring:4 · ranks 0,1,2,3 (")
     assert lines[2] == "LL128, 4 threadblocks, 1 channel"
     assert lines[4].split("  ")[0] == "message size"
@@ -85,9 +83,7 @@ def test_ranks_of_the_topology(synth: Call, ring: Path) -> None:
     straight = said(synth, *asked)["sizes"]
     assert said(synth, *asked, "--group", "3,2,1,0")["sizes"][0]["time_us"] == straight[0]["time_us"]
     refusal = synth("simulate", *asked, "--group", "0,2,1,3").refusal
-    assert (
-        "rank 0 sends to rank 1, which has no link from it in ring:4, where they are ranks 0 and 2" in refusal
-    )
+    assert "rank 0 sends to rank 1, which has no link from it in ring:4, where they are ranks 0 and 2" in refusal
 
 
 def test_the_index_says_which_ranks(synth: Call, here: Path) -> None:

@@ -23,9 +23,7 @@ from tests.synth.cli.calling import Call
 from topologies.errors import InputError
 
 
-def write_toy(
-    program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, inplace: bool | None
-) -> str:
+def write_toy(program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, inplace: bool | None) -> str:
     return json.dumps({"toy": write_msccl(program, goal), "nodes": nodes, "inplace": inplace}) + "\n"
 
 

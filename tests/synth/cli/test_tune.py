@@ -65,9 +65,7 @@ def test_tune_writes_the_table_that_was_measured(tmp_path: Path) -> None:
     done = processes(tmp_path, "tune", "--ranks", 3, *asked, "--group", "0,1,2", "--group", "2,1")
     assert (done.returncode, done.stderr) == (0, "")
     rows = load_table(tmp_path / "table.json")
-    assert {(row.collective, row.ranks) for row in rows} == {
-        (c, n) for c in ("allreduce", "gather") for n in (2, 3)
-    }
+    assert {(row.collective, row.ranks) for row in rows} == {(c, n) for c in ("allreduce", "gather") for n in (2, 3)}
     measured = json.loads((tmp_path / "table.json").read_text())["measured"]
     for row in rows:
         of_it = [m for m in measured if (m["collective"], len(m["group"])) == (row.collective, row.ranks)]

@@ -88,9 +88,7 @@ def test_never_slower_and_right_in_every_part(seed: int) -> None:
     check_within_groups(asked, at_size)
     assert found.times_us.tolist() == times_by_group(asked, at_size).tolist()
     assert found.makespan_us == time_us(asked, at_size)
-    for (problem, part), member, took in zip(
-        split_by_group(asked, at_size), members, found.times_us, strict=True
-    ):
+    for (problem, part), member, took in zip(split_by_group(asked, at_size), members, found.times_us, strict=True):
         assert problem.group == member.ranks
         replay(problem, part)
         assert time_us(problem, part) == took
@@ -107,9 +105,7 @@ def test_never_slower_and_right_in_every_part(seed: int) -> None:
     if objective == "makespan":
         assert found.makespan_us <= min(took for took, _ in found.others.values()) / slack
         assert found.makespan_us <= found.sum_us / slack
-    assert found.slowdowns.max() <= min(slow for _, slow in found.others.values()) / slack or (
-        objective == "makespan"
-    )
+    assert found.slowdowns.max() <= min(slow for _, slow in found.others.values()) / slack or (objective == "makespan")
 
 
 def test_what_it_is_compared_with_is_what_it_says() -> None:
@@ -122,16 +118,11 @@ def test_what_it_is_compared_with_is_what_it_says() -> None:
     assert found.direct_us == pytest.approx(direct.time_us(asked.size_bytes))
     cut = union_problem(
         asked.topology,
-        [
-            replace(m, collective=one.problem.collective)
-            for m, one in zip(members, found.isolated, strict=True)
-        ],
+        [replace(m, collective=one.problem.collective) for m, one in zip(members, found.isolated, strict=True)],
         "all",
     )
     parts = [timed(one.problem, one.schedule, one.size_bytes) for one in found.isolated]
-    assert found.others[AT_ONCE][0] <= predict_us(cut, merge_schedules(cut, parts), cut.size_bytes) * (
-        1 + 1e-9
-    )
+    assert found.others[AT_ONCE][0] <= predict_us(cut, merge_schedules(cut, parts), cut.size_bytes) * (1 + 1e-9)
     for problem, one, member in zip(isolated_problems(asked), found.isolated, members, strict=True):
         assert one.problem.ranks == problem.ranks
         assert one.time_us == pytest.approx(predict_us(one.problem, one.schedule, member.size_bytes))
@@ -139,9 +130,7 @@ def test_what_it_is_compared_with_is_what_it_says() -> None:
 
 
 def test_groups_that_share_nothing_are_as_fast_as_alone() -> None:
-    found = plan(
-        "mesh:4x2", members_of(*(((2 * i, 2 * i + 1), "alltoall", 1e6) for i in range(4))), budget=0.5
-    )
+    found = plan("mesh:4x2", members_of(*(((2 * i, 2 * i + 1), "alltoall", 1e6) for i in range(4))), budget=0.5)
     assert found.slowdowns.tolist() == [1.0] * 4
     assert found.sum_us == pytest.approx(4 * found.makespan_us)
     assert found.relay == "none"
@@ -202,9 +191,7 @@ def test_the_same_question_gets_the_same_answer() -> None:
     one, two = (plan("ring:4", members, relays="all", chunks=2, budget=20) for _ in range(2))
     assert one.ended == two.ended == ""
     for column in ("chunk", "link", "step", "start_us"):
-        assert np.array_equal(
-            getattr(one.algorithm.schedule, column), getattr(two.algorithm.schedule, column)
-        )
+        assert np.array_equal(getattr(one.algorithm.schedule, column), getattr(two.algorithm.schedule, column))
     first, second = statement(one), statement(two)
     assert {**first, "seconds": 0} == {**second, "seconds": 0}
 
@@ -238,9 +225,7 @@ def test_like_groups_are_answered_once_and_moved() -> None:
     with pytest.raises((ScheduleRefused, IndexError, ValueError)):
         replay(finer, timed(finer, wrong, 1e6))
     # another order of the ranks, another size or other relays are another question
-    swapped = make_problem(
-        torus, named("allgather", 3, 1), (7, 6, 11), [r for r in range(16) if r not in (6, 7, 11)]
-    )
+    swapped = make_problem(torus, named("allgather", 3, 1), (7, 6, 11), [r for r in range(16) if r not in (6, 7, 11)])
     assert alike.find_translation(problems[0][0], swapped) is None
     fewer = make_problem(torus, named("allgather", 3, 1), groups[1])
     assert alike.find_translation(problems[0][0], fewer) is None
@@ -323,9 +308,7 @@ def test_statement_and_table() -> None:
         "gap",
     ):
         assert words in text
-    many = plan(
-        "ring:80", members_of(*(((2 * i, 2 * i + 1), "alltoall", 1e6) for i in range(40))), budget=0.5
-    )
+    many = plan("ring:80", members_of(*(((2 * i, 2 * i + 1), "alltoall", 1e6) for i in range(40))), budget=0.5)
     assert "… 9 more …" in shown(many)
     assert len(shown(many).splitlines()) < 50
 

@@ -139,9 +139,7 @@ def test_the_union_says_what_its_groups_say(seed: int) -> None:
         mine = slice(first, int(union.first_chunk[group + 1]))
         assert (union.group_of_chunk[mine] == group).all()
         assert np.array_equal(whole.reduces[mine], own.reduces)
-        assert whole.chunk_bytes(size)[mine] == pytest.approx(
-            own.chunk_bytes(union.member_bytes(group, size))
-        )
+        assert whole.chunk_bytes(size)[mine] == pytest.approx(own.chunk_bytes(union.member_bytes(group, size)))
         assert whole.chunk_bytes(union.size_bytes)[mine] == pytest.approx(own.chunk_bytes(member.size_bytes))
         for side, rows in (("pre", own.pre), ("post", own.post)):
             cells = {(member.ranks[r], c + first) for r, c in rows.tolist()}
@@ -240,9 +238,7 @@ def test_a_chunk_that_strays_is_refused() -> None:
     row = int(np.flatnonzero(net.src[schedule.link] == net.src[out])[0])
     link = schedule.link.copy()
     link[row] = out
-    with pytest.raises(
-        ScheduleRefused, match=rf"send {row}: .* group 0-3 is at rank {net.dst[out]}, which is not"
-    ):
+    with pytest.raises(ScheduleRefused, match=rf"send {row}: .* group 0-3 is at rank {net.dst[out]}, which is not"):
         split_by_group(union, replace(schedule, link=link))
     # another group's chunk on a link of this group
     chunk = schedule.chunk.copy()

@@ -26,9 +26,7 @@ from topologies.load import load
 
 def accepts(problem: Problem, _options: Options) -> str:
     """Rings of three, all-gather."""
-    return (
-        "" if problem.nranks == 3 and problem.collective.name == "allgather" else "toys are for three ranks"
-    )
+    return "" if problem.nranks == 3 and problem.collective.name == "allgather" else "toys are for three ranks"
 
 
 def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
@@ -107,9 +105,7 @@ def test_a_wrong_answer_never_gets_further(workers: Workers, monkeypatch: pytest
 
 
 def test_an_engine_that_is_not_known_is_refused_with_the_nearest() -> None:
-    with pytest.raises(
-        InputError, match=r"engine: 'flw' is not known \(did you mean flow\?\); it is one of auto, "
-    ):
+    with pytest.raises(InputError, match=r"engine: 'flw' is not known \(did you mean flow\?\); it is one of auto, "):
         chosen("flw")
 
 

@@ -56,8 +56,7 @@ def check_form(collective: Collective) -> None:
     assert (collective.fraction > 0).all()
     assert set(collective.pre[:, 1].tolist()) == set(range(collective.nchunks))
     out = [
-        (rank, place)
-        for (rank, _), place in zip(collective.post.tolist(), collective.out_index.tolist(), strict=True)
+        (rank, place) for (rank, _), place in zip(collective.post.tolist(), collective.out_index.tolist(), strict=True)
     ]
     assert len(set(out)) == len(out)
     for rank in range(collective.nranks):  # no gaps in a buffer
@@ -95,8 +94,7 @@ def test_cutting_keeps_totals(name: str, k: int, first: int, second: int) -> Non
     assert cut.chunks == first * second
     for table in ("pre", "post"):  # bytes at every rank, before and after
         per_rank = [
-            np.bincount(getattr(c, table)[:, 0], c.fraction[getattr(c, table)[:, 1]], minlength=k)
-            for c in (whole, cut)
+            np.bincount(getattr(c, table)[:, 0], c.fraction[getattr(c, table)[:, 1]], minlength=k) for c in (whole, cut)
         ]
         np.testing.assert_allclose(*per_rank)
     np.testing.assert_allclose(cut.chunk_bytes(1e6).sum(), whole.chunk_bytes(1e6).sum())

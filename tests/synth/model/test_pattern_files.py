@@ -56,9 +56,7 @@ def test_halo(tmp_path: Path) -> None:
     # rank 0 holds 4 chunks of weight 2 and one of weight 1: the fullest send buffer
     np.testing.assert_allclose(halo.fraction, [2 / 9] * 4 + [1 / 9])
     assert cells(halo.pre, halo.in_index) == {(0, c, c) for c in range(5)} | {(1, 4, 0)}
-    assert cells(halo.post, halo.out_index) == (
-        {(r, c, c) for r in (1, 2, 3) for c in range(4)} | {(0, 4, 0)}
-    )
+    assert cells(halo.post, halo.out_index) == ({(r, c, c) for r in (1, 2, 3) for c in range(4)} | {(0, 4, 0)})
 
 
 def test_scan_reads_one_place(tmp_path: Path) -> None:
@@ -221,15 +219,11 @@ def test_files_that_are_none(tmp_path: Path, reader: object) -> None:
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
-def test_damaged_files_are_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_damaged_files_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     text = data.draw(st.sampled_from([HALO, SCAN]))
     at = data.draw(st.integers(0, len(text)))
     cut = data.draw(st.integers(0, 12))
-    put = data.draw(
-        st.one_of(st.text(max_size=6), st.sampled_from(["[", "]", '"', "=", "-", "9", "\n", "[[", "nan"]))
-    )
+    put = data.draw(st.one_of(st.text(max_size=6), st.sampled_from(["[", "]", '"', "=", "-", "9", "\n", "[[", "nan"])))
     message = ""
     try:
         read(tmp_path_factory.getbasetemp(), (text[:at] + put + text[at + cut :]).encode("utf-8", "replace"))

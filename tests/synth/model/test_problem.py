@@ -18,9 +18,7 @@ from topologies.load import load
 from topologies.topology import Topology
 
 LINE = load("line:5")
-ISLANDS = Topology(
-    "islands", 4, (), np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2]), np.full(4, 0.7), np.full(4, 50.0)
-)
+ISLANDS = Topology("islands", 4, (), np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2]), np.full(4, 0.7), np.full(4, 50.0))
 ONE_WAY = Topology("oneway", 3, (), np.array([0, 1]), np.array([1, 2]), np.full(2, 0.7), np.full(2, 50.0))
 
 

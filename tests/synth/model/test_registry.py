@@ -75,8 +75,8 @@ def test_names_are_taken_once(name: str) -> None:
 
 def test_bus_factors() -> None:
     assert find_kind("allreduce").bus_factor(8) == 1.75
-    assert {
-        find_kind(c).bus_factor(4) for c in ("allgather", "reducescatter", "alltoall", "gather", "scatter")
-    } == {0.75}
+    assert {find_kind(c).bus_factor(4) for c in ("allgather", "reducescatter", "alltoall", "gather", "scatter")} == {
+        0.75
+    }
     assert find_kind("broadcast").bus_factor(8) == find_kind("reduce").bus_factor(8) == 1.0
     assert find_kind("custom").bus_factor(8) is None

@@ -137,9 +137,7 @@ def test_blocks_of_different_sizes(workers: Workers) -> None:
 
 def test_the_same_question_gets_the_same_bytes(workers: Workers) -> None:
     texts = [
-        documents(
-            synthesize("allreduce", "dgx1", [0, 1, 2, 3], budget=20, workers=workers).found, "executor-nccl"
-        )
+        documents(synthesize("allreduce", "dgx1", [0, 1, 2, 3], budget=20, workers=workers).found, "executor-nccl")
         for _ in range(2)
     ]
     assert texts[0] == texts[1]

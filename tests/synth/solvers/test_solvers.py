@@ -48,12 +48,8 @@ def test_boolean_models(workers: Workers, solver: str) -> None:
 def knapsack(binary: bool) -> LinearProgram:
     """Most worth of things of weight 2, 3 and 4 in a sack for 5; fractions of them where not binary."""
     program = ProgramBuilder()
-    things = np.concatenate(
-        [program.add_variables(1, 1.0, cost=-worth, binary=binary) for worth in (3, 4, 6)]
-    )
-    program.add_rows(
-        np.array([-np.inf]), (np.zeros(3, dtype=np.int64), things, np.array([2.0, 3.0, 4.0])), most=5.0
-    )
+    things = np.concatenate([program.add_variables(1, 1.0, cost=-worth, binary=binary) for worth in (3, 4, 6)])
+    program.add_rows(np.array([-np.inf]), (np.zeros(3, dtype=np.int64), things, np.array([2.0, 3.0, 4.0])), most=5.0)
     return program.build()
 
 
@@ -81,9 +77,7 @@ def test_linear_programs(
     assert answer(workers, solver, never, 20.0, *options).status == "infeasible"
 
 
-def test_a_solver_that_is_not_installed_fails_at_once(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_solver_that_is_not_installed_fails_at_once(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(is_available(name) for name in SOLVERS)
     monkeypatch.setitem(SOLVERS, "other", Solver("synth.solvers.other", "no_such_library"))
     assert not is_available("other")

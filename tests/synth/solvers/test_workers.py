@@ -19,10 +19,7 @@ def _hard() -> BooleanModel:
     model = BooleanModel(1, 1, x.size, x.size)
     model.clauses = [[(int(v), True) for v in row] for row in x]
     model.clauses += [
-        [(int(x[a, h]), False), (int(x[b, h]), False)]
-        for h in range(holes)
-        for a in range(pigeons)
-        for b in range(a)
+        [(int(x[a, h]), False), (int(x[b, h]), False)] for h in range(holes) for a in range(pigeons) for b in range(a)
     ]
     return model
 

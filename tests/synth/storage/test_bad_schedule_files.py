@@ -171,9 +171,7 @@ def test_claims_of_size_cost_nothing(plain: Path, tmp_path: Path) -> None:
     assert "chunk.npy: has the shape (12,)" in refusal(path)
     huge = parts["chunk.npy"].replace(b"'shape': (12,), }            ", b"'shape': (1099511627776,), }")
     assert huge != parts["chunk.npy"]
-    rewritten(
-        path, parts | {"header.json": json.dumps(header | {"sends": 1 << 40}).encode(), "chunk.npy": huge}
-    )
+    rewritten(path, parts | {"header.json": json.dumps(header | {"sends": 1 << 40}).encode(), "chunk.npy": huge})
     assert "chunk.npy" in refusal(path)
     for chunks in (10**6, 10**12):
         about = header["collective"] | {"chunks": chunks}
@@ -181,9 +179,7 @@ def test_claims_of_size_cost_nothing(plain: Path, tmp_path: Path) -> None:
         assert str(path) in refusal(path)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"PK", b"hello\n" * 100, bytes(range(256)) * 40, b"PK\x05\x06" + b"\0" * 18]
-)
+@pytest.mark.parametrize("data", [b"", b"PK", b"hello\n" * 100, bytes(range(256)) * 40, b"PK\x05\x06" + b"\0" * 18])
 def test_no_zip(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "bad.synth"
     path.write_bytes(data)
@@ -323,12 +319,7 @@ def test_a_field_given_twice(plain: Path, tmp_path: Path) -> None:
 
 
 VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=8)
-    | st.sampled_from([1e999, 1 << 70]),
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from([1e999, 1 << 70]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=8,
 )

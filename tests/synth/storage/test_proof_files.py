@@ -163,9 +163,7 @@ def test_what_is_claimed_together_is_refused_too(stored: tuple[Path, Stored]) ->
         first = said.witnesses[0]
         more = replace(first, **{name: getattr(first, name) * (1 + 1e-7) + 1e-13})
         bound_us = more.at(SIZE)
-        forged = replace(
-            said, witnesses=(more, *said.witnesses[1:]), bound_us=bound_us, gap=said.time_us / bound_us
-        )
+        forged = replace(said, witnesses=(more, *said.witnesses[1:]), bound_us=bound_us, gap=said.time_us / bound_us)
         with pytest.raises(ProofRefused, match=f"witness 1, .*{name}: claims"):
             checked(path, found, forged)
     higher = said.bound_us * (1 + 1e-7)

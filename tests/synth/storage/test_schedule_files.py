@@ -60,9 +60,7 @@ def test_all_others_are_kept_in_full(tmp_path: Path) -> None:
     ):
         problem = make_problem(topology, collective, [3, 0, 2], [1])
         if collective.name == "mine":  # its two parts go apart: the engine copies
-            problem = make_problem(
-                topology, replace(collective, reduces=collective.reduces & False), [3, 0, 2], [1]
-            )
+            problem = make_problem(topology, replace(collective, reduces=collective.reduces & False), [3, 0, 2], [1])
         assert not load_schedule(written(tmp_path, problem)).as_named
         assert not load_schedule(written(tmp_path, problem.with_chunks(2))).as_named
 
@@ -99,9 +97,7 @@ def test_what_a_file_cannot_hold_is_not_written(tmp_path: Path, monkeypatch: pyt
     plain = load_schedule(path)
     quotient = quotient_problem(load("ring:4"), "allgather")
     assert quotient is not None
-    moved = replace(
-        quotient, collective=replace(quotient.collective, out_index=quotient.collective.out_index + 1)
-    )
+    moved = replace(quotient, collective=replace(quotient.collective, out_index=quotient.collective.out_index + 1))
     unsayable = replace(plain.problem, topology=replace(plain.problem.topology, name="a\tb"))
     for problem, words in ((moved, "is not the quotient of what its name means"), (unsayable, "name")):
         with pytest.raises(InputError, match=words):

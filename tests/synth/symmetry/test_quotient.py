@@ -86,9 +86,7 @@ def expands(problem: Problem, schedule: Schedule) -> None:
         one_by_one += list(zip(part.chunk.tolist(), part.link.tolist(), part.start_us.tolist(), strict=True))
     assert sorted(one_by_one) == rows
     again = expand(problem, schedule)[1]
-    assert all(
-        np.array_equal(getattr(again, c), getattr(sends, c)) for c in ("chunk", "link", "step", "end_us")
-    )
+    assert all(np.array_equal(getattr(again, c), getattr(sends, c)) for c in ("chunk", "link", "step", "end_us"))
 
 
 @pytest.mark.parametrize("name", TRANSLATABLE)
@@ -164,9 +162,7 @@ def circulant(rng: random.Random) -> Topology:
 
 
 @pytest.mark.parametrize("name", TRANSLATABLE)
-@pytest.mark.parametrize(
-    ("spec", "chunks"), [("torus:2x4", 1), ("mesh:4x2", 2), ("ndv2:2", 3), ("ring:5", 2)]
-)
+@pytest.mark.parametrize(("spec", "chunks"), [("torus:2x4", 1), ("mesh:4x2", 2), ("ndv2:2", 3), ("ring:5", 2)])
 def test_base_chunks_are_those_of_the_named_collective(spec: str, name: str, chunks: int) -> None:
     problem = quotient(spec, name, chunks)
     assert problem.quotient is not None
@@ -177,9 +173,7 @@ def test_base_chunks_are_those_of_the_named_collective(spec: str, name: str, chu
     assert (base.name, base.chunks, base.nranks, base.root) == (full.name, full.chunks, k, full.root)
     chunk = np.arange(base.nchunks)
     images = [chunk_image(problem, chunk, by).tolist() for by in products(problem.quotient)]
-    assert sorted(c for one in images for c in one) == list(
-        range(full.nchunks)
-    )  # every chunk is one translate of one
+    assert sorted(c for one in images for c in one) == list(range(full.nchunks))  # every chunk is one translate of one
     for c, of_whole in zip(chunk.tolist(), images[0], strict=True):
         assert base.fraction[c] == full.fraction[of_whole]
         assert base.reduces[c] == full.reduces[of_whole]
@@ -199,9 +193,7 @@ def test_a_ring_by_hand() -> None:
     problem = quotient("ring:6", "allgather")
     ways = {
         (u, v): i
-        for i, (u, v) in enumerate(
-            zip(problem.network.src.tolist(), problem.network.dst.tolist(), strict=True)
-        )
+        for i, (u, v) in enumerate(zip(problem.network.src.tolist(), problem.network.dst.tolist(), strict=True))
     }
     links = np.array([ways[r, r + 1] for r in range(5)])
     rounds = untimed(np.zeros(5), links, np.arange(5), np.zeros(5, dtype=bool))
@@ -276,10 +268,7 @@ def slower(topology: Topology, link: int) -> Topology:
 
 
 def without(topology: Topology, link: int) -> Topology:
-    columns = {
-        c: np.delete(getattr(topology, c), link)
-        for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs")
-    }
+    columns = {c: np.delete(getattr(topology, c), link) for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs")}
     return replace(topology, **columns)
 
 
@@ -300,9 +289,7 @@ def test_a_stale_quotient_is_refused(seed: int) -> None:
     stale = replace(problem.network, bandwidth_gbs=real.bandwidth_gbs)
     with pytest.raises(QuotientRefused, match=r"no symmetry|does not keep"):
         check_quotient(
-            replace(
-                problem, topology=now, network=stale, quotient=Quotient(problem.quotient.translations, real)
-            )
+            replace(problem, topology=now, network=stale, quotient=Quotient(problem.quotient.translations, real))
         )
     with pytest.raises(QuotientRefused):
         quotient_by(now, problem.collective.name, 1, problem.group, problem.quotient.translations)

@@ -45,20 +45,14 @@ def test_the_same_times_through_a_shared_port() -> None:
     src, dst = np.array([(i, j) for i in range(4) for j in range(4) if i != j]).T
     rate = np.where(np.arange(12) % 3 == 0, 20.0, 25.0)
     nic = Limit("nic", np.arange(12), 60.0)
-    problem = make_problem(
-        Topology("nic", 4, (), src, dst, np.full(12, 1.0), rate, (nic,)), "alltoall", chunks=3
-    )
+    problem = make_problem(Topology("nic", 4, (), src, dst, np.full(12, 1.0), rate, (nic,)), "alltoall", chunks=3)
     at = same_times(problem, answered(problem, 1e6), 1e6)
     assert at is not None
     assert same_verdict(problem, at) == ""
     assert len(np.unique(at.start_us)) < len(at)
-    assert same_verdict(
-        problem, replace(at, start_us=at.start_us * 0.9, end_us=at.end_us - at.start_us * 0.1)
-    )
+    assert same_verdict(problem, replace(at, start_us=at.start_us * 0.9, end_us=at.end_us - at.start_us * 0.1))
     pair = Limit("nic", np.arange(2), 60.0)  # two links of 40 are not twice as much as it carries
-    narrow = make_problem(
-        Topology("nic", 4, (), src, dst, np.full(12, 1.0), np.full(12, 40.0), (pair,)), "alltoall"
-    )
+    narrow = make_problem(Topology("nic", 4, (), src, dst, np.full(12, 1.0), np.full(12, 40.0), (pair,)), "alltoall")
     way = links(narrow, np.zeros(2, dtype=np.int64), np.array([1, 2]))
     plan = untimed(np.array([1, 2]), way, np.zeros(2), np.zeros(2, dtype=bool))
     at = timed(narrow, plan, 4e6)

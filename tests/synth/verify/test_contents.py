@@ -48,9 +48,7 @@ def exchanged(problem: Problem) -> Schedule:
     rank = np.arange(problem.nranks)
     way = [links(problem, rank, rank ^ (1 << i)) for i in range(problem.nranks.bit_length() - 1)]
     count = len(way) * len(rank)
-    return untimed(
-        np.zeros(count), np.concatenate(way), np.arange(count) // len(rank), np.ones(count, dtype=bool)
-    )
+    return untimed(np.zeros(count), np.concatenate(way), np.arange(count) // len(rank), np.ones(count, dtype=bool))
 
 
 @pytest.mark.parametrize("ranks", [8, 128])
@@ -142,10 +140,6 @@ def test_many_ranks_and_one_sum_take_little_memory() -> None:
         replay(problem, timed(problem, chain, 1e6, simulate.Tuning(0)), compiled)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (
-        peak < 400 * ranks
-    )  # among them a dozen columns of the network; a bit a pair of ranks would be 500 more
-    with pytest.raises(
-        ScheduleRefused, match=r"ranks 3000×0, 3001×0, .*…; should hold those of 4000 ranks, each once"
-    ):
+    assert peak < 400 * ranks  # among them a dozen columns of the network; a bit a pair of ranks would be 500 more
+    with pytest.raises(ScheduleRefused, match=r"ranks 3000×0, 3001×0, .*…; should hold those of 4000 ranks, each once"):
         replay(problem, timed(problem, chain.take(rank != 3000), 1e6), compiled)

@@ -55,9 +55,7 @@ def test_verdicts_are_the_same(tmp_path_factory: pytest.TempPathFactory, seed: i
         same_verdict(problem, moved(right, row, link=link, end_us=right.start_us[row] + lasts))
     elif fault in ("earlier", "later"):
         by = right.start_us[row] * rng.choice((0.01, 0.5, 1.0)) * (1 if fault == "earlier" else -1)
-        same_verdict(
-            problem, moved(right, row, start_us=right.start_us[row] - by, end_us=right.end_us[row] - by)
-        )
+        same_verdict(problem, moved(right, row, start_us=right.start_us[row] - by, end_us=right.end_us[row] - by))
     elif fault == "other step":
         same_verdict(problem, moved(right, row, step=rng.randrange(right.nsteps + 1)))
     elif fault == "other chunk":

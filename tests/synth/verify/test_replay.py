@@ -195,9 +195,7 @@ def test_one_shared_switch_port_carries_what_it_can() -> None:
     links = [(0, 1), (0, 2), (0, 3), (1, 0), (2, 0), (3, 0)]
     src, dst = np.array(links).T
     nic = Limit("nic", np.array([0, 1, 2]), 60.0)
-    problem = make_problem(
-        Topology("nic", 4, (), src, dst, np.full(6, 1.0), np.full(6, 25.0), (nic,)), "scatter"
-    )
+    problem = make_problem(Topology("nic", 4, (), src, dst, np.full(6, 1.0), np.full(6, 25.0), (nic,)), "scatter")
     at = timed(problem, sends(problem, *((i, f"0→{i}", 0, False) for i in (1, 2, 3))), 1e6)
     replay(problem, at)
     assert at.start_us.tolist() == [0.0, 0.0, 10.0]

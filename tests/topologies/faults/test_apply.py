@@ -49,9 +49,7 @@ Figures = dict[tuple[str, str], tuple[float, float]]
 def figures(t: Topology) -> Figures:
     """(α, GB/s) of every link by the names of its ends."""
     name = t.vertex_name
-    rows = zip(
-        t.link_src.tolist(), t.link_dst.tolist(), t.alpha_us.tolist(), t.bandwidth_gbs.tolist(), strict=True
-    )
+    rows = zip(t.link_src.tolist(), t.link_dst.tolist(), t.alpha_us.tolist(), t.bandwidth_gbs.tolist(), strict=True)
     return {(name(a), name(b)): (alpha, gbs) for a, b, alpha, gbs in rows}
 
 

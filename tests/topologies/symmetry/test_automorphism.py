@@ -37,9 +37,7 @@ def keeps(net: Network, p: np.ndarray, image: np.ndarray) -> bool:
         for r in net.uses_idx[net.uses_ptr[link] : net.uses_ptr[link + 1]]:
             members[r].add(link)
     before = Counter((frozenset(m), c) for m, c in zip(members, net.capacity_gbs, strict=True))
-    after = Counter(
-        (frozenset(image[list(m)].tolist()), c) for m, c in zip(members, net.capacity_gbs, strict=True)
-    )
+    after = Counter((frozenset(image[list(m)].tolist()), c) for m, c in zip(members, net.capacity_gbs, strict=True))
     return before == after
 
 
@@ -61,9 +59,7 @@ def test_classes_are_kept() -> None:
         assert set(p[8:].tolist()) == set(range(8, 16))
 
 
-@pytest.mark.parametrize(
-    "spec", ["dgx1", "z52", "hypercube:3", "torus:2x4", "line:6", "mesh:2x3", "fattree:3x2x2"]
-)
+@pytest.mark.parametrize("spec", ["dgx1", "z52", "hypercube:3", "torus:2x4", "line:6", "mesh:2x3", "fattree:3x2x2"])
 def test_group_against_brute_force(spec: str) -> None:
     net = whole(spec)
     n = net.nranks
@@ -150,9 +146,7 @@ def test_figures_and_capacities_count() -> None:
         limits = (Limit("a", np.array([0, 2]), 15.0), Limit("b", np.array([1, 3]), second))
         shared = network(Topology("x", 4, (), src, dst, alpha, gbs, limits), range(4))
         assert len(automorphisms(shared, [])) == count
-    uneven = network(
-        Topology("x", 4, (), src, dst, alpha, gbs, (Limit("a", np.array([0, 1]), 15.0),)), range(4)
-    )
+    uneven = network(Topology("x", 4, (), src, dst, alpha, gbs, (Limit("a", np.array([0, 1]), 15.0),)), range(4))
     with pytest.raises(ValueError, match="not an automorphism"):
         link_image(uneven, np.array([1, 2, 3, 0]))
 
@@ -196,9 +190,7 @@ def test_random_graphs(n: int, data: st.DataObject) -> None:
     net = network(Topology("g", n, (), src, dst, np.ones(len(src)), np.array(rates)), range(n))
     found = automorphisms(net, [range(n)])
     shuffle = np.array(data.draw(st.permutations(range(n))))
-    twin = network(
-        Topology("g", n, (), shuffle[src], shuffle[dst], np.ones(len(src)), np.array(rates)), range(n)
-    )
+    twin = network(Topology("g", n, (), shuffle[src], shuffle[dst], np.ones(len(src)), np.array(rates)), range(n))
     assert len(found) == len(automorphisms(twin, [range(n)]))
     for p in found[:10]:
         assert keeps(net, p, link_image(net, p))

@@ -43,9 +43,7 @@ def order(found: Translations) -> int:
 
 def plain(n: int, stride: int, extent: int) -> list[int]:
     """The translation, digit by digit."""
-    return [
-        (r // (stride * extent) * extent + (r // stride + 1) % extent) * stride + r % stride for r in range(n)
-    ]
+    return [(r // (stride * extent) * extent + (r // stride + 1) % extent) * stride + r % stride for r in range(n)]
 
 
 @pytest.mark.parametrize(
@@ -192,9 +190,7 @@ def keeps(net: Network, p: list[int]) -> bool:
         for r in net.uses(link).tolist():
             members[r].add(link)
     before = Counter((frozenset(m), c) for m, c in zip(members, net.capacity_gbs, strict=True))
-    return before == Counter(
-        (frozenset(to[i] for i in m), c) for m, c in zip(members, net.capacity_gbs, strict=True)
-    )
+    return before == Counter((frozenset(to[i] for i in m), c) for m, c in zip(members, net.capacity_gbs, strict=True))
 
 
 def has_room(net: Network, found: Translations) -> bool:
@@ -260,10 +256,7 @@ def nic_of_two(spec: str, capacity: float) -> Topology:
     """Ranks 2i and 2i+1 leave their pair through one NIC."""
     t = load(spec)
     leaves = t.link_src // 2 != t.link_dst // 2
-    limits = [
-        Limit(f"nic{i}", np.flatnonzero(leaves & (t.link_src // 2 == i)), capacity)
-        for i in range(t.nranks // 2)
-    ]
+    limits = [Limit(f"nic{i}", np.flatnonzero(leaves & (t.link_src // 2 == i)), capacity) for i in range(t.nranks // 2)]
     return replace(t, limits=tuple(limits))
 
 

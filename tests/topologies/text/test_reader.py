@@ -142,15 +142,11 @@ def test_bad_matrices(matrix: str) -> None:
 
 
 def test_too_many_links_are_refused_before_they_are_made() -> None:
-    text = (
-        'name = "x"\nranks = 1000000\n[[links]]\nfrom = "0-999999"\nto = "0-999999"\ngbs = 1\nalpha_us = 0\n'
-    )
+    text = 'name = "x"\nranks = 1000000\n[[links]]\nfrom = "0-999999"\nto = "0-999999"\ngbs = 1\nalpha_us = 0\n'
     assert "too many links" in refused(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[" * 9000, "a = " + "[" * 9000, "\x00", "\ufeff", "x = 2020-13-45", "🤖"]
-)
+@pytest.mark.parametrize("text", ["", "[" * 9000, "a = " + "[" * 9000, "\x00", "\ufeff", "x = 2020-13-45", "🤖"])
 def test_no_topology_at_all(text: str) -> None:
     refused(text)
 

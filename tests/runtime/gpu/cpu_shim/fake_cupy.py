@@ -88,9 +88,7 @@ class Module:
     def __init__(self, code: str, options: tuple[str, ...]) -> None:
         assert "synth_interpret" in code
         assert "#include" not in code  # a GPU's compiler is given no path
-        asked = dict(
-            option[2:].split("=", 1) for option in options if option.startswith("-D") and "=" in option
-        )
+        asked = dict(option[2:].split("=", 1) for option in options if option.startswith("-D") and "=" in option)
         self.type = list(TYPE_NAMES.values()).index(asked["TYPE"])
         self.reduction = list(dict.fromkeys(REDUCTION_NAMES.values())).index(asked["REDUCTION"])
         self.threads = int(asked["THREADS"])
@@ -152,9 +150,7 @@ def install_fake_cupy(patch: pytest.MonkeyPatch, libraries: dict[bool, Path], co
             deviceCanAccessPeer=lambda one, other: int(Device.peers and one != other),
             deviceEnablePeerAccess=enable,
         ),
-        driver=SimpleNamespace(
-            occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 256 // threads
-        ),
+        driver=SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 256 // threads),
         Device=Device,
         Event=lambda: event,
         get_elapsed_time=lambda begun, ended: 1.0,  # noqa: ARG005

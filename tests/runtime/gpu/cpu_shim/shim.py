@@ -44,9 +44,7 @@ class SanitizerReport(InputError):
 def compiler() -> str | None:
     """A C++ compiler on this machine: $CXX, c++, g++ or clang++."""
     asked = os.environ.get("CXX")
-    return next(
-        (path for name in (asked, "c++", "g++", "clang++") if name and (path := shutil.which(name))), None
-    )
+    return next((path for name in (asked, "c++", "g++", "clang++") if name and (path := shutil.which(name))), None)
 
 
 def built(folder: Path, sanitizer: str = "", paced: bool = False, kernel: Path = SOURCE.parent) -> Path:
@@ -120,9 +118,7 @@ class ShimExecutor:
     def at(self, rank: int) -> AbstractContextManager[None]:  # noqa: ARG002 - all ranks have the same memory
         return nullcontext()
 
-    def run(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum"
-    ) -> None:
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
         """Execute once; see `Executor.run`."""
         layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
         if layout.elements:

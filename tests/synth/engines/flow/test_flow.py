@@ -231,9 +231,7 @@ def test_files_are_proved_and_changed_ones_refused(tmp_path: Path, question: Cal
     proof = json.loads(proof_path(path).read_text())
     places: list[tuple[dict[str, Any], str]] = [(proof, name) for name in ("bound_us", "gap", "time_us")]
     for witness in proof["witnesses"]:
-        places += [
-            (witness, name) for name in ("base_us", "per_byte_us", "cap_us") if witness[name] is not None
-        ]
+        places += [(witness, name) for name in ("base_us", "per_byte_us", "cap_us") if witness[name] is not None]
     for holder, name in places:
         before = holder[name]
         holder[name] = before * (1 + 1e-6) + 1e-9
@@ -297,9 +295,7 @@ def test_the_same_question_gets_the_same_bytes_in_every_process() -> None:
         ("mesh:4x5", "sendrecv", 64, 1.2),
     ],
 )
-def test_large_messages_take_little_more_than_is_proved(
-    spec: str, name: str, chunks: int, gap: float
-) -> None:
+def test_large_messages_take_little_more_than_is_proved(spec: str, name: str, chunks: int, gap: float) -> None:
     problem = make_problem(load(spec), name, chunks=chunks)
     got = flow.best_of(problem, LARGEST, passes=6)
     bound = max(prove(problem).at(LARGEST)[0], from_loads(problem, got.load_us).at(LARGEST))

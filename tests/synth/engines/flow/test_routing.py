@@ -66,9 +66,7 @@ def check_routing(router: Router, routing: Routing, allowed: Allowed | None) -> 
     )
     back = reverse_network(router.net)
     for chunk in range(collective.nchunks):
-        gather, spread = (
-            links[ptr[chunk] : ptr[chunk + 1]] for ptr, links in (routing.gather, routing.spread)
-        )
+        gather, spread = (links[ptr[chunk] : ptr[chunk + 1]] for ptr, links in (routing.gather, routing.spread))
         if collective.reduces[chunk]:
             ends = router.owned[1][router.owned[0][chunk] : router.owned[0][chunk + 1]]
             (owner,) = ends.tolist()
@@ -80,9 +78,7 @@ def check_routing(router: Router, routing: Routing, allowed: Allowed | None) -> 
             reached = check_tree(router.net, spread, holders[chunk], goals[chunk])
         if allowed is not None:
             assert allowed.ranks[allowed.family[chunk]][list(reached)].all()
-    assert routing.load_us == pytest.approx(
-        recomputed(router, routing), rel=1e-6, abs=1e-6 * routing.busiest_us
-    )
+    assert routing.load_us == pytest.approx(recomputed(router, routing), rel=1e-6, abs=1e-6 * routing.busiest_us)
 
 
 def some_allowed(rng: random.Random, problem: Problem) -> Allowed:
@@ -199,9 +195,7 @@ def test_a_chunk_takes_the_cheapest_way_at_the_prices_it_finds(seed: int) -> Non
     before = congestion.load.copy()
     price = np.array([cost_of(net, congestion, bundle) for bundle in net.bundle])
     for again in (False, True):  # routed again, its own load is taken out first
-        path = route_shortest(
-            run, net, congestion, first, *ends, work, first, hops, (path_ptr, path), not again
-        )
+        path = route_shortest(run, net, congestion, first, *ends, work, first, hops, (path_ptr, path), not again)
         assert sum(price[path]) == pytest.approx(cheapest(net, price, source, goal, True))
         check_tree(net, path, {source}, {goal})
     congestion.load[:] = before
@@ -225,9 +219,7 @@ def test_the_same_answers_interpreted_and_compiled(tmp_path_factory: object, see
     folder: Path = tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
     problem, size = random_problem(rng, folder), rng.choice((1.0, 1e6, 1e9))
     narrow = rng.random() < 0.5
-    one, two = (
-        best_of(problem, size, narrow=narrow, run=Runner(interpreted)) for interpreted in (True, False)
-    )
+    one, two = (best_of(problem, size, narrow=narrow, run=Runner(interpreted)) for interpreted in (True, False))
     assert one.took_us == two.took_us
     assert one.load_us.tolist() == two.load_us.tolist()
     for name in ("chunk", "link", "step", "reduces"):
@@ -259,9 +251,7 @@ def test_parents_and_depths() -> None:
 def two_way(nranks: int, pairs: list[tuple[int, int]], gbs: list[float]) -> Topology:
     """Links both ways, of 0.7 µs."""
     ends = [
-        (u, v, rate)
-        for (a, b), rate in zip(pairs, gbs, strict=True)
-        for u, v, rate in ((a, b, rate), (b, a, rate))
+        (u, v, rate) for (a, b), rate in zip(pairs, gbs, strict=True) for u, v, rate in ((a, b, rate), (b, a, rate))
     ]
     src, dst, rates = (np.array(column) for column in zip(*sorted(ends), strict=True))
     return Topology(

@@ -52,9 +52,7 @@ def raw(problem: Problem, size_bytes: float) -> Sends:
     """What `match_in_time` itself returns."""
     collective = problem.collective
     wanted = collective.wants & ~collective.holds
-    wanted = np.concatenate(
-        [wanted, np.zeros((len(wanted), problem.nranks - wanted.shape[1]), dtype=bool)], axis=1
-    )
+    wanted = np.concatenate([wanted, np.zeros((len(wanted), problem.nranks - wanted.shape[1]), dtype=bool)], axis=1)
     work = collective.chunk_bytes(size_bytes) * 1e-3
     net = INTERPRETED.table(csr_network(problem.network))
     return match_in_time(INTERPRETED, net, wanted, collective.holders, work, 1e-12)
@@ -71,11 +69,7 @@ def reachable(problem: Problem) -> int:
         )
         held = set(inside)
         while True:
-            more = {
-                v
-                for u, v in zip(net.src.tolist(), net.dst.tolist(), strict=True)
-                if u in inside and v in wants
-            }
+            more = {v for u, v in zip(net.src.tolist(), net.dst.tolist(), strict=True) if u in inside and v in wants}
             if more <= inside:
                 break
             inside |= more
@@ -98,9 +92,7 @@ def test_everyone_gets_every_chunk_once(seed: int) -> None:
     assert all(missing[cell] for cell in cells)
     assert (np.diff(start) >= 0).all()
     again = raw(problem, size)
-    assert all(
-        one.tobytes() == other.tobytes() for one, other in zip(again, (chunk, link, start), strict=True)
-    )
+    assert all(one.tobytes() == other.tobytes() for one, other in zip(again, (chunk, link, start), strict=True))
     answer = matched(problem, size, INTERPRETED)
     if len(chunk) < missing.sum():
         assert answer is None

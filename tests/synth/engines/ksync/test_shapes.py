@@ -31,9 +31,7 @@ def _search(problem: Problem, workers: Workers) -> ShapeSearch:
 
 @pytest.mark.parametrize("topo", PLACES)
 @pytest.mark.parametrize("collective", ["allgather", "alltoall", "broadcast", "gather"])
-def test_prices_prove_step_bounds_and_raised_ones_are_refused(
-    workers: Workers, topo: str, collective: str
-) -> None:
+def test_prices_prove_step_bounds_and_raised_ones_are_refused(workers: Workers, topo: str, collective: str) -> None:
     problem = make_problem(load(topo), collective)
     for steps in (1, 2, 3, 4):
         bound = _search(problem, workers).bound(steps)
@@ -44,9 +42,7 @@ def test_prices_prove_step_bounds_and_raised_ones_are_refused(
         raised = StepBound(bound.steps, bound.ratio * 1.01, bound.prices)
         with pytest.raises(BadWitness, match="prove"):
             check_step_bound(problem, raised)
-        shaken = tuple(
-            {r: p * (1.5 if i % 2 else 0.5) for i, (r, p) in enumerate(ps.items())} for ps in bound.prices
-        )
+        shaken = tuple({r: p * (1.5 if i % 2 else 0.5) for i, (r, p) in enumerate(ps.items())} for ps in bound.prices)
         if len(shaken[0]) > 1:
             proved = check_step_bound(problem, StepBound(steps, 0.0, shaken))
             assert proved <= bound.ratio * (1 + 1e-6)

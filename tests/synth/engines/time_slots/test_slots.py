@@ -48,9 +48,7 @@ def _problems() -> list[Problem]:
 
 @pytest.mark.parametrize("problem", _problems(), ids=lambda p: f"{p.topology.name}-{p.collective.name}")
 @pytest.mark.parametrize("size", [1 << 12, 1 << 20])
-def test_no_schedule_of_these_chunks_beats_the_dual_bound(
-    workers: Workers, problem: Problem, size: int
-) -> None:
+def test_no_schedule_of_these_chunks_beats_the_dual_bound(workers: Workers, problem: Problem, size: int) -> None:
     known = [route.solve(problem, size, depth) for depth in (0.0, 0.5, 1.0)]
     ceiling = min(predict_us(problem, s, size) for s in known)
     model = slot_model(problem, size, ceiling * 1.2, 8)
