@@ -49,10 +49,6 @@ from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 from topologies.text.files import origin_of, read_bytes
 
-__all__ = [
-    "FORMAT", "INDEX", "SCHEDULES", "Entry", "goal_stated", "index_text", "load_index", "parse_index", "read_index",
-]  # fmt: skip
-
 FORMAT = "synth-index-2"
 INDEX = "index.json"
 SCHEDULES = "schedules"  # their folder

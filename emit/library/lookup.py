@@ -13,8 +13,6 @@ from synth.model.registry import parse_name
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 
-__all__ = ["choose", "entry_beside", "goal_beside"]
-
 
 def choose(
     entries: Sequence[Entry],

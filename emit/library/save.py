@@ -22,8 +22,6 @@ from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError
 
-__all__ = ["Documents", "Saved", "documents", "save", "stems"]
-
 _MOST_SENDS = 200_000  # an executor takes far fewer
 
 

@@ -20,8 +20,6 @@ from synth.storage.proof import proof_path
 from topologies.errors import InputError
 from topologies.text.files import origin_of
 
-__all__ = ["Library", "standing", "writing"]
-
 
 def standing(folder: str | Path) -> list[Entry]:
     """The entries of the library in a folder, none where there is no index yet.

@@ -233,13 +233,11 @@ class _Reader:
         for rank in range(self.nranks):
             if rank not in self.gpus:
                 self.fail(
-                    tag,
-                    f"algo ngpus {self.nranks} with {len(self.gpus)} gpus, none of id {rank}; it must be equal",
+                    tag, f"algo ngpus {self.nranks} with {len(self.gpus)} gpus, none of id {rank}; it must be equal"
                 )
         if self.nchannels != max(1, self.used_channels):
             self.fail(
-                tag,
-                f"algo nchannels {self.nchannels}; it must be {max(1, self.used_channels)}, largest chan + 1",
+                tag, f"algo nchannels {self.nchannels}; it must be {max(1, self.used_channels)}, largest chan + 1"
             )
         low = self.integer(tag, "minBytes", 0, (1 << 63) - 1) if "minBytes" in a else 0
         high = self.integer(tag, "maxBytes", 0, (1 << 63) - 1) if "maxBytes" in a else 0

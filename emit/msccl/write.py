@@ -11,8 +11,6 @@ from emit.program import Program
 from emit.targets import Target, choose_target, target_named
 from topologies.errors import InputError
 
-__all__ = ["describe_xml", "write_msccl", "xml_text"]
-
 _NAME = re.compile(r"[ !#-%'-;=?-~]+")  # printable ASCII but for " & < >
 _REDOPS = ("sum", "prod", "max", "min")
 _NO_LIMIT = 1 << 50  # bytes; for readers that take maxBytes 0 as never: no buffer is a pebibyte

@@ -27,8 +27,6 @@ from synth.timing.simulate import Clock, time_us
 from topologies.errors import InputError, ScheduleError
 from topologies.topology import Topology
 
-__all__ = ["Item", "make_items"]
-
 MOST_ITEMS = 200
 _SENDS = 24_000  # that a page lists one by one, of all its algorithms together
 _FEWEST_SENDS = 400  # of each
@@ -86,10 +84,7 @@ class Item:
 
 
 def make_items(
-    found: Sequence[Source],
-    topology: Topology | None,
-    group: tuple[int, ...] | None,
-    size_bytes: float | None,
+    found: Sequence[Source], topology: Topology | None, group: tuple[int, ...] | None, size_bytes: float | None
 ) -> list[Item]:
     """All of them. InputError for too many, or one that cannot be read."""
     if len(found) > MOST_ITEMS:
@@ -345,11 +340,7 @@ def _program_facts(program: Program, view: dict[str, Any], timing: _Timing) -> l
             facts.append(("Time / bound", f"{timing.time_us / timing.bound_us:.3f}", how))
     blocks = [len(gpu.threadblocks) for gpu in program.gpus]
     facts += [
-        (
-            "Instructions",
-            format_number(program.nsteps),
-            f"on {format_count(program.nranks, 'rank')}",
-        ),
+        ("Instructions", format_number(program.nsteps), f"on {format_count(program.nranks, 'rank')}"),
         ("Threadblocks", str(max(blocks, default=0)), f"at most on a rank; {sum(blocks)} in all"),
         ("Channels", str(program.nchannels), program.protocol),
         ("Chunks", str(program.nchunks_per_loop), "of a buffer, in a loop"),

@@ -15,8 +15,6 @@ from scipy.sparse.csgraph import dijkstra
 
 from emit.report.shares import pack_table, round_all, round_value
 
-__all__ = ["MOST_VERTICES", "Places", "drawn_edges", "network_view", "place_vertices"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

@@ -17,11 +17,6 @@ from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from topologies.arrays import pointers
 
-__all__ = [
-    "Carried", "Lineage", "assign_ticks", "describe_chunks", "describe_values", "format_spans", "sample_chunks",
-    "trace_program", "trace_schedule",
-]  # fmt: skip
-
 Ints = NDArray[np.int64]
 _NAMED = 16  # ranks that a page names for a chunk
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, spread evenly, however many are taken

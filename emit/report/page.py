@@ -19,8 +19,6 @@ from emit.report.sources import find_sources
 from synth.present.text import format_size, format_time
 from topologies.topology import Topology
 
-__all__ = ["FORMAT", "Page", "report"]
-
 FORMAT = "synth-report-1"
 _PARTS = Path(__file__).parent / "static"
 _SCRIPTS = ("report_data.js", "report_network.js", "report_timeline.js", "report.js")

@@ -9,8 +9,6 @@ from html import escape
 
 from synth.present.text import format_size, format_time
 
-__all__ = ["Curve", "frontier_plot"]
-
 WIDTH, HEIGHT = 560, 400
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 44
 COLOURS = 6  # that the page's style has for curves; then they come round again
@@ -46,10 +44,7 @@ class _Axes:
 
 
 def frontier_plot(
-    curves: Sequence[Curve],
-    bound: Sequence[tuple[float, float]],
-    stated: Sequence[tuple[float, float]],
-    title: str,
+    curves: Sequence[Curve], bound: Sequence[tuple[float, float]], stated: Sequence[tuple[float, float]], title: str
 ) -> str:
     """Both axes logarithmic. Empty where there is nothing to draw.
 

@@ -24,8 +24,6 @@ from synth.model.requirements import sum_by
 from topologies.errors import InputError
 from topologies.topology import Topology
 
-__all__ = ["program_view"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

@@ -10,8 +10,6 @@ from synth.model.problem import Problem
 from synth.present.text import format_size, format_time
 from synth.storage.check import Checked
 
-__all__ = ["explain_proof"]
-
 _RANKS = 16  # that a sentence names
 
 

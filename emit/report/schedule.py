@@ -21,8 +21,6 @@ from topologies.network import Network
 from topologies.symmetry.translations import orbits, representatives
 from topologies.topology import Topology
 
-__all__ = ["schedule_view"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -187,11 +185,7 @@ def _ranks(
         users = csr_matrix((net.bandwidth_gbs[in_use], (end[in_use], traffic.row[in_use])), shape=shape)
         rates.append(users @ shares)
     top, tables = rank_rates(*rates)
-    return {
-        "top_gbs": round_value(top),
-        **tables,
-        "got": pack_table(_progress(problem, schedule, bins, span)),
-    }
+    return {"top_gbs": round_value(top), **tables, "got": pack_table(_progress(problem, schedule, bins, span))}
 
 
 def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> Floats:

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["pack_table", "rank_rates", "round_all", "round_value", "shares_of_time", "timeline_rows"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 

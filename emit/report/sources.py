@@ -11,8 +11,6 @@ from emit.targets import TARGETS
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 
-__all__ = ["Source", "find_sources"]
-
 _WANTED = f"a schedule (.synth), an MSCCL XML, a library's {INDEX}, or a folder of these"
 
 

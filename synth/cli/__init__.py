@@ -33,26 +33,22 @@ COMMANDS = {
     "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),
     "simulate": Row("simulate:simulate", "Predict the time of an MSCCL XML, ours or another's, on a topology."),
     "compile": Row("compile:compile_", "Compile an algorithm written by hand into an executor's file."),
-    "lower": Row("compile:lower_", "Lower a stored schedule (.synth) to an executor's file."),
+    "lower": Row("lower:lower_", "Lower a stored schedule (.synth) to an executor's file."),
     "optimize": Row(
-        "compile:optimize",
-        "Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right.",
+        "compile:optimize", "Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right."
     ),
     "bench": Row(
-        "bench:bench",
-        "Run an MSCCL XML, or a library's file for each size, and measure it as nccl-tests does.",
+        "bench:bench", "Run an MSCCL XML, or a library's file for each size, and measure it as nccl-tests does."
     ),
     "tune": Row(
         "tune:tune",
         "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
     ),
     "calibrate": Row(
-        "tune:calibrate",
-        "Measure α and bandwidth of every link, and write the topology with these figures.",
+        "tune:calibrate", "Measure α and bandwidth of every link, and write the topology with these figures."
     ),
     "report": Row(
-        "report:report",
-        "Draw the network, the timeline, the frontier and the proof on one self-contained page.",
+        "report:report", "Draw the network, the timeline, the frontier and the proof on one self-contained page."
     ),
     "convert": Row(
         "convert:convert",

@@ -63,9 +63,7 @@ HEAD = "\n".join(
 @click.option("-w", "--warmup-iters", type=click.IntRange(0), default=1, metavar="N", help="Runs before. Default: 1.")
 @click.option("--devices", metavar="LIST", help="Several GPUs, as 0,1: each stands for its share of the ranks.")
 @click.option(
-    "--emulate",
-    metavar="T",
-    help="One GPU emulates this network: machine, machine:N, family (torus:4x4) or FILE.toml.",
+    "--emulate", metavar="T", help="One GPU emulates this network: machine, machine:N, family (torus:4x4) or FILE.toml."
 )
 @click.option(
     "--slower",

@@ -1,4 +1,4 @@
-"""Commands that make executors' files: `compile`, `lower`, `optimize`."""
+"""Commands that make executors' files of programs: `compile`, `optimize`; `lower` uses their options and output."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ import click
 
 from emit.compiler.compile import Compiled, Timer, compile_instructions, describe_size
 from emit.compiler.compile import optimize as optimize_program
-from emit.compiler.lower import lower_to_instructions, timer_for
 from emit.compiler.passes.registry import PASSES
 from emit.formats import write_program
 from emit.goal import Goal
 from emit.language import load_script
 from emit.program import Program
-from emit.targets import Target, choose_protocol, choose_target, target_for
+from emit.targets import Target, choose_target
 from synth.cli.options import declare, target_option
 from synth.cli.programs import Place, check_not_source, nodes_at, place_program, read_program, write_text
-from synth.storage.schedule_file import load_schedule
-from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError, ScheduleError, ScheduleRefused
 
 
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
@@ -31,7 +27,7 @@ def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) ->
     context.exit()
 
 
-_compiling = declare(
+compiling = declare(
     click.option("-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."),
     target_option("the first that can"),
     click.option("--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."),
@@ -44,10 +40,14 @@ _compiling = declare(
 
 def _timer(place: Place | None, program: Program) -> Timer | None:
     """What decides between programs: the time on a topology, where one is given."""
-    return None if place is None else timer_for(*place, program.min_bytes, program.max_bytes)
+    if place is None:
+        return None
+    from emit.compiler.lower import timer_for  # brings schedules, their replay and their clock
+
+    return timer_for(*place, program.min_bytes, program.max_bytes)
 
 
-def _written(
+def write_compiled(
     made: Compiled,
     goal: Goal | None,
     target: Target,
@@ -74,7 +74,7 @@ def _written(
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of its function; repeat.")
 @click.option("--topo", metavar="T", help="Choose between programs by their time there.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
-@_compiling
+@compiling
 def compile_(
     file: str,
     settings: tuple[str, ...],
@@ -97,54 +97,16 @@ def compile_(
     chosen = choose_target(script.header.collective, target)
     place = place_program(script.header.nranks, topo, group)
     made = compile_instructions(ir, chosen.name, timer=_timer(place, script.header), without=off)
-    _written(made, ir.goal, chosen, file, out, explain, nodes_at(place))
-
-
-@click.command("lower")
-@click.argument("file")
-@click.option(
-    "--protocol",
-    type=click.Choice(["auto", "Simple", "LL", "LL128"]),
-    default="auto",
-    help="Default: auto, by the size of the schedule.",
-)
-@_compiling
-def lower_(file: str, protocol: str, out: str | None, target: str, off: tuple[str, ...], explain: bool) -> None:
-    """Lower a stored schedule (.synth) to an executor's file.
-
-    \b
-    synth lower out/schedules/NAME.synth -o NAME.xml --explain
-    """
-    stored = load_schedule(file)
-    problem, schedule = stored.expanded()
-    size = int(stored.schedule.size_bytes)
-    try:
-        algorithm = Algorithm(problem, schedule, str(stored.header["engine"]), size_bytes=size)
-    except (ScheduleRefused, ScheduleError) as error:
-        raise InputError(f"{file}: the schedule is refused: {error}") from None
-    chosen = target_for(problem, target)
-    name = Path(file).stem[:63]
-    used = choose_protocol(size) if protocol == "auto" else protocol
-    ir = lower_to_instructions(algorithm, name, used)
-    timer = timer_for(problem.topology, problem.ranks, size, size)
-    made = compile_instructions(ir, chosen.name, timer=timer, without=off)
-    nodes = nodes_at((problem.topology, list(problem.ranks)))
-    _written(made, ir.goal, chosen, file, out, explain, nodes)
+    write_compiled(made, ir.goal, chosen, file, out, explain, nodes_at(place))
 
 
 @click.command("optimize")
 @click.argument("file")
 @click.option("--topo", metavar="T", help="Never slower there. Default: all ranks joined by equal links.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
-@_compiling
+@compiling
 def optimize(
-    file: str,
-    topo: str | None,
-    group: str | None,
-    out: str | None,
-    target: str,
-    off: tuple[str, ...],
-    explain: bool,
+    file: str, topo: str | None, group: str | None, out: str | None, target: str, off: tuple[str, ...], explain: bool
 ) -> None:
     """Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right.
 
@@ -158,4 +120,4 @@ def optimize(
     made = optimize_program(program, goal, chosen.name, timer=_timer(place, program), without=off)
     if out is None:
         out = f"{Path(file).stem}-optimized{chosen.suffix}"
-    _written(made, goal, chosen, file, out, explain, nodes_at(place) if topo else None)
+    write_compiled(made, goal, chosen, file, out, explain, nodes_at(place) if topo else None)

@@ -25,10 +25,7 @@ from topologies.text.files import opened, origin_of
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the file's. Default: 0, 1, …")
 @click.option("--nodes", metavar="N,N,…", help="The node of each rank, instead of --topo. Default: all in one.")
 @click.option(
-    "--inplace/--outofplace",
-    "inplace",
-    default=None,
-    help="Of the plan's calls. Default: as the file has it.",
+    "--inplace/--outofplace", "inplace", default=None, help="Of the plan's calls. Default: as the file has it."
 )
 def convert(
     source: str,

@@ -60,11 +60,7 @@ def nodes_at(place: Place | None) -> list[int] | None:
 
 
 def named_problem(
-    topology: Topology,
-    collective: str,
-    ranks: tuple[int, ...],
-    root: int | None,
-    relays: tuple[int, ...] = (),
+    topology: Topology, collective: str, ranks: tuple[int, ...], root: int | None, relays: tuple[int, ...] = ()
 ) -> Problem | None:
     """The problem that a program answers, where its collective's name says it.
 

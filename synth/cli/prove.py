@@ -77,11 +77,7 @@ def _check(file: str, proof: str | None, document: dict[str, Any]) -> list[str]:
     document["witness"] = {"kind": witness.kind, "text": witness.text}
     text = witness.text if witness.kind in witness.text else f"{witness.kind}: {witness.text}"
     optimal = ", optimal" if stated.gap <= 1 + EQUAL else ""
-    return [
-        *lines,
-        f"bound {format_time(stated.bound_us)} proved: {text}",
-        f"time / bound = {stated.gap:.3f}{optimal}",
-    ]
+    return [*lines, f"bound {format_time(stated.bound_us)} proved: {text}", f"time / bound = {stated.gap:.3f}{optimal}"]
 
 
 def _describe_question(stored: Stored) -> str:

@@ -29,16 +29,10 @@ _question = declare(
     click.option("--group-sizes", metavar="LIST", help="With --groups: message sizes, one a group."),
     click.option("--objective", metavar="NAME", help="With --groups: makespan (default) or fair."),
     click.option(
-        "--without",
-        multiple=True,
-        metavar="PART",
-        help="Dead parts: link:0-1, link:0>1, rank:17, switch:NAME.",
+        "--without", multiple=True, metavar="PART", help="Dead parts: link:0-1, link:0>1, rank:17, switch:NAME."
     ),
     click.option(
-        "--degrade",
-        multiple=True,
-        metavar="PART=%",
-        help="Slow parts: link:0-1=50%, rank:3=25%, limit:NAME=50%.",
+        "--degrade", multiple=True, metavar="PART=%", help="Slow parts: link:0-1=50%, rank:3=25%, limit:NAME=50%."
     ),
     click.option("--size", metavar="BYTES", help="One message size (64K, 1M) instead of all."),
     click.option("--chunks", type=int, metavar="C", help="Chunks a block."),

@@ -45,10 +45,7 @@ _ranks = click.option(
 @click.option("--backend", type=click.Choice(["torch"]), default="torch", help="What is measured.")
 @click.option("--ops", default="all", metavar="NAMES", help="Collectives, with commas. Default: all.")
 @click.option(
-    "--sizes",
-    default="1K:64M",
-    metavar="FROM:TO",
-    help="Each four times the last; FROM:TO:FACTOR; or a list.",
+    "--sizes", default="1K:64M", metavar="FROM:TO", help="Each four times the last; FROM:TO:FACTOR; or a list."
 )
 @click.option("--types", default="float32", metavar="NAMES", help="torch's, with commas. Default: float32.")
 @click.option("--group", "groups", multiple=True, metavar="RANKS", help="A group; again for more. Default: all.")

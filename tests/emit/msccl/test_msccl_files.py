@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.goal import Goal
-from emit.msccl.check import verify_msccl
+from emit.msccl.format import verify_msccl
 from emit.msccl.read import read_msccl
 from emit.msccl.write import write_msccl, xml_text
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
