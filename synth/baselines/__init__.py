@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ from synth.baselines.two_level import two_level_baselines
 from synth.baselines.unordered import Unordered, same_order
 from synth.model.problem import Problem
 from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError, NoRoute, TooManySends
+from topologies.errors import InputError, NoRoute, TooManySends, did_you_mean
 
 __all__ = ["BASELINES", "baseline", "baseline_named"]
 
@@ -64,8 +63,8 @@ def baseline_named(problem: Problem, name: str, size_bytes: float | None = None)
     """
     _check(problem)
     if name not in _MAKERS:
-        near = difflib.get_close_matches(name, BASELINES, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = did_you_mean(name, list(BASELINES))
+        hint = f"; {near}" if near else ""
         raise InputError(f"baseline: {name[:40]!r} is not known{hint} It is one of: {', '.join(BASELINES)}")
     return _made(problem, name, TUNING.most_sends, size_bytes)
 

@@ -5,7 +5,6 @@ A command's module is imported when the command is called, so `synth --help` imp
 
 from __future__ import annotations
 
-import difflib
 import signal
 import sys
 from importlib import import_module
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import click
 
 from synth.model.registry import KINDS, parse_name
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 
 _RETRY_S = 0.02  # after which an interrupt that fell into an import is tried again
 
@@ -97,8 +96,8 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0] if args else ""
         if name and not name.startswith("-") and self.get_command(ctx, name) is None:
-            near = difflib.get_close_matches(name.lower(), commands(), n=2, cutoff=0.5)
-            hint = f"; did you mean {' or '.join(near)}?" if near else "."
+            near = did_you_mean(name.lower(), list(commands()))
+            hint = f"; {near}" if near else "."
             raise InputError(f"command {name[:60]!r} is not known{hint} See synth --help")
         return super().resolve_command(ctx, args)
 

@@ -7,12 +7,11 @@ files, the tables and the emitters ask the row. This module needs no NumPy: `syn
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 
 __all__ = ["KINDS", "Kind", "find_kind", "parse_name", "register"]
 
@@ -184,6 +183,6 @@ def parse_name(text: str) -> str:
     for row in KINDS.values():
         if plain == row.name or plain in row.spellings:
             return row.name
-    near = difflib.get_close_matches(plain, KINDS, n=2, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "."
+    near = did_you_mean(plain, list(KINDS))
+    hint = f"; {near}" if near else "."
     raise InputError(f"collective: {text!r} is not known{hint} It is one of: {', '.join(KINDS)}")
