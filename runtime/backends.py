@@ -127,7 +127,7 @@ def _over_torch(request: Request) -> Iterator[tuple[Measure, bool]]:
         raise SystemExit(launch_ranks(request.nranks, sys.argv[1:]))
     path = request.path
     os.environ["SYNTH_LIBRARY"] = str(path.parent if path.name == "index.json" else path)
-    from runtime.torch.bench import joined, measure_program  # needs PyTorch
+    from runtime.measure.over_torch import joined, measure_program  # needs PyTorch
 
     with joined() as (me, world):
         if world != request.nranks:

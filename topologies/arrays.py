@@ -11,21 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "components",
-    "grouped",
-    "pointers",
-    "positions",
-    "ranges",
-    "reached",
-    "row_entries",
-    "row_of_entry",
-    "segment_sums",
-    "sorted_rows",
-    "strongly_connected",
-]
-
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 # Edges whose look-up in NumPy takes as long as the import of SciPy (some 60 ms); a pass costs as much as _PASS more.

@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Ints
 from topologies.errors import InputError
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology
-
-__all__ = ["Machine", "Nics", "join"]
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,18 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Ints
 from topologies.errors import InputError
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Topology
-
-__all__ = ["DEFAULT_ALPHA_US", "DEFAULT_GBS", "FAMILIES", "family"]
 
 DEFAULT_GBS = 50.0
 DEFAULT_ALPHA_US = 0.7
 _SIZES = re.compile(r"[0-9]{1,7}(x[0-9]{1,7}){0,9}")
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,6 @@ from topologies.importers import FORMATS, format_of
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
-__all__ = ["MAX_FILE_BYTES", "SOURCES", "Source", "load", "machines"]
-
 MAX_FILE_BYTES = 16 * 2**20
 _MACHINES = Path(__file__).parent / "machines"
 

@@ -6,17 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import pointers, ranges, row_of_entry
+from topologies.arrays import Bools, Floats, Ints, pointers, ranges, row_of_entry
 from topologies.errors import InputError
-from topologies.routing import follow, forwarding_tables
 from topologies.topology import Topology
 
-__all__ = ["Network", "network"]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+_FAR = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +41,9 @@ class Network:
     resource_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        for column in (
-            self.ranks, self.src, self.dst, self.alpha_us, self.bandwidth_gbs,
-            self.uses_ptr, self.uses_idx, self.capacity_gbs,
-        ):  # fmt: skip
-            column.setflags(write=False)
+        for column in vars(self).values():
+            if isinstance(column, np.ndarray):
+                column.setflags(write=False)
 
     @property
     def nlinks(self) -> int:
@@ -75,11 +68,11 @@ class Network:
 def network(topology: Topology, ranks: Sequence[int]) -> Network:
     """The network that `ranks` (ranks of the topology, in the caller's order) have among themselves.
 
-    Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch)
-    there is one path to each rank that can be reached through switches only, by the switches' tables
-    (`routing.py`): least α, then most bandwidth, then fewest hops, equal paths spread by destination. Two
-    paths of one pair differ in their first physical link, which is a resource of each, so none makes another
-    superfluous. A link uses every physical link it crosses and every limit that holds one of these.
+    Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch) there is one
+    path to each rank that can be reached through switches only, by the switches' tables: least α, then most bandwidth,
+    then fewest hops, equal paths spread by destination. Two paths of one pair differ in their first physical link,
+    which is a resource of each, so none makes another superfluous. A link uses every physical link it crosses and every
+    limit that holds one of these.
 
     Raises InputError for a rank that is not in the topology or given twice, and for no ranks.
     """
@@ -98,7 +91,7 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
     src, dst = [local[phys_src[direct]]], [local[phys_dst[direct]]]
     first, hops = [np.full(len(direct), -1, dtype=np.int64)], [[direct]]
     if len(ports):
-        tables = forwarding_tables(topology, wanted)
+        tables = _forwarding_tables(topology, wanted)
         port, column = np.nonzero(tables.reach[phys_dst[ports] - n])
         own = local[phys_src[ports[port]]] == column
         port, column = port[~own], column[~own]
@@ -107,7 +100,7 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
         dst.append(column)
         first.append(switch)
         # Spread by the rank's number in the topology, not in the group: what else takes part moves no route.
-        hops.append([ports[port], *follow(tables, switch, column, wanted[column])])
+        hops.append([ports[port], *_follow(tables, switch, column, wanted[column])])
     depth = max(len(h) for h in hops)
     crossed = np.concatenate(
         [np.stack(h + [np.full(len(h[0]), -1, dtype=np.int64)] * (depth - len(h)), axis=1) for h in hops]
@@ -182,3 +175,119 @@ def _limits_crossed(topology: Topology, link: Ints, physical: Ints) -> tuple[Int
     many = np.searchsorted(member, physical, side="right") - low
     pair = np.unique(np.repeat(link, many) * count + owner[ranges(low, many)])
     return pair // count, pair % count
+
+
+@dataclass(frozen=True, eq=False)
+class _Tables:
+    """Best paths from each switch to each wanted rank, through switches only.
+
+    edge_link: int64 (E,), physical switch→switch links sorted by source switch.
+    edge_start: int64 (nswitches+1,), edges of switch s are edge_start[s]:edge_start[s+1].
+    edge_to: int64 (E,), the switch each edge leads to.
+    best: bool (E, D), whether the edge is on an equally best path to the wanted rank.
+    last: int64 (nswitches, D), the link from the switch straight to the rank where that is best, else -1.
+    reach: bool (nswitches, D).
+    """
+
+    edge_link: Ints
+    edge_start: Ints
+    edge_to: Ints
+    best: Bools
+    last: Ints
+    reach: Bools
+
+
+def _forwarding_tables(topology: Topology, ranks: Ints) -> _Tables:
+    """Each switch's paths to `ranks`, compared from itself on: least α, then most bandwidth, then fewest hops.
+
+    α is compared in whole picoseconds, so that the order in which the same figures are added up decides nothing.
+    """
+    n, nswitches, wanted = topology.nranks, len(topology.switches), len(ranks)
+    picos = np.rint(topology.alpha_us * 1e6)
+    gbs = topology.bandwidth_gbs
+    src, dst = topology.link_src, topology.link_dst
+    column = np.full(n, -1, dtype=np.int64)
+    column[ranks] = np.arange(wanted)
+
+    down = np.flatnonzero((src >= n) & (dst < n))
+    down = down[column[dst[down]] >= 0]
+    at = (src[down] - n, column[dst[down]])
+    last = np.full((nswitches, wanted), -1, dtype=np.int64)
+    last[at] = down
+    alpha = np.full((nswitches, wanted), np.inf)
+    alpha[at] = picos[down]
+    rate = np.zeros((nswitches, wanted))
+    rate[at] = gbs[down]
+    straight_alpha, straight_rate = alpha.copy(), rate.copy()
+
+    edges = np.flatnonzero((src >= n) & (dst >= n))  # sorted by source, as all links are
+    tail, head = src[edges] - n, dst[edges] - n
+    start = np.searchsorted(tail, np.arange(nswitches + 1))
+    if not len(edges):
+        return _Tables(edges, start, head, np.zeros((0, wanted), dtype=bool), last, last >= 0)
+    sources = np.flatnonzero(np.diff(start))
+    blocks = start[sources]
+    cost, width = picos[edges][:, None], gbs[edges][:, None]
+
+    while True:
+        found = np.minimum.reduceat(cost + alpha[head], blocks)
+        if not (found < alpha[sources]).any():
+            break
+        alpha[sources] = np.minimum(alpha[sources], found)
+    reach = np.isfinite(alpha)
+    best = (cost + alpha[head] == alpha[tail]) & reach[tail]
+    straight = (straight_alpha == alpha) & reach
+
+    rate = np.where(straight, straight_rate, 0.0)
+    while True:
+        wide = np.where(best, np.minimum(width, rate[head]), 0.0)
+        found = np.maximum.reduceat(wide, blocks)
+        if not (found > rate[sources]).any():
+            break
+        rate[sources] = np.maximum(rate[sources], found)
+    best &= np.minimum(width, rate[head]) == rate[tail]
+    straight &= straight_rate == rate
+
+    hops = np.where(straight, 1, _FAR).astype(np.int64)
+    while True:
+        found_hops = np.minimum.reduceat(np.where(best, hops[head] + 1, _FAR), blocks)
+        if not (found_hops < hops[sources]).any():
+            break
+        hops[sources] = np.minimum(hops[sources], found_hops)
+    best &= hops[head] + 1 == hops[tail]
+    return _Tables(edges, start, head, best, np.where(straight, last, -1), reach)
+
+
+def _follow(tables: _Tables, switch: Ints, column: Ints, spread: Ints) -> list[Ints]:
+    """The physical links from each `switch` to the rank in `column`, a column a hop, -1 where the path has ended.
+
+    spread: picks one of several equally best edges: spread mod choices at the first switch that has a choice, the
+    quotient at the next, so that a fat tree's destinations fill all its spines (D-mod-k routing).
+    """
+    at, quotient = switch.copy(), spread.copy()
+    moving = np.arange(len(switch))
+    hops: list[Ints] = []
+    while len(moving):
+        taken = np.full(len(switch), -1, dtype=np.int64)
+        final = tables.last[at[moving], column[moving]]
+        taken[moving] = final
+        moving = moving[final < 0]
+        # A last link is fewer hops than any edge, so an edge is only taken where there is none.
+        order = np.argsort(at[moving], kind="stable")
+        moving = moving[order]
+        here = at[moving]
+        for group in np.split(np.arange(len(moving)), np.flatnonzero(np.diff(here)) + 1):
+            if not len(group):
+                continue
+            who = moving[group]
+            s = int(at[who[0]])
+            low, high = int(tables.edge_start[s]), int(tables.edge_start[s + 1])
+            open_edges = tables.best[low:high][:, column[who]]
+            upto = np.cumsum(open_edges, axis=0)
+            choices = upto[-1]
+            pick = np.argmax(upto == quotient[who] % choices + 1, axis=0)
+            quotient[who] //= choices
+            taken[who] = tables.edge_link[low + pick]
+            at[who] = tables.edge_to[low + pick]
+        hops.append(taken)
+    return hops

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import pointers, ranges, row_entries
+from topologies.arrays import Ints, pointers, ranges, row_entries
 from topologies.network import Network
-
-__all__ = ["links_among", "subnetwork"]
-
-Ints = NDArray[np.int64]
 
 
 def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:

@@ -9,21 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
-
-__all__ = [
-    "MAX_ALPHA_US",
-    "MAX_GBS",
-    "MAX_LINKS",
-    "MAX_RANKS",
-    "MIN_GBS",
-    "SWITCH_NAME",
-    "Limit",
-    "Topology",
-    "is_switch_name",
-]
 
 MAX_RANKS = 1_000_000
 MAX_LINKS = 4_200_000  # every pair of 2048 ranks; reading so many takes half a GiB
@@ -31,9 +19,6 @@ MAX_LINKS = 4_200_000  # every pair of 2048 ranks; reading so many takes half a 
 MIN_GBS, MAX_GBS = 1e-9, 1e9
 MAX_ALPHA_US = 1e9
 SWITCH_NAME = r"[A-Za-z][A-Za-z0-9_.:/-]*"
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 def is_switch_name(name: str) -> bool:

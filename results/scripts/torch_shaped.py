@@ -151,7 +151,7 @@ def everywhere(spaces: list[str], words: list[object], about: dict[str, str]) ->
 
 def worker(result: Path, sizes: list[int], turns: int) -> None:
     """One rank: every collective and size with Gloo and as the table says, in turn."""
-    from runtime.torch.bench import Bench, Case, joined
+    from runtime.measure.over_torch import Bench, Case, joined
 
     rows: list[dict[str, Any]] = []
     with joined() as (me, world):

@@ -46,8 +46,6 @@ from runtime.torch.run import Transport
 from runtime.torch.work import CombinedWork
 from topologies.errors import InputError
 
-__all__ = ["Group", "summary", "using"]
-
 Tensor: TypeAlias = Any
 
 

@@ -75,7 +75,7 @@ def tune(
         os.environ["SYNTH_LIBRARY"] = library
     names, wanted, kinds = parse_collectives(ops), parse_sizes(sizes), parse_types(types)
     _start_here(ranks, lambda count: _check_tune(groups, count, out))
-    from runtime.torch.bench import gather_all, joined  # needs PyTorch
+    from runtime.measure.over_torch import gather_all, joined  # needs PyTorch
 
     found: list[Measurement] = []
     with joined() as (me, world):
@@ -108,7 +108,7 @@ def _measure(
     me: int,
 ) -> Iterator[Measurement]:
     """Every method of every collective of the groups that this rank is in; rank 0 prints what came out."""
-    from runtime.torch.bench import Case, make_groups, measure_methods  # needs PyTorch
+    from runtime.measure.over_torch import Case, make_groups, measure_methods  # needs PyTorch
 
     chooser = Chooser.of_environment()
     for members, group in make_groups(groups):
@@ -202,8 +202,7 @@ def calibrate(
     for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
         os.environ.pop(name, None)
     _start_here(ranks, lambda count: _wired(spec, count, out))
-    from runtime.torch.bench import joined  # needs PyTorch
-    from runtime.torch.measure_links import measure_links, measure_together
+    from runtime.measure.over_torch import joined, measure_links, measure_together  # needs PyTorch
 
     with joined() as (me, world):
         topology = _wired(spec, world, out)

@@ -21,18 +21,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Bools, Floats
 from topologies.errors import InputError
 from topologies.faults.notation import Fault, removals, slowdowns
 from topologies.faults.places import limit_at, link_name, links_at, touched_links, vertices_at
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Limit, Topology
-
-__all__ = ["degraded"]
-
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 
 _LONG_NAME = 80  # characters of a list of faults that a name, and with it a file's, still takes
 

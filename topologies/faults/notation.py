@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from topologies.errors import InputError
 from topologies.text.fields import shown
 
-__all__ = ["Fault", "parse_fault", "removals", "slowdowns"]
-
 _KINDS = ("link", "rank", "switch", "limit")
 _AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})\s*(%|gb/s|gbps)", re.IGNORECASE)
 

@@ -6,17 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Ints
 from topologies.errors import InputError, did_you_mean
 from topologies.faults.notation import Fault
 from topologies.text.fields import shown
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Topology, is_switch_name
 
-__all__ = ["limit_at", "link_name", "links_at", "touched_links", "vertices_at"]
-
-Ints = NDArray[np.int64]
 _LINK = "it must be link:3-5, or link:3>5 for one direction"
 _RANKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 

@@ -9,8 +9,6 @@ from topologies.faults.notation import removals
 from topologies.faults.places import vertices_at
 from topologies.topology import Topology
 
-__all__ = ["dead_ranks", "live_ranks"]
-
 
 def dead_ranks(topology: Topology, without: Sequence[str]) -> tuple[int, ...]:
     """Ranks that `--without rank:…` takes out, ascending. Raises InputError as `apply.degraded` does."""

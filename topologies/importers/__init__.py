@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from topologies.clusters import Machine
 from topologies.text.reader import read_machine
 
-__all__ = ["FORMATS", "Format", "format_of"]
-
 
 @dataclass(frozen=True)
 class Format:

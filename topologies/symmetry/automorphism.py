@@ -6,18 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import reached
+from topologies.arrays import Ints, reached
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.free_subgroup import generate
 from topologies.symmetry.refinement import Colours, Structure, find_link_image, mark
 from topologies.symmetry.tuning import TUNING
-
-__all__ = ["automorphisms"]
-
-Ints = NDArray[np.int64]
 
 
 class _SpentError(Exception):

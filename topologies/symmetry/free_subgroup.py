@@ -6,14 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Ints
 from topologies.errors import InputError
 from topologies.symmetry.tuning import TUNING
-
-__all__ = ["free_subgroup", "generate"]
-
-Ints = NDArray[np.int64]
 
 
 def generate(seeds: Iterable[Ints], generators: Sequence[Ints], limit: int) -> list[Ints]:

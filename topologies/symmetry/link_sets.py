@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import grouped, segment_sums
+from topologies.arrays import Ints, grouped, segment_sums
 from topologies.network import Network
-
-__all__ = ["LinkSets"]
-
-Ints = NDArray[np.int64]
 
 
 class LinkSets:

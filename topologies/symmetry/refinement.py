@@ -11,16 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.arrays import segment_sums
+from topologies.arrays import Ints, segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.link_sets import LinkSets
 from topologies.symmetry.tuning import TUNING
 
-__all__ = ["Colours", "Structure", "find_link_image", "link_image", "mark"]
-
 Hashes = NDArray[np.uint64]
-Ints = NDArray[np.int64]
 
 _C1, _C2, _GOLD = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB), np.uint64(0x9E3779B97F4A7C15)
 _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)

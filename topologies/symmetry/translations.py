@@ -14,27 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import positions, segment_sums
+from topologies.arrays import Ints, positions, segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.link_sets import LinkSets
 from topologies.symmetry.tuning import TUNING
 
-__all__ = [
-    "Orbits",
-    "Translations",
-    "digits",
-    "elements",
-    "find_translations",
-    "orbits",
-    "representatives",
-    "translate",
-    "translate_links",
-]
-
-Ints = NDArray[np.int64]
 Translations = tuple[tuple[int, int], ...]  # (stride, extent) each
 
 _ROUND_OFF = 1e-9  # relative: what sums of bandwidths may lose

@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 from topologies.errors import InputError, did_you_mean
 
-__all__ = ["Fields", "shown"]
-
 
 def shown(value: object) -> str:
     """The value as one short line for an error message."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from topologies.errors import InputError
 
-__all__ = ["opened", "origin_of", "read_bytes", "read_text"]
-
 
 def origin_of(path: str | Path) -> str:
     """A path as messages name it: one line, not too long."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from topologies.arrays import row_of_entry
+from topologies.arrays import Floats, Ints, row_of_entry
 from topologies.clusters import Machine, Nics
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
@@ -25,11 +24,6 @@ from topologies.topology import (
     Limit,
     Topology,
 )
-
-__all__ = ["from_toml", "read_machine"]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
 _TOP = (

@@ -8,8 +8,6 @@ from typing import Any
 
 from topologies.errors import InputError
 
-__all__ = ["parse_toml"]
-
 MOST_BYTES = 600 << 20  # that tomllib may take
 MOST_DOTS = 8  # tomllib takes the square of a key's length
 # What tomllib takes for one of each, at most: a table, a value, an inline table, an array, a part of a key; an item of

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from topologies.errors import InputError, did_you_mean
 from topologies.topology import SWITCH_NAME, is_switch_name
 
-__all__ = ["expand_names", "format_names", "format_set", "parse_set"]
-
 _RANKS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _SERIES = re.compile(rf"({SWITCH_NAME})\[([0-9]{{1,9}})-([0-9]{{1,9}})\]")
 _NUMBERED = re.compile(rf"({SWITCH_NAME}?)(0|[1-9][0-9]{{0,8}})")

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from numpy.typing import NDArray
 
+from topologies.arrays import Ints
 from topologies.text.vertex_sets import format_names, format_set
 from topologies.topology import Topology
-
-__all__ = ["to_toml"]
-
-Ints = NDArray[np.int64]
 
 
 def to_toml(topology: Topology) -> str:
