@@ -36,11 +36,7 @@ def _find(search: Search, kind: str, amount: Floats, end: Ints) -> Iterator[Witn
         return
     sets: _Sets = [(np.ones(net.nranks, dtype=bool), None)]
     if problem.quotient is None:
-        sets = [
-            (needy > 0, None),
-            *_sharing_a_resource(search, needy, end),
-            *_sharing_a_node(search, needy, end),
-        ]
+        sets = [(needy > 0, None), *_sharing_a_resource(search, needy, end), *_sharing_a_node(search, needy, end)]
     for flags, resource in sets:
         links = np.flatnonzero(flags[end])
         if not len(links):

@@ -119,10 +119,7 @@ class Dual:
         hold, goal = collective.holders[1], collective.goals[1]
         comes = these[need.goal_chunk] & (need.arrive if number == 0 else number == 2)
         leaves = these[need.hold_chunk] & (need.depart if number == 1 else number == 2)
-        for flags, rank, chunk, link in (
-            (comes, goal, need.goal_chunk, into),
-            (leaves, hold, need.hold_chunk, out),
-        ):
+        for flags, rank, chunk, link in ((comes, goal, need.goal_chunk, into), (leaves, hold, need.hold_chunk, out)):
             at = np.flatnonzero(flags)
             at = at[link[rank[at]] >= 0]
             np.add.at(carried, link[rank[at]], self.share[chunk[at]])

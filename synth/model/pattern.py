@@ -84,10 +84,7 @@ def read_pattern(path: str | Path) -> Collective:
         entry = _read_entry(table, nranks)
         cells += entry.count * (len(entry.holders) + len(entry.goals))
         if cells > MAX_CELLS:
-            table.fail(
-                "count",
-                f"up to here {cells} entries (rank, chunk); it must be at most {MAX_CELLS}",
-            )
+            table.fail("count", f"up to here {cells} entries (rank, chunk); it must be at most {MAX_CELLS}")
         entries.append(entry)
     _check_data(entries)
     if not any(_moves(entry) for entry in entries):

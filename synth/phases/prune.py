@@ -17,11 +17,7 @@ def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
     have = {(c, r) for r, c in collective.pre.tolist()}
     parent: dict[tuple[int, int], int] = {}
     order = np.argsort(schedule.step, kind="stable")
-    chunk, src, dst = (
-        schedule.chunk.tolist(),
-        net.src[schedule.link].tolist(),
-        net.dst[schedule.link].tolist(),
-    )
+    chunk, src, dst = (schedule.chunk.tolist(), net.src[schedule.link].tolist(), net.dst[schedule.link].tolist())
     for row in order.tolist():
         cell = (chunk[row], dst[row])
         if cell not in have and cell not in parent:

@@ -41,12 +41,7 @@ class ProgramBuilder:
         self._entries: list[tuple[Ints, Ints, Floats]] = []
 
     def add_variables(
-        self,
-        count: int,
-        high: Floats | float,
-        low: Floats | float = 0.0,
-        cost: float = 0.0,
-        binary: bool = False,
+        self, count: int, high: Floats | float, low: Floats | float = 0.0, cost: float = 0.0, binary: bool = False
     ) -> Ints:
         """So many variables more; their columns."""
         self._variables.append(

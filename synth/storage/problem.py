@@ -138,11 +138,7 @@ def rebuild_problem(file: ColumnFile) -> Problem:
 
 
 def _check_weight(
-    file: ColumnFile,
-    topology: Topology,
-    members: tuple[int, ...],
-    about: Fields,
-    translations: Translations | None,
+    file: ColumnFile, topology: Topology, members: tuple[int, ...], about: Fields, translations: Translations | None
 ) -> None:
     """Refuse a few lines that state what would fill the memory; a schedule for so much is a large file itself."""
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS), len(members)
@@ -183,11 +179,7 @@ def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
 
 
 def _rebuild_quotient(
-    topology: Topology,
-    about: Fields,
-    group: tuple[int, ...],
-    relays: tuple[int, ...],
-    translations: Translations,
+    topology: Topology, about: Fields, group: tuple[int, ...], relays: tuple[int, ...], translations: Translations
 ) -> Problem:
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_ENTRIES), len(group)
     if not find_kind(name).translatable or relays:

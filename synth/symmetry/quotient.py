@@ -23,33 +23,16 @@ from synth.symmetry.quotient_check import check_quotient, check_translations
 from topologies.arrays import pointers, row_entries, strongly_connected
 from topologies.errors import InputError, QuotientRefused
 from topologies.network import Network, network
-from topologies.symmetry.translations import (
-    Translations,
-    digits,
-    elements,
-    find_translations,
-    orbits,
-    representatives,
-)
+from topologies.symmetry.translations import Translations, digits, elements, find_translations, orbits, representatives
 from topologies.topology import Topology
 
-__all__ = [
-    "expand",
-    "quotient_by",
-    "quotient_problem",
-    "representative_chunks",
-    "whole_problem",
-]
+__all__ = ["expand", "quotient_by", "quotient_problem", "representative_chunks", "whole_problem"]
 
 _CELLS_AT_ONCE = 1 << 15  # a block of rows stays in the processor's cache
 
 
 def quotient_problem(
-    topology: Topology,
-    name: str,
-    chunks: int = 1,
-    group: Sequence[int] | None = None,
-    relays: Sequence[int] = (),
+    topology: Topology, name: str, chunks: int = 1, group: Sequence[int] | None = None, relays: Sequence[int] = ()
 ) -> Problem | None:
     """The quotient problem of a named collective; None where it has none.
 

@@ -16,13 +16,7 @@ from topologies.subnetwork import links_among
 from topologies.symmetry.automorphism import automorphisms
 from topologies.symmetry.free_subgroup import free_subgroup
 from topologies.symmetry.refinement import link_image
-from topologies.symmetry.translations import (
-    Translations,
-    digits,
-    find_translations,
-    translate,
-    translate_links,
-)
+from topologies.symmetry.translations import Translations, digits, find_translations, translate, translate_links
 from topologies.topology import Topology
 
 

@@ -246,16 +246,7 @@ def _sums(  # over 60 lines: a chunk's replay in one piece, which reads as the l
 
 
 def _clear(
-    c: int,
-    exact: bool,
-    at: int,
-    nranks: int,
-    bits: Any,
-    words: int,
-    has: Any,
-    latest: Any,
-    replaced: Any,
-    seen: Any,
+    c: int, exact: bool, at: int, nranks: int, bits: Any, words: int, has: Any, latest: Any, replaced: Any, seen: Any
 ) -> None:
     """The first time that a rank is met in a chunk, it has nothing. (Who calls asks `seen`: a call costs more.)"""
     seen[at] = c
