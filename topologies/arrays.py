@@ -26,6 +26,13 @@ def pointers(counts: Ints) -> Ints:
     return ptr
 
 
+def marked(count: int, places: Any) -> Bools:
+    """Whether each of 0..count-1 is among some places (numbers, a slice, or flags): bool (count,)."""
+    found = np.zeros(count, dtype=bool)
+    found[places] = True
+    return found
+
+
 def positions(counts: Ints) -> Ints:
     """0, 1, …, counts[i] - 1 for every row i, row after row: int64 (sum of counts,)."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -71,8 +78,7 @@ def reached(count: int, src: Ints, dst: Ints, starts: Ints | int, most_edges: in
 
     O(depth · edges) in NumPy up to `most_edges`, then breadth first in SciPy.
     """
-    found = np.zeros(count, dtype=bool)
-    found[starts] = True
+    found = marked(count, starts)
     known = 0
     for _ in range(most_edges // (_PASS + len(src))):
         now = int(found.sum())

@@ -20,10 +20,7 @@ from synth.bounds.witness import Witness, countable, lengths_limit, lengths_us_p
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements
-from synth.model.schedule import Schedule
 from synth.symmetry.relabelling import free_symmetry
-from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
-from topologies.arrays import row_entries
 
 _NOTHING = 1e-12  # of the highest price: not worth a place in the witness
 
@@ -97,19 +94,10 @@ def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Witness:
 
     Args:
         problem: the problem, or a quotient problem; best with one chunk a block.
-        loads_us: how long each resource is busy, shape (nresources,), in any unit (see `busy_us`).
+        loads_us: how long each resource is busy, shape (nresources,), in any unit (see `resource_loads_us`).
         rounds: of mirror ascent from the best candidate; each looks for the shortest paths once.
     """
     return from_prices(problem, _prices_from_loads(countable(problem), loads_us, rounds))
-
-
-def busy_us(problem: Problem, schedule: Schedule) -> Floats:
-    """How long a timed schedule keeps each resource busy, in µs, shape (nresources,)."""
-    net = problem.network
-    used = net.uses_idx[row_entries(net.uses_ptr, schedule.link)]
-    count = np.diff(net.uses_ptr)[schedule.link]
-    work = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk] * US_PER_BYTE_AT_1_GBS
-    return np.bincount(used, np.repeat(work, count), net.nresources) / net.capacity_gbs
 
 
 def _claim(prices: Floats, text: str = "") -> Witness:

@@ -3,7 +3,7 @@
 A witness gives a lower limit in µs for any message size, in the model of the design document, over all algorithms
 and all numbers of chunks. The searches (`path`, `cut`, `lengths` and the like) only say what to look at: they make
 witnesses that claim nothing. What a witness proves is worked out here. This module imports none of the searches, no
-engine and no solver; of this room it shares with them only `metric` and `distances`, by which both measure.
+engine and no solver; it shares with them only `metric` and `distances`, by which both measure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from synth.bounds.metric import (
 from synth.model.collective import Bools, Floats
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements
-from topologies.arrays import segment_sums
+from topologies.arrays import marked, segment_sums
 from topologies.errors import BadWitness
 
 MOST_DIRECT = 6000  # ranks: the check of a direct exchange holds a table of all pairs
@@ -76,39 +76,33 @@ def countable(problem: Problem) -> Problem:
     """
     old = problem.collective
     place = old.pre[:, 0] * (int(old.in_index.max(initial=0)) + 1) + old.in_index
-    spread = int(place.max(initial=0)) + 1
-    if spread <= 8 * len(place) + 64:
-        repeated = bool((np.bincount(place) > 1).any())
-    else:
-        repeated = len(np.unique(place)) < len(place)
-    if not repeated:
+    dense = int(place.max(initial=0)) < 8 * len(place) + 64
+    if not ((np.bincount(place) > 1).any() if dense else len(np.unique(place)) < len(place)):
         return problem
-    places: dict[tuple[int, int], int] = {}
+    places: set[tuple[int, int]] = set()
     shared = np.zeros(old.nchunks, dtype=bool)
     by_chunk: dict[int, list[tuple[int, int]]] = {}
     for (rank, chunk), index in zip(old.pre.tolist(), old.in_index.tolist(), strict=True):
         by_chunk.setdefault(chunk, []).append((rank, index))
     # the sums of most parts first: they say most
     for chunk in sorted(by_chunk, key=lambda c: (-len(by_chunk[c]), c)):
-        if any(place in places for place in by_chunk[chunk]):
-            shared[chunk] = True
-        else:
-            places |= dict.fromkeys(by_chunk[chunk], chunk)
+        shared[chunk] = not places.isdisjoint(by_chunk[chunk])
+        if not shared[chunk]:
+            places.update(by_chunk[chunk])
     kept = ~shared[old.post[:, 1]]
-    fewer = replace(old, post=old.post[kept], out_index=old.out_index[kept])
-    return replace(problem, collective=fewer)
+    return replace(problem, collective=replace(old, post=old.post[kept], out_index=old.out_index[kept]))
+
+
+def _refused(witness: Witness, why: str) -> BadWitness:
+    return BadWitness(f"{witness.kind} {witness.text}: {why}")
 
 
 def _members(problem: Problem, witness: Witness, ranks: Iterable[int]) -> Bools:
     """The ranks given as flags, shape (local ranks,)."""
     chosen = np.array(list(ranks), dtype=np.int64)
     if len(chosen) and not (chosen.min() >= 0 and chosen.max() < problem.nranks):
-        raise BadWitness(
-            f"{witness.kind} {witness.text}: names no local rank; it must be one of 0..{problem.nranks - 1}"
-        )
-    flags = np.zeros(problem.nranks, dtype=bool)
-    flags[chosen] = True
-    return flags
+        raise _refused(witness, f"names no local rank; it must be one of 0..{problem.nranks - 1}")
+    return marked(problem.nranks, chosen)
 
 
 def _capacity(problem: Problem, witness: Witness, links: Bools) -> float:
@@ -116,15 +110,11 @@ def _capacity(problem: Problem, witness: Witness, links: Bools) -> float:
     net = problem.network
     chosen = np.unique(np.array(witness.resources, dtype=np.int64))
     if not len(chosen) or chosen[0] < 0 or chosen[-1] >= net.nresources:
-        raise BadWitness(
-            f"{witness.kind} {witness.text}: resources are missing or do not exist; they must be the network's"
-        )
-    flags = np.zeros(net.nresources, dtype=bool)
-    flags[chosen] = True
-    beside = links & (segment_sums(flags[net.uses_idx], net.uses_ptr) == 0)
+        raise _refused(witness, "resources are missing or do not exist; they must be the network's")
+    beside = links & (segment_sums(marked(net.nresources, chosen)[net.uses_idx], net.uses_ptr) == 0)
     if beside.any():
         name = problem.link_name(int(np.argmax(beside)))
-        raise BadWitness(f"{witness.kind} {witness.text}: link {name} uses none of its resources; it must use one")
+        raise _refused(witness, f"link {name} uses none of its resources; it must use one")
     return float(net.capacity_gbs[chosen].sum())
 
 
@@ -132,14 +122,13 @@ def path_limit(problem: Problem, witness: Witness) -> Limit:
     """A chunk that must get from one rank to another spends at least the least sum of α."""
     collective = problem.collective
     if len(witness.ranks) != 2 or max(witness.ranks) >= collective.nranks or min(witness.ranks) < 0:
-        raise BadWitness(f"path {witness.text}: ranks are not a pair; they must be two of the group")
+        raise _refused(witness, "ranks are not a pair; they must be two of the group")
     first, last = witness.ranks
-    held, wanted = (np.zeros(collective.nchunks, dtype=bool) for _ in range(2))
-    held[collective.pre[collective.pre[:, 0] == first, 1]] = True
-    wanted[collective.post[collective.post[:, 0] == last, 1]] = True
+    held = marked(collective.nchunks, collective.pre[collective.pre[:, 0] == first, 1])
+    wanted = marked(collective.nchunks, collective.post[collective.post[:, 0] == last, 1])
     only = np.diff(collective.holders[0]) == 1
     if not (held & wanted & (collective.reduces | only)).any():
-        raise BadWitness(f"path {witness.text}: nothing has to get from {first} to {last}; something must")
+        raise _refused(witness, f"nothing has to get from {first} to {last}; something must")
     return float(latencies(problem.network).rows(np.array([first]))[0, last]), 0.0, np.inf
 
 
@@ -156,9 +145,8 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
     crossing = (segment_sums(~inside[goal], goal_ptr) > 0) & np.where(collective.reduces, some, whole)
     if not crossing.any() or not crossed.any():
         return 0.0, 0.0, np.inf
-    sources, goals = (np.zeros(net.nranks, dtype=bool) for _ in range(2))
-    sources[hold[crossing[need.hold_chunk]]] = True
-    goals[goal[crossing[need.goal_chunk]]] = True
+    sources = marked(net.nranks, hold[crossing[need.hold_chunk]])
+    goals = marked(net.nranks, goal[crossing[need.goal_chunk]])
     distances = latencies(net)
     before = distances.nearest(np.flatnonzero(sources & inside))[net.src[crossed]].min()
     after = distances.nearest(np.flatnonzero(goals & ~inside), to=True)[net.dst[crossed]]
@@ -176,13 +164,13 @@ def parts_limit(problem: Problem, witness: Witness) -> Limit:
     for i, ranks in enumerate(witness.parts):
         part[_members(problem, witness, ranks)] = i
     if (part < 0).any() or sum(len(ranks) for ranks in witness.parts) != problem.nranks:
-        raise BadWitness(f"parts {witness.text}: parts overlap or leave ranks out; every rank must be in exactly one")
+        raise _refused(witness, "parts overlap or leave ranks out; every rank must be in exactly one")
     k = collective.nranks
     everywhere = len(collective.pre) == len(collective.post) == k * collective.nchunks
     if not (collective.reduces.all() and everywhere):
-        raise BadWitness(f"parts {witness.text}: the collective is another; it must be an allreduce")
+        raise _refused(witness, "the collective is another; it must be an allreduce")
     if len(np.unique(part[:k])) < len(witness.parts):
-        raise BadWitness(f"parts {witness.text}: a part has no member of the group; it must have one")
+        raise _refused(witness, "a part has no member of the group; it must have one")
     capacity = _capacity(problem, witness, part[net.src] != part[net.dst])
     sends = 2 * (len(witness.parts) - 1)
     return float(net.alpha_us.min()), sends * float(collective.fraction.sum()) / capacity / 1e3, np.inf
@@ -193,11 +181,9 @@ def direct_limit(problem: Problem, witness: Witness) -> Limit:
     net, collective = problem.network, problem.collective
     k = collective.nranks
     if len(witness.resources) != 1 or not 0 <= witness.resources[0] < net.nresources:
-        raise BadWitness(
-            f"direct {witness.text}: resources are {witness.resources[:4]}; it must be one of the network's"
-        )
+        raise _refused(witness, f"resources are {witness.resources[:4]}; it must be one of the network's")
     if k > MOST_DIRECT:
-        raise BadWitness(f"direct {witness.text}: {k} ranks are too many; it must be at most {MOST_DIRECT}")
+        raise _refused(witness, f"{k} ranks are too many; it must be at most {MOST_DIRECT}")
     (resource,) = witness.resources
     user = segment_sums(net.uses_idx == resource, net.uses_ptr) > 0
     forced = np.zeros((k, k), dtype=bool)  # pairs whose links all use the resource
@@ -217,9 +203,8 @@ def direct_loads(problem: Problem, forced: Bools, listed_below: int = LISTED_BEL
     if len(listed.chunk):
         times = forced[listed.holder, listed.goal].astype(np.int64)
         if not listed.single:  # a plain chunk may come from any holder, of a sum every contribution must come
-            all_of_them = np.minimum.reduceat(times, listed.start)
-            each = np.add.reduceat(times, listed.start)
-            times = np.where(collective.reduces[listed.chunk], each, all_of_them)
+            every, each = np.minimum.reduceat(times, listed.start), np.add.reduceat(times, listed.start)
+            times = np.where(collective.reduces[listed.chunk], each, every)
         np.add.at(load, listed.chunk, times)
     for same, holders, goals in chunks_by_ends(collective, listed.others):
         table = forced[np.ix_(holders, goals)]
@@ -233,16 +218,11 @@ def lengths_limit(problem: Problem, witness: Witness) -> Limit:
     price = np.zeros(net.nresources + net.nlinks)
     for resource, value in dict(witness.prices).items():
         if not 0 <= resource < len(price) or not 0 <= value < np.inf:
-            raise BadWitness(
-                f"lengths {witness.text}: the price {value} of resource {resource}; it must be finite, ≥ 0 and of a"
-                " resource that exists"
-            )
+            wanted = "it must be finite, ≥ 0 and of a resource that exists"
+            raise _refused(witness, f"the price {value} of resource {resource}; {wanted}")
         price[resource] = value
-    return (
-        float(net.alpha_us.min()) if find_requirements(problem.collective).any else 0.0,
-        lengths_us_per_byte(problem, price),
-        np.inf,
-    )
+    alpha = float(net.alpha_us.min()) if find_requirements(problem.collective).any else 0.0
+    return alpha, lengths_us_per_byte(problem, price), np.inf
 
 
 def lengths_us_per_byte(problem: Problem, price: Floats) -> float:
@@ -263,7 +243,7 @@ def ends_limit(problem: Problem, witness: Witness) -> Limit:
     arrivals = witness.kind == "arrivals"
     ranks = _members(problem, witness, witness.ranks)
     if problem.quotient is not None and not ranks.all():
-        raise BadWitness(f"{witness.kind} {witness.text}: of a quotient problem it must be all ranks")
+        raise _refused(witness, "of a quotient problem it must be all ranks")
     at_ranks = ranks[net.dst if arrivals else net.src]
     capacity = _capacity(problem, witness, at_ranks)
     need = find_requirements(collective)

@@ -31,8 +31,7 @@ from synth.model.schedule import Schedule
 from synth.search.portfolio import Run, race
 from synth.search.result import Report
 from synth.solvers.workers import Workers
-from synth.timing.loads import resource_loads_us
-from synth.timing.simulate import time_us, timed
+from synth.timing.simulate import resource_loads_us, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from topologies.errors import InputError

@@ -31,8 +31,7 @@ from synth.search.portfolio import Run, Turn, race
 from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
-from synth.timing.loads import resource_loads_us
-from synth.timing.simulate import timed
+from synth.timing.simulate import resource_loads_us, timed
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from synth.model.collective import Ints
+from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from topologies.arrays import pointers
+from topologies.arrays import pointers, row_entries
 from topologies.errors import ScheduleError
 from topologies.network import Network
 
@@ -125,6 +125,15 @@ def time_us(problem: Problem, schedule: Schedule) -> float:
 def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float:
     """Time of the algorithm at a message size, in µs."""
     return time_us(problem, timed(problem, schedule, size_bytes))
+
+
+def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
+    """How long a timed schedule keeps each resource busy, in µs, shape (nresources,)."""
+    net = problem.network
+    count = np.diff(net.uses_ptr)[schedule.link]
+    used = net.uses_idx[row_entries(net.uses_ptr, schedule.link)]
+    work = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk] * US_PER_BYTE_AT_1_GBS
+    return np.bincount(used, np.repeat(work, count), net.nresources) / net.capacity_gbs
 
 
 @lru_cache(maxsize=16)

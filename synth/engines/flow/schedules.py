@@ -24,8 +24,7 @@ from synth.model.compiled import Runner, choose_runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from synth.phases.reversal import reversible
-from synth.timing.loads import resource_loads_us
-from synth.timing.simulate import predict_us
+from synth.timing.simulate import predict_us, resource_loads_us
 from topologies.arrays import pointers, positions, ranges, row_of_entry
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from synth.bounds.cut import worst_cuts
 from synth.bounds.cut_candidates import candidates
 from synth.bounds.kind import DEFAULT
-from synth.bounds.max_flow import worst_cuts
 from synth.bounds.registry import recompute
 from synth.bounds.resource_cover import cover
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from synth.bounds.lengths import busy_us, from_loads, from_prices, sampled, shared_out
+from synth.bounds.lengths import from_loads, from_prices, sampled, shared_out
 from synth.bounds.mirror_ascent import Dual, ascend
 from synth.bounds.registry import check
 from synth.model.problem import make_problem
 from synth.model.requirements import find_requirements
-from synth.timing.simulate import timed
+from synth.timing.simulate import resource_loads_us, timed
 from tests.random_problems import answered, random_problem
 from tests.synth.bounds.cases import ROUND_OFF, SEEDS, chunk_times
 from topologies.load import load
@@ -62,7 +62,7 @@ def test_no_lengths_prove_more_than_a_schedules_busiest_resource_takes(seed: int
     """Weak duality, whatever hint the prices come from."""
     rng = random.Random(seed)
     problem = random_problem(rng)
-    busy = busy_us(problem, timed(problem, answered(problem, 1e7), 1e7)) / 1e7
+    busy = resource_loads_us(problem, timed(problem, answered(problem, 1e7), 1e7)) / 1e7
     witness = from_loads(problem, busy, rounds=rng.choice((0, 5)))
     check(problem, witness)
     assert witness.per_byte_us <= busy.max() * ROUND_OFF

@@ -32,8 +32,7 @@ from synth.model.schedule import Schedule
 from synth.present.concurrent import table
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import IsomorphicGroups
-from synth.timing.loads import resource_loads_us
-from synth.timing.simulate import predict_us, time_us, timed
+from synth.timing.simulate import predict_us, resource_loads_us, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from tests.random_problems import random_topology
