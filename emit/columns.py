@@ -55,10 +55,7 @@ class Columns:
     def messages(self) -> tuple[Column, Column]:
         """The steps that send, and in the same order those that receive: the k-th of a connection meets its k-th."""
         out, into = (np.flatnonzero(column >= 0) for column in (self.sends, self.receives))
-        return (
-            out[np.argsort(self.sends[out], kind="stable")],
-            into[np.argsort(self.receives[into], kind="stable")],
-        )
+        return (out[np.argsort(self.sends[out], kind="stable")], into[np.argsort(self.receives[into], kind="stable")])
 
     def is_op(self, names: frozenset[str]) -> NDArray[np.bool_]:
         """Which steps have an op among `names`."""

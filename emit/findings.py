@@ -60,13 +60,7 @@ class Findings:
         self.reported.append(Finding(kind, place + message, rank, tb, step, cell, cycle))
 
     def add_race(
-        self,
-        access: str,
-        other: str,
-        where: str,
-        remedy: str,
-        place: tuple[int, int, int],
-        cell: tuple[str, int],
+        self, access: str, other: str, where: str, remedy: str, place: tuple[int, int, int], cell: tuple[str, int]
     ) -> None:
         """Record two accesses of a cell, the one at `place`, that nothing orders."""
         self.add("race", f"{access} and {other} use {where} in no fixed order; {remedy}", *place, cell=cell)

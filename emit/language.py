@@ -62,12 +62,7 @@ class Chunk:
         if first < 0 or count < 1 or first + count > self.count:
             raise self.script._wrong(f"part({first}, {count}) of {self.count} chunks; it must lie within")
         return Chunk(
-            self.script,
-            self.rank,
-            self.buffer,
-            self.index + first,
-            count,
-            self.versions[first : first + count],
+            self.script, self.rank, self.buffer, self.index + first, count, self.versions[first : first + count]
         )
 
 

@@ -203,12 +203,7 @@ def check_limits(program: Program, target: str, found: Findings) -> None:
     limits = limits_of(target)
 
     def over(
-        what: str,
-        number: int,
-        most: int,
-        rank: int | None = None,
-        tb: int | None = None,
-        step: int | None = None,
+        what: str, number: int, most: int, rank: int | None = None, tb: int | None = None, step: int | None = None
     ) -> None:
         if number > most:
             found.add("limit", f"{what} {number}; {limits.name} takes at most {most}", rank, tb, step)

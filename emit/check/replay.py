@@ -24,23 +24,12 @@ def replay(c: Columns, order: list[int], cells: Cells, goal: Goal, found: Findin
     memory = dict(zip(cells.of(*goal.initial[:3]), contents.initial(), strict=True))
     _execute(c, order, cells, memory, contents, found, prefix)
     contents.report_wrong(
-        memory,
-        cells.of(*goal.required[:3]),
-        1,
-        lambda wanted: _last_writers(c, order, cells, wanted),
-        found,
-        prefix,
+        memory, cells.of(*goal.required[:3]), 1, lambda wanted: _last_writers(c, order, cells, wanted), found, prefix
     )
 
 
 def _execute(
-    c: Columns,
-    order: list[int],
-    cells: Cells,
-    memory: dict[int, int],
-    contents: Contents,
-    found: Findings,
-    prefix: str,
+    c: Columns, order: list[int], cells: Cells, memory: dict[int, int], contents: Contents, found: Findings, prefix: str
 ) -> None:
     reads, writes, both = c.is_op(READS_SRC), c.is_op(WRITES_DST), c.is_op(READS_DST)
     kind = list(zip(reads.tolist(), writes.tolist(), both.tolist(), strict=True))

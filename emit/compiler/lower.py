@@ -157,10 +157,7 @@ class _Rank:
         else:
             self.home = dict(held)
             self.goal = {c: BUFFER + at for c, at in wanted.items()}
-            self.sizes = (
-                max(held.values(), default=-1) + 1,
-                max(wanted.values(), default=-1) + 1,
-            )
+            self.sizes = (max(held.values(), default=-1) + 1, max(wanted.values(), default=-1) + 1)
             kind = collective.kind
             if kind.unit in (BUFFER_UNIT, PAIR) and not kind.in_shares:
                 # these readers give every rank both buffers
@@ -249,10 +246,7 @@ def _in_time(ir: Instructions, due: list[float], after: list[list[int]]) -> Inst
     for n, source in enumerate(ir.source):
         if source == NONE:
             continue
-        for key, end in (
-            ((ir.rank[source], ir.rank[n]), n),
-            ((ir.rank[source], ~ir.rank[n]), source),
-        ):
+        for key, end in (((ir.rank[source], ir.rank[n]), n), ((ir.rank[source], ~ir.rank[n]), source)):
             before = latest.get(key)
             if before is not None:
                 after[end].append(before)

@@ -172,11 +172,7 @@ def _moves_of(plan: Plan, memory: Memory, rank: int, tb: int, op: Op, low: int, 
         for part, packet in zip(parts, packets, strict=True):
             runs.append(
                 [
-                    Run(
-                        memory.cell(owner, kind, part.first, packet) + shift * (2 if packet else 1),
-                        owner,
-                        packet,
-                    )
+                    Run(memory.cell(owner, kind, part.first, packet) + shift * (2 if packet else 1), owner, packet)
                     for owner, kind in buffer_of(plan, rank, tb, part, op.channel_type)
                 ]
             )

@@ -19,15 +19,7 @@ from emit.check.cells import Cells
 from emit.check.clocks import Row, VectorClocks
 from emit.columns import Columns
 from emit.goal import Goal, sizes_of
-from emit.mscclpp.spans import (
-    Origin,
-    Placement,
-    Span,
-    Step,
-    StepPlacement,
-    packet_readers,
-    plain_scratch_ranks,
-)
+from emit.mscclpp.spans import Origin, Placement, Span, Step, StepPlacement, packet_readers, plain_scratch_ranks
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
 
@@ -348,14 +340,7 @@ class Placer:
             if self._in_flight(step) and not self._passed(ends[u], self.match[step]):
                 unconfirmed.add(step)
         return Placement(
-            self.steps,
-            self.match,
-            self._copies(),
-            unstarted,
-            unconfirmed,
-            self.scratch,
-            self.packet_slots,
-            self.keys,
+            self.steps, self.match, self._copies(), unstarted, unconfirmed, self.scratch, self.packet_slots, self.keys
         )
 
 

@@ -191,11 +191,7 @@ def _gpu(rank: int, gpu: PlanGpu) -> str:
         {"channel_type": kind, "connected_to": peers} for kind, peers in gpu.peers.items() if peers
     ]
     channels += [
-        {
-            "channel_type": "switch",
-            "buffer_type": buffer,
-            "rank_groups": [{"size": len(ranks), "ranks": ranks}],
-        }
+        {"channel_type": "switch", "buffer_type": buffer, "rank_groups": [{"size": len(ranks), "ranks": ranks}]}
         for buffer, ranks in gpu.switches
     ]
     buffers = [{"rank": b.rank, "type": b.kind, "access_channel_types": list(b.types)} for b in gpu.buffers]

@@ -8,17 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from emit.mscclpp.plan import (
-    CHANNEL_TYPES,
-    NO_LIMIT,
-    SHAPES,
-    Op,
-    Part,
-    Plan,
-    PlanBlock,
-    PlanGpu,
-    RemoteBuffer,
-)
+from emit.mscclpp.plan import CHANNEL_TYPES, NO_LIMIT, SHAPES, Op, Part, Plan, PlanBlock, PlanGpu, RemoteBuffer
 from emit.program import BUFFERS
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
@@ -171,8 +161,7 @@ class _Reader:
         for place, (number_there, block) in enumerate(self.each(gpu, "threadblocks", where, self.block)):
             if number_there != place:
                 raise self.fail(
-                    f"{where}.threadblocks[{place}].id",
-                    f"{number_there}; it must be {place}, its place in the list",
+                    f"{where}.threadblocks[{place}].id", f"{number_there}; it must be {place}, its place in the list"
                 )
             made.blocks.append(block)
         return made

@@ -193,10 +193,7 @@ def _shape_faults(op: Op) -> Iterator[Fault]:
     apart = op.channel_type == "port" and len(op.channels) != len(op.dst)
     if op.name in _PAIRS:
         if len(op.src) != len(op.dst):
-            yield (
-                "inconsistent",
-                f"of {len(op.src)} sources to {len(op.dst)} destinations; it must be as many",
-            )
+            yield ("inconsistent", f"of {len(op.src)} sources to {len(op.dst)} destinations; it must be as many")
         elif any(a.size != b.size for a, b in zip(op.src, op.dst, strict=True)):
             yield "inconsistent", "whose sources and destinations differ in size; it must be equal"
         if apart:

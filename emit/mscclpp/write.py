@@ -33,11 +33,7 @@ _FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "r
 
 
 def write_plan(
-    program: Program,
-    goal: Goal | None = None,
-    *,
-    nodes: Sequence[int] | None = None,
-    inplace: bool | None = None,
+    program: Program, goal: Goal | None = None, *, nodes: Sequence[int] | None = None, inplace: bool | None = None
 ) -> str:
     """The program as the text of an execution plan, the same program always the same bytes.
 

@@ -274,13 +274,7 @@ def _uses_of_links(net: Network) -> list[Any]:
     """α and rate of links, what each takes part in (its resources and itself), and the capacity of that."""
     uses = np.insert(net.uses_idx, net.uses_ptr[1:], net.nresources + np.arange(net.nlinks))
     capacity = np.concatenate([net.capacity_gbs, net.bandwidth_gbs])
-    return [
-        net.alpha_us.copy(),
-        net.bandwidth_gbs.copy(),
-        pointers(np.diff(net.uses_ptr) + 1),
-        uses,
-        capacity,
-    ]
+    return [net.alpha_us.copy(), net.bandwidth_gbs.copy(), pointers(np.diff(net.uses_ptr) + 1), uses, capacity]
 
 
 def _ties(c: Columns, ends: Ints, nranks: int) -> Ints:

@@ -43,10 +43,7 @@ class Neighbours:
 
     def leave(self, gone: int, instead: int) -> None:
         """`gone` is done by `instead`: what came before or after it on a connection or in a cell does so with that."""
-        for before, after in (
-            (self.sent_before, self.sent_after),
-            (self.received_before, self.received_after),
-        ):
+        for before, after in ((self.sent_before, self.sent_after), (self.received_before, self.received_after)):
             if gone in (before[instead], after[instead]):  # they follow one another
                 earlier, later = (gone, instead) if after[gone] == instead else (instead, gone)
                 outer_before, outer_after = before[earlier], after[later]
@@ -62,11 +59,7 @@ class Neighbours:
 
 
 def _link(
-    latest: dict[tuple[int, int, int], int],
-    key: tuple[int, int, int],
-    n: int,
-    before: list[int],
-    after: list[int],
+    latest: dict[tuple[int, int, int], int], key: tuple[int, int, int], n: int, before: list[int], after: list[int]
 ) -> None:
     other = latest.get(key, NONE)
     before[n] = other

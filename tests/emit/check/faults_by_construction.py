@@ -266,23 +266,14 @@ BUILT: dict[str, dict[str, Planter]] = {
         "another channel": another_channel,
         "no peer": no_peer,
     },
-    "unequal counts": {
-        "at the sender": sends_another_count,
-        "at the receiver": receives_another_count,
-    },
+    "unequal counts": {"at the sender": sends_another_count, "at the receiver": receives_another_count},
     "dangling dependency": {
         "no such threadblock": no_such_tb,
         "no such step": no_such_step,
         "half a wait": half_a_wait,
         "a step that never says so": silent_step,
     },
-    "limit: channels": {
-        "a channel too high": channel_too_high,
-        "too many peers on one": channel_too_full,
-    },
+    "limit: channels": {"a channel too high": channel_too_high, "too many peers on one": channel_too_full},
     "limit: steps": {"too fine chunks": too_many_steps},
-    "duplicate connection": {
-        "a threadblock cut in two": cut_threadblock,
-        "declared twice": declared_twice,
-    },
+    "duplicate connection": {"a threadblock cut in two": cut_threadblock, "declared twice": declared_twice},
 }

@@ -269,8 +269,5 @@ SEEN: dict[str, dict[str, Planter]] = {
         "a wait for an earlier step": wait_for_an_earlier_step,
         "one cell for two": one_cell_for_two,
     },
-    "read before write": {
-        "a source that nobody writes": fresh_source,
-        "written elsewhere": written_elsewhere,
-    },
+    "read before write": {"a source that nobody writes": fresh_source, "written elsewhere": written_elsewhere},
 }

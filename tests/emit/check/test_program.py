@@ -64,12 +64,7 @@ def _changed(program: Program, rank: int, tb: int, **changes: int) -> Program:
 def _crossed() -> Program:
     """Two ranks that both receive before they send."""
     gpus = [
-        Gpu(
-            0,
-            2,
-            0,
-            [ThreadBlock(1 - r, 1 - r, 0, [Step("r", "o", 0, "o", 1 - r, 1), Step("s", "o", r, "o", r, 1)])],
-        )
+        Gpu(0, 2, 0, [ThreadBlock(1 - r, 1 - r, 0, [Step("r", "o", 0, "o", 1 - r, 1), Step("s", "o", r, "o", r, 1)])])
         for r in range(2)
     ]
     return Program("crossed", "allgather", "LL", 2, 2, True, False, gpus)
@@ -242,11 +237,7 @@ def test_both_forms_are_checked() -> None:
 
 
 def test_out_of_place_input_must_stay() -> None:
-    steps = [
-        *ALL.gpus[0].threadblocks[0].steps,
-        Step("cpy", "o", 0, "i", 0, 1),
-        Step("cpy", "i", 1, "i", 0, 1),
-    ]
+    steps = [*ALL.gpus[0].threadblocks[0].steps, Step("cpy", "o", 0, "i", 0, 1), Step("cpy", "i", 1, "i", 0, 1)]
     report = check(with_steps(ALL, 0, 0, steps))
     assert [f.cell for f in report.findings] == [("i", 0)]
     assert "the input must stay as it was" in report.findings[0].message

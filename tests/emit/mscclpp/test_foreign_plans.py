@@ -77,13 +77,7 @@ def gpu(
 
 
 def plan(collective: str, gpus: list[Json], protocol: str = "Simple", inplace: bool = True, **more: Any) -> Json:
-    return {
-        "name": "x",
-        "collective": collective,
-        "protocol": protocol,
-        "inplace": inplace,
-        "gpus": gpus,
-    } | more
+    return {"name": "x", "collective": collective, "protocol": protocol, "inplace": inplace, "gpus": gpus} | more
 
 
 def gets() -> Json:
@@ -182,11 +176,7 @@ def two_stages() -> Json:
     gpus = []
     for r in range(2):
         turn = {"unit_size": 4096, "num_chunks": 1}
-        first = [
-            op("copy", [L("i", 0)], [L("s", 0)]),
-            NOP,
-            {"name": "sem_release", "semaphore_ids": [0]},
-        ]
+        first = [op("copy", [L("i", 0)], [L("s", 0)]), NOP, {"name": "sem_release", "semaphore_ids": [0]}]
         second = [
             {"name": "sem_acquire", "semaphore_ids": [0]},
             NOP,
@@ -301,12 +291,7 @@ def _dropped_part(made: Json) -> Json:
 def _overwritten(made: Json) -> Json:
     at = next(n for n, each in enumerate(ops(made)) if each["name"] == "pws")
     made["gpus"][0]["scratch_chunks"] = 1
-    ops(made)[at + 1 : at + 1] = [
-        NOP,
-        op("copy", [L("o", 0)], [L("s", 0)]),
-        NOP,
-        op("copy", [L("s", 0)], [L("o", 0)]),
-    ]
+    ops(made)[at + 1 : at + 1] = [NOP, op("copy", [L("o", 0)], [L("s", 0)]), NOP, op("copy", [L("s", 0)], [L("o", 0)])]
     return made
 
 

@@ -13,17 +13,7 @@ import pytest
 from emit.mscclpp.check import check_plan
 from emit.mscclpp.write import write_plan
 from emit.program import Program
-from tests.emit.mscclpp.plan_faults import (
-    DATA,
-    PACKETS,
-    Json,
-    Spoilt,
-    at_random,
-    changed,
-    crossed,
-    swapped,
-    without,
-)
+from tests.emit.mscclpp.plan_faults import DATA, PACKETS, Json, Spoilt, at_random, changed, crossed, swapped, without
 from tests.emit.small_programs import (
     allpairs_allreduce,
     alltoall,
@@ -208,10 +198,7 @@ def test_missing_nops() -> None:
                 found += 1
                 assert {f.kind for f in report.findings} == {"race"}
                 # it shows here, or where what this threadblock passed on is used
-                assert any(f.rank == rank or f"rank {rank} " in f.message for f in report.findings), (
-                    rank,
-                    tb,
-                )
+                assert any(f.rank == rank or f"rank {rank} " in f.message for f in report.findings), (rank, tb)
             else:
                 assert all(ends_right(spoilt, seed) for seed in range(3))
     assert found >= LEAST
@@ -240,16 +227,8 @@ def test_semaphores_and_barriers() -> None:
 
         def gpu(rank: int) -> Json:
             blocks = [
-                [
-                    {"name": "copy", "src_buff": [part("i", 0)], "dst_buff": [part("s", 0)]},
-                    {"name": "nop"},
-                    *before,
-                ],
-                [
-                    *after,
-                    {"name": "nop"},
-                    {"name": "copy", "src_buff": [part("s", 0)], "dst_buff": [part("o", 0)]},
-                ],
+                [{"name": "copy", "src_buff": [part("i", 0)], "dst_buff": [part("s", 0)]}, {"name": "nop"}, *before],
+                [*after, {"name": "nop"}, {"name": "copy", "src_buff": [part("s", 0)], "dst_buff": [part("o", 0)]}],
             ]
             return {
                 "id": rank, "input_chunks": 1, "output_chunks": 1, "scratch_chunks": 1, "channels": [],

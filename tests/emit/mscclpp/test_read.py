@@ -180,12 +180,7 @@ LARGE = {
         )
     ],
     "pipeline": lambda p: p["gpus"][0]["threadblocks"][0]["ops"].insert(
-        0,
-        {
-            "name": "pipeline",
-            "iter_context": {"unit_size": 1, "num_chunks": 1 << 30},
-            "ops": [{"name": "nop"}],
-        },
+        0, {"name": "pipeline", "iter_context": {"unit_size": 1, "num_chunks": 1 << 30}, "ops": [{"name": "nop"}]}
     ),
 }
 

@@ -18,10 +18,7 @@ from synth.bounds.prove import prove
 from synth.model.problem import Problem, make_problem
 from synth.verify.algorithm import Algorithm
 from tests import ROOT
-from tests.emit.small_programs import (
-    RIGHT,
-    alltoall,
-)
+from tests.emit.small_programs import RIGHT, alltoall
 from tests.emit.timing.random_timed_programs import chunk_by_chunk, random_program
 from tests.emit.timing.schedule_as_program import transcribed
 from tests.oracles.timing_rules import Rules, near
