@@ -110,8 +110,7 @@ def write_program(
         nodes: the node of each rank; None: all in one. Only formats that are `placed` look at it and at the next.
         inplace: the calls to serve; None: those that the program serves.
 
-    Raises:
-        InputError: a check finds anything, or the target cannot say it.
+    Raises InputError: a check finds anything, or the target cannot say it.
     """
     form = FORMATS[target.format]
     if not form.module:

@@ -98,8 +98,7 @@ class Script:
                 of their own.
             goal: what a custom one must achieve.
 
-        Raises:
-            InputError: what no program can be.
+        Raises InputError: what no program can be.
         """
         self.inplace = bool(find_kind(collective).inplace) if inplace is None else inplace
         self._check(collective, goal, {"ranks": ranks, "chunks": chunks, "instances": instances})
@@ -170,10 +169,7 @@ class Script:
         return Chunk(self, rank, buffer, index, count, tuple(versions))
 
     def instructions(self) -> Instructions:
-        """What was written so far, for the compiler.
-
-        Raises InputError where nothing was.
-        """
+        """What was written so far, for the compiler. Raises InputError where nothing was."""
         if not len(self._ir):
             raise InputError(f"{self.header.name}: moves nothing")
         return _instances(order_by_depth(self._ir), self.instances)
@@ -277,8 +273,7 @@ def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
 
     The file is the user's own program: it is executed.
 
-    Raises:
-        InputError: the file, its function, a setting or the algorithm is at fault; with the file's line.
+    Raises InputError: the file, its function, a setting or the algorithm is at fault; with the file's line.
     """
     where = Path(path)
     try:

@@ -152,8 +152,7 @@ def limits_of(target: str) -> Limits:
 def choose_target(collective: str, asked: str = "auto") -> Target:
     """The target asked for, or the first that has a name for a program's collective.
 
-    Raises:
-        InputError: the one asked for is not known or has no name for it, or none has.
+    Raises InputError: the one asked for is not known or has no name for it, or none has.
     """
     return _first([t for t in TARGETS.values() if collective in t.collectives], asked, collective)
 
@@ -163,8 +162,7 @@ def target_for(problem: Problem, asked: str = "auto") -> Target:
 
     With relays, and where no reader names the collective, it is written as "custom".
 
-    Raises:
-        InputError: the one asked for cannot, or none can.
+    Raises InputError: the one asked for cannot, or none can.
     """
     collective = problem.collective
     if collective.fraction.max() > collective.fraction.min() * (1 + 1e-9):

@@ -34,8 +34,7 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
     Args:
         split: a step of count chunks is as many transmissions, as for large messages; else one.
 
-    Raises:
-        InputError: the steps move more than CAPACITY.moves chunks in all.
+    Raises InputError: the steps move more than CAPACITY.moves chunks in all.
     """
     moves = int(c.count.sum()) + len(c.count)
     if moves > CAPACITY.moves:

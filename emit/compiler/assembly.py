@@ -14,7 +14,6 @@ from emit.program import BUFFERS, Gpu, Program, Step, ThreadBlock
 from emit.targets import Limits
 from topologies.errors import InputError
 
-Clocks = NDArray[np.int32]
 Block = tuple[int, int, int]  # channel, rank it sends to, rank it receives from (−1: none)
 
 
@@ -48,13 +47,10 @@ def _awaited_first(
     ir: Instructions, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]
 ) -> list[int]:
     """Number the blocks anew (in place), those that others wait for first: executors name no others."""
-    awaited = [[False] * len(mine) for mine in blocks]
-    for others in waits:
-        for other in others:
-            awaited[ir.rank[other]][block_of[other]] = True
+    awaited = {(ir.rank[other], block_of[other]) for others in waits for other in others}
     new: list[list[int]] = []
     for rank, mine in enumerate(blocks):
-        order = sorted(range(len(mine)), key=lambda b: (not awaited[rank][b], b))
+        order = sorted(range(len(mine)), key=lambda b: ((rank, b) not in awaited, b))
         places = [0] * len(mine)
         for place, b in enumerate(order):
             places[b] = place
@@ -86,8 +82,7 @@ def _channels(ir: Instructions, limits: Limits, layout: Layout) -> list[int]:
         if first == NONE:
             first = (v - u) % nranks * crowd // nranks
         run = at % spread if layout.round_robin else at // -(-size[u, v] // spread)
-        channel[n] = first * spread + run
-        channel[source] = channel[n]
+        channel[n] = channel[source] = first * spread + run
     return channel
 
 
@@ -159,22 +154,15 @@ def _place_instructions(
     own = [[b for b, key in enumerate(mine) if key[1:] == (NONE, NONE)] for mine in blocks]
     load = [[0] * len(mine) for mine in blocks]
     place = [NONE] * len(ir)
-    for n, rank in enumerate(ir.rank):
-        into, out = ends[n]
-        if out != NONE:
-            place[n] = by_send[rank][channel[n], out]
-        elif into != NONE:
-            place[n] = by_receive[rank][channel[n], into]
-        else:
-            continue
-        load[rank][place[n]] += 1
-    if all(place_n != NONE for place_n in place):
-        return place
+    for n, (rank, (into, out)) in enumerate(zip(ir.rank, ends, strict=True)):
+        if into != NONE or out != NONE:
+            place[n] = by_receive[rank][channel[n], into] if out == NONE else by_send[rank][channel[n], out]
+            load[rank][place[n]] += 1
     needs: dict[int, int] = {}
-    for n, others in enumerate(after):
+    for others, here in zip(after, place, strict=True):
         for other in others:
-            if place[other] == NONE and place[n] != NONE:
-                needs.setdefault(other, place[n])
+            if place[other] == NONE and here != NONE:
+                needs.setdefault(other, here)
     for n, rank in enumerate(ir.rank):
         if place[n] != NONE:
             continue
@@ -201,9 +189,9 @@ def _waits(ir: Instructions, blocks: list[list[Block]], block_of: list[int], aft
     first = np.concatenate([[0], np.cumsum([len(mine) for mine in blocks])]).tolist()
     everywhere = len(ir) * first[-1] <= TUNING.clock_entries
     width = first[-1] if everywhere else max((len(mine) for mine in blocks), default=0)
-    known: Clocks = np.zeros((len(ir), width), dtype=np.int32)
+    known: NDArray[np.int32] = np.zeros((len(ir), width), dtype=np.int32)
     # a message of many chunks begins to arrive while it is still being sent: what was over when that began
-    begun: Clocks = np.zeros((len(ir), width) if everywhere else (0, 0), dtype=np.int32)
+    begun: NDArray[np.int32] = np.zeros((len(ir), width) if everywhere else (0, 0), dtype=np.int32)
     total = [0] * len(ir)
     latest: dict[tuple[int, int], int] = {}
     index = [0] * len(ir)
@@ -245,10 +233,7 @@ def _program(ir: Instructions, blocks: list[list[Block]], block_of: list[int], w
         members[rank][block].append(n)
         lengths[rank][block] += max(1, len(waits[n]))
         position[n] = lengths[rank][block] - 1
-    awaited = bytearray(len(ir))
-    for others in waits:
-        for other in others:
-            awaited[other] = 1
+    awaited = {other for others in waits for other in others}
     scratch = scratch_chunks(ir)
     gpus = []
     for rank, mine in enumerate(blocks):
@@ -259,7 +244,7 @@ def _program(ir: Instructions, blocks: list[list[Block]], block_of: list[int], w
                 at = [(block_of[o], position[o]) for o in waits[n]]
                 steps += [Step("nop", "i", -1, "o", -1, 0, tb, step, False) for tb, step in at[:-1]]
                 tb, step = at[-1] if at else (-1, -1)
-                steps.append(_step(ir, n, tb, step, bool(awaited[n])))
+                steps.append(_step(ir, n, tb, step, n in awaited))
             made.append(ThreadBlock(out, into, channel, steps))
         old = ir.header.gpus[rank]
         gpus.append(Gpu(old.i_chunks, old.o_chunks, scratch[rank], made))
@@ -269,21 +254,9 @@ def _program(ir: Instructions, blocks: list[list[Block]], block_of: list[int], w
 def _step(ir: Instructions, n: int, tb: int, step: int, awaited: bool) -> Step:
     src, dst = ir.src[n], ir.dst[n]
     # what an instruction does not use is written as readers expect it: the place that it does use
-    if src == NONE:
-        src = dst
-    if dst == NONE:
-        dst = src
-    return Step(
-        ir.op[n],
-        BUFFERS[src // BUFFER],
-        src % BUFFER,
-        BUFFERS[dst // BUFFER],
-        dst % BUFFER,
-        ir.count[n],
-        tb,
-        step,
-        awaited,
-    )
+    src, dst = (dst if src == NONE else src), (src if dst == NONE else dst)
+    source, target = (BUFFERS[src // BUFFER], src % BUFFER), (BUFFERS[dst // BUFFER], dst % BUFFER)
+    return Step(ir.op[n], *source, *target, ir.count[n], tb, step, awaited)
 
 
 def longest_threadblock(program: Program) -> int:

@@ -65,8 +65,7 @@ def compile_instructions(
             the best is chosen. None: the first that is free of deadlock.
         without: names of PASSES not to use.
 
-    Raises:
-        InputError: the instructions do not fit the target's limits, or there is no such pass.
+    Raises InputError: the instructions do not fit the target's limits, or there is no such pass.
     """
     for name in without:
         if name not in PASSES:
@@ -110,9 +109,8 @@ def optimize(
     free = replace(own.copy(), channel=[NONE] * len(own))
     candidates: list[Compiled] = []
     if check(program, goal, target=target).ok:
-        candidates.append(
-            Compiled(program, [f"program: {describe_size(program)}", "kept as it was: nothing is better"])
-        )
+        log = [f"program: {describe_size(program)}", "kept as it was: nothing is better"]
+        candidates.append(Compiled(program, log))
     fault: InputError | None = None
     # on other channels only where both ends of every connection then still have one order
     for ir in (own, free, order_by_depth(free)) if keeps_message_order(free) else (own,):
@@ -159,9 +157,9 @@ class _Passes:
                 if PASSES[name].choice and name not in variant:
                     continue
                 if name == "scratch":  # several variants come to the same instructions
-                    known = self.scratch.get(id(ir)) or (ir, self._apply(name, ir, []))
-                    self.scratch[id(ir)] = known
-                    ir = _logged(log, name, *known)
+                    if id(ir) not in self.scratch:
+                        self.scratch[id(ir)] = ir, self._apply(name, ir, [])
+                    ir = _logged(log, name, *self.scratch[id(ir)])
                     continue
                 ir = self._apply(name, ir, log)
                 if name == "fuse":
@@ -363,7 +361,5 @@ def describe_size(program: Program) -> str:
     """Its steps, threadblocks and channels in words."""
     nops = sum(step.op == "nop" for *_, step in program.steps())
     blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
-    return (
-        f"{program.nsteps} steps ({nops} nops), {blocks} threadblocks a rank, {program.nchannels} channels,"
-        f" {longest_threadblock(program)} steps in the longest"
-    )
+    size = f"{program.nsteps} steps ({nops} nops), {blocks} threadblocks a rank, {program.nchannels} channels"
+    return f"{size}, {longest_threadblock(program)} steps in the longest"

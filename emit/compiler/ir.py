@@ -62,14 +62,11 @@ class Instructions:
     def add(self, rank: int, op: str, src: int, dst: int, count: int, source: int = NONE, channel: int = NONE) -> int:
         """Append an instruction; its number. `source`: the instruction whose message it receives."""
         number = len(self.op)
-        self.rank.append(rank)
         self.op.append(op)
-        self.src.append(src)
-        self.dst.append(dst)
-        self.count.append(count)
-        self.source.append(source)
-        self.target.append(NONE)
-        self.channel.append(channel)
+        row = (rank, src, dst, count, source, NONE, channel)
+        columns = (self.rank, self.src, self.dst, self.count, self.source, self.target, self.channel)
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
         if source != NONE:
             self.target[source] = number
         return number
@@ -103,10 +100,9 @@ class Instructions:
 
     def reads(self, n: int) -> Iterable[int]:
         """First cells of the spans that instruction `n` reads."""
-        op = self.op[n]
-        if op in READS_SRC:
+        if self.op[n] in READS_SRC:
             yield self.src[n]
-        if op in READS_DST:
+        if self.op[n] in READS_DST:
             yield self.dst[n]
 
     def writes(self, n: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,7 @@ def lower(
 
     In place where the formats know the collective so (allreduce, allgather, reducescatter), else out of place.
 
-    Raises:
-        InputError: more steps than the target's threadblocks and channels hold.
+    Raises InputError: more steps than the target's threadblocks and channels hold.
     """
     problem, schedule = algorithm.problem, algorithm.schedule
     net, limits = problem.network, limits_of(target)
@@ -75,8 +75,7 @@ def lower_to_instructions(
 ) -> Instructions:
     """The schedule as instructions, with its goal where the collective's name does not say it.
 
-    Raises:
-        InputError: an order of sends that no program can keep.
+    Raises InputError: an order of sends that no program can keep.
     """
     problem = algorithm.problem
     collective = problem.collective
@@ -196,15 +195,11 @@ def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank]) -> tuple[l
         due.append(when)
         behind = [] if source == NONE else [source]
         read = [] if op == "r" else [at]
-        for cell in read:
-            before = writer.get((rank, cell))
-            if before is not None:
-                behind.append(before)
+        behind += [writer[rank, cell] for cell in read if (rank, cell) in writer]
         if op != "s":
             behind += readers.pop((rank, to), ())
-            before = writer.get((rank, to))
-            if before is not None:
-                behind.append(before)
+            if (rank, to) in writer:
+                behind.append(writer[rank, to])
             writer[rank, to] = n
         for cell in read:
             if op == "s" or cell != to:
@@ -212,32 +207,24 @@ def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank]) -> tuple[l
         after.append(behind)
         return n
 
-    first = 0
-    while first < len(order):
-        last = first
-        while last < len(order) and step[order[last]] == step[order[first]]:
-            last += 1
-        rows = order[first:last]
+    for _, together in groupby(order, key=step.__getitem__):
+        rows = list(together)
         sent = [put(src[row], "s", ranks[src[row]].home[chunk[row]], NONE, start[row]) for row in rows]
         for row, source in zip(rows, sent, strict=True):
-            _receive(put, ranks[dst[row]], chunk[row], adds[row], arrival[row], source)
-        first = last
+            rank = ranks[dst[row]]
+            cell = rank.target(chunk[row])
+            home = rank.home.get(chunk[row])
+            if not adds[row] or home is None:
+                put(rank.rank, "r", NONE, cell, arrival[row], source)
+            else:
+                put(rank.rank, "rrc", home, cell, arrival[row], source)
+            rank.home[chunk[row]] = cell
     for rank in ranks:
         for c, cell in rank.goal.items():
             home = rank.home.get(c)
             if home is not None and home != cell:
                 put(rank.rank, "cpy", home, cell, np.inf)
     return due, after
-
-
-def _receive(put: Any, rank: _Rank, chunk: int, adds: bool, when: float, source: int) -> None:
-    cell = rank.target(chunk)
-    home = rank.home.get(chunk)
-    if not adds or home is None:
-        put(rank.rank, "r", NONE, cell, when, source)
-    else:
-        put(rank.rank, "rrc", home, cell, when, source)
-    rank.home[chunk] = cell
 
 
 def _in_time(ir: Instructions, due: list[float], after: list[list[int]]) -> Instructions:
@@ -247,9 +234,8 @@ def _in_time(ir: Instructions, due: list[float], after: list[list[int]]) -> Inst
         if source == NONE:
             continue
         for key, end in (((ir.rank[source], ir.rank[n]), n), ((ir.rank[source], ~ir.rank[n]), source)):
-            before = latest.get(key)
-            if before is not None:
-                after[end].append(before)
+            if key in latest:
+                after[end].append(latest[key])
             latest[key] = end
     by_time = sorted(range(len(ir)), key=due.__getitem__)
     place = [0] * len(ir)
@@ -263,11 +249,10 @@ def _in_time(ir: Instructions, due: list[float], after: list[list[int]]) -> Inst
 def _topological(place: list[int], after: list[list[int]]) -> list[int]:
     """Everything behind what it must follow, else by `place`."""
     followers: list[list[int]] = [[] for _ in after]
-    waits = [0] * len(after)
+    waits = list(map(len, after))
     for n, others in enumerate(after):
         for other in others:
             followers[other].append(n)
-        waits[n] = len(others)
     ready = [(place[n], n) for n, count in enumerate(waits) if not count]
     heapq.heapify(ready)
     order = []

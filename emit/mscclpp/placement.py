@@ -57,8 +57,7 @@ class Placer:
             separate: the program's own (in place) goal, where the plan is to be out of place: input is then read where
                 it lies, and results are written to the output.
 
-        Raises:
-            InputError: more threadblocks and messages than can be followed.
+        Raises InputError: more threadblocks and messages than can be followed.
         """
         self.program, self.c, self.order, self.cells = program, c, order, cells
         self.nodes, self.packets, self.separate = nodes, packets, separate

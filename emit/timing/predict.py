@@ -106,8 +106,7 @@ class Predictor:
             split: a step of several chunks is as many transmissions, as for large messages; else it is one.
             compiled_from: transmissions executed by this process, from which on the loop runs compiled.
 
-        Raises:
-            InputError: a group that does not fit, two ranks that send without a link, or a program whose sends and
+        Raises InputError: a group that does not fit, two ranks that send without a link, or a program whose sends and
                 receives do not pair up.
         """
         self.program = program

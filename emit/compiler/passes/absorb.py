@@ -14,10 +14,9 @@ def absorb(ir: Instructions) -> Instructions:
     for r in range(len(made)):
         if made.op[r] != "r" or made.dst[r] < SCRATCH or r in gone:
             continue
-        sums = [n for n in near.before[r] if made.op[n] == "re" and _within(made, made.src[n], n, r)]
-        if not sums or not _used_up(made, near, r, sums):
-            continue
-        stays = _where(near, r, sums)
+        low, high = made.dst[r], made.dst[r] + made.count[r]
+        sums = [n for n in near.before[r] if made.op[n] == "re" and low <= made.src[n] <= high - made.count[n]]
+        stays = _where(near, r, sums) if sums and _used_up(made, near, r, sums) else NONE
         if stays == NONE:
             continue
         at = made.dst[sums[0]] - made.src[sums[0]] + made.dst[r]
@@ -32,10 +31,6 @@ def absorb(ir: Instructions) -> Instructions:
     return made.select([n for n in range(len(made)) if n not in gone]) if gone else ir
 
 
-def _within(ir: Instructions, first: int, n: int, r: int) -> bool:
-    return ir.dst[r] <= first and first + ir.count[n] <= ir.dst[r] + ir.count[r]
-
-
 def _used_up(ir: Instructions, near: Neighbours, r: int, sums: list[int]) -> bool:
     """Whether the reductions take every chunk once, to places at one distance, and nobody else takes any."""
     low, high = ir.dst[r], ir.dst[r] + ir.count[r]
@@ -43,13 +38,10 @@ def _used_up(ir: Instructions, near: Neighbours, r: int, sums: list[int]) -> boo
     cells = sorted(c for n in sums for c in range(ir.src[n], ir.src[n] + ir.count[n]))
     if len(apart) != 1 or cells != list(range(low, high)) or abs(next(iter(apart))) < high - low:
         return False
-    for n in near.before[r]:
-        if n not in sums:
-            # it may only write there anew, after all of them
-            read = any(first < high and low < first + ir.count[n] for first in ir.reads(n))
-            if read or n < sums[-1]:
-                return False
-    return True
+    # another may only write there anew, after all of them
+    others = [n for n in near.before[r] if n not in sums]
+    read = any(first < high and low < first + ir.count[n] for n in others for first in ir.reads(n))
+    return not read and all(n > sums[-1] for n in others)
 
 
 def _where(near: Neighbours, r: int, sums: list[int]) -> int:

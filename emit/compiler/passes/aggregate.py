@@ -24,14 +24,10 @@ def aggregate(ir: Instructions, most: int) -> Instructions:
         s = first
         while True:
             later = near.sent_after[s]
-            if later == NONE or made.op[later] != "s":
-                break
-            staying = _merged(made, near, s, later, most)
+            staying = _merged(made, near, s, later, most) if later != NONE and made.op[later] == "s" else NONE
             if staying == NONE:
                 break
-            gone.add(later)
-            gone.add(made.target[later] if staying != made.target[later] else made.target[s])
-            _join(made, near, s, later, staying)
+            gone |= {later, _join(made, near, s, later, staying)}
     return made.select([n for n in range(len(made)) if n not in gone]) if gone else ir
 
 
@@ -59,14 +55,14 @@ def _merged(ir: Instructions, near: Neighbours, s: int, later: int, most: int) -
     return NONE
 
 
-def _join(ir: Instructions, near: Neighbours, s: int, later: int, stays: int) -> None:
+def _join(ir: Instructions, near: Neighbours, s: int, later: int, stays: int) -> int:
+    """Merge them; the receiving instruction that is no longer needed."""
     r, behind = ir.target[s], ir.target[later]
     goes = behind if stays == r else r
-    src, dst = min(ir.src[s], ir.src[later]), min(ir.dst[r], ir.dst[behind])
-    own = min(ir.src[r], ir.src[behind])
-    count = ir.count[s] + ir.count[later]
-    ir.src[s], ir.count[s] = src, count
-    ir.src[stays], ir.dst[stays], ir.count[stays] = own, dst, count
+    ir.src[s] = min(ir.src[s], ir.src[later])
+    ir.src[stays], ir.dst[stays] = min(ir.src[r], ir.src[behind]), min(ir.dst[r], ir.dst[behind])
+    ir.count[s] = ir.count[stays] = ir.count[s] + ir.count[later]
     ir.target[s], ir.source[stays] = stays, s
     near.leave(later, s)
     near.leave(goes, stays)
+    return goes

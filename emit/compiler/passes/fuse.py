@@ -93,10 +93,8 @@ def _matching(ir: Instructions, found: list[tuple[int, int]]) -> set[tuple[int, 
 def _merge(ir: Instructions, near: Neighbours, r: int, s: int, stays: int) -> None:
     goes = s if stays == r else r
     source, target = ir.source[r], ir.target[s]
-    ir.op[stays] = _FUSED[ir.op[r]]
-    ir.src[stays], ir.dst[stays] = ir.src[r], ir.dst[r]
-    ir.source[stays], ir.target[stays] = source, target
-    ir.channel[stays] = ir.channel[r]
+    ir.op[stays], ir.src[stays], ir.dst[stays] = _FUSED[ir.op[r]], ir.src[r], ir.dst[r]
+    ir.source[stays], ir.target[stays], ir.channel[stays] = source, target, ir.channel[r]
     ir.target[source], ir.source[target] = stays, stays
     if stays == r:
         near.sends_as(s, r)

@@ -22,16 +22,19 @@ class Neighbours:
         size = len(ir)
         self.sent_before, self.sent_after = [NONE] * size, [NONE] * size
         self.received_before, self.received_after = [NONE] * size, [NONE] * size
-        latest_in: dict[tuple[int, int, int], int] = {}
-        latest_out: dict[tuple[int, int, int], int] = {}
-        for n, source in enumerate(ir.source):
-            if source != NONE:
-                key = (ir.rank[source], ir.rank[n], ir.channel[n])
-                _link(latest_in, key, n, self.received_before, self.received_after)
-        for n, target in enumerate(ir.target):
-            if target != NONE:
-                key = (ir.rank[n], ir.rank[target], ir.channel[target])
-                _link(latest_out, key, n, self.sent_before, self.sent_after)
+        received = [(n, source, n) for n, source in enumerate(ir.source) if source != NONE]
+        sent = [(n, n, target) for n, target in enumerate(ir.target) if target != NONE]
+        for messages, before, after in (
+            (received, self.received_before, self.received_after),
+            (sent, self.sent_before, self.sent_after),
+        ):
+            latest: dict[tuple[int, int, int], int] = {}
+            for n, source, target in messages:
+                key = (ir.rank[source], ir.rank[target], ir.channel[target])
+                before[n] = latest.get(key, NONE)
+                if before[n] != NONE:
+                    after[before[n]] = n
+                latest[key] = n
 
     def sends_as(self, gone: int, instead: int) -> None:
         """`instead` now sends what `gone` sent, in its turn."""
@@ -56,16 +59,6 @@ class Neighbours:
             mine[instead] = sorted({n for n in (*mine[instead], *mine[gone]) if n not in (gone, instead)})
             for n in mine[instead]:
                 theirs[n] = sorted({instead if o == gone else o for o in theirs[n]})
-
-
-def _link(
-    latest: dict[tuple[int, int, int], int], key: tuple[int, int, int], n: int, before: list[int], after: list[int]
-) -> None:
-    other = latest.get(key, NONE)
-    before[n] = other
-    if other != NONE:
-        after[other] = n
-    latest[key] = n
 
 
 def _replace(gone: int, instead: int, before: list[int], after: list[int]) -> None:

@@ -13,12 +13,7 @@ def prune(ir: Instructions) -> Instructions:
     calls = [(_required(ir, *call), call[1]) for call in ir.calls()]
     for n in range(len(ir) - 1, -1, -1):
         first = ir.writes(n)
-        useful = first == NONE
-        if first != NONE:
-            for live, alias in calls:
-                places = _places(ir, n, first, alias)
-                if any(place in live for place in places):
-                    useful = True
+        useful = first == NONE or any(place in live for live, alias in calls for place in _places(ir, n, first, alias))
         target = ir.target[n]
         sends = target != NONE and needed[target]
         needed[n] = sends or (useful and first != NONE)

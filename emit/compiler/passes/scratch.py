@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
 
 from emit.compiler.ir import NONE, SCRATCH, Instructions, predecessors
 from emit.compiler.tuning import TUNING
@@ -32,17 +34,11 @@ def reuse_scratch(ir: Instructions) -> Instructions:
     for mine in tenants.values():
         taken: list[tuple[int, int, int]] = []  # first offset, one past the last, users as bits
         for tenant in sorted(mine, key=lambda t: (t.users[0], t.first)):
-            surely = over[tenant.users[0]]
-            for user in tenant.users[1:]:
-                surely &= over[user]
-            at = _place(taken, tenant.size, surely)
-            bits = 0
-            for user in tenant.users:
-                bits |= 1 << user
-            taken.append((at, at + tenant.size, bits))
+            at = _place(taken, tenant.size, reduce(and_, (over[user] for user in tenant.users)))
+            taken.append((at, at + tenant.size, sum(1 << user for user in tenant.users)))
             move = SCRATCH + at - tenant.first
+            span = range(tenant.first, tenant.first + tenant.size)
             for user in tenant.users:
-                span = range(tenant.first, tenant.first + tenant.size)
                 if ir.src[user] in span:
                     made.src[user] = ir.src[user] + move
                 if ir.dst[user] in span:
@@ -52,9 +48,8 @@ def reuse_scratch(ir: Instructions) -> Instructions:
 
 def _place(taken: list[tuple[int, int, int]], size: int, surely: int) -> int:
     """The lowest offset where every earlier tenant's users are among those surely over."""
-    blocked = sorted((low, high) for low, high, bits in taken if bits & ~surely)
     at = 0
-    for low, high in blocked:
+    for low, high in sorted((low, high) for low, high, bits in taken if bits & ~surely):
         if at + size <= low:
             break
         at = max(at, high)

@@ -29,16 +29,10 @@ def unfuse(ir: Instructions, ops: frozenset[str]) -> Instructions:
             beside = spare[rank]
             spare[rank] += count
             made.add(rank, "r", NONE, beside, count, source, channel)
-            if op == "rrs":
-                made.add(rank, "re", src, beside, count)
-                at = beside
-            elif src == dst:
-                made.add(rank, "re", beside, dst, count)
-                at = dst
-            else:
+            at = beside if op == "rrs" else dst
+            if op != "rrs" and src != dst:
                 made.add(rank, "cpy", src, dst, count)
-                made.add(rank, "re", beside, dst, count)
-                at = dst
+            made.add(rank, "re", src if op == "rrs" else beside, at, count)
         if op != "rrc":
             sender[n] = made.add(rank, "s", at, NONE, count, NONE, channel)
     return made
