@@ -170,11 +170,10 @@ def _moves_of(plan: Plan, memory: Memory, rank: int, tb: int, op: Op, low: int, 
     sides: list[list[list[Run]]] = [[], []]
     for parts, packets, runs in zip(executed_parts(op), packet_parts(op), sides, strict=True):
         for part, packet in zip(parts, packets, strict=True):
+            at = shift * (2 if packet else 1)
+            owners = buffer_of(plan, rank, tb, part, op.channel_type)
             runs.append(
-                [
-                    Run(memory.cell(owner, kind, part.first, packet) + shift * (2 if packet else 1), owner, packet)
-                    for owner, kind in buffer_of(plan, rank, tb, part, op.channel_type)
-                ]
+                [Run(memory.cell(owner, kind, part.first, packet) + at, owner, packet) for owner, kind in owners]
             )
     sources, targets = sides
     if op.name in ("put", "ppkt", "pws", "pwsf", "get"):

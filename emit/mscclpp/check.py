@@ -39,8 +39,7 @@ def check_plan(text_or_plan: str | Plan, goal: Goal | None = None, root: int | N
     """Check a plan, or the text of one, with the executor's semantics.
 
     goal: what it must achieve (out of place also that inputs stay as they were); None means that of its collective, in
-    place or not as it says. root: of a rooted
-    collective; None: any root for which it is right.
+    place or not as it says. root: of a rooted collective; None: any root for which it is right.
 
     Raises InputError for a text that cannot be read as a plan, or one too large to be checked.
     """

@@ -63,8 +63,7 @@ class Memory:
         """(buffer, index in chunks), in the larger one where i and o share the cell."""
         rank = self.rank(cell)
         gpu, base = self.plan.gpus[rank], self.base[rank]
-        kinds = sorted((("i", gpu.input_chunks), ("o", gpu.output_chunks)), key=lambda x: -x[1])
-        for kind, chunks in kinds:
+        for kind, chunks in sorted((("i", gpu.input_chunks), ("o", gpu.output_chunks)), key=lambda x: -x[1]):
             if base[kind] <= cell < base[kind] + chunks * self.units:
                 return kind, (cell - base[kind]) // self.units
         return "s", (cell - base["s"]) // (self.units * (2 if packet else 1))
@@ -96,15 +95,12 @@ def memory_of(plan: Plan, goal: Goal | None) -> Memory:
 
 def width(plan: Plan, op: Op) -> int:
     """Cells of one iteration of a pipeline."""
-    return op.unit_bytes // _smallest_unit(plan) * _groups(plan)
+    return op.unit_bytes // math.gcd(*_unit_bytes(plan)) * _groups(plan)
 
 
-def _pipelines(plan: Plan) -> list[Op]:
-    return [op for gpu in plan.gpus for block in gpu.blocks for op in block.ops if op.name == "pipeline"]
-
-
-def _smallest_unit(plan: Plan) -> int:
-    return math.gcd(*(op.unit_bytes for op in _pipelines(plan)))
+def _unit_bytes(plan: Plan) -> list[int]:
+    """Of every pipeline."""
+    return [op.unit_bytes for gpu in plan.gpus for block in gpu.blocks for op in block.ops if op.name == "pipeline"]
 
 
 def _groups(plan: Plan) -> int:
@@ -115,9 +111,9 @@ def _groups(plan: Plan) -> int:
 def _units(plan: Plan) -> int:
     """Cells of a chunk: so many that threadblock groups share evenly, and every pipeline runs twice or more."""
     units = _groups(plan)
-    pipelines = _pipelines(plan)
-    if pipelines:
-        units *= 2 * max(op.unit_bytes for op in pipelines) // _smallest_unit(plan)
+    sizes = _unit_bytes(plan)
+    if sizes:
+        units *= 2 * max(sizes) // math.gcd(*sizes)
     if units > CAPACITY.plan_cells:
         raise InputError(
             f"plan whose groups and pipelines cut a chunk into {units}; it must be at most {CAPACITY.plan_cells}"

@@ -43,7 +43,6 @@ class Numbering:
         self.needed: dict[Step, list[int]] = defaultdict(list)
 
     def _type(self, u: int, v: int) -> str:
-        """Of the channels between two ranks."""
         return "memory" if self.nodes[u] == self.nodes[v] else "port"
 
     def _type_of(self, channel: _Channel) -> str:

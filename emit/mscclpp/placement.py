@@ -8,7 +8,7 @@ so what ended before still ends.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -52,8 +52,7 @@ class Placer:
         """
         Args:
             program, c, cells: a program that passed its check, its columns and cells.
-            order: an order of execution that takes each step once.
-            nodes: of each rank.
+            order: an order of execution that takes each step once. nodes: of each rank.
             separate: the program's own (in place) goal, where the plan is to be out of place: input is then read where
                 it lies, and results are written to the output.
 
@@ -93,7 +92,6 @@ class Placer:
     def placement(self) -> Placement:
         """Follow the program's order of execution to its end."""
         c = self.c
-        reads, writes, both = (c.is_op(x).tolist() for x in (READS_SRC, WRITES_DST, READS_DST))
         dep, sends, receives = c.dep.tolist(), self.sends, c.receives.tolist()
         awaited = {d for d in dep if d >= 0}
         in_flight: list[deque[_Message]] = [deque() for _ in c.connections]
@@ -114,7 +112,7 @@ class Placer:
             for receive in dict.fromkeys(receive for receive, _ in self.from_packets.get(step, ())):
                 self._hear(block, self.in_packets[receive])
             if self.names[step] != "nop":
-                self._place(step, reads[step], writes[step], both[step], message)
+                self._place(step, message)
             if sends[step] >= 0:
                 target = c.connections[sends[step]][1]
                 if not self.packets and not self.started[block] >> target & 1:
@@ -130,26 +128,25 @@ class Placer:
         self.clocks.learn(block, message.known)
         self.started[block] |= message.started
 
-    def _place(self, step: Step, reads: bool, writes: bool, both: bool, message: _Message | None) -> None:
-        c, placed = self.c, self.steps[step]
+    def _place(self, step: Step, message: _Message | None) -> None:
+        c, placed, name = self.c, self.steps[step], self.names[step]
+        reads = name in READS_SRC
         rank = self.rank_of[self.block_of[step]]
         source = range(self.cells.src[step], self.cells.src[step] + self.count[step])
         target = range(self.cells.dst[step], self.cells.dst[step] + self.count[step])
-        if self.names[step] == "cpy" and source == target:
-            placed.idle = True
-            return
         if step in self.stays:
             assert message is not None  # it receives
             self._arrive(step, rank, reads, message, [])
-            placed.idle = True
+        placed.idle = step in self.stays or (name == "cpy" and source == target)
+        if placed.idle:
             return
         if step in self.from_packets:
             placed.src = self._packed(self.from_packets[step])
         elif reads:
             placed.src = self._spans(rank, BUFFERS[c.src[step]], int(c.src_at[step]), source, False)
-        if both:
+        if name in READS_DST:
             placed.old = self._spans(rank, BUFFERS[c.dst[step]], int(c.dst_at[step]), target, False)
-        if writes:
+        if name in WRITES_DST:
             placed.dst = self._spans(rank, BUFFERS[c.dst[step]], int(c.dst_at[step]), target, True)
         read = [span for span in (*placed.src, *placed.old) if span.kind != "p"]
         read_keys = [key for span in read for key in self.keys(rank, span)]
@@ -160,7 +157,7 @@ class Placer:
             if self.packets and key in self.written:
                 self._order(step, self.written[key], self.local)
             self.readers.setdefault(key, {})[self.block_of[step]] = step
-            if self.names[step] == "s" and self._in_flight(step):
+            if name == "s" and self._in_flight(step):
                 self.flights.setdefault(key, []).append(step)
         for key in write_keys:
             if self.packets:
@@ -189,8 +186,7 @@ class Placer:
 
     def _crosses(self, step: Step) -> bool:
         """Whether it sends to another node."""
-        connection = self.sends[step]
-        return connection >= 0 and self.crossing[connection]
+        return self.sends[step] >= 0 and self.crossing[self.sends[step]]
 
     def _in_flight(self, step: Step) -> bool:
         """Whether a port channel reads, on its own time, what this step sends."""
@@ -320,27 +316,23 @@ class Placer:
         return copies
 
     def _finished(self) -> Placement:
-        ends: dict[int, Row] = {}
-        started: dict[int, int] = defaultdict(int)
+        ends = VectorClocks(self.clocks.width)
+        started = [0] * self.program.nranks
         for block, rank in enumerate(self.rank_of):
-            row = self.clocks.row(block)
-            ends[rank] = np.maximum(ends[rank], row) if rank in ends else row
+            ends.learn(rank, self.clocks.row(block))
             started[rank] |= self.started[block]
-        unstarted: set[Step] = set()
+        unstarted: dict[tuple[int, int], Step] = {}
         unconfirmed: set[Step] = set()
-        asked: set[tuple[int, int]] = set()
         for step, connection in enumerate(self.sends):
             if connection < 0:
                 continue
             u, v, _ = self.c.connections[connection]
-            if self.packets and not started[u] >> v & 1 and (u, v) not in asked:
-                asked.add((u, v))
-                unstarted.add(step)
-            if self._in_flight(step) and not self._passed(ends[u], self.match[step]):
+            if self.packets and not started[u] >> v & 1:
+                unstarted.setdefault((u, v), step)
+            if self._in_flight(step) and not self._passed(ends.row(u), self.match[step]):
                 unconfirmed.add(step)
-        return Placement(
-            self.steps, self.match, self._copies(), unstarted, unconfirmed, self.scratch, self.packet_slots, self.keys
-        )
+        early, copies = set(unstarted.values()), self._copies()
+        return Placement(self.steps, self.match, copies, early, unconfirmed, self.scratch, self.packet_slots, self.keys)
 
 
 def _follows(span: Span, after: Span) -> bool:

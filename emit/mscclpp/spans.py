@@ -64,10 +64,10 @@ class Placement:
     keys: Callable[[int, Span], Iterable[int]]
 
 
-def split_spans(*lists: list[Span]) -> list[tuple[int, list[Span]]]:
-    """(count, one span of each list) for pieces in which all of them are contiguous."""
+def split_spans(*lists: list[Span]) -> list[list[Span]]:
+    """One span of each list for every piece in which all of them are contiguous."""
     if all(len(spans) == 1 for spans in lists):
-        return [(lists[0][0].size, [spans[0] for spans in lists])]
+        return [[spans[0] for spans in lists]]
     cuts = sorted({x for spans in lists for span in spans for x in (span.offset, span.offset + span.size)})
     pieces = []
     for low, high in pairwise(cuts):
@@ -75,19 +75,17 @@ def split_spans(*lists: list[Span]) -> list[tuple[int, list[Span]]]:
         for spans in lists:
             span = next(s for s in spans if s.offset <= low < s.offset + s.size)
             piece.append(Span(0, span.kind, span.first + low - span.offset, high - low))
-        pieces.append((high - low, piece))
+        pieces.append(piece)
     return pieces
 
 
 def packet_readers(c: Columns, order: list[Step], cells: Cells) -> dict[Step, list[Origin]]:
     """Messages that a plan of packets need not unpack: whoever uses what was received reads it from the packets.
 
-    Returns, of each step that takes its whole source from packets, where each chunk came from.
-
-    The receives that are named there put nothing anywhere: all that they receive into scratch is used so.
+    Returns, of each step that takes its whole source from packets, where each chunk came from. The receives that are
+    named there put nothing anywhere: all that they receive into scratch is used so.
     """
     scratch = BUFFERS.index("s")
-    reads, writes, both = (c.is_op(x).tolist() for x in (READS_SRC, WRITES_DST, READS_DST))
     names = [OPS[op] for op in c.op.tolist()]
     origin: dict[int, Origin] = {}
     users: dict[Step, list[Origin]] = {}
@@ -96,7 +94,7 @@ def packet_readers(c: Columns, order: list[Step], cells: Cells) -> dict[Step, li
     for step in order:
         count = int(c.count[step])
         source, target = cells.src[step], cells.dst[step]
-        if reads[step]:
+        if names[step] in READS_SRC:
             found = [origin.get(source + n) for n in range(count)]
             known = [at for at in found if at is not None]
             if names[step] in _READS_PACKETS and len(known) == count:
@@ -104,9 +102,9 @@ def packet_readers(c: Columns, order: list[Step], cells: Cells) -> dict[Step, li
                 used.update(known)
             else:
                 left.difference_update(receive for receive, _ in known)
-        if both[step]:
+        if names[step] in READS_DST:
             left.difference_update(origin[target + n][0] for n in range(count) if target + n in origin)
-        if writes[step]:
+        if names[step] in WRITES_DST:
             stays = names[step] == "r" and c.dst[step] == scratch
             if stays:
                 left.add(step)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from emit.findings import Findings
@@ -30,6 +29,7 @@ from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 _MEMORY_ONLY = frozenset({"get", "rre", "rres", "res", "respkt", "recspkt"})
+_PORT_ONLY = frozenset({"pws", "pwsf", "flush"})
 _SIDES = {"L": "its own buffers", "R": "remote buffers", "W": "switch channels"}
 
 
@@ -154,9 +154,7 @@ def _op_faults(gpu: PlanGpu, rank: int, block: PlanBlock, op: Op) -> Iterator[Fa
             yield "dangling id", f"of semaphore {number}; rank {rank} has {len(gpu.semaphores)}"
     if op.name in ("sem_acquire", "sem_release") and not op.semaphores:
         yield "inconsistent", "of no semaphore; it must have semaphore_ids"
-    kinds = {"pws": ("port",), "pwsf": ("port",), "flush": ("port",)}.get(op.name, ("memory", "port"))
-    if op.name in _MEMORY_ONLY:
-        kinds = ("memory",)
+    kinds = ("port",) if op.name in _PORT_ONLY else ("memory",) if op.name in _MEMORY_ONLY else ("memory", "port")
     kind = op.channel_type
     on_channels = op.name in ON_CHANNELS or (kind == "port" and any(p.side == "R" for p in op.dst))
     if (on_channels or any(p.side == "R" for p in (*op.src, *op.dst))) and kind not in kinds:
@@ -193,7 +191,7 @@ def _shape_faults(op: Op) -> Iterator[Fault]:
     apart = op.channel_type == "port" and len(op.channels) != len(op.dst)
     if op.name in _PAIRS:
         if len(op.src) != len(op.dst):
-            yield ("inconsistent", f"of {len(op.src)} sources to {len(op.dst)} destinations; it must be as many")
+            yield "inconsistent", f"of {len(op.src)} sources to {len(op.dst)} destinations; it must be as many"
         elif any(a.size != b.size for a, b in zip(op.src, op.dst, strict=True)):
             yield "inconsistent", "whose sources and destinations differ in size; it must be equal"
         if apart:
@@ -209,18 +207,11 @@ _PAIRS = frozenset({"put", "ppkt", "pws", "pwsf", "get"})
 
 def packet_parts(op: Op) -> tuple[list[bool], list[bool]]:
     """For each source and destination whether it holds packets."""
-    sources, targets = [False] * len(op.src), [False] * len(op.dst)
-    if op.name in ("upkt", "rppkt"):
-        sources = [True] * len(op.src)
-    elif op.name in ("repkt", "recpkt", "respkt", "recspkt"):
-        sources = [n > 0 for n in range(len(op.src))]
-    elif op.name == "ppkt" and op.channel_type == "port":
-        sources = [True] * len(op.src)
-    if op.name in ("cpkt", "rppkt", "ppkt"):
-        targets = [True] * len(op.dst)
-    elif op.name in ("recpkt", "respkt", "recspkt"):
-        targets = [n > 0 for n in range(len(op.dst))]
-    return sources, targets
+    reads_all = op.name in ("upkt", "rppkt") or (op.name == "ppkt" and op.channel_type == "port")
+    reads_rest = op.name in ("repkt", "recpkt", "respkt", "recspkt")
+    writes_all, writes_rest = op.name in ("cpkt", "rppkt", "ppkt"), op.name in ("recpkt", "respkt", "recspkt")
+    sources = [reads_all or (reads_rest and n > 0) for n in range(len(op.src))]
+    return sources, [writes_all or (writes_rest and n > 0) for n in range(len(op.dst))]
 
 
 def executed_parts(op: Op) -> tuple[Sequence[Part], Sequence[Part]]:
@@ -243,8 +234,7 @@ def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str,
                     yield "inconsistent", f"with packets in {kind}{whose}; it must be in scratch", None
                     continue
                 if packet and not plan.packets:
-                    protocol = f"{plan.protocol[:20]!a}"
-                    yield "inconsistent", f"in a plan of protocol {protocol}; packets need LL", None
+                    yield "inconsistent", f"in a plan of protocol {plan.protocol[:20]!a}; packets need LL", None
                     continue
                 if not packet and kind == "s" and plan.packets:
                     chunks *= 2
@@ -269,9 +259,9 @@ def _reach_faults(plan: Plan, rank: int, tb: int, op: Op) -> Iterator[tuple[str,
 def caution(plan: Plan) -> list[str]:
     """Lines on what is no fault of the plan, but its caller's to see to."""
     notes = []
-    most = Counter({rank: len(gpu.blocks) for rank, gpu in enumerate(plan.gpus)}).most_common(1)
-    if most and most[0][1] > 100:
-        notes.append(f"caution: rank {most[0][0]} has {most[0][1]} threadblocks, which must all be resident at once")
+    most, rank = max((len(gpu.blocks), -rank) for rank, gpu in enumerate(plan.gpus))
+    if most > 100:
+        notes.append(f"caution: rank {-rank} has {most} threadblocks, which must all be resident at once")
     if any(op.name == "flush" for gpu in plan.gpus for block in gpu.blocks for op in block.ops):
         notes.append("caution: flush does nothing in the executor")
     if plan.reuse:

@@ -67,11 +67,9 @@ class _BlockBuilder:
     def nop(self) -> None:
         if self.apart:
             self.block.ops.append(SymbolicOp("nop"))
-            self.read.clear()
-            self.written.clear()
-            self.users.clear()
-            self.apart = False
-            self.heard = False
+            for known in (self.read, self.written, self.users):
+                known.clear()
+            self.apart = self.heard = False
 
     def await_steps(self, steps: list[Step]) -> None:
         """Wait for other threadblocks of the rank."""
@@ -129,10 +127,14 @@ class _BlockBuilder:
         if self.heard or met or (kind == "port" and self.apart):
             self.nop()
         self.block.ops.append(op)
-        for cell, thread in reads.items():
-            self.read[cell] = thread if self.read.get(cell, thread) == thread else None
+        self._note_read(reads)
         self.written |= writes
         self.apart = True
+
+    def move_each(self, name: str, reads: int, *lists: list[Span]) -> None:
+        """A data operation for each contiguous piece of the lists, the first `reads` of which it reads."""
+        for piece in split_spans(*lists):
+            self.move(name, piece[:reads], piece[reads:])
 
     def _added(self, op: SymbolicOp) -> bool:
         """Whether the reduction could be made part of the one before it, which leaves its sum in the same place."""
@@ -145,9 +147,12 @@ class _BlockBuilder:
         if len(last.src) + len(op.src) - 1 > MAX_OP_BUFFERS or reads.keys() & (self.written.keys() | sum_.keys()):
             return False
         last.src += op.src[1:]
+        self._note_read(reads)
+        return True
+
+    def _note_read(self, reads: _Touched) -> None:
         for cell, thread in reads.items():
             self.read[cell] = thread if self.read.get(cell, thread) == thread else None
-        return True
 
     def _touched(self, spans: Iterable[Span | RemoteSpan], name: str) -> _Touched:
         """By cell which thread's it is: operations on packets spread their elements differently."""
@@ -176,17 +181,14 @@ def make_threadblocks(c: Columns, places: Placement, nodes: list[int], packets: 
     sends = c.sends.tolist()
     waited = {step for placed in places.steps for step in placed.deps}
     blocks: list[SymbolicBlock] = []
-    ranks = c.rank.tolist()
     copies: dict[int, list[tuple[Span, Span]]] = {}
     for rank, source, target in places.copies:
         copies.setdefault(rank, []).append((source, target))
-    for number, rank in enumerate(ranks):
-        if number == 0 or rank != ranks[number - 1]:
-            blocks += _copies(rank, copies.pop(rank, []), room)
+    for number, rank in enumerate(c.rank.tolist()):
+        blocks += _copies(rank, copies.pop(rank, []), room)
         block = SymbolicBlock(rank)
         builder = _BlockBuilder(block, places.keys, sends)
-        low, high = int(c.start[number]), int(c.start[number + 1])
-        for step in range(low, high):
+        for step in range(int(c.start[number]), int(c.start[number + 1])):
             if len(block.ops) + _most(places.steps[step]) > room and block.steps:
                 last = block.steps[-1]
                 if last not in waited:
@@ -209,18 +211,12 @@ def make_threadblocks(c: Columns, places: Placement, nodes: list[int], packets: 
 
 def _most(placed: StepPlacement) -> int:
     """Operations of a step at most."""
-    spans = len(placed.src) + len(placed.old) + len(placed.dst) + 3
-    return 8 + 3 * spans + len(placed.deps)
+    return 17 + 3 * (len(placed.src) + len(placed.old) + len(placed.dst)) + len(placed.deps)
 
 
 def _copies(rank: int, copies: list[tuple[Span, Span]], room: int) -> list[SymbolicBlock]:
-    blocks = []
-    for low in range(0, len(copies), room):
-        block = SymbolicBlock(rank)
-        for source, target in copies[low : low + room]:
-            block.ops.append(SymbolicOp("copy", (source,), (target,)))
-        blocks.append(block)
-    return blocks
+    ops = [SymbolicOp("copy", (source,), (target,)) for source, target in copies]
+    return [SymbolicBlock(rank, ops=ops[low : low + room]) for low in range(0, len(ops), room)]
 
 
 class _Translator:
@@ -240,10 +236,10 @@ class _Translator:
         if name in ("cpy", "re"):
             packed = placed.src[0].kind == "p"
             move = ("repkt" if packed else "re") if name == "re" else "upkt" if packed else "copy"
-            for _, piece in split_spans(*([placed.old] if name == "re" else []), placed.src, placed.dst):
-                builder.move(move, piece[:-1], piece[-1:])
-            return
-        self.message(builder, step, name, placed)
+            sources = [placed.old, placed.src] if name == "re" else [placed.src]
+            builder.move_each(move, len(sources), *sources, placed.dst)
+        else:
+            self.message(builder, step, name, placed)
 
     def message(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
         raise NotImplementedError
@@ -273,35 +269,32 @@ class _PutTranslator(_Translator):
             builder.wait(step, self.kind(step), back=True)
         if name in ("r", "rcs"):
             # first: whoever gets the message takes it that this step is done
-            for _, piece in split_spans(slot, placed.dst) if slot else ():
-                builder.move("copy", piece[:1], piece[1:])
+            if slot:
+                builder.move_each("copy", 1, slot, placed.dst)
             if name == "rcs":
                 self.send(builder, step, slot or placed.dst, placed)
         elif name == "rrc":
-            for _, piece in split_spans(placed.src, slot, placed.dst):
-                builder.move("re", piece[:2], piece[2:])
+            builder.move_each("re", 2, placed.src, slot, placed.dst)
         elif name == "s":
             self.send(builder, step, placed.src, placed)
         else:
             into = placed.dst if name == "rrcs" else slot
             if self.kind(step) == "memory" and placed.copy is None:
-                for _, piece in split_spans(placed.src, slot, into, self.arrival(step)):
+                for piece in split_spans(placed.src, slot, into, self.arrival(step)):
                     builder.move("res", piece[:2], (piece[2], self.remote(step, piece[3])), "memory")
                 builder.signal(step, "memory")
             else:
-                for _, piece in split_spans(placed.src, slot, into):
-                    builder.move("re", piece[:2], piece[2:])
+                builder.move_each("re", 2, placed.src, slot, into)
                 self.send(builder, step, into, placed)
 
     def send(self, builder: _BlockBuilder, step: Step, source: list[Span], placed: StepPlacement) -> None:
         """Put what lies in `source`, and say so."""
         if placed.copy is not None and source != [placed.slot]:
-            for _, piece in split_spans(source, [placed.copy]):
-                builder.move("copy", piece[:1], piece[1:])
+            builder.move_each("copy", 1, source, [placed.copy])
             source = [placed.copy]
         kind = self.kind(step)
         pieces = split_spans(source, self.arrival(step))
-        for n, (_, piece) in enumerate(pieces):
+        for n, piece in enumerate(pieces):
             name = "put" if kind == "memory" or n < len(pieces) - 1 else "pws"
             on = step if kind == "port" else None
             builder.move(name, piece[:1], [self.remote(step, piece[1])], kind, on)
@@ -320,27 +313,23 @@ class _PacketTranslator(_Translator):
         if name == "s" and placed.src[0].kind == "p":
             packets = placed.src
         elif name == "s" and kind == "memory":
-            for _, piece in split_spans(placed.src, self.arrival(step)):
+            for piece in split_spans(placed.src, self.arrival(step)):
                 builder.move("ppkt", piece[:1], [self.remote(step, piece[1])], kind)
             return
         elif name == "s":
-            for _, piece in split_spans(placed.src, packets):
-                builder.move("cpkt", piece[:1], piece[1:])
+            builder.move_each("cpkt", 1, placed.src, packets)
         elif name in ("rrs", "rrcs"):
             into = placed.dst if placed.temp is None else [placed.temp]
             if kind == "memory":
-                for _, piece in split_spans(placed.src, slot, into, self.arrival(step)):
+                for piece in split_spans(placed.src, slot, into, self.arrival(step)):
                     builder.move("respkt", piece[:2], (piece[2], self.remote(step, piece[3])), kind)
                 return
-            for _, piece in split_spans(placed.src, slot, into, packets):
-                builder.move("recpkt", piece[:2], piece[2:])
+            builder.move_each("recpkt", 2, placed.src, slot, into, packets)
         if sends:
-            for _, piece in split_spans(packets, self.arrival(step)):
+            for piece in split_spans(packets, self.arrival(step)):
                 on = step if kind == "port" else None
                 builder.move("rppkt", piece[:1], [self.remote(step, piece[1])], kind, on)
         if name in ("r", "rcs"):
-            for _, piece in split_spans(slot, placed.dst):
-                builder.move("upkt", piece[:1], piece[1:])
+            builder.move_each("upkt", 1, slot, placed.dst)
         elif name == "rrc":
-            for _, piece in split_spans(placed.src, slot, placed.dst):
-                builder.move("repkt", piece[:2], piece[2:])
+            builder.move_each("repkt", 2, placed.src, slot, placed.dst)
