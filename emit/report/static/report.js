@@ -167,14 +167,9 @@ function fillBlocksTable() {
   const card = $("blocks-card"), blocks = view.blocks;
   card.hidden = !blocks;
   if (!blocks) return;
-  const table = element("table"), head = element("tr");
-  for (const word of ["rank", "threadblock", "channel", "sends to", "receives from", "instructions"]) head.append(element("th", word, { scope: "col" }));
-  table.append(head);
-  blocks.rank.forEach((rank, i) => {
-    const row = element("tr");
-    for (const word of [rank, blocks.tb[i], blocks.channel[i], blocks.send[i] < 0 ? "–" : blocks.send[i], blocks.recv[i] < 0 ? "–" : blocks.recv[i], blocks.steps[i]]) row.append(element("td", String(word)));
-    table.append(row);
-  });
+  const peer = (rank) => (rank < 0 ? "–" : rank);
+  const rows = blocks.rank.map((rank, i) => [rank, blocks.tb[i], blocks.channel[i], peer(blocks.send[i]), peer(blocks.recv[i]), blocks.steps[i]]);
+  const table = tableOf(["rank", "threadblock", "channel", "sends to", "receives from", "instructions"], rows);
   const note = blocks.rank.length < blocks.of ? `The first ${blocks.rank.length} of ${blocks.of} threadblocks.` : "";
   $("blocks-table").replaceChildren(element("p", note, { class: "note" }), table);
 }

@@ -23,11 +23,9 @@ function prepareView(raw) {
   v.children = Array.from({ length: sends.shown }, () => []);
   for (let i = 0; i < sends.shown; i++) for (const p of parents(raw, i)) v.children[p].push(i);
   v.ofRow = Array.from({ length: raw.rows.names.length }, () => []);
-  for (let i = 0; i < sends.shown; i++) v.ofRow[rowOf(raw, i)].push(i);
-  for (const row of v.ofRow) row.sort((a, b) => sends.start[a] - sends.start[b] || a - b);
-  v.longest = 0;
-  for (let i = 0; i < sends.shown; i++) v.longest = Math.max(v.longest, arrival(raw, i) - sends.start[i]);
-  v.byStart = Array.from({ length: sends.shown }, (_, i) => i).sort((a, b) => sends.start[a] - sends.start[b] || a - b);
+  v.byStart = Array.from({ length: sends.shown }, (_, i) => i).sort(inTime(sends));
+  for (const send of v.byStart) v.ofRow[rowOf(raw, send)].push(send);
+  v.longest = v.byStart.reduce((most, send) => Math.max(most, arrival(raw, send) - sends.start[send]), 0);
   v.hops = raw.sends.hop.reduce((a, b) => Math.max(a, b), 1);
   return v;
 }
@@ -94,16 +92,14 @@ function describeChunk(send) {
 }
 
 // All sends that what this one carries came by, in time; a sum has many.
-function ancestors(send) {
+const ancestors = (send) => follow(send, (one) => parents(view, one));
+const descendants = (send) => follow(send, (one) => view.children[one]);
+function follow(send, next) {
   const seen = new Set(), stack = [send];
-  while (stack.length) for (const p of parents(view, stack.pop())) if (!seen.has(p)) { seen.add(p); stack.push(p); }
-  return [...seen].sort((a, b) => view.sends.start[a] - view.sends.start[b] || a - b);
+  while (stack.length) for (const p of next(stack.pop())) if (!seen.has(p)) { seen.add(p); stack.push(p); }
+  return [...seen].sort(inTime(view.sends));
 }
-function descendants(send) {
-  const seen = new Set(), stack = [send];
-  while (stack.length) for (const p of view.children[stack.pop()]) if (!seen.has(p)) { seen.add(p); stack.push(p); }
-  return [...seen].sort((a, b) => view.sends.start[a] - view.sends.start[b] || a - b);
-}
+const inTime = (sends) => (a, b) => sends.start[a] - sends.start[b] || a - b;
 
 // Colours, by the scheme that the reader has chosen.
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -135,14 +131,27 @@ function canvasOf(id, width, height) {
   const g = canvas.getContext("2d");
   g.setTransform(scale, 0, 0, scale, 0, 0);
   g.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  g.textAlign = "center";
+  g.textBaseline = "middle";
   return g;
 }
+const fillBox = (g, colour, ...box) => { g.fillStyle = colour; g.fillRect(...box); };
+const circle = (g, x, y, radius) => { g.beginPath(); g.arc(x, y, radius, 0, 2 * Math.PI); };
 
 function element(tag, words, attributes = {}) {
   const made = document.createElement(tag);
   if (words !== undefined && words !== null) made.textContent = words;
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
+}
+
+function tableOf(heads, rows) {
+  const table = element("table"), cells = (words, tag, attributes) => words.map((word) => element(tag, word, attributes));
+  for (const row of [cells(heads, "th", { scope: "col" }), ...rows.map((words) => cells(words, "td"))]) {
+    table.append(element("tr"));
+    table.lastChild.append(...row);
+  }
+  return table;
 }
 
 function showTip(words, event) {

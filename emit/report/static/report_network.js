@@ -41,10 +41,7 @@ const along = ([x0, y0, cx, cy, x1, y1], t) => [
   (1 - t) * (1 - t) * x0 + 2 * t * (1 - t) * cx + t * t * x1, (1 - t) * (1 - t) * y0 + 2 * t * (1 - t) * cy + t * t * y1,
 ];
 
-function edgeShare(edge) {
-  if (state.mode === "total") return view.network.load[edge];
-  return view.now.at(edge, binAt(view.now, state.time));
-}
+const edgeShare = (edge) => state.mode === "total" ? view.network.load[edge] : view.now.at(edge, binAt(view.now, state.time));
 
 function stroke(g, c) {
   g.beginPath();
@@ -76,15 +73,13 @@ function drawVertices(g, net, s, n) {
   const bin = view.got ? binAt(view.got, state.time) : 0, card = css("--card"), ink = css("--ink"), soft = css("--soft");
   const done = css("--good"), line = css("--line");
   const written = [];
-  g.textAlign = "center";
-  g.textBaseline = "middle";
   for (let i = 0; i < net.names.length; i++) {
     const r = s.radius;
-    g.beginPath();
     if (i >= n) {
       const half = Math.max(4, Math.min(12, s.gap * 0.22));
+      g.beginPath();
       g.rect(s.x[i] - half, s.y[i] - half, 2 * half, 2 * half);
-    } else g.arc(s.x[i], s.y[i], r, 0, 2 * Math.PI);
+    } else circle(g, s.x[i], s.y[i], r);
     g.fillStyle = card;
     g.fill();
     g.lineWidth = r > 7 ? 1.4 : 1;
@@ -97,14 +92,14 @@ function drawVertices(g, net, s, n) {
       // the ring fills as what the rank wants comes in
       const share = state.time >= view.span ? 1 : state.time <= 0 ? 0 : view.got.at(i, bin);
       if (share > 0) {
-        g.beginPath();
         if (r > 7) {
+          g.beginPath();
           g.arc(s.x[i], s.y[i], r, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * share);
           g.strokeStyle = done;
           g.lineWidth = Math.max(2, r * 0.22);
           g.stroke();
         } else {
-          g.arc(s.x[i], s.y[i], r * Math.sqrt(share), 0, 2 * Math.PI); // its area is the share
+          circle(g, s.x[i], s.y[i], r * Math.sqrt(share)); // its area is the share
           g.fillStyle = done;
           g.fill();
         }
@@ -139,8 +134,7 @@ function drawDots(g, s) {
     const [a, b] = ends(send), begin = view.sends.start[send], part = (state.time - begin) / Math.max(arrival(view, send) - begin, 1e-12);
     const legs = sendCurves(send, a, b), leg = Math.min(legs.length - 1, Math.floor(part * legs.length));
     const [x, y] = along(legs[leg], Math.min(1, part * legs.length - leg));
-    g.beginPath();
-    g.arc(x, y, small ? 2.4 : 4.2, 0, 2 * Math.PI);
+    circle(g, x, y, small ? 2.4 : 4.2);
     g.fillStyle = hopColour(send);
     g.strokeStyle = card;
     g.lineWidth = small ? 0.6 : 1.2;
@@ -180,13 +174,10 @@ function drawLineage(g, s) {
     }
     const [x, y] = along(legs[legs.length - 1], 0.55);
     if (steps.length <= 24 && s.gap > 40) {
-      g.beginPath();
-      g.arc(x, y, 7.5, 0, 2 * Math.PI);
+      circle(g, x, y, 7.5);
       g.fillStyle = accent;
       g.fill();
       g.fillStyle = card;
-      g.textAlign = "center";
-      g.textBaseline = "middle";
       g.font = `bold 10px ${getComputedStyle(document.body).fontFamily}`;
       g.fillText(String(number + 1), x, y + 0.5);
     }
@@ -201,15 +192,13 @@ function drawStops(g, s) {
   g.strokeStyle = g.fillStyle = accent;
   for (const send of steps) {
     const stop = translate(ends(send)[1]);
-    g.beginPath();
-    g.arc(s.x[stop], s.y[stop], s.radius + 1, 0, 2 * Math.PI);
+    circle(g, s.x[stop], s.y[stop], s.radius + 1);
     g.lineWidth = 1.8;
     if (s.radius < 8) g.fill();
     else g.stroke();
   }
   for (const [vertex, wide] of [[translate(first), 3.4], [translate(last), 1.8]]) {
-    g.beginPath();
-    g.arc(s.x[vertex], s.y[vertex], s.radius + 4, 0, 2 * Math.PI);
+    circle(g, s.x[vertex], s.y[vertex], s.radius + 4);
     g.lineWidth = wide;
     g.stroke();
   }
@@ -264,16 +253,8 @@ function fillLinksTable() {
     spread.append(bar);
   }
   box.append(spread, element("p", `Links by load, from 0 % (left) to 100 % (right). ${formatNumber(net.edges)} links${net.u.length ? "" : ", too many to be drawn"}.`));
-  const table = element("table"), head = element("tr");
-  for (const word of ["link", net.gbs.length ? "GB/s" : "chunks", "load"]) head.append(element("th", word, { scope: "col" }));
-  table.append(head);
   const order = net.u.map((_, edge) => edge).sort((a, b) => net.load[b] - net.load[a] || a - b).slice(0, 60);
-  const rows = order.map((edge) => [`${net.names[net.u[edge]]} → ${net.names[net.v[edge]]}`, net.gbs.length ? net.gbs[edge] : net.moved[edge], net.load[edge]]);
-  for (const limit of net.limits) rows.push([`limit ${limit.name}`, limit.gbs, limit.load]);
-  for (const [what, figure, load] of rows) {
-    const row = element("tr");
-    for (const word of [what, figure, formatPercent(load)]) row.append(element("td", word));
-    table.append(row);
-  }
-  if (rows.length) box.append(table);
+  const rows = order.map((edge) => [`${net.names[net.u[edge]]} → ${net.names[net.v[edge]]}`, net.gbs.length ? net.gbs[edge] : net.moved[edge], formatPercent(net.load[edge])]);
+  for (const limit of net.limits) rows.push([`limit ${limit.name}`, limit.gbs, formatPercent(limit.load)]);
+  if (rows.length) box.append(tableOf(["link", net.gbs.length ? "GB/s" : "chunks", "load"], rows));
 }

@@ -70,12 +70,9 @@ function drawAxis(g) {
   const span = plan.to - plan.from, raw = span / Math.max(2, Math.floor((plan.width - plan.left) / 110));
   const power = 10 ** Math.floor(Math.log10(raw)), step = Math.max([1, 2, 5, 10].find((m) => m * power >= raw) * power, view.unit === "steps" ? 1 : 0);
   const soft = css("--soft"), line = css("--line");
-  g.textAlign = "center";
-  g.textBaseline = "middle";
   for (let t = Math.ceil(plan.from / step) * step; t <= plan.to * (1 + 1e-9); t += step) {
     const x = xOf(t);
-    g.fillStyle = line;
-    g.fillRect(x, AXIS - 6, 1, plan.height);
+    fillBox(g, line, x, AXIS - 6, 1, plan.height);
     g.fillStyle = soft;
     const words = view.unit === "steps" ? String(Math.round(t)) : formatTime(t), half = g.measureText(words).width / 2 + 3;
     g.fillText(words, Math.min(Math.max(x, plan.left + half), plan.width - half), 10);
@@ -83,15 +80,12 @@ function drawAxis(g) {
 }
 
 function drawNames(g) {
-  const soft = css("--soft"), skip = Math.max(1, Math.ceil(12 / plan.each));
-  g.fillStyle = css("--card");
-  g.fillRect(0, 0, plan.left, plan.height);
+  const skip = Math.max(1, Math.ceil(12 / plan.each));
+  fillBox(g, css("--card"), 0, 0, plan.left, plan.height);
   g.textAlign = "right";
-  g.textBaseline = "middle";
+  g.fillStyle = css("--soft");
   plan.names.forEach((name, row) => {
-    if (row % skip) return;
-    g.fillStyle = soft;
-    g.fillText(name, plan.left - 8, yOf(row) + Math.max(plan.each, 6) / 2, plan.left - 12);
+    if (row % skip === 0) g.fillText(name, plan.left - 8, yOf(row) + Math.max(plan.each, 6) / 2, plan.left - 12);
   });
 }
 
@@ -106,12 +100,10 @@ function drawBars(g) {
       if (come < plan.left || x > plan.width) continue;
       g.globalAlpha = !lit || lit.has(send) ? 1 : after.has(send) ? 0.55 : 0.13;
       if (come - end > 1) {
-        g.fillStyle = tail;
-        g.fillRect(end, y + height / 2 - 0.75, come - end, 1.5);
-        g.fillRect(come - 1, y + height / 2 - 3, 1, 6);
+        fillBox(g, tail, end, y + height / 2 - 0.75, come - end, 1.5);
+        fillBox(g, tail, come - 1, y + height / 2 - 3, 1, 6);
       }
-      g.fillStyle = hopColour(send);
-      g.fillRect(x, y, Math.max(1, end - x - (end - x > 3 ? 0.7 : 0)), height);
+      fillBox(g, hopColour(send), x, y, Math.max(1, end - x - (end - x > 3 ? 0.7 : 0)), height);
       if (send === state.send) {
         g.strokeStyle = css("--ink");
         g.lineWidth = 2;
@@ -128,8 +120,7 @@ function drawHeat(g) {
     for (let bin = 0; bin < table.bins; bin++) {
       const x = xOf(bin * width), end = xOf((bin + 1) * width);
       if (end < plan.left || x > plan.width) continue;
-      g.fillStyle = ramp("load", table.at(row, bin));
-      g.fillRect(x, yOf(row), end - x + 0.5, plan.each - seam);
+      fillBox(g, ramp("load", table.at(row, bin)), x, yOf(row), end - x + 0.5, plan.each - seam);
     }
   }
   if (state.send >= 0) {
@@ -147,16 +138,13 @@ function drawRanks(g) {
   const [up, down, line] = [css("--c0"), css("--c1"), css("--line")], bins = view.out.bins, width = view.span / bins;
   plan.groups.forEach((group, row) => {
     const middle = yOf(row) + plan.each / 2, most = plan.each / 2 - (plan.each > 10 ? 1.5 : 0.5);
-    g.fillStyle = line;
-    g.fillRect(plan.left, middle - 0.5, plan.width, 1);
+    fillBox(g, line, plan.left, middle - 0.5, plan.width, 1);
     for (let bin = 0; bin < bins; bin++) {
       const x = xOf(bin * width), end = xOf((bin + 1) * width);
       if (end < plan.left || x > plan.width) continue;
-      g.fillStyle = up;
       const out = view.out.at(group[0], bin) * most, into = view.in.at(group[0], bin) * most;
-      g.fillRect(x, middle - out, end - x + 0.4, out);
-      g.fillStyle = down;
-      g.fillRect(x, middle, end - x + 0.4, into);
+      fillBox(g, up, x, middle - out, end - x + 0.4, out);
+      fillBox(g, down, x, middle, end - x + 0.4, into);
     }
   });
 }
@@ -164,13 +152,10 @@ function drawRanks(g) {
 const opColour = (op) => css(["--c0", "--c1", "--c4", "--c2", "--c4", "--c3", "--c3", "--c3", "--soft"][op]);
 function drawBlocks(g) {
   const ops = view.blocks.ops, colours = ops.map((_, op) => opColour(op)), card = css("--card");
-  g.textAlign = "center";
-  g.textBaseline = "middle";
   for (const [block, , tick, op] of view.blocks.listed) {
     const x = xOf(tick), end = xOf(tick + 1), y = yOf(block) + 1.5;
     if (end < plan.left || x > plan.width) continue;
-    g.fillStyle = colours[op];
-    g.fillRect(x + 0.5, y, Math.max(1, end - x - 1), plan.each - 3);
+    fillBox(g, colours[op], x + 0.5, y, Math.max(1, end - x - 1), plan.each - 3);
     if (end - x > 9 * ops[op].length + 4 && plan.each >= 14) {
       g.fillStyle = card;
       g.fillText(ops[op], (x + end) / 2, y + (plan.each - 3) / 2);
