@@ -10,6 +10,7 @@ from pathlib import Path
 from emit.goal import Goal
 from emit.library.index import INDEX, Entry, goal_stated, load_index, read_index
 from synth.model.registry import parse_name
+from synth.present.text import format_listed
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 
@@ -45,7 +46,7 @@ def choose(
     if collective not in {entry.collective for entry in entries}:
         collective = parse_name(collective)
     if nranks < 1 or (ranks is not None and len(set(ranks)) != nranks) or len(ranks or ()) > nranks:
-        given = "" if ranks is None else f" and ranks {_ranks(ranks)}"
+        given = "" if ranks is None else f" and ranks {format_listed(ranks)}"
         raise InputError(
             f"nranks {nranks}{given}: is not possible; it must be 1 or more, and as many different ranks if given"
         )
@@ -73,7 +74,7 @@ def choose(
     for key, word in (("target", "target"), ("topology", "topology"), ("group", "ranks")):
         values = [getattr(entry, key) for entry in (one, other)]
         if values[0] != values[1]:
-            both = " and ".join(v if isinstance(v, str) else _ranks(v) for v in values)
+            both = " and ".join(v if isinstance(v, str) else format_listed(v) for v in values)
             raise InputError(f"{asked}: there are files for {word} {both}; give {word}")
     raise InputError(f"{asked}: {one.file} and {other.file} both serve it; take entries of one index")
 
@@ -110,7 +111,3 @@ def _folders_above(path: str | Path) -> Iterator[tuple[Path, str]]:
         return
     for folder in (where.parent, where.parent.parent):
         yield folder, where.relative_to(folder).as_posix()
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return ",".join(map(str, ranks[:16])) + ("…" if len(ranks) > 16 else "")

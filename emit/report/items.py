@@ -20,7 +20,7 @@ from emit.timing.predict import Predictor
 from synth.bounds.prove import OPTIMAL, prove
 from synth.model.problem import Problem, make_problem
 from synth.model.registry import find_kind
-from synth.present.text import format_count, format_number, format_size, format_time
+from synth.present.text import format_count, format_number, format_served, format_size, format_time
 from synth.storage.check import Checked, check_stored
 from synth.storage.schedule_file import Stored, load_schedule
 from synth.timing.simulate import Clock, time_us
@@ -73,9 +73,7 @@ class Item:
     @property
     def gap(self) -> float | None:
         """Time / bound."""
-        if self.time_us is None or not self.bound_us:
-            return None
-        return self.time_us / self.bound_us
+        return None if self.time_us is None or not self.bound_us else self.time_us / self.bound_us
 
     @property
     def optimal(self) -> bool:
@@ -107,7 +105,6 @@ def _schedule_item(number: int, source: Source, most: int) -> Item:
     size, taken = schedule.size_bytes, time_us(problem, schedule)
     checked = check_stored(source.path, stored)
     view = schedule_view(stored, most)
-    curve = () if checked.wrong else _schedule_curve(stored, taken)
     entry, collective = source.entry, problem.collective
     return Item(
         number=number,
@@ -122,8 +119,8 @@ def _schedule_item(number: int, source: Source, most: int) -> Item:
         size_bytes=size,
         time_us=taken,
         bound_us=checked.bound_us,
-        serves=_served(entry.min_bytes, entry.max_bytes) if entry is not None else "",
-        curve=curve,
+        serves=format_served(entry.min_bytes, entry.max_bytes) if entry is not None else "",
+        curve=() if checked.wrong else _schedule_curve(stored, taken),
         marks=((size, taken),),
         bound=_bound_curve(checked, _curve_sizes(stored)),
         proof=tuple(explain_proof(problem, checked, size, taken)),
@@ -144,7 +141,6 @@ def _curve_sizes(stored: Stored) -> list[float]:
 
 
 def _bound_curve(checked: Checked, sizes: Iterable[float]) -> Points:
-    """(bytes, µs); empty where nothing is proved."""
     return tuple((size, bound_us) for size in sizes if (bound_us := checked.bound_at(size)) is not None)
 
 
@@ -199,20 +195,9 @@ def _who(problem: Problem) -> str:
     return who + (f" · {topology.summary}" if topology.summary else "")
 
 
-def _served(low: int, high: int | None) -> str:
-    if low == high:
-        return format_size(low)
-    if high is None:
-        return f"from {format_size(low)}" if low else "all sizes"
-    return f"{format_size(low)} to {format_size(high)}" if low else f"up to {format_size(high)}"
-
-
 @dataclass(frozen=True)
 class _Timing:
-    """What is known of a program's time: at `size_bytes`, and over sizes; its bound where that is proved or stated.
-
-    on: the topology's name.  proved: of a bound of `problem` that was found here.
-    """
+    """What is known of a program's time on a topology, and its bound where `problem`'s is proved or stated."""
 
     on: str | None
     size_bytes: float = 0.0
@@ -238,8 +223,7 @@ def _program_item(
     only: bool,
 ) -> Item:
     """only: it is the page's only one, so that it must run on the topology."""
-    program, entry = read_msccl(source.path), source.entry
-    goal = goal_beside(source.path)
+    program, entry, goal = read_msccl(source.path), source.entry, goal_beside(source.path)
     verdict = verify_program(source.path, goal)
     right = verdict.status == "right"
     explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
@@ -258,7 +242,6 @@ def _program_item(
         notes = [*notes, f"Shown in steps: {error}."]
         view = program_view(program, most, goal)
     taken, proved = timing.time_us, timing.proved
-    mark: Points = () if taken is None else ((timing.size_bytes, taken),)
     proof: list[str] = []
     if proved is not None and timing.problem is not None and taken is not None:
         proof = explain_proof(timing.problem, proved, size, taken)
@@ -279,9 +262,9 @@ def _program_item(
         size_bytes=timing.size_bytes,
         time_us=taken,
         bound_us=timing.bound_us,
-        serves=_served(program.min_bytes, program.max_bytes or None),
+        serves=format_served(program.min_bytes, program.max_bytes or None),
         curve=timing.curve,
-        marks=mark,
+        marks=() if taken is None else ((timing.size_bytes, taken),),
         bound=() if proved is None else _bound_curve(proved, (s for s, _ in timing.curve)),
         stated=((timing.size_bytes, timing.stated_us),) if timing.stated_us else (),
         proof=tuple(proof),
@@ -306,9 +289,8 @@ def _stated(entry: Entry | None) -> _Timing:
     if entry is None:
         return _Timing(None)
     size, taken, bound_us = (_positive(entry.values.get(key)) for key in ("shown_bytes", "time_us", "bound_us"))
-    if not (size and taken and bound_us):
-        return _Timing(entry.topology)
-    return _Timing(entry.topology, size, taken, stated_us=bound_us)
+    known = size and taken and bound_us
+    return _Timing(entry.topology, size, taken, stated_us=bound_us) if known else _Timing(entry.topology)
 
 
 def _timed(program: Program, topology: Topology, group: tuple[int, ...] | None, size: float, right: bool) -> _Timing:

@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
-from emit.report.shares import pack_table, round_all, round_value
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from emit.report.shares import Floats, Ints, pack_table, round_all, round_value
 
 MOST_EDGES = 10_000  # of a network whose links are drawn
 MOST_VERTICES = 20_000  # of a network that is drawn

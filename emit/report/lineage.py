@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from emit.check.cells import Cells
 from emit.columns import Columns
 from emit.program import READS_DST, READS_SRC, WRITES_DST
+from emit.report.shares import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from topologies.arrays import pointers
 
-Ints = NDArray[np.int64]
 _NAMED = 16  # ranks that a page names for a chunk
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, spread evenly, however many are taken
 _MAX_HELD = 2_000_000  # contributions in all different sums together; beyond, contents are not followed

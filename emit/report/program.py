@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emit.check.cells import cells_of
 from emit.check.order import run
@@ -18,14 +17,20 @@ from emit.goal import Goal, goal_for
 from emit.program import OPS, READS_SRC, Program, Step
 from emit.report.layout import drawn_edges, network_view, place_vertices
 from emit.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
-from emit.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
+from emit.report.shares import (
+    MOST_ROWS,
+    Floats,
+    Ints,
+    rank_rates,
+    round_all,
+    round_value,
+    shares_of_time,
+    timeline_rows,
+)
 from emit.timing.predict import Predictor
 from synth.model.requirements import sum_by
 from topologies.errors import InputError
 from topologies.topology import Topology
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _ROOTS = 16  # tried to find the root of a file that does not name it
 _PIECES = 160  # of time, at most

@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from emit.report.layout import MOST_EDGES, MOST_VERTICES, drawn_edges, network_view, place_vertices
 from emit.report.lineage import Lineage, describe_chunks, sample_chunks, trace_schedule
-from emit.report.shares import pack_table, rank_rates, round_all, round_value, shares_of_time, timeline_rows
+from emit.report.shares import (
+    Floats,
+    Ints,
+    pack_table,
+    rank_rates,
+    round_all,
+    round_value,
+    shares_of_time,
+    timeline_rows,
+)
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
 from synth.model.schedule import Schedule
@@ -20,9 +28,6 @@ from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, time_us
 from topologies.network import Network
 from topologies.symmetry.translations import orbits, representatives
 from topologies.topology import Topology
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MOST_BINS = 160
 _CELLS = 4_000_000  # of a table (links × pieces of time) in memory

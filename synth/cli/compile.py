@@ -20,11 +20,10 @@ from synth.cli.programs import Place, check_not_source, nodes_at, place_program,
 
 
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
-    if not asked:
-        return
-    for row in PASSES.values():
-        click.echo(f"{row.name:10} {row.summary}")
-    context.exit()
+    if asked:
+        for row in PASSES.values():
+            click.echo(f"{row.name:10} {row.summary}")
+        context.exit()
 
 
 compiling = declare(
@@ -48,23 +47,16 @@ def _timer(place: Place | None, program: Program) -> Timer | None:
 
 
 def write_compiled(
-    made: Compiled,
-    goal: Goal | None,
-    target: Target,
-    source: str,
-    out: str | None,
-    explain: bool,
-    nodes: list[int] | None = None,
+    made: Compiled, goal: Goal | None, target: Target, source: str, out: str | None, explain: bool, place: Place | None
 ) -> None:
     path = Path(out) if out else Path(Path(source).with_suffix(target.suffix).name)
     check_not_source(path, source)
-    text = write_program(made.program, goal, target, nodes=nodes)
+    text = write_program(made.program, goal, target, nodes=nodes_at(place))
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
-    if explain:
-        for line in made.log:
-            click.echo(f"  {line}")
+    for line in made.log if explain else ():
+        click.echo(f"  {line}")
     p = made.program
     click.echo(f"{path}: {p.collective} on {p.nranks} ranks for {target.name}, checked: {describe_size(p)}")
 
@@ -97,7 +89,7 @@ def compile_(
     chosen = choose_target(script.header.collective, target)
     place = place_program(script.header.nranks, topo, group)
     made = compile_instructions(ir, chosen.name, timer=_timer(place, script.header), without=off)
-    write_compiled(made, ir.goal, chosen, file, out, explain, nodes_at(place))
+    write_compiled(made, ir.goal, chosen, file, out, explain, place)
 
 
 @click.command("optimize")
@@ -120,4 +112,4 @@ def optimize(
     made = optimize_program(program, goal, chosen.name, timer=_timer(place, program), without=off)
     if out is None:
         out = f"{Path(file).stem}-optimized{chosen.suffix}"
-    write_compiled(made, goal, chosen, file, out, explain, nodes_at(place) if topo else None)
+    write_compiled(made, goal, chosen, file, out, explain, place if topo else None)

@@ -19,7 +19,7 @@ from synth.concurrent.notation import parse_members
 from synth.concurrent.plan import ConcurrentResult, plan
 from synth.concurrent.statement import statement
 from synth.model.problem import parse_ranks
-from synth.present.concurrent import table
+from synth.present.table import concurrent_table
 from synth.solvers.workers import Workers
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule, write_schedule
@@ -93,7 +93,7 @@ def _report(found: ConcurrentResult, asked: Asked) -> None:
     else:
         closing = [f"replayed and right → {', '.join(map(str, paths))}", *ending(found.ended, asked.begun)]
         labels = [member.label for member in found.problem.members]
-        click.echo(table(document, labels, found.problem.topology.nranks) + "\n\n" + "   ".join(closing))
+        click.echo(concurrent_table(document, labels, found.problem.topology.nranks) + "\n\n" + "   ".join(closing))
     if found.ended == "interrupted":
         raise SystemExit(130)
 

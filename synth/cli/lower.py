@@ -10,7 +10,6 @@ from emit.compiler.compile import compile_instructions
 from emit.compiler.lower import lower_to_instructions, timer_for
 from emit.targets import choose_protocol, target_for
 from synth.cli.compile import compiling, write_compiled
-from synth.cli.programs import nodes_at
 from synth.storage.schedule_file import load_schedule
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, ScheduleError, ScheduleRefused
@@ -39,10 +38,8 @@ def lower_(file: str, protocol: str, out: str | None, target: str, off: tuple[st
     except (ScheduleRefused, ScheduleError) as error:
         raise InputError(f"{file}: the schedule is refused: {error}") from None
     chosen = target_for(problem, target)
-    name = Path(file).stem[:63]
     used = choose_protocol(size) if protocol == "auto" else protocol
-    ir = lower_to_instructions(algorithm, name, used)
+    ir = lower_to_instructions(algorithm, Path(file).stem[:63], used)
     timer = timer_for(problem.topology, problem.ranks, size, size)
     made = compile_instructions(ir, chosen.name, timer=timer, without=off)
-    nodes = nodes_at((problem.topology, list(problem.ranks)))
-    write_compiled(made, ir.goal, chosen, file, out, explain, nodes)
+    write_compiled(made, ir.goal, chosen, file, out, explain, (problem.topology, list(problem.ranks)))

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from synth.cli.options import json_option, print_json
-from synth.present.text import format_count, format_number, format_size, format_time
+from synth.present.text import format_count, format_listed, format_number, format_size, format_time
 from synth.storage.check import check_stored
 from synth.storage.proof import EQUAL, proof_path, state_question
 from synth.storage.schedule_file import Stored, load_schedule
@@ -89,8 +89,7 @@ def _describe_question(stored: Stored) -> str:
         name += f" as the file states it{not_so}"
     words = f"{name} on {problem.topology.name}"
     if len(problem.group) < problem.topology.nranks:
-        names = ",".join(map(str, problem.group[:16])) + ("…" if len(problem.group) > 16 else "")
-        words += f", group {names}"
+        words += f", group {format_listed(problem.group)}"
     if problem.relays:
         words += f", {len(problem.relays)} relaying"
     if stored.orbit > 1:

@@ -1,10 +1,14 @@
-"""The table that people read: a search's statement, which is plain data, as text."""
+"""The tables that people read: the statement of a search, or of concurrent groups, which is plain data, as text."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from synth.present.text import format_count, format_ranks, format_size, format_table, format_time
+from synth.present.text import format_count, format_ranks, format_served, format_size, format_table, format_time
+
+_LINES = 32  # groups that the table shows one by one
 
 
 def heading(document: dict[str, Any], nranks: int) -> str:
@@ -21,15 +25,6 @@ def heading(document: dict[str, Any], nranks: int) -> str:
     return f"{document['collective']} · {document['topology']} · {who} ({', '.join(extras)})"
 
 
-def _served(row: dict[str, Any]) -> str:
-    low, high = row["min_bytes"], row["max_bytes"]
-    if high is None:
-        return f"from {format_size(low)}" if low else "all sizes"
-    if low == high:
-        return format_size(low)
-    return f"{format_size(low)} to {format_size(high)}" if low else f"up to {format_size(high)}"
-
-
 def table(document: dict[str, Any], nranks: int) -> str:
     """A statement of a search on a topology of `nranks`: heading, one line an algorithm, what is proved of shapes."""
     rows = document["algorithms"]
@@ -43,7 +38,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
         shown = format_size(row["shown_bytes"]).replace(" ", "").replace("iB", "")
         lines.append(
             (
-                _served(row),
+                format_served(row["min_bytes"], row["max_bytes"]),
                 *(str(row[shape]) for shape in ("steps", "rounds", "chunks")),
                 f"{format_time(row['time_us'])} @ {shown}",
                 format_time(row["bound_us"]),
@@ -78,4 +73,66 @@ def _proved(document: dict[str, Any]) -> list[str]:
             f"time slots: with {chunks} a block no schedule of {size} takes less than"
             f" {format_time(claim['bound_us'])}, by {claim['solver']}'s dual bound"
         )
+    return lines
+
+
+def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: int) -> str:
+    """Heading, one line a group, and what planning them together is worth.
+
+    document: as `synth.concurrent.statement` makes it. labels: the groups' names. nranks: of the topology.
+    """
+    lines = [("group", "collective", "size", "together", "alone", "slowdown", "bound alone")]
+    groups = document["groups"]
+    for i, (label, group) in enumerate(zip(labels, groups, strict=True)):
+        if len(groups) > _LINES and _LINES - 2 <= i < len(groups) - 1:
+            continue
+        lines.append(
+            (
+                label,
+                group["collective"],
+                format_size(math.ceil(group["size_bytes"])),
+                format_time(group["time_us"]),
+                format_time(group["alone_us"]),
+                f"{group['slowdown']:.2f} ×",
+                format_time(group["alone_bound_us"]),
+            )
+        )
+    text = [_concurrent_heading(document, nranks), "", *format_table(lines, (0, 1))]
+    if len(groups) > _LINES:
+        text.insert(-1, f"… {len(groups) - _LINES + 1} more …")
+    return "\n".join([*text, "", *_concurrent_closing(document, labels)])
+
+
+def _concurrent_heading(document: dict[str, Any], nranks: int) -> str:
+    """`8 groups · mesh:8x8 · 64 of 64 ranks (8x8 mesh, α 0.7 µs assumed) · relay all`."""
+    groups = document["groups"]
+    ranks = len({rank for group in groups for rank in group["ranks"]})
+    about = ", ".join(part for part in (document["summary"], document["alpha"]) if part)
+    return (
+        f"{format_count(len(groups), 'group')} · {document['topology']} · {ranks} of {nranks} ranks ({about})"
+        f" · relay {document['relay']}"
+    )
+
+
+def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list[str]:
+    """The chosen plan beside the others, and the largest slowdown."""
+    makespan, group, fair = document["time_us"], document["proved_by"], document["objective"] == "fair"
+    proof = document["proof"] if group is None else f"group {labels[group]} alone: {document['proof']}"
+    best = ", optimal" if document["optimal"] else ""
+    bound = f"{document['by']}; bound {format_time(document['bound_us'])} ({proof})"
+    rows = [
+        ("all groups", makespan, f"{bound}, gap {max(1.0, document['gap']):.3f}{best}"),
+        ("one after another", document["sum_us"], f"{document['vs_sum']:.2f} × as long"),
+    ]
+    others = {name: (plan["time_us"], plan["slowdown"]) for name, plan in document["plans"].items()}
+    for name, (took, slowdown) in sorted(others.items(), key=lambda item: item[1]):
+        if name != document["by"]:
+            slow = f", slowdown {slowdown:.2f} ×" if fair else ""
+            rows.append((name, took, f"{took / makespan:.2f} × as long{slow}"))
+    width = max(len(name) for name, _, _ in rows)
+    lines = [f"{name.ljust(width)}  {format_time(took).rjust(8)}  {about}" for name, took, about in rows]
+    slowdowns = [one["slowdown"] for one in document["groups"]]
+    slowest = slowdowns.index(max(slowdowns))
+    chosen = ", which is as small as any plan found has" if fair else ""
+    lines.append(f"largest slowdown {slowdowns[slowest]:.2f} ×, group {labels[slowest]}{chosen}")
     return lines

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 
 def format_table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str]:
-    """Rows of equally many cells, the titles first, as lines with two blanks between columns.
-
-    A column is as wide as its widest cell; those of `left` are flush left (-1: the last), all others flush right.
-    """
+    """Rows of equally many cells as lines; columns of `left` are flush left (-1: the last), all others flush right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     flush = {column % len(widths) for column in left}
     return [
@@ -46,6 +43,20 @@ def format_size(size_bytes: int) -> str:
             figure = f"{size_bytes / unit:.3g}" if size_bytes < 1000 * unit else f"{size_bytes // unit}"
             return f"{figure} {name}"
     return f"{size_bytes} B"
+
+
+def format_served(low: int, high: int | None) -> str:
+    """`64 KiB`, `1 KiB to 1 MiB`, `from 1 KiB`, `up to 1 MiB`, `all sizes`: message sizes, both ends inclusive."""
+    if high is None:
+        return f"from {format_size(low)}" if low else "all sizes"
+    if low == high:
+        return format_size(low)
+    return f"{format_size(low)} to {format_size(high)}" if low else f"up to {format_size(high)}"
+
+
+def format_listed(ranks: Sequence[int]) -> str:
+    """`0,2,4,6`; of more than 16 ranks the first."""
+    return ",".join(map(str, ranks[:16])) + ("…" if len(ranks) > 16 else "")
 
 
 def format_ranks(ranks: Sequence[int], most: int = 16) -> str:

@@ -17,8 +17,7 @@ from emit.goal import goal_for
 from emit.msccl.write import write_msccl
 from emit.program import Program
 from emit.report.items import MOST_ITEMS
-from emit.report.page import Page, report
-from emit.report.plot import HEIGHT, Curve, frontier_plot
+from emit.report.page import HEIGHT, Curve, Page, frontier_plot, report
 from emit.report.program import program_view
 from synth.model.problem import make_problem
 from synth.storage.proof import load_proof, proof_path

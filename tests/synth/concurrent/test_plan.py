@@ -29,7 +29,7 @@ from synth.concurrent.union import (
 from synth.model.collective import Collective, alltoallv, named
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
-from synth.present.concurrent import table
+from synth.present.table import concurrent_table as table
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.simulate import predict_us, resource_loads_us, time_us, timed
