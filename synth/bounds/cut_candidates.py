@@ -65,8 +65,7 @@ def node_sets(problem: Problem) -> list[Bools]:
 def _bytes_per_gbs(amount: Floats, capacity: Floats) -> Floats:
     """What must go over each GB/s; 0 where there is no capacity."""
     usable = np.isfinite(capacity) & (capacity > 0)
-    ratio: Floats = np.where(usable, amount / np.where(usable, capacity, 1.0), 0.0)
-    return ratio
+    return np.asarray(np.where(usable, amount / np.where(usable, capacity, 1.0), 0.0))
 
 
 def _worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
@@ -78,8 +77,7 @@ def _worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
 
 def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: Tuning) -> list[Bools]:
     """The best first ranks of every order and of every order backwards."""
-    net = problem.network
-    sets, ratios = [], []
+    net, sets, ratios = problem.network, [], []
     orders = max(1, min(20, tuning.sweep_work // net.nlinks))
     for _, order in zip(range(orders), graph.orders(), strict=False):
         for one in (order, order[::-1]):
@@ -126,8 +124,7 @@ class _HopGraph:
         self.corners = rows[1:]
 
     def _hops_from(self, vertex: int) -> Floats:
-        row: Floats = self.hops.rows(np.array([vertex]))[0]
-        return row
+        return np.asarray(self.hops.rows(np.array([vertex]))[0])
 
     def _furthest(self, row: Floats) -> int:
         return int(np.where(np.isfinite(row), row, -1.0)[: self.n].argmax())
@@ -138,8 +135,7 @@ class _HopGraph:
         at = self._furthest(row)
         route = [at]
         while row[at] > 0:
-            before = self.a[(self.b == at) & (row[self.a] == row[at] - 1)]
-            at = int(before.min())
+            at = int(self.a[(self.b == at) & (row[self.a] == row[at] - 1)].min())
             route.append(at)
         most = self.tuning.split_work // (len(self.a) + 8 * self.nvertices)
         links = min(max(8, min(self.tuning.split_links, most)), len(route) - 1)
@@ -176,13 +172,8 @@ class _HopGraph:
 
         degree = sum_by(self.a, self.gbs, n) + sum_by(self.b, self.gbs, n)
         every = np.arange(n)
-        matrix = csc_array(
-            (
-                np.concatenate([degree, -self.gbs, -self.gbs]),
-                (np.concatenate([every, self.a, self.b]), np.concatenate([every, self.b, self.a])),
-            ),
-            shape=(n, n),
-        )
+        ends = np.concatenate([every, self.a, self.b]), np.concatenate([every, self.b, self.a])
+        matrix = csc_array((np.concatenate([degree, -self.gbs, -self.gbs]), ends), shape=(n, n))
         start = np.cos(every * 0.7) + 0.01 * every / n
         _, vectors = linalg.eigsh(matrix, k=3, sigma=-1e-3 * float(degree.mean()), v0=start)
         return [np.round(vectors[:, i], 9) for i in (1, 2)]

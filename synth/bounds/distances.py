@@ -42,8 +42,7 @@ class Distances:
     def _joined(self, src: Ints, dst: Ints) -> Ints:
         free = _sparse(np.ones(len(src)), src, dst, self.nranks)
         labels = _scipy()[1].connected_components(free, directed=True, connection="strong")[1]
-        point: Ints = labels.astype(np.int64)
-        return point
+        return np.asarray(labels, dtype=np.int64)
 
     @cached_property
     def _table(self) -> Floats:
@@ -66,8 +65,7 @@ class Distances:
             table = _scipy()[1].dijkstra(self._back if to else self._forth, indices=points)
         if self._points == self.nranks and len(points) == len(sources) and (points == sources).all():
             return table
-        found: Floats = table[place.reshape(-1)][:, self.point]
-        return found
+        return np.asarray(table[place.reshape(-1)][:, self.point])
 
     def nearest(self, sources: Ints, *, to: bool = False) -> Floats:
         """From that of `sources` which is nearest to every rank, or `to` it: shape (nranks,)."""
@@ -76,8 +74,7 @@ class Distances:
             row = (self._table[:, points].T if to else self._table[points]).min(axis=0)
         else:
             row = _scipy()[1].dijkstra(self._back if to else self._forth, indices=points, min_only=True)
-        found: Floats = row[self.point]
-        return found
+        return np.asarray(row[self.point])
 
 
 def _scipy() -> tuple[Any, Any]:

@@ -11,8 +11,8 @@ from synth.bounds.kind import Search
 from synth.bounds.resource_cover import cover, gbs_by_end
 from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Floats, Ints
-from synth.model.problem import Problem
 from synth.model.requirements import sum_by
+from topologies.arrays import marked
 from topologies.network import Network
 
 _Sets = list[tuple[Bools, int | None]]  # flags of ranks, and the one resource that all their links use, if any
@@ -53,13 +53,8 @@ def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
     rank, resource = _used_by_all(net, end)
     ratio = sum_by(resource, needy[rank], net.nresources) / net.capacity_gbs
     ratio[np.bincount(resource, minlength=net.nresources) < 2] = 0.0
-    found: _Sets = []
-    for r in np.argsort(-ratio, kind="stable")[: search.tuning.few].tolist():
-        if ratio[r] > 0:
-            flags = np.zeros(net.nranks, dtype=bool)
-            flags[rank[resource == r]] = True
-            found.append((flags & (needy > 0), r))
-    return found
+    best = np.argsort(-ratio, kind="stable")[: search.tuning.few].tolist()
+    return [(marked(net.nranks, rank[resource == r]) & (needy > 0), r) for r in best if ratio[r] > 0]
 
 
 def _used_by_all(net: Network, end: Ints) -> tuple[Ints, Ints]:
@@ -72,7 +67,7 @@ def _used_by_all(net: Network, end: Ints) -> tuple[Ints, Ints]:
 
 def _sharing_a_node(search: Search, needy: Floats, end: Ints) -> _Sets:
     """Nodes: the few with most need a GB/s."""
-    problem: Problem = search.problem
+    problem = search.problem
     nodes = node_sets(problem)
     if len(nodes) < 2:
         return []

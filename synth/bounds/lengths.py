@@ -43,8 +43,7 @@ def find_uniform(search: Search) -> Iterator[Witness]:
     capacity = search.problem.network.capacity_gbs
     yield _claim(np.ones(len(capacity)), "link lengths, every resource alike")
     if np.ptp(capacity) > 1e-9 * capacity.max():
-        by_time = capacity.max() / capacity
-        yield _claim(by_time, "link lengths, every resource alike by its time")
+        yield _claim(capacity.max() / capacity, "link lengths, every resource alike by its time")
 
 
 def find_by_loads(search: Search) -> Iterator[Witness]:
@@ -79,10 +78,7 @@ def find_by_linear_program(search: Search) -> Iterator[Witness]:
 def from_prices(problem: Problem, prices: Floats, text: str = "") -> Witness:
     """The witness of some prices, with the numbers that it proves.
 
-    Args:
-        problem: the problem, or a quotient problem.
-        prices: ≥ 0, shape (nresources,) or, with those of every link's own bandwidth, (nresources + nlinks,).
-        text: for the reader.
+    prices: ≥ 0, shape (nresources,) or, with those of every link's own bandwidth, (nresources + nlinks,).
     """
     claim = _claim(prices, text)
     base, per_byte, _ = lengths_limit(countable(problem), claim)
@@ -103,9 +99,8 @@ def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Witness:
 def _claim(prices: Floats, text: str = "") -> Witness:
     """The claim of some prices, without what is next to nothing."""
     loaded = np.flatnonzero(prices > _NOTHING * prices.max(initial=0.0))
-    text = text or f"link lengths, {len(loaded)} loaded resources"
-    rows = zip(loaded.tolist(), prices[loaded].tolist(), strict=True)
-    return Witness("lengths", text=text, prices=tuple(rows))
+    rows = tuple(zip(loaded.tolist(), prices[loaded].tolist(), strict=True))
+    return Witness("lengths", text=text or f"link lengths, {len(loaded)} loaded resources", prices=rows)
 
 
 def _prices_from_loads(problem: Problem, loads_us: Floats, rounds: int, tuning: LoadTuning = LoadTuning()) -> Floats:
@@ -128,8 +123,7 @@ def _weights(load: Floats, tuning: LoadTuning, steep: bool = True) -> list[Float
     if highest <= 0:
         return []
     flat = [(load >= near * highest).astype(np.float64) for near in tuning.near_full]
-    steepness = tuning.steepness if steep else ()
-    return flat + [np.exp(one * (load / highest - 1.0)) for one in steepness]
+    return flat + [np.exp(one * (load / highest - 1.0)) for one in (tuning.steepness if steep else ())]
 
 
 def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: LoadTuning) -> tuple[Floats, float]:
@@ -158,9 +152,11 @@ def sampled(problem: Problem, ranks: int) -> Problem:
 def shared_out(problem: Problem, ranks: int) -> list[Problem]:
     """The problem's chunks shared out among problems with those of so many ranks each, drawn at random."""
     parts = _drawn(problem, ranks)
-    if len(parts) < 2:
-        return [problem]
-    return [replace(problem, collective=_only(problem.collective, chunks)) for chunks in parts]
+    return (
+        [problem]
+        if len(parts) < 2
+        else [replace(problem, collective=_only(problem.collective, chunks)) for chunks in parts]
+    )
 
 
 def _drawn(problem: Problem, ranks: int) -> list[Ints]:

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.bounds.distances import Distances
-from synth.model.collective import Bools, Collective, Floats, Ints
+from synth.model.collective import Collective, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
-from topologies.arrays import ranges
+from topologies.arrays import marked, ranges
 from topologies.network import Network
 
 # pairs of holders and goals of one chunk; those of a chunk with more are not listed but worked out as sets
@@ -33,24 +33,13 @@ def latencies(net: Network) -> Distances:
     return Distances(net.nranks, net.src, net.dst, net.alpha_us)
 
 
-def priced_capacity(problem: Problem, price: Floats) -> float:
-    """Σ price · capacity in GB/s: a thousandth of the length that can be used up in a µs.
-
-    Prices as in `link_lengths`.
-    """
-    net = problem.network
-    return float(price @ np.concatenate([net.capacity_gbs, net.bandwidth_gbs]))
-
-
 def link_lengths(problem: Problem, price: Floats) -> Floats:
     """Length of every link: what the resources that it uses cost together.
 
     price: shape (nresources + nlinks,); those after the network's resources are of each link's own bandwidth.
     """
     net = problem.network
-    shared = sum_by(_link_of_use(net), price[net.uses_idx], net.nlinks)
-    length: Floats = price[net.nresources :] + shared
-    return length
+    return np.asarray(price[net.nresources :] + sum_by(_link_of_use(net), price[net.uses_idx], net.nlinks))
 
 
 def resource_loads(net: Network, carried: Floats) -> Floats:
@@ -94,8 +83,7 @@ def lengths_at_ends(collective: Collective, into: Floats, out: Floats) -> list[F
     sums = collective.reduces & (need.nhold > 1)
     if sums.any():
         found.append(sum_by(need.hold_chunk, out[hold] * need.depart, nchunks))
-        both = sum_by(need.hold_chunk, out[hold], nchunks)
-        both += sum_by(need.goal_chunk, into[goal], nchunks)
+        both = sum_by(need.hold_chunk, out[hold], nchunks) + sum_by(need.goal_chunk, into[goal], nchunks)
         first = np.zeros(nchunks)
         np.maximum.at(first, need.goal_chunk, into[goal] + out[goal] * need.held)
         found.append(np.where(sums & (need.ngoal > 0), both - first, 0.0))
@@ -174,9 +162,8 @@ def required_distances(collective: Collective, distances: Distances, listed_belo
     for same, holders, goals in chunks_by_ends(collective, listed.others):
         if collective.reduces[same[0]]:
             some = holders[: max(8, _FROM // distances.nranks)]
-            required[same] = max(
-                float(distances.rows(some[i : i + 64])[:, goals].max()) for i in range(0, len(some), 64)
-            )
+            parts = (some[i : i + 64] for i in range(0, len(some), 64))
+            required[same] = max(float(distances.rows(part)[:, goals].max()) for part in parts)
         else:
             required[same] = distances.nearest(holders)[goals].max()
     return required
@@ -203,12 +190,10 @@ def pair_distances(distances: Distances, one: Ints, other: Ints) -> Floats:
         table = distances.rows(these, to=not forth)
         if len(roots) <= block:
             return np.asarray(table[place[root], end], dtype=np.float64)
-        inside: Bools = place[root] >= 0
+        inside = place[root] >= 0
         found[inside] = table[place[root[inside]], end[inside]]
     return found
 
 
 def _distinct(ranks: Ints, nranks: int) -> Ints:
-    seen = np.zeros(nranks, dtype=bool)
-    seen[ranks] = True
-    return np.flatnonzero(seen)
+    return np.flatnonzero(marked(nranks, ranks))

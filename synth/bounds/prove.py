@@ -14,7 +14,7 @@ from typing import Any
 
 from synth.bounds.kind import DEFAULT, Cost, Search, Tuning
 from synth.bounds.registry import KINDS, proved
-from synth.bounds.witness import Witness, countable
+from synth.bounds.witness import Limit, Witness, countable
 from synth.model.collective import Floats
 from synth.model.problem import Problem
 from synth.solvers.workers import Workers
@@ -89,15 +89,11 @@ def tighten(
         bound: what is proved already; all its witnesses stay.
         loads_us: how long a good schedule keeps each resource busy, shape (nresources,), in any unit; asked for
             only when it is needed. None: there is no schedule yet, or one of another network.
-        size_bytes: the message size at which the bound counts.
-        enough_us: the bound that needs no more work.
-        workers: for the linear program.
-        deadline: of `time.monotonic()`.
+        size_bytes, enough_us: the message size at which the bound counts, and the bound that needs no more work.
+        workers, deadline: for the linear program; of `time.monotonic()`.
         report: takes what is done next, for the user.
-        effort: how much of each.
 
-    Yields:
-        The whole bound after each piece of work.
+    Yields the whole bound after each piece of work.
     """
 
     def enough() -> bool:
@@ -131,8 +127,7 @@ def prove(problem: Problem, *, max_flow: bool = True, tuning: Tuning = DEFAULT) 
     search = Search(problem, tuning, [*_quick(problem, tuning, tuple(KINDS))])
     if max_flow:
         _look(search, Cost.MAX_FLOW)
-    order = list(KINDS)
-    search.found.sort(key=lambda w: order.index(w.kind))
+    search.found.sort(key=lambda w: [*KINDS].index(w.kind))
     return Bound(tuple(_useful(search.found)))
 
 
@@ -148,11 +143,13 @@ def _look(search: Search, cost: Cost) -> None:
     """Add what the searches of one cost find."""
     problem = search.problem
     for kind in KINDS.values():
-        of_this = problem.quotient is None or kind.of_quotients
-        if cost not in kind.searches or not of_this or not kind.accepts(problem):
-            continue
-        for claim in kind.searches[cost](search):
-            search.found.append(proved(problem, claim))
+        if cost in kind.searches and (problem.quotient is None or kind.of_quotients) and kind.accepts(problem):
+            for claim in kind.searches[cost](search):
+                search.found.append(proved(problem, claim))
+
+
+def _limit(witness: Witness) -> Limit:
+    return witness.base_us, witness.per_byte_us, witness.cap_us
 
 
 def _useful(witnesses: list[Witness]) -> list[Witness]:
@@ -161,11 +158,6 @@ def _useful(witnesses: list[Witness]) -> list[Witness]:
     for w in sorted(witnesses, key=lambda w: (-float(f"{w.per_byte_us:.11e}"), -float(f"{w.base_us:.11e}"))):
         if w.base_us <= 0 and w.per_byte_us <= 0:
             continue
-        if not any(
-            o.base_us * _ROUND_OFF >= w.base_us
-            and o.per_byte_us * _ROUND_OFF >= w.per_byte_us
-            and o.cap_us * _ROUND_OFF >= w.cap_us
-            for o in kept
-        ):
+        if not any(all(a * _ROUND_OFF >= b for a, b in zip(_limit(o), _limit(w), strict=True)) for o in kept):
             kept.append(w)
     return kept or witnesses[-1:]

@@ -82,19 +82,17 @@ def demands(problem: Problem, chosen: Ints) -> list[Demand]:
         elif count:
             key = (holds.tobytes(), wants.tobytes())
             spreads[key] = spreads.get(key, 0.0) + size[chunk]
-    found = [
-        Demand(np.flatnonzero(np.frombuffer(h, dtype=bool)), False, np.flatnonzero(f), f) for h, f in flows.items()
-    ]
-    for (h, w), amount in spreads.items():
-        wanted = np.flatnonzero(np.frombuffer(w, dtype=bool))
-        found.append(Demand(np.flatnonzero(np.frombuffer(h, dtype=bool)), True, wanted, np.array([amount])))
-    return found
+    plain = [Demand(_ranks(h), False, np.flatnonzero(f), f) for h, f in flows.items()]
+    return plain + [Demand(_ranks(h), True, _ranks(w), np.array([amount])) for (h, w), amount in spreads.items()]
+
+
+def _ranks(flags: bytes) -> Ints:
+    return np.flatnonzero(np.frombuffer(flags, dtype=bool))
 
 
 def variables(problem: Problem, nsteps: int, symmetry: Symmetry) -> int:
     """About how many variables a relaxation over so many steps has."""
-    count = len(demands(problem, symmetry.orbits))
-    return count * (problem.network.nlinks + problem.nranks) * nsteps
+    return len(demands(problem, symmetry.orbits)) * (problem.network.nlinks + problem.nranks) * nsteps
 
 
 def add_capacities(
@@ -104,12 +102,10 @@ def add_capacities(
 
     Args:
         program: its columns 0..nsteps-1 are the rounds.
-        problem: the problem.
         symmetry: a flow loads every image of its link.
         flows: columns, shape (nlinks, nsteps) each.
 
-    Returns:
-        (capacity, step, row) of every row.
+    Returns (capacity, step, row) of every row.
     """
     use: dict[tuple[int, int], list[int]] = {}
     for flow in flows:
@@ -158,8 +154,7 @@ def steady(problem: Problem, symmetry: Symmetry) -> Relaxation | None:
             (net.src[leaves], x[leaves], -1.0),
         )
         flows.append(x[:, None])
-    priced = add_capacities(program, problem, symmetry, flows)
-    return Relaxation(program.build(), priced)
+    return Relaxation(rows=add_capacities(program, problem, symmetry, flows), program=program.build())
 
 
 def dual_prices(

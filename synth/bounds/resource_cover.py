@@ -8,7 +8,7 @@ import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.requirements import sum_by
-from topologies.arrays import grouped, row_entries
+from topologies.arrays import grouped, marked, row_entries
 from topologies.network import Network
 
 _MOST_PICKS = 4000  # then every link that is left takes its own cheapest
@@ -20,9 +20,8 @@ def cover(net: Network, links: Ints) -> Ints:
 
     First what a link cannot be without, then always the least capacity a link, and in the end nothing superfluous.
     """
-    picked = np.zeros(net.nresources, dtype=bool)
     counts = net.uses_ptr[links + 1] - net.uses_ptr[links]
-    picked[net.uses_idx[net.uses_ptr[links[counts == 1]]]] = True
+    picked = marked(net.nresources, net.uses_idx[net.uses_ptr[links[counts == 1]]])
     if not (counts == 1).all():
         _pick(picked, net, links)
         _drop(picked, net, links)
@@ -40,8 +39,7 @@ def _users(net: Network) -> tuple[Ints, Ints]:
 def _pick(picked: Bools, net: Network, links: Ints) -> None:
     """Add resources until every one of `links` has one."""
     ptr, users_of = _users(net)
-    uncovered = np.zeros(net.nlinks, dtype=bool)
-    uncovered[links] = True
+    uncovered = marked(net.nlinks, links)
     for r in np.flatnonzero(picked).tolist():
         uncovered[users_of[ptr[r] : ptr[r + 1]]] = False
     left = np.flatnonzero(uncovered)
@@ -56,15 +54,13 @@ def _pick(picked: Bools, net: Network, links: Ints) -> None:
         gone = gone[uncovered[gone]]
         uncovered[gone] = False
         users -= np.bincount(net.uses_idx[row_entries(net.uses_ptr, gone)], minlength=net.nresources)
-    left = np.flatnonzero(uncovered)
-    picked[single_uses(net)[0][left]] = True
+    picked[single_uses(net)[0][uncovered]] = True
 
 
 def _drop(picked: Bools, net: Network, links: Ints) -> None:
     """Take away resources, the widest first, whose links all have another."""
     ptr, users_of = _users(net)
-    here = np.zeros(net.nlinks, dtype=bool)
-    here[links] = True
+    here = marked(net.nlinks, links)
     times = np.zeros(net.nlinks, dtype=np.int64)
     chosen = np.flatnonzero(picked)
     for r in chosen.tolist():
@@ -108,12 +104,9 @@ def gbs_by_end(net: Network, end: Ints, count: int) -> Floats:
     for one in single_uses(net):
         key = end[here] * net.nresources + one[here]
         if count * net.nresources <= _DENSE:
-            seen = np.zeros(count * net.nresources, dtype=bool)
-            seen[key] = True
-            gbs: Floats = seen.reshape(count, net.nresources) @ net.capacity_gbs
+            gbs: Floats = marked(count * net.nresources, key).reshape(count, -1) @ net.capacity_gbs
         else:
             key = np.unique(key)
-            each = net.capacity_gbs[key % net.nresources]
-            gbs = sum_by(key // net.nresources, each, count)
+            gbs = sum_by(key // net.nresources, net.capacity_gbs[key % net.nresources], count)
         best = np.minimum(best, gbs)
     return best

@@ -11,7 +11,7 @@ from synth.bounds.resource_cover import single_uses
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
-from topologies.arrays import row_entries, segment_sums
+from topologies.arrays import marked, row_entries, segment_sums
 from topologies.network import Network
 
 _MOST_CELLS = 1 << 23  # of the table of amounts: 64 MB
@@ -34,10 +34,7 @@ class Traffic:
         come, go = need.arrive, need.depart
         self.comes = sum_by(goal[come], share[need.goal_chunk[come]], self.k)
         self.leaves = sum_by(hold[go], share[need.hold_chunk[go]], self.k)
-        moving = np.zeros(collective.nchunks, dtype=bool)
-        moving[need.goal_chunk[come]] = True
-        moving &= need.nhold > 0
-        chunks = np.flatnonzero(moving)
+        chunks = np.flatnonzero(marked(collective.nchunks, need.goal_chunk[come]) & (need.nhold > 0))
         held_by, some = _labels(collective.holders, need.nhold, chunks, self.k)
         goal_of, others = _labels(collective.goals, need.ngoal, chunks, self.k)
         kinds = len(some) * len(others)
@@ -61,9 +58,8 @@ class Traffic:
             within = member @ self.holders.T
             out = (1.0 - member) @ self.goals.T > 0.5
             total = np.zeros(len(member))
-            for amount, crosses in zip(
-                self.amounts, (within > self.holders.sum(axis=1) - 0.5, within > 0.5), strict=True
-            ):
+            whole = within > self.holders.sum(axis=1) - 0.5
+            for amount, crosses in zip(self.amounts, (whole, within > 0.5), strict=True):
                 if amount is not None:
                     total += ((crosses @ amount) * out).sum(axis=1)
             found.append(total)
@@ -82,8 +78,7 @@ class Traffic:
             open_for = amount * (begin[:, None] < last_goal)
             change += sum_by(begin, open_for.sum(axis=1), len(place))
             change -= sum_by(last_goal, open_for.sum(axis=0), len(place))
-        total: Floats = np.cumsum(change)
-        return total
+        return np.asarray(np.cumsum(change))
 
 
 def _labels(entries: tuple[Ints, Ints], counts: Ints, chunks: Ints, k: int) -> tuple[Ints, Ints]:
@@ -137,7 +132,6 @@ def sweep_capacities(net: Network, place: Ints) -> Floats:
         begin = np.maximum(begin, before)
         some = begin < end
         gbs = net.capacity_gbs[use[some]]
-        change = sum_by(begin[some], gbs, n + 1)
-        change -= sum_by(end[some], gbs, n + 1)
+        change = sum_by(begin[some], gbs, n + 1) - sum_by(end[some], gbs, n + 1)
         best = np.minimum(best, np.cumsum(change)[:n])
     return best

@@ -20,7 +20,6 @@ from synth.bounds.metric import (
     latencies,
     link_lengths,
     pairs,
-    priced_capacity,
     required_lengths,
 )
 from synth.model.collective import Bools, Floats
@@ -227,7 +226,8 @@ def lengths_limit(problem: Problem, witness: Witness) -> Limit:
 
 def lengths_us_per_byte(problem: Problem, price: Floats) -> float:
     """What link lengths prove, from a price ≥ 0 of every resource and (after these) every link's bandwidth."""
-    capacity = priced_capacity(problem, price)
+    net = problem.network  # Σ price · capacity in GB/s: a thousandth of the length that can be used up in a µs
+    capacity = float(price @ np.concatenate([net.capacity_gbs, net.bandwidth_gbs]))
     if not 0 < capacity < np.inf:
         return 0.0
     required = float(required_lengths(problem, link_lengths(problem, price)) @ problem.collective.fraction)

@@ -164,8 +164,7 @@ def subdivided(whole: Collective, chunks: int) -> Collective:
     part = np.arange(chunks)
 
     def cut(table: Ints) -> Ints:
-        rank = np.repeat(table[:, 0], chunks)
-        return np.column_stack([rank, (table[:, 1, None] * chunks + part).ravel()])
+        return np.column_stack([np.repeat(table[:, 0], chunks), (table[:, 1, None] * chunks + part).ravel()])
 
     return replace(
         whole,
@@ -250,9 +249,8 @@ def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
             f"{kind.name}: {nranks} ranks × {chunks} chunks is more than is held in memory; it must be fewer"
             " chunks or ranks"
         )
-    if kind.build is None:
-        return subdivided(_stated(kind, nranks, root), chunks)
-    return subdivided(replace(kind.build(nranks, root), name=kind.name), chunks)
+    whole = replace(kind.build(nranks, root), name=kind.name) if kind.build else _stated(kind, nranks, root)
+    return subdivided(whole, chunks)
 
 
 def _stated(kind: Kind, k: int, root: int) -> Collective:

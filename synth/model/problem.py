@@ -221,12 +221,9 @@ def make_problem(
             )
     if isinstance(collective, str):
         if root is not None and root not in members:
-            raise InputError(
-                f"root: rank {root} is not in the group {','.join(map(str, members[:16]))}"
-                f"{'…' if len(members) > 16 else ''}"
-            )
-        position = 0 if root is None else members.index(root)
-        collective = named(collective, len(members), chunks, position)
+            first = ",".join(map(str, members[:16]))
+            raise InputError(f"root: rank {root} is not in the group {first}{'…' if len(members) > 16 else ''}")
+        collective = named(collective, len(members), chunks, 0 if root is None else members.index(root))
     if collective.nranks != len(members):
         raise InputError(f"group: has {len(members)} ranks, but {collective.name} is stated for {collective.nranks}")
     problem = Problem(topology, collective, members, outsiders, network(topology, members + outsiders))
@@ -234,22 +231,19 @@ def make_problem(
     return problem
 
 
-def _missing(collective: Collective, distance: Ints, nranks: int) -> tuple[int, int] | None:
+def _missing(collective: Collective, net: Network) -> tuple[int, int] | None:
     """A pair (from, to) of positions between which some chunk must be routed and cannot."""
     # a contribution must come from every holder; a plain value from any one of them
-    order = np.argsort(collective.pre[:, 1], kind="stable")
-    holders = np.split(
-        collective.pre[order, 0], np.searchsorted(collective.pre[order, 1], np.arange(1, collective.nchunks))
-    )
+    distance, (ptr, holders) = hops(net.nranks, net.src, net.dst), collective.holders
     seen: set[tuple[bytes, int]] = set()
     for rank, chunk in collective.post.tolist():
-        key = (holders[chunk].tobytes(), rank)
-        if key in seen:
+        held = holders[ptr[chunk] : ptr[chunk + 1]]
+        if (held.tobytes(), rank) in seen:
             continue
-        seen.add(key)
-        away = distance[holders[chunk], rank] >= nranks
+        seen.add((held.tobytes(), rank))
+        away = distance[held, rank] >= net.nranks
         if away.any() if collective.reduces[chunk] else away.all():
-            return int(holders[chunk][np.argmax(away)]), rank
+            return int(held[np.argmax(away)]), rank
     return None
 
 
@@ -262,7 +256,7 @@ def _check_connected(problem: Problem) -> None:
             f"group: some of its {len(problem.group)} ranks cannot reach others of it;"
             " it must be joined by relays: --relay all"
         )
-    gap = _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks)
+    gap = _missing(problem.collective, net)
     if gap is None:
         return
     names = f"rank {problem.group[gap[0]]} cannot reach rank {problem.group[gap[1]]}"
@@ -270,14 +264,13 @@ def _check_connected(problem: Problem) -> None:
         raise InputError(f"group: {names} inside the group; it must be joined by relays: --relay all")
     others = [r for r in range(topology.nranks) if r not in problem.ranks]
     whole = network(topology, problem.ranks + tuple(others)) if others else net
-    if _missing(problem.collective, hops(whole.nranks, whole.src, whole.dst), whole.nranks) is not None:
+    if _missing(problem.collective, whole) is not None:
         raise InputError(
             f"group: {names}, not even through the other ranks; the topology {topology.name} is disconnected"
         )
-    joining = _few_relays(problem, others)
+    joining = ",".join(map(str, _few_relays(problem, others)))
     raise InputError(
-        f"group: {names} inside the group; it must be joined by relays:"
-        f" --relay {','.join(map(str, joining))} (or --relay all)"
+        f"group: {names} inside the group; it must be joined by relays: --relay {joining} (or --relay all)"
     )
 
 
@@ -286,7 +279,6 @@ def _few_relays(problem: Problem, others: list[int]) -> list[int]:
     kept = list(others)
     for rank in reversed(others):
         trial = [r for r in kept if r != rank]
-        net = network(problem.topology, problem.ranks + tuple(trial))
-        if _missing(problem.collective, hops(net.nranks, net.src, net.dst), net.nranks) is None:
+        if _missing(problem.collective, network(problem.topology, problem.ranks + tuple(trial))) is None:
             kept = trial
     return kept

@@ -141,27 +141,15 @@ for _row in (
         "alltoall", "Every rank sends a block of its own to every other.", OWN, OWN, PAIR, bus_factor=_shares,
         spellings=("alltoallsingle",),
     ),
-    Kind(
-        "alltoallv", "All-to-all with a size of its own for every pair (--sizes).", by_size=True
-    ),
-    Kind(
-        "broadcast", "The root's buffer goes to all.", ROOT, EVERY, BUFFER, bus_factor=_once, spellings=("bcast",)
-    ),
-    Kind(
-        "reduce", "The root gets the sum of all buffers.", EVERY, ROOT, BUFFER, reduces=True, bus_factor=_once
-    ),
-    Kind(
-        "scatter", "Every rank gets its block from the root.", ROOT, OWN, SHARE, bus_factor=_shares
-    ),
+    Kind("alltoallv", "All-to-all with a size of its own for every pair (--sizes).", by_size=True),
+    Kind("broadcast", "The root's buffer goes to all.", ROOT, EVERY, BUFFER, bus_factor=_once, spellings=("bcast",)),
+    Kind("reduce", "The root gets the sum of all buffers.", EVERY, ROOT, BUFFER, reduces=True, bus_factor=_once),
+    Kind("scatter", "Every rank gets its block from the root.", ROOT, OWN, SHARE, bus_factor=_shares),
     Kind("gather", "The root gets every rank's block.", OWN, ROOT, SHARE, bus_factor=_shares),
     # nccl-tests' sendrecv
-    Kind(
-        "sendrecv", "Every rank sends its buffer to the next, the last to the first.", OWN, NEXT, BUFFER
-    ),
+    Kind("sendrecv", "Every rank sends its buffer to the next, the last to the first.", OWN, NEXT, BUFFER),
     # MSCCLang, section 7
-    Kind(
-        "alltonext", "Every rank but the last sends its buffer to the next.", OWN, AHEAD, BUFFER
-    ),
+    Kind("alltonext", "Every rank but the last sends its buffer to the next.", OWN, AHEAD, BUFFER),
 ):  # fmt: skip
     register(_row)
 

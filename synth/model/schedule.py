@@ -47,12 +47,5 @@ class Schedule:
 def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools) -> Schedule:
     """A schedule whose times are still to be set by `simulate.timed`."""
     none = np.zeros(len(chunk))
-    return Schedule(
-        np.asarray(chunk, dtype=np.int64),
-        np.asarray(link, dtype=np.int64),
-        np.asarray(step, dtype=np.int64),
-        np.asarray(reduces, dtype=bool),
-        none,
-        none,
-        0.0,
-    )
+    chunk, link, step = (np.asarray(column, dtype=np.int64) for column in (chunk, link, step))
+    return Schedule(chunk, link, step, np.asarray(reduces, dtype=bool), none, none, 0.0)

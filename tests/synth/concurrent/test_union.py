@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from synth.concurrent.notation import parse_groups
 from synth.concurrent.union import (
     Member,
     UnionProblem,
@@ -24,7 +25,6 @@ from synth.concurrent.union import (
 from synth.engines.greedy import route
 from synth.model.collective import Collective, named, subdivided
 from synth.model.problem import make_problem
-from synth.model.process_groups import parse_groups
 from synth.model.schedule import Schedule
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import replay
