@@ -52,6 +52,11 @@ class Columns:
         block = int(self.block[step])
         return int(self.rank[block]), int(self.tb[block]), step - int(self.start[block])
 
+    def cell(self, step: int, chunk: int, is_dst: bool) -> tuple[str, int]:
+        """(buffer, index) of a chunk of a step's destination or source."""
+        code, at = (self.dst, self.dst_at) if is_dst else (self.src, self.src_at)
+        return BUFFERS[int(code[step])], int(at[step]) + chunk
+
     def messages(self) -> tuple[Column, Column]:
         """The steps that send, and in the same order those that receive: the k-th of a connection meets its k-th."""
         out, into = (np.flatnonzero(column >= 0) for column in (self.sends, self.receives))

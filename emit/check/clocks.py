@@ -30,10 +30,9 @@ class VectorClocks:
 
     def row(self, actor: int) -> Row:
         """The actor's row itself, not a copy."""
-        row = self.rows.get(actor)
-        if row is None:
-            row = self.rows[actor] = np.zeros(self.width, dtype=np.int32)
-        return row
+        if actor not in self.rows:
+            self.rows[actor] = np.zeros(self.width, dtype=np.int32)
+        return self.rows[actor]
 
     def learn(self, actor: int, known: Row) -> None:
         """The actor hears from somebody who knew `known`."""

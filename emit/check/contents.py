@@ -114,23 +114,13 @@ class Contents:
             whose = "" if by == rank else f" of rank {rank}"
             holds = self.describe(memory.get(cell, NOTHING), right)
             verb = "holds" if tb is None else "is left with"
-            found.add(
-                "wrong result",
-                f"{prefix}{name}[{at}]{whose} {verb} {holds}; should hold {should}",
-                by,
-                tb,
-                step,
-                (name, at),
-            )
+            message = f"{prefix}{name}[{at}]{whose} {verb} {holds}; should hold {should}"
+            found.add("wrong result", message, by, tb, step, (name, at))
 
     def describe(self, number: int, other: int = NOTHING) -> str:
         """A content in words; `other` is what it will be compared with."""
-        if number == NOTHING:
-            return "nothing"
-        if number == GARBAGE:
-            return "what stood in uninitialised memory"
-        if number == TOO_MANY:
-            return f"more than {self.most} contributions"
+        if number < _SPECIAL:
+            return ("nothing", "what stood in uninitialised memory", f"more than {self.most} contributions")[number]
         pairs = [divmod(x, self.nchunks) for x in self.contributions[number]]
         chunks = {chunk for _, chunk in pairs}
         if len(pairs) == 1:

@@ -31,10 +31,8 @@ class Run:
 def run(c: Columns, depth: int | None, split: bool = True) -> Run:
     """Execute greedily with `depth` slots a connection (None: no limit), in O(chunks moved).
 
-    Args:
-        split: a step of count chunks is as many transmissions, as for large messages; else one.
-
-    Raises InputError: the steps move more than CAPACITY.moves chunks in all.
+    split: a step of count chunks is as many transmissions, as for large messages; else one. Raises InputError where
+    the steps move more than CAPACITY.moves chunks in all.
     """
     moves = int(c.count.sum()) + len(c.count)
     if moves > CAPACITY.moves:
@@ -44,12 +42,10 @@ def run(c: Columns, depth: int | None, split: bool = True) -> Run:
     at = start[:-1]
     left = [times[s] if s < len(times) else 0 for s in at]
     done = bytearray(len(dep))
-    sent = [0] * len(c.connections)
-    received = [0] * len(c.connections)
+    sent, received = [0] * len(c.connections), [0] * len(c.connections)
     slots = depth if depth is not None else 1 << 62
     waits_dep: dict[int, list[int]] = {}
-    waits_data = [-1] * len(c.connections)
-    waits_slot = [-1] * len(c.connections)
+    waits_data, waits_slot = [-1] * len(c.connections), [-1] * len(c.connections)
     order: list[int] = []
 
     # one function: what it changes for each transmission are local lists

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
-from emit.check.cells import cells_of
+import numpy as np
+
+from emit.check.cells import Cells, cells_of
+from emit.check.contents import GARBAGE, NOTHING, Contents
+from emit.check.executor import Place
 from emit.check.order import report_stopped, run
 from emit.check.races import find_races
-from emit.check.replay import replay
 from emit.columns import Columns, columns_of
 from emit.findings import Finding, Findings, Judgement
 from emit.goal import Goal, goals_of, sizes_of
-from emit.program import FIFO_DEPTH, ROOTED, Program
+from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, ROOTED, WRITES_DST, Program
 from emit.targets import check_limits
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
@@ -54,7 +58,10 @@ def check(
         raise InputError(f"fifo_depth {depth}; it must be 1 or more")
     found = Findings()
     notes: list[str] = []
-    goals = _goals(program, found) if goal is None else [("", _asked(program, goal), False)]
+    if goal is None:
+        goals = _goals(program, found)
+    else:  # what is called out of place must also leave its input alone
+        goals = [("", goal.keeping_input() if program.outofplace and not program.inplace else goal, False)]
     if target is not None:
         check_limits(program, target, found)
     structure = Findings()
@@ -68,7 +75,7 @@ def check(
                 cells = cells_of(program, columns, wanted, aliased)
                 find_races(columns, order, cells, structure, prefix)
                 if wanted is not None:
-                    replay(columns, order, cells, wanted, structure, prefix)
+                    _replay(columns, order, cells, wanted, structure, prefix)
                     judged = True
     if not judged and all(g is None for _, g, _ in goals):
         notes.append(f"no goal known for collective {program.collective!r}: the result was not judged")
@@ -78,11 +85,8 @@ def check(
 
 
 def _ordered(c: Columns, depth: int, split: bool, found: Findings) -> tuple[list[int] | None, bool]:
-    """A topological order of all transmissions (None: none), and whether `depth` slots suffice split.
-
-    A run that ends with few slots ends with more, and one that ends with chunks apart ends with them
-    together; so most programs need one run.
-    """
+    """A topological order of all transmissions (None: none), and whether `depth` slots suffice split."""
+    # a run that ends with few slots ends with more, and with chunks apart also with them together: mostly one is enough
     worst = run(c, depth)
     if worst.complete:
         return worst.order, True
@@ -96,9 +100,68 @@ def _ordered(c: Columns, depth: int, split: bool, found: Findings) -> tuple[list
     return free.order, False
 
 
-def _asked(program: Program, goal: Goal) -> Goal:
-    """A goal that was given; what is called out of place must also leave its input alone."""
-    return goal.keeping_input() if program.outofplace and not program.inplace else goal
+def _replay(c: Columns, order: list[int], cells: Cells, goal: Goal, found: Findings, prefix: str) -> None:
+    """Execute in `order` (complete and topological) on contents, and compare what every cell holds with the goal."""
+    contents = Contents(goal)
+    memory = dict(zip(cells.of(*goal.initial[:3]), contents.initial(), strict=True))
+    kind = list(zip(*(c.is_op(names).tolist() for names in (READS_SRC, WRITES_DST, READS_DST)), strict=True))
+    sends, receives, count = c.sends.tolist(), c.receives.tolist(), c.count.tolist()
+    in_flight: list[deque[int]] = [deque() for _ in c.connections]
+    chunk_of = [0] * len(count)
+    src, dst, add = cells.src, cells.dst, contents.add
+
+    def uninitialised(step: int, chunk: int, is_dst: bool) -> int:
+        """Reported here only, not where the garbage that comes of it is passed on."""
+        if found.full("read before write"):
+            found.add("read before write", "")
+            return GARBAGE
+        name, where = c.cell(step, chunk, is_dst)
+        message = f"{prefix}{OPS[c.op[step]]} reads {name}[{where}], which nothing has written"
+        found.add("read before write", message, *c.place(step), cell=(name, where))
+        return GARBAGE
+
+    for step in order:
+        out, into = sends[step], receives[step]
+        reads_src, writes_dst, reads_dst = kind[step]
+        if out < 0 and into < 0:
+            for chunk in range(count[step]):
+                value = memory.get(src[step] + chunk) or uninitialised(step, chunk, False)
+                if reads_dst:
+                    value = add(memory.get(dst[step] + chunk) or uninitialised(step, chunk, True), value)
+                memory[dst[step] + chunk] = value
+            continue
+        chunk = chunk_of[step]
+        chunk_of[step] = chunk + 1
+        value = NOTHING
+        if reads_src:
+            value = memory.get(src[step] + chunk) or uninitialised(step, chunk, False)
+        if into >= 0:
+            came = in_flight[into].popleft()
+            value = add(came, value) if reads_src else came
+        if out >= 0:
+            in_flight[out].append(value)
+        if writes_dst:
+            memory[dst[step] + chunk] = value
+    required = cells.of(*goal.required[:3])
+    contents.report_wrong(memory, required, 1, lambda wanted: _last_writers(c, order, cells, wanted), found, prefix)
+
+
+def _last_writers(c: Columns, order: list[int], cells: Cells, wanted: set[int]) -> dict[int, Place]:
+    """The step that wrote each of these cells last; none for those that nothing wrote."""
+    count = c.count.tolist()
+    moves = ((c.sends >= 0) | (c.receives >= 0)).tolist()
+    still = (c.op == OPS.index("cpy")) & (np.array(cells.src) == np.array(cells.dst))
+    writes = (c.is_op(WRITES_DST) & ~still).tolist()
+    chunk_of = [0] * len(count)
+    last: dict[int, int] = {}
+    for step in order:
+        low, high = (chunk_of[step], chunk_of[step] + 1) if moves[step] else (0, count[step])
+        chunk_of[step] = high
+        if writes[step]:
+            for chunk in range(low, high):
+                if cells.dst[step] + chunk in wanted:
+                    last[cells.dst[step] + chunk] = step
+    return {cell: c.place(step) for cell, step in last.items()}
 
 
 def _goals(program: Program, found: Findings) -> list[tuple[str, Goal | None, bool]]:

@@ -109,16 +109,10 @@ def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:
         b = block[step]
         passed[b] += 1
         now = passed[b]
-        if moves[step]:
-            low = chunk_of[step]
-            chunk_of[step] = low + 1
-            chunks = range(low, low + 1)
-        else:
-            chunks = range(count[step])
-        for chunk in chunks:
-            touched = []
-            if reads[step]:
-                touched.append((cells.src[step] + chunk, 0))
+        low, high = (chunk_of[step], chunk_of[step] + 1) if moves[step] else (0, count[step])
+        chunk_of[step] = high
+        for chunk in range(low, high):
+            touched = [(cells.src[step] + chunk, 0)] if reads[step] else []
             if both[step]:
                 touched.append((cells.dst[step] + chunk, 1))
             for cell, is_dst in touched:
@@ -211,14 +205,8 @@ class _HappensBefore:
 
 def _report(c: Columns, query: Query, found: Findings, prefix: str) -> None:
     step, other = query.step, query.other
-    code, at = (c.dst[step], c.dst_at[step]) if query.is_dst else (c.src[step], c.src_at[step])
-    name, index = BUFFERS[int(code)], int(at) + query.chunk
+    name, index = c.cell(step, query.chunk, bool(query.is_dst))
     _, tb, position = c.place(other)
-    found.add_race(
-        f"{prefix}{OPS[c.op[step]]}",
-        f"the {OPS[c.op[other]]} of tb {tb} step {position}",
-        f"{name}[{index}]",
-        "one must wait for the other",
-        c.place(step),
-        (name, index),
-    )
+    access, before = f"{prefix}{OPS[c.op[step]]}", f"the {OPS[c.op[other]]} of tb {tb} step {position}"
+    remedy = "one must wait for the other"
+    found.add_race(access, before, f"{name}[{index}]", remedy, c.place(step), (name, index))
