@@ -60,7 +60,7 @@ class Columns:
     def messages(self) -> tuple[Column, Column]:
         """The steps that send, and in the same order those that receive: the k-th of a connection meets its k-th."""
         out, into = (np.flatnonzero(column >= 0) for column in (self.sends, self.receives))
-        return (out[np.argsort(self.sends[out], kind="stable")], into[np.argsort(self.receives[into], kind="stable")])
+        return out[np.argsort(self.sends[out], kind="stable")], into[np.argsort(self.receives[into], kind="stable")]
 
     def is_op(self, names: frozenset[str]) -> NDArray[np.bool_]:
         """Which steps have an op among `names`."""
@@ -170,17 +170,14 @@ def _nop_faults(c: Columns, dep_tb: Column, dep_step: Column) -> Iterator[Fault]
         waits = f"waits for tb {dep_tb[step]} step {dep_step[step]}"
         yield "dangling dependency", f"{waits}; it must be both -1 or both 0 or more", step
     nop = c.op == _OP_CODE["nop"]
-    last = np.zeros(len(nop), dtype=bool)
+    last, after = np.zeros((2, len(nop)), dtype=bool)
     last[c.start[1:][np.diff(c.start) > 0] - 1] = True
-    after = np.zeros(len(nop), dtype=bool)
     after[1:] = nop[:-1] & (c.block[1:] == c.block[:-1])
+    alone = "follows a nop and has no dependency; readers give the nop's to a step that has one"
     for steps, message in (
         (nop & (dep_tb < 0), "nop without a dependency; it must wait for a step"),
         (nop & last, "nop at the end of its tb; it must stand before a step"),
-        (
-            after & ~nop & (dep_tb < 0),
-            "follows a nop and has no dependency; readers give the nop's to a step that has one",
-        ),
+        (after & ~nop & (dep_tb < 0), alone),
     ):
         yield from (("inconsistent", message, step) for step in np.flatnonzero(steps).tolist())
 

@@ -20,8 +20,6 @@ from emit.targets import Target
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 
-__all__ = ["FORMATS", "Format", "format_of", "verify_file", "verify_program", "write_program"]
-
 
 @dataclass(frozen=True)
 class Format:

@@ -26,12 +26,8 @@ class Sets:
 
     def and_singles(self, source: Column, chunk: Column) -> Sets:
         """These sets, then one set for each row of (source, chunk)."""
-        more = int(self.start[-1]) + 1 + np.arange(len(source), dtype=np.int64)
-        return Sets(
-            np.concatenate([self.start, more]),
-            np.concatenate([self.source, source]),
-            np.concatenate([self.chunk, chunk]),
-        )
+        start = np.concatenate([self.start, int(self.start[-1]) + 1 + np.arange(len(source), dtype=np.int64)])
+        return Sets(start, np.concatenate([self.source, source]), np.concatenate([self.chunk, chunk]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +83,10 @@ class Goal:
         free = [(r, 0, x) not in asked for r, x in zip(ranks.tolist(), index.tolist(), strict=True)]
         rows = np.flatnonzero((buffers == 0) & apart[ranks] & np.array(free, dtype=bool))
         number = len(self.sets.start) - 1 + np.arange(len(rows), dtype=np.int64)
-        rank, buffer, place, which = self.required
-        required = (
-            np.concatenate([rank, ranks[rows]]),
-            np.concatenate([buffer, buffers[rows]]),
-            np.concatenate([place, index[rows]]),
-            np.concatenate([which, number]),
+        rank, buffer, place, which = np.concatenate(
+            [np.stack(self.required), np.stack([ranks[rows], buffers[rows], index[rows], number])], axis=1
         )
+        required = (rank, buffer, place, which)
         return replace(self, required=required, sets=self.sets.and_singles(source[rows], chunk[rows]))
 
 
@@ -174,7 +167,6 @@ def goal_for(collective: str, nranks: int, nchunks_per_loop: int, inplace: bool,
     ranks = np.concatenate([np.full(sizes[rank][0], rank, dtype=np.int64) for rank in holders])
     chunks = np.concatenate([np.arange(sizes[rank][0], dtype=np.int64) for rank in holders])
     zeros = np.zeros(len(ranks), dtype=np.int64)
-
     if kind.reduces:
         sets = Sets(np.arange(k + 1) * n, np.tile(np.arange(n), k), np.repeat(np.arange(k), n))
     else:

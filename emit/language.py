@@ -86,9 +86,7 @@ class Script:
     ) -> None:
         """
         Args:
-            name: of the algorithm.
             collective: allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather, scatter or custom.
-            ranks: how many take part.
             chunks: into how many a rank's data is cut: its whole buffer in allreduce, broadcast, reduce and custom,
                 one rank's block in all others.
             inplace: one buffer for input and output; None: as is usual for the collective.
@@ -125,9 +123,8 @@ class Script:
         self._versions: dict[Cell, int] = {}
         self._written: dict[Cell, str] = {}  # by which line
         if self.goal is not None:
-            r, buffer, index, _, _ = (column.tolist() for column in self.goal.initial)
-            for at in zip(r, buffer, index, strict=True):
-                self._versions[at[0], self._cell(at[0], BUFFERS[at[1]], at[2])] = 0
+            for rank, code, index in zip(*(column.tolist() for column in self.goal.initial[:3]), strict=True):
+                self._versions[rank, self._cell(rank, BUFFERS[code], index)] = 0
 
     def _check(self, collective: str, goal: Goal | None, counts: dict[str, int]) -> None:
         """Raises InputError for arguments that no script can have."""
@@ -255,16 +252,8 @@ def _instances(ir: Instructions, copies: int) -> Instructions:
     for n in range(len(ir)):
         for copy in range(copies):
             channel = max(ir.channel[n], 0) * copies + copy
-            source = ir.source[n]
-            made.add(
-                ir.rank[n],
-                ir.op[n],
-                at(ir.src[n], copy),
-                at(ir.dst[n], copy),
-                1,
-                NONE if source == NONE else source * copies + copy,
-                channel,
-            )
+            source = NONE if ir.source[n] == NONE else ir.source[n] * copies + copy
+            made.add(ir.rank[n], ir.op[n], at(ir.src[n], copy), at(ir.dst[n], copy), 1, source, channel)
     return made
 
 

@@ -18,19 +18,9 @@ WRITES_DST = frozenset({"r", "rcs", "cpy", "re", "rrc", "rrcs"})
 READS_DST = frozenset({"re"})
 
 COLLECTIVES = (
-    "allreduce",
-    "allgather",
-    "reducescatter",
-    "alltoall",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "custom",
-    "send",
-    "recv",
-    "alltoallv",
-)
+    "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter", "custom", "send",
+    "recv", "alltoallv",
+)  # fmt: skip
 ROOTED = frozenset(name for name in COLLECTIVES if find_kind(name).rooted)
 
 # Transmissions in flight on one (source, destination, channel) before the sender must wait.

@@ -18,11 +18,6 @@ from topologies.errors import InputError
 if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
     from synth.model.problem import Problem
 
-__all__ = [
-    "TARGETS", "Limits", "Target", "check_limits", "choose_protocol", "choose_target", "limits_of",
-    "only_target_of", "target_for", "target_named",
-]  # fmt: skip
-
 LL_MOST_BYTES = 256 << 10  # of a message: up to here LL's flags cost less than Simple's barriers
 
 
@@ -173,9 +168,8 @@ def target_for(problem: Problem, asked: str = "auto") -> Target:
     name = collective.name if collective.name in known and not problem.relays else "custom"
     lacking = collective.kind.blocks_at_root  # some rank has no input or no output
     able = [t for t in TARGETS.values() if name in t.collectives and not (lacking and t.needs_buffers)]
-    if problem.relays:
-        return _first(able, asked, f"{collective.name} with relays", " or --relay none")
-    return _first(able, asked, collective.name)
+    what, hint = (f"{collective.name} with relays", " or --relay none") if problem.relays else (collective.name, "")
+    return _first(able, asked, what, hint)
 
 
 def _first(able: Sequence[Target], asked: str, what: str, hint: str = "") -> Target:

@@ -13,14 +13,12 @@ from emit.check.executor import Place
 from emit.check.order import report_stopped, run
 from emit.check.races import find_races
 from emit.columns import Columns, columns_of
-from emit.findings import Finding, Findings, Judgement
+from emit.findings import Findings, Judgement
 from emit.goal import Goal, goals_of, sizes_of
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, ROOTED, WRITES_DST, Program
 from emit.targets import check_limits
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
-
-__all__ = ["Finding", "Report", "check", "root_of"]
 
 
 @dataclass(frozen=True, slots=True)

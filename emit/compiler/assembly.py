@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,10 +134,7 @@ def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) 
             if (ch, peer) not in used:
                 unpaired[ch][side].append(peer)
     for ch, (out, into) in unpaired.items():
-        longer = max(len(out), len(into))
-        out += [NONE] * (longer - len(out))
-        into += [NONE] * (longer - len(into))
-        both += [(ch, a, b) for a, b in zip(out, into, strict=True)]
+        both += [(ch, a, b) for a, b in zip_longest(out, into, fillvalue=NONE)]
     return both
 
 

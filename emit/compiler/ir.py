@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from emit.check.order import run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
@@ -122,14 +120,14 @@ def predecessors(ir: Instructions) -> list[list[int]]:
             written, used = writer[rank], readers[rank]
             read: Iterable[int] = ()
             if op in READS_SRC:
-                read = _memory(src, count, shift)
+                read = memory_span(src, count, shift)
             if op in READS_DST:
-                read = (*read, *_memory(dst, count, shift))
+                read = (*read, *memory_span(dst, count, shift))
             for place in read:
                 if place in written:
                     mine.add(written[place])
             if op in WRITES_DST:
-                for place in _memory(dst, count, shift):
+                for place in memory_span(dst, count, shift):
                     if place in used:
                         mine.update(used.pop(place))
                     if place in written:
@@ -142,7 +140,8 @@ def predecessors(ir: Instructions) -> list[list[int]]:
     return [sorted(others) for others in after]
 
 
-def _memory(first: int, count: int, o_in_i: int | None) -> range:
+def memory_span(first: int, count: int, o_in_i: int | None) -> range:
+    """The cells of a span, those of o as cells of i where they share memory."""
     if o_in_i is not None and BUFFER <= first < SCRATCH:
         first += o_in_i - BUFFER
     return range(first, first + count)
@@ -206,9 +205,9 @@ def peers(ir: Instructions, n: int) -> tuple[int, int]:
 
 def scratch_chunks(ir: Instructions) -> list[int]:
     """Per rank the scratch chunks that the instructions reach."""
-    need = np.zeros(ir.header.nranks, dtype=np.int64)
+    need = [0] * ir.header.nranks
     for n, rank in enumerate(ir.rank):
         for first in (*ir.reads(n), ir.writes(n)):
             if first >= SCRATCH:
                 need[rank] = max(need[rank], first - SCRATCH + ir.count[n])
-    return [int(x) for x in need]
+    return need

@@ -56,9 +56,7 @@ class Replay:
         self.unheard: dict[tuple[int, int], tuple[int, int]] = {}
         self.reported: set[tuple[int, int, int, int]] = set()
         self.single = _single(made)
-        self.total = Counter(
-            number for acts in made.acts for act in acts if act.kind == "release" for number in act.ids
-        )
+        self.total = Counter(n for acts in made.acts for act in acts if act.kind == "release" for n in act.ids)
 
     def run(self) -> list[int]:
         """Execute all; the threadblocks that stopped before their end."""
@@ -109,19 +107,14 @@ class Replay:
 
     def _need(self, act: Act) -> Need | None:
         """What must come before the act can be done, None if nothing."""
+        needs: Iterable[Need] = ()
         if act.kind == "wait":
-            for end, n in Counter(act.ids).items():
-                if len(self.signals[end]) < n:
-                    return ("signal", end)
+            needs = (("signal", end) for end, n in Counter(act.ids).items() if len(self.signals[end]) < n)
         elif act.kind == "acquire":
-            for number, n in Counter(act.ids).items():
-                if self.held[number] < n:
-                    return ("release", number)
+            needs = (("release", number) for number, n in Counter(act.ids).items() if self.held[number] < n)
         elif act.flagged:
-            for cell in act.packets_read():
-                if cell not in self.packet:
-                    return ("packet", cell)
-        return None
+            needs = (("packet", cell) for cell in act.packets_read() if cell not in self.packet)
+        return next(iter(needs), None)
 
     def _do(self, block: int, act: Act) -> list[Need]:
         """Do it; what came about by it, as `_need` names it."""
@@ -342,13 +335,8 @@ class Replay:
             )
             return next(able, None), self._describe(need)
 
-        report_deadlock(
-            stopped[0],
-            waits_for,
-            lambda block: self.made.place(block, act(block).op),
-            lambda block: act(block).name,
-            self.found,
-        )
+        made, found = self.made, self.found
+        report_deadlock(stopped[0], waits_for, lambda b: made.place(b, act(b).op), lambda b: act(b).name, found)
 
     def _provides(self, act: Act, need: Need) -> bool:
         """Whether the act, once done, would help who needs that."""
@@ -358,9 +346,8 @@ class Replay:
             return other in act.ids if act.kind == "signal" else act.name in ("pws", "pwsf") and other in act.ports
         if kind in ("release", "barrier"):
             return act.kind == kind and number in act.ids
-        return any(
-            run.packet and run.cell <= number < run.cell + 2 * move.length for move in act.moves for run in move.targets
-        )
+        packets = ((run.cell, move.length) for move in act.moves for run in move.targets if run.packet)
+        return any(cell <= number < cell + 2 * length for cell, length in packets)
 
     def _describe(self, need: Need) -> str:
         kind, number = need

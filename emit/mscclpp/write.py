@@ -56,7 +56,7 @@ def write_plan(
             f"collective {program.collective!r} has no goal of its own; it must be given one to check against"
         )
     if form and not own:
-        program, own = _in_place(program), True
+        program, own = replace(program, gpus=[_gpu_in_place(gpu) for gpu in program.gpus]), True
     plan = _plan(replace(program, inplace=own, outofplace=not own), goal, nodes, form)
     text = plan_text(plan)
     check_plan(text, goal, program.root).raise_if_wrong(f"execution plan of {program.name}")
@@ -87,11 +87,8 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
         raise InputError(f"nodes of {len(nodes)} ranks; it must be of {n}")
     where = [0] * n if nodes is None else [int(node) for node in nodes]
     packets = program.protocol == "LL"
-    structure = Findings()
-    c = columns_of(program, structure)
-    wanted = goal
-    if goal is None:
-        wanted = goals_of(program)[0][1]
+    c = columns_of(program, Findings())
+    wanted = goals_of(program)[0][1] if goal is None else goal
     cells = cells_of(program, c, wanted, program.inplace)
     order = run(c, None, split=False).order
     separate = wanted if program.inplace and not form else None
@@ -125,17 +122,12 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
     )
 
 
-def _in_place(program: Program) -> Program:
-    """A program for calls out of place, made to serve calls in place.
+def _gpu_in_place(gpu: Gpu) -> Gpu:
+    """A rank of a right program for calls out of place, made to serve calls in place.
 
     Results wait in scratch until inputs are read: what it puts into the output is put into scratch, and copied out
-    after all else. The program must have passed its check for calls out of place.
+    after all else.
     """
-    gpus = [_gpu_in_place(gpu) for gpu in program.gpus]
-    return replace(program, gpus=gpus, inplace=True, outofplace=False)
-
-
-def _gpu_in_place(gpu: Gpu) -> Gpu:
     blocks = []
     waits: list[Step] = []
     for tb, block in enumerate(gpu.threadblocks):

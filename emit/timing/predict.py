@@ -49,8 +49,7 @@ class Transfers:
         link: int, shape (n,): of `Predictor.network`.
         start_us, end_us: float: when it takes and leaves the link. arrive_us: end_us + α.
         received_us: float: when the receiver has taken it out of its slot.
-        bytes: float.
-        count: int: chunks (1 each where steps are split).
+        bytes: float. count: int: chunks (1 each where steps are split).
         step, into: int: the step that sends and the one that receives, numbered in document order.
         sender, receiver: int, shape (n, 3): (rank, threadblock, position) of these.
         src_buffer, src_offset: int: the cells sent, as code (0 i, 1 o, 2 s) and chunk: those that the step reads,
@@ -121,9 +120,7 @@ class Predictor:
             if finding.kind not in _HARMLESS:
                 raise InputError(f"cannot be timed: {finding.kind}: {finding.message}")
         c = self.columns
-        transmits = (c.sends >= 0) | (c.receives >= 0)
-        if (c.count[transmits] < 1).any():
-            bad = int(np.flatnonzero(transmits & (c.count < 1))[0])
+        for bad in np.flatnonzero(((c.sends >= 0) | (c.receives >= 0)) & (c.count < 1)).tolist():
             rank, tb, position = c.place(bad)
             raise InputError(
                 f"cannot be timed: rank {rank} tb {tb} step {position}: count {c.count[bad]}; it must be 1 or more"
@@ -277,10 +274,7 @@ def _uses_of_links(net: Network) -> list[Any]:
 
 
 def _ties(c: Columns, ends: Ints, nranks: int) -> Ints:
-    """Who goes first of those that ask at one time: a permutation of the steps.
-
-    By place in the threadblock, then by distance, so that not all send to the same rank at once.
-    """
+    """Who goes first, as a permutation of the steps: by place, then by distance, so that not all send to one rank."""
     nsteps = len(c.op)
     position = np.arange(nsteps) - c.start[c.block]
     away = np.zeros(nsteps, dtype=np.int64)

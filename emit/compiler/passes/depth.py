@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from emit.compiler.ir import NONE, Instructions, predecessors
@@ -43,18 +44,12 @@ def order_by_depth(ir: Instructions, exchanges: bool = False) -> Instructions:
 
 def keeps_message_order(ir: Instructions, order: Sequence[int] | None = None) -> bool:
     """Whether both ends of every connection have their messages in one order."""
-    order = range(len(ir)) if order is None else order
-    left: dict[tuple[int, int, int], list[int]] = {}
-    for n in order:
-        target = ir.target[n]
+    sent: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    received: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+    for n in range(len(ir)) if order is None else order:
+        source, target = ir.source[n], ir.target[n]
         if target != NONE:
-            left.setdefault((ir.rank[n], ir.rank[target], ir.channel[target]), []).append(n)
-    passed = dict.fromkeys(left, 0)
-    for n in order:
-        source = ir.source[n]
+            sent[ir.rank[n], ir.rank[target], ir.channel[target]].append(n)
         if source != NONE:
-            key = (ir.rank[source], ir.rank[n], ir.channel[n])
-            if left[key][passed[key]] != source:
-                return False
-            passed[key] += 1
-    return True
+            received[ir.rank[source], ir.rank[n], ir.channel[n]].append(source)
+    return sent == received

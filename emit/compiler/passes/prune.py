@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
+from emit.compiler.ir import BUFFER, NONE, Instructions, memory_span
 from emit.goal import Goal
 
 
@@ -38,10 +38,7 @@ def prune(ir: Instructions) -> Instructions:
 
 def _places(ir: Instructions, n: int, first: int, alias: tuple[int | None, ...]) -> list[tuple[int, int]]:
     rank = ir.rank[n]
-    shift = alias[rank]
-    if shift is not None and BUFFER <= first < SCRATCH:
-        first += shift - BUFFER
-    return [(rank, first + k) for k in range(ir.count[n])]
+    return [(rank, at) for at in memory_span(first, ir.count[n], alias[rank])]
 
 
 def _required(ir: Instructions, goal: Goal | None, o_in_i: tuple[int | None, ...]) -> set[tuple[int, int]]:

@@ -53,7 +53,7 @@ PASSES = {
             "absorb",
             "reduce what arrives as it arrives, not from scratch",
             lambda ir, _: absorb(ir),
-            needs=frozenset({"rrc"}),
+            frozenset({"rrc"}),
         ),
         Pass(
             "aggregate",

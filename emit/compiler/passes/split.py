@@ -13,15 +13,8 @@ def split(ir: Instructions, most: int) -> Instructions:
     first = [0] * len(ir)
     for n, count in enumerate(ir.count):
         first[n] = len(made)
-        src, dst, source = ir.src[n], ir.dst[n], ir.source[n]
         for piece, at in enumerate(range(0, count, most)):
-            made.add(
-                ir.rank[n],
-                ir.op[n],
-                src + at if src != NONE else NONE,
-                dst + at if dst != NONE else NONE,
-                min(most, count - at),
-                first[source] + piece if source != NONE else NONE,
-                ir.channel[n],
-            )
+            src, dst = (place + at if place != NONE else NONE for place in (ir.src[n], ir.dst[n]))
+            source = first[ir.source[n]] + piece if ir.source[n] != NONE else NONE
+            made.add(ir.rank[n], ir.op[n], src, dst, min(most, count - at), source, ir.channel[n])
     return made
