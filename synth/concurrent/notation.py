@@ -36,8 +36,6 @@ from topologies.faults.ranks import live_ranks
 from topologies.text.fields import shown
 from topologies.topology import Topology
 
-__all__ = ["parse_members"]
-
 _AXIS = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,15})\s*=\s*([1-9][0-9]{0,6}|\*)")
 _PART = re.compile(r"\s*(?P<name>[A-Za-z][A-Za-z_-]*)?\s*(?:@(?P<size>[^:=,]*))?:(?P<ranks>.*)", re.S)
 

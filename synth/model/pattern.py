@@ -32,8 +32,6 @@ from topologies.text.fields import Fields, shown
 from topologies.text.files import origin_of, read_text
 from topologies.text.toml import parse_toml
 
-__all__ = ["read_pattern"]
-
 MAX_COUNT = 100_000
 # Beyond these a chunk is nothing beside another, and its share of the message loses its digits.
 MIN_WEIGHT, MAX_WEIGHT = 1e-6, 1e9
@@ -120,9 +118,7 @@ def _read_entry(table: Fields, nranks: int) -> _Entry:
     data = table.string("data", "")
     if "data" in table.values and not (data.isprintable() and 1 <= len(data) <= 40):
         table.fail("data", f"{shown(data)} is no name; it must be 1 to 40 printable characters")
-    weight = 1.0
-    if "weight" in table.values:
-        weight = table.number("weight", MIN_WEIGHT, MAX_WEIGHT, "(relative size)")
+    weight = table.number("weight", MIN_WEIGHT, MAX_WEIGHT, "(relative size)") if "weight" in table.values else 1.0
     count = table.integer("count", 1, MAX_COUNT) if "count" in table.values else 1
     return _Entry(table, holders, goals, reduces, data, weight, count)
 

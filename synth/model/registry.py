@@ -13,8 +13,6 @@ from typing import Any
 
 from topologies.errors import InputError, did_you_mean
 
-__all__ = ["KINDS", "Kind", "find_kind", "parse_name", "register"]
-
 # Who holds a chunk before, and who wants it after.
 EVERY = "every"  # all ranks
 OWN = "own"  # one rank each, in the ranks' order

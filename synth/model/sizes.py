@@ -14,8 +14,6 @@ from topologies.errors import InputError
 from topologies.text.fields import shown
 from topologies.text.files import origin_of, read_text
 
-__all__ = ["MAX_CELLS", "MAX_FILE_BYTES", "MAX_POSITIONS", "parse_size", "read_sizes"]
-
 MAX_FILE_BYTES = 16 * 2**20
 MAX_POSITIONS = 4096
 MAX_CELLS = 5_000_000  # entries (rank, chunk); a file of a few lines can ask for any number of them

@@ -14,6 +14,7 @@ from synth.model.collective import Collective, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from synth.phases.prune import prune_copies
+from topologies.arrays import grouped
 from topologies.network import Network
 
 
@@ -58,17 +59,10 @@ def mirror_links(net: Network) -> Ints | None:
         if len(others) != len(links):
             return None
         mirror[links] = others
-    if not (
-        np.array_equal(net.alpha_us[mirror], net.alpha_us)
-        and np.array_equal(net.bandwidth_gbs[mirror], net.bandwidth_gbs)
-    ):
+    if not all(np.array_equal(figure[mirror], figure) for figure in (net.alpha_us, net.bandwidth_gbs)):
         return None
-    link_of = net.link_of_use
-    users: list[list[int]] = [[] for _ in range(net.nresources)]
-    for link, resource in zip(link_of.tolist(), net.uses_idx.tolist(), strict=True):
-        users[resource].append(link)
-    have = {(tuple(u), c) for u, c in zip(users, net.capacity_gbs.tolist(), strict=True)}
-    for links, capacity in zip(users, net.capacity_gbs.tolist(), strict=True):
-        if (tuple(sorted(mirror[links].tolist())), capacity) not in have:
-            return None
-    return mirror
+    ptr, entries = grouped(net.uses_idx, net.nresources)
+    users, capacities = np.split(net.link_of_use[entries], ptr[1:-1]), net.capacity_gbs.tolist()
+    have = {(u.tobytes(), c) for u, c in zip(users, capacities, strict=True)}
+    mirrored = {(np.sort(mirror[u]).tobytes(), c) for u, c in zip(users, capacities, strict=True)}
+    return mirror if mirrored <= have else None

@@ -119,11 +119,7 @@ class Workers:
             self._fail(ticket, "the solver process died")
             return
         del self._busy[ticket]
-        ticket.done = True
-        if ok:
-            ticket.reply = reply
-        else:
-            ticket.failure = reply
+        ticket.done, ticket.reply, ticket.failure = True, reply if ok else None, "" if ok else reply
         if child.solver in self._idle:
             child.kill()
         else:
@@ -131,6 +127,4 @@ class Workers:
 
     def _fail(self, ticket: Ticket, why: str) -> None:
         ticket.done, ticket.failure = True, why
-        child = self._busy.pop(ticket, None)
-        if child is not None:
-            child.kill()
+        self.drop(ticket)

@@ -14,8 +14,6 @@ from synth.timing.simulate import time_us
 from synth.verify.replay import replay
 from topologies.errors import ProofRefused, ScheduleRefused
 
-__all__ = ["Checked", "check_stored"]
-
 
 @dataclass(frozen=True)
 class Checked:

@@ -26,8 +26,6 @@ from topologies.errors import InputError
 from topologies.text.fields import shown
 from topologies.text.files import opened, origin_of
 
-__all__ = ["ColumnFile", "json_object", "opened", "origin_of", "replaced", "write_columns"]
-
 HEADER = "header.json"
 MAX_HEADER_BYTES = 64 << 20
 MAX_MEMBERS = 32
@@ -86,10 +84,8 @@ def write_columns(path: str | Path, header: Mapping[str, Any], columns: Mapping[
         _write_member(archive, HEADER, text.encode(), np.zeros(0, dtype=np.int8))
         for name, column in columns.items():
             narrow = np.ascontiguousarray(column, dtype=_dtype(column))
-            head = BytesIO()
-            np.lib.format.write_array_header_1_0(
-                head, {"descr": narrow.dtype.str, "fortran_order": False, "shape": narrow.shape}
-            )
+            head, about = BytesIO(), {"descr": narrow.dtype.str, "fortran_order": False, "shape": narrow.shape}
+            np.lib.format.write_array_header_1_0(head, about)
             _write_member(archive, f"{name}.npy", head.getvalue(), narrow)
 
 
@@ -171,11 +167,9 @@ class ColumnFile:
             if found != shape:
                 raise InputError(f"{self.origin}: {member}: has the shape {found}; it must be {shape}")
             nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
-            if self._members[member].file_size != skipped + nbytes:
-                raise InputError(
-                    f"{self.origin}: {member}: has {self._members[member].file_size - skipped} bytes;"
-                    f" {shape} of {dtype} take {nbytes}"
-                )
+            has = self._members[member].file_size - skipped
+            if has != nbytes:
+                raise InputError(f"{self.origin}: {member}: has {has} bytes; {shape} of {dtype} take {nbytes}")
             column = np.empty(shape, dtype=dtype)
             # reading to its end also checks the member's sum
             if nbytes and stream.readinto(column.data.cast("B")) != nbytes:  # type: ignore[attr-defined]
@@ -188,9 +182,8 @@ class ColumnFile:
         """Raises InputError where a value of a column is not in low..high, NaN included."""
         if len(column) and not (column.min() >= low and column.max() <= high):
             row = int(np.argmin((column >= low) & (column <= high)))
-            raise InputError(
-                f"{self.origin}: {name}.npy: row {row} is {column[row]}; it must be {low:.17g} to {high:.17g}"
-            )
+            span = f"it must be {low:.17g} to {high:.17g}"
+            raise InputError(f"{self.origin}: {name}.npy: row {row} is {column[row]}; {span}")
 
     def taken_all(self) -> None:
         """Raises InputError where the file has a column that nobody asked for."""

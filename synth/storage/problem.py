@@ -18,15 +18,13 @@ from synth.model.registry import KINDS, find_kind
 from synth.storage.columns import ColumnFile
 from synth.symmetry.quotient import quotient_by, representative_chunks
 from synth.symmetry.quotient_check import check_translations
-from topologies.arrays import components
+from topologies.arrays import components, marked
 from topologies.errors import InputError, QuotientRefused
 from topologies.symmetry.translations import Translations, representatives
 from topologies.text.fields import Fields, shown
 from topologies.text.reader import from_toml
 from topologies.text.writer import to_toml
 from topologies.topology import MAX_RANKS, Topology
-
-__all__ = ["KEYS", "describe_problem", "rebuild_problem"]
 
 KEYS = ("topology", "collective", "group", "relays", "fold")
 MAX_CHUNKS = 1 << 40
@@ -160,8 +158,7 @@ def _estimate_network(topology: Topology, members: tuple[int, ...]) -> int:
     """What the links among the members take, paths through switches and these switches' tables included."""
     n, switches = topology.nranks, len(topology.switches)
     src, dst = topology.link_src, topology.link_dst
-    mine = np.zeros(topology.nvertices, dtype=bool)
-    mine[[rank for rank in members if rank < n]] = True
+    mine = marked(topology.nvertices, [rank for rank in members if rank < n])
     paths = int(np.count_nonzero(mine[src] & mine[dst]))
     between = (src >= n) & (dst >= n)
     if switches:
@@ -243,8 +240,7 @@ def _rebuild_collective(file: ColumnFile, about: Fields, nranks: int) -> Collect
     post, out_index = _cells(file, "post", "out_index", nranks, nchunks)
     fraction: Floats = file.column("collective/fraction", "float", (nchunks,))
     file.within("collective/fraction", fraction, 1e-18, 1e18)
-    held = np.zeros(nchunks, dtype=bool)
-    held[pre[:, 1]] = True
+    held = marked(nchunks, pre[:, 1])
     if not held.all():
         raise InputError(f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(held))} before")
     return Collective(

@@ -34,11 +34,6 @@ from topologies.errors import ProofRefused
 from topologies.text.fields import Fields, shown
 from topologies.text.files import opened, origin_of, read_bytes
 
-__all__ = [
-    "FORMAT", "Proof", "ProofRefused", "check_beside", "check_proof", "digest", "load_proof", "proof_path",
-    "save_proof", "state_question",
-]  # fmt: skip
-
 FORMAT = "synth-proof-1"
 MAX_FILE_BYTES = 128 << 20
 EQUAL = 1e-9  # relative: what another order of additions may lose
@@ -152,22 +147,21 @@ def check_proof(problem: Problem, proof: Proof, size_bytes: float) -> tuple[floa
                 f"question: {shown(key)} is {shown(proof.question.get(key))} and is not what the schedule is for,"
                 f" {shown(asked.get(key))}"
             )
-    best: tuple[float, Witness] | None = None
-    for number, (witness, names) in enumerate(zip(proof.witnesses, proof.names, strict=True), start=1):
-        where = f"witness {number}, {shown(witness.kind)}"
-        limit = _recomputed(problem, witness, names, where, size_bytes)
-        if best is None or limit > best[0]:
-            best = limit, witness
-    if best is None:
+    if not proof.witnesses:
         raise ProofRefused("witnesses: there is none")
-    if proof.bound_us > best[0] * (1 + EQUAL):
-        raise ProofRefused(f"bound_us: claims {proof.bound_us!r}, the witnesses prove {best[0]!r}")
+    limits = [
+        _recomputed(problem, witness, names, f"witness {number}, {shown(witness.kind)}", size_bytes)
+        for number, (witness, names) in enumerate(zip(proof.witnesses, proof.names, strict=True), start=1)
+    ]
+    best = max(limits)
+    if proof.bound_us > best * (1 + EQUAL):
+        raise ProofRefused(f"bound_us: claims {proof.bound_us!r}, the witnesses prove {best!r}")
     if proof.bound_us <= 0:
         raise ProofRefused(f"bound_us: {proof.bound_us!r} says nothing; it must be more than 0")
     gap = proof.time_us / proof.bound_us
     if not math.isclose(proof.gap, gap, rel_tol=EQUAL):
         raise ProofRefused(f"gap: claims {proof.gap!r}, but time_us / bound_us is {gap!r}")
-    return best
+    return best, proof.witnesses[limits.index(best)]
 
 
 def _recomputed(problem: Problem, witness: Witness, names: dict[int, str], where: str, size_bytes: float) -> float:
@@ -180,14 +174,13 @@ def _recomputed(problem: Problem, witness: Witness, names: dict[int, str], where
                 f"{where}: resource {wrong} is {shown(right.get(wrong, 'none of its own'))},"
                 f" not {shown(names.get(wrong, 'without a name'))}"
             )
-        base, per_byte, cap = recompute(problem, witness)
+        limit = recompute(problem, witness)
     except ProofRefused:
         raise
     except (ValueError, LookupError, TypeError, ArithmeticError) as error:
         words = " ".join(str(error).split())[:200]
         raise ProofRefused(f"{where}: {words if words.isprintable() else repr(words)}") from None
-    claims = (("base_us", base), ("per_byte_us", per_byte), ("cap_us", cap))
-    for name, proved in claims:
+    for name, proved in zip(("base_us", "per_byte_us", "cap_us"), limit, strict=True):
         claimed = getattr(witness, name)
         if not claimed <= proved * (1 + EQUAL):
             raise ProofRefused(f"{where}: {name}: claims {claimed!r}, proves {float(proved)!r}")
@@ -227,14 +220,7 @@ def _text(proof: Proof) -> str:
         known[_NAMES] = {str(resource): name for resource, name in names.items()}
         rows = ",\n".join(f"   {compact(key)}: {compact(value)}" for key, value in known.items())
         blocks.append(f"  {{\n{rows}\n  }}")
-    head = {
-        "format": FORMAT,
-        "question": dict(proof.question),
-        "schedule": proof.schedule,
-        "time_us": proof.time_us,
-        "bound_us": proof.bound_us,
-        "gap": proof.gap,
-    }
+    head = {"format": FORMAT, "question": dict(proof.question)} | {key: getattr(proof, key) for key in _KEYS[2:-1]}
     rows = "".join(f" {compact(key)}: {compact(value)},\n" for key, value in head.items())
     return "{\n" + rows + ' "witnesses": [\n' + ",\n".join(blocks) + "\n ]\n}\n"
 

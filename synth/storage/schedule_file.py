@@ -37,8 +37,6 @@ from synth.verify.replay import replay
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 
-__all__ = ["FORMAT", "Stored", "load_schedule", "save_schedule", "write_schedule"]
-
 FORMAT = "synth-schedule-1"
 MAX_SIZE_BYTES = float(1 << 60)
 MAX_STEP = (1 << 24) - 1
@@ -190,15 +188,8 @@ def _schedule(file: ColumnFile, problem: Problem) -> Schedule:
         columns[name] = column.astype(np.int64)
     start_us = file.column("start_us", "float", (sends,))
     file.within("start_us", start_us, 0.0, MAX_US)
-    size_bytes = float(file.header["size_bytes"])
-    schedule = Schedule(
-        **columns,
-        reduces=file.column("reduces", "bool", (sends,)),
-        start_us=start_us,
-        end_us=start_us,
-        size_bytes=size_bytes,
-    )
+    size_bytes, reduces = float(file.header["size_bytes"]), file.column("reduces", "bool", (sends,))
     hold_us = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
-    lasts = hold_us[schedule.chunk] / net.bandwidth_gbs[schedule.link]
+    end_us = start_us + hold_us[columns["chunk"]] / net.bandwidth_gbs[columns["link"]]
     file.taken_all()
-    return replace(schedule, end_us=start_us + lasts)
+    return Schedule(**columns, reduces=reduces, start_us=start_us, end_us=end_us, size_bytes=size_bytes)

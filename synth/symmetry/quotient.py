@@ -26,8 +26,6 @@ from topologies.network import Network, network
 from topologies.symmetry.translations import Translations, digits, elements, find_translations, orbits, representatives
 from topologies.topology import Topology
 
-__all__ = ["expand", "quotient_by", "quotient_problem", "representative_chunks", "whole_problem"]
-
 _CELLS_AT_ONCE = 1 << 15  # a block of rows stays in the processor's cache
 
 
@@ -54,11 +52,9 @@ def quotient_problem(
         return None
     net = network(topology, members)
     found = find_translations(net)
-    if (
-        not found
-        or _entries(len(members), chunks, found) > MAX_ENTRIES
-        or not strongly_connected(net.nranks, net.src, net.dst)
-    ):
+    if not found or _entries(len(members), chunks, found) > MAX_ENTRIES:
+        return None
+    if not strongly_connected(net.nranks, net.src, net.dst):
         return None
     return _problem(topology, name, chunks, members, net, found)
 
@@ -101,14 +97,8 @@ def _entries(k: int, chunks: int, found: Translations) -> int:
 def _problem(
     topology: Topology, name: str, chunks: int, members: tuple[int, ...], net: Network, found: Translations
 ) -> Problem:
-    return Problem(
-        topology=topology,
-        collective=representative_chunks(name, len(members), chunks, representatives(found, len(members))),
-        group=members,
-        relays=(),
-        network=_quotient_network(net, found),
-        quotient=Quotient(found, net),
-    )
+    collective = representative_chunks(name, len(members), chunks, representatives(found, len(members)))
+    return Problem(topology, collective, members, (), _quotient_network(net, found), Quotient(found, net))
 
 
 def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Collective:
@@ -181,8 +171,7 @@ def whole_problem(problem: Problem) -> Problem:
 
     Raises InputError where it is too large to be held in memory, or the problem is no quotient.
     """
-    quotient, _ = _stated(problem)
-    known = problem.collective
+    (quotient, _), known = _stated(problem), problem.collective
     collective = named(known.name, known.nranks, known.chunks)
     return replace(problem, collective=collective, network=quotient.whole, quotient=None)
 
@@ -214,8 +203,7 @@ def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
 
     Raises InputError where the whole problem is too large to be held in memory.
     """
-    full = whole_problem(problem)
-    quotient, _ = _stated(problem)
+    full, (quotient, _) = whole_problem(problem), _stated(problem)
     schedule = schedule.take(np.lexsort((schedule.step, schedule.start_us)))
     order, n = quotient.order, len(schedule)
     chunk, link = np.empty((n, order), dtype=np.int64), np.empty((n, order), dtype=np.int64)

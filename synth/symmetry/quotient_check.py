@@ -18,9 +18,11 @@ from synth.model.registry import OWN, PAIR
 from topologies.errors import QuotientRefused
 from topologies.network import Network, network
 
-__all__ = ["check_quotient", "check_translations"]
-
 _ROUND_OFF = 1e-9
+
+
+def _refused(why: str) -> QuotientRefused:
+    return QuotientRefused(f"quotient: {why}")
 
 
 def check_quotient(problem: Problem) -> None:
@@ -32,9 +34,9 @@ def check_quotient(problem: Problem) -> None:
             translations.
     """
     if problem.quotient is None:
-        raise QuotientRefused("quotient: this problem is none")
+        raise _refused("this problem is none")
     if problem.relays:
-        raise QuotientRefused("quotient: has relays; it must have none")
+        raise _refused("has relays; it must have none")
     net = problem.quotient.whole
     _check_networks(problem, net)
     check_translations(problem.quotient.translations, net.nranks)
@@ -50,10 +52,10 @@ def _check_networks(problem: Problem, net: Network) -> None:
     wanted = (*columns, "uses_ptr", "uses_idx", "capacity_gbs")
     for name in wanted:
         if not np.array_equal(getattr(real, name), getattr(net, name)):
-            raise QuotientRefused(f"quotient: its network is not that of {problem.topology.name} ({name} differs)")
+            raise _refused(f"its network is not that of {problem.topology.name} ({name} differs)")
     for name in columns:
         if not np.array_equal(getattr(problem.network, name), getattr(net, name)):
-            raise QuotientRefused(f"quotient: has other links than the whole ({name} differs)")
+            raise _refused(f"has other links than the whole ({name} differs)")
 
 
 def check_translations(translations: Sequence[tuple[int, int]], nranks: int) -> None:
@@ -64,9 +66,7 @@ def check_translations(translations: Sequence[tuple[int, int]], nranks: int) -> 
     below = 1
     for stride, extent in translations:
         if extent < 2 or stride < 1 or stride % below or nranks % (stride * extent):
-            raise QuotientRefused(
-                f"quotient: stride {stride} with extent {extent} is no digit of {nranks} ranks after {below}"
-            )
+            raise _refused(f"stride {stride} with extent {extent} is no digit of {nranks} ranks after {below}")
         below = stride * extent
 
 
@@ -86,16 +86,15 @@ def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[
             wrong |= figure[a] != figure[b]
         if wrong.any():
             link = int(b[np.argmax(wrong)])
-            raise QuotientRefused(
-                f"quotient: the translation of extent {extent} at stride {stride} is no symmetry of the network;"
+            raise _refused(
+                f"the translation of extent {extent} at stride {stride} is no symmetry of the network;"
                 f" link {net.src[link]}→{net.dst[link]} (in the group's numbers) breaks it"
             )
         image = np.empty(net.nlinks, dtype=np.int64)
         image[a] = b
         if before != dict(Counter(_users(net, image))):
-            raise QuotientRefused(
-                f"quotient: the translation of extent {extent} at stride {stride} does not keep the resources that"
-                " links share"
+            raise _refused(
+                f"the translation of extent {extent} at stride {stride} does not keep the resources that links share"
             )
         images.append(image)
     return images
@@ -142,7 +141,7 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
     bad = (count != most[owner]) | (count * rate[members] > net.capacity_gbs[owner] * (1 + _ROUND_OFF))
     if bad.any():
         name = net.resource_names[int(owner[np.argmax(bad)])]
-        raise QuotientRefused(f"quotient: the translates of one send crowd {name}")
+        raise _refused(f"the translates of one send crowd {name}")
     needed = set(_pieces(members, owner, net.capacity_gbs / most))
 
     user = quotient.link_of_use
@@ -151,25 +150,21 @@ def _check_resources(quotient: Network, net: Network, link_class: Ints) -> None:
     partly = count != (quotient.nlinks // nclasses)
     if partly.any():
         name = quotient.resource_names[int(owner[np.argmax(partly)])]
-        raise QuotientRefused(f"quotient: {name} is used by some links and not by all their translates")
+        raise _refused(f"{name} is used by some links and not by all their translates")
     given = list(_pieces(members, owner, quotient.capacity_gbs))
     if needed - set(given):
         capacity = min(figure for _, figure in needed - set(given))
-        raise QuotientRefused(
-            f"quotient: a resource of the whole that leaves {capacity:.6g} GB/s is not in the quotient"
-        )
+        raise _refused(f"a resource of the whole that leaves {capacity:.6g} GB/s is not in the quotient")
     for name, key in zip(quotient.resource_names, given, strict=True):
         if key not in needed:
-            raise QuotientRefused(f"quotient: {name} ({key[1]:.6g} GB/s) stands for no resource of the whole")
+            raise _refused(f"{name} ({key[1]:.6g} GB/s) stands for no resource of the whole")
 
 
 def _check_collective(collective: Collective, quotient: Quotient) -> None:
     """The chunks are those of the representatives in the collective of this name, placed as in the whole."""
     name, kind, k = collective.name, collective.kind, collective.nranks
     if not kind.translatable or k != quotient.whole.nranks:
-        raise QuotientRefused(
-            f"quotient: {name} over {k} ranks is not moved by the translations of {quotient.whole.nranks} ranks"
-        )
+        raise _refused(f"{name} over {k} ranks is not moved by the translations of {quotient.whole.nranks} ranks")
     lowest = np.ones(k, dtype=bool)
     for stride, extent in quotient.translations:
         lowest.reshape(-1, extent, stride)[:, 1:] = False
@@ -177,22 +172,20 @@ def _check_collective(collective: Collective, quotient: Quotient) -> None:
     wide = k if kind.unit == PAIR else 1
     parts, over = divmod(collective.nchunks, len(owners) * wide)
     if over or parts < 1 or collective.chunks != (parts * k if kind.in_shares else parts):
-        raise QuotientRefused(
-            f"quotient: {collective.nchunks} chunks are not those of {len(owners)} representative ranks"
-        )
+        raise _refused(f"{collective.nchunks} chunks are not those of {len(owners)} representative ranks")
     if (collective.reduces != kind.reduces).any():
-        raise QuotientRefused(f"quotient: {name} {'adds' if kind.reduces else 'copies'} every chunk")
+        raise _refused(f"{name} {'adds' if kind.reduces else 'copies'} every chunk")
     if (np.abs(collective.fraction * k * parts - 1) > _ROUND_OFF).any():
-        raise QuotientRefused(f"quotient: a chunk of {name} is not 1/{k * parts} of the message")
+        raise _refused(f"a chunk of {name} is not 1/{k * parts} of the message")
     for word, where, rows, index in (
         ("precondition", kind.before, collective.pre, collective.in_index),
         ("postcondition", kind.after, collective.post, collective.out_index),
     ):
         rank, chunk = rows[:, 0], rows[:, 1]
         if (rows < 0).any() or (rank >= k).any() or (chunk >= collective.nchunks).any():
-            raise QuotientRefused(f"quotient: the {word} names ranks or chunks that do not exist")
+            raise _refused(f"the {word} names ranks or chunks that do not exist")
         if (np.diff(rank * collective.nchunks + chunk) <= 0).any() or len(index) != len(rows):
-            raise QuotientRefused(f"quotient: the {word} is not in order")
+            raise _refused(f"the {word} is not in order")
         part, block = chunk % parts, chunk // parts
         owner, goal = owners[block // wide], block % wide
         one = where == OWN
@@ -202,4 +195,4 @@ def _check_collective(collective: Collective, quotient: Quotient) -> None:
             at, place = ends[0], ends[1] * parts + part
         full = len(rows) == collective.nchunks * (1 if one else k)
         if not full or (rank != at).any() or (index != place).any():
-            raise QuotientRefused(f"quotient: the {word} is not that of {name} for the representatives' chunks")
+            raise _refused(f"the {word} is not that of {name} for the representatives' chunks")

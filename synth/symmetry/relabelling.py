@@ -68,12 +68,11 @@ def free_symmetry(problem: Problem) -> Symmetry:
         return trivial(problem)
     table = np.array(chunks, dtype=np.int64)
     links = np.array([link_image(net, p) for p in group], dtype=np.int64)
-    if not (table[1:] != np.arange(collective.nchunks)).all():
+    every = np.arange(collective.nchunks)
+    if not (table[1:] != every).all():
         # a chunk that stays while ranks move would be planned once and sent several times over
-        table = np.tile(np.arange(collective.nchunks), (len(group), 1))
-        return Symmetry(np.array(group, dtype=np.int64), links, table, np.arange(collective.nchunks))
-    orbits = np.flatnonzero(table.min(axis=0) == np.arange(collective.nchunks))
-    return Symmetry(np.array(group, dtype=np.int64), links, table, orbits)
+        table = np.tile(every, (len(group), 1))
+    return Symmetry(np.array(group, dtype=np.int64), links, table, np.flatnonzero(table.min(axis=0) == every))
 
 
 def _chunk_image(collective: Collective, perm: Ints) -> Ints | None:
@@ -119,11 +118,8 @@ class IsomorphicGroups:
 
     def find_translation(self, one: Problem, other: Problem) -> tuple[int, ...] | None:
         """How often to apply each translation to bring one problem onto the other; None where that does not."""
-        if (
-            not self.translations
-            or not one.collective.equals(other.collective, places=False)
-            or one.nranks != other.nranks
-        ):
+        same = one.nranks == other.nranks and one.collective.equals(other.collective, places=False)
+        if not (self.translations and same):
             return None
         ranks, onto = np.array(one.ranks), np.array(other.ranks)
         first, last = digits(self.translations, ranks[:1]), digits(self.translations, onto[:1])

@@ -13,8 +13,6 @@ from synth.model.schedule import Schedule
 from synth.timing.simulate import TUNING, Tuning
 from topologies.arrays import sorted_rows
 
-__all__ = ["rounds", "step_peaks", "unit_gbs"]
-
 
 def unit_gbs(problem: Problem) -> float:
     """GB/s that moves one chunk a round: the slowest link of the network (SCCL's unit)."""
