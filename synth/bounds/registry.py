@@ -37,9 +37,8 @@ def recompute(problem: Problem, claim: Witness) -> Limit:
 
     Of a quotient problem (`Problem.quotient`) it proves the same for the whole.
 
-    Raises:
-        BadWitness: it proves nothing: its ranks or resources are not there or do not do what they must, or its
-            kind says nothing about a quotient problem.
+    Raises BadWitness: it proves nothing: its ranks or resources are not there or do not do what they must, or its kind
+    says nothing about a quotient problem.
     """
     kind = KINDS.get(claim.kind)
     if kind is None:
@@ -53,8 +52,7 @@ def recompute(problem: Problem, claim: Witness) -> Limit:
 def check(problem: Problem, claim: Witness) -> None:
     """Recompute a witness from the problem.
 
-    Raises:
-        BadWitness: it claims more than it proves, or its resources do not cover what they must.
+    Raises BadWitness: it claims more than it proves, or its resources do not cover what they must.
     """
     proved = recompute(problem, claim)
     claimed = claim.base_us, claim.per_byte_us, claim.cap_us

@@ -186,8 +186,7 @@ def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
         sizes_bytes: shape (k, k): what rank i sends to rank j. The message size is the largest row's sum (the
             fullest send buffer); at another size all blocks scale with it.
 
-    Raises:
-        InputError: not square, k < 2, a negative or non-finite entry, or nothing to send at all.
+    Raises InputError: not square, k < 2, a negative or non-finite entry, or nothing to send at all.
     """
     try:
         table = np.asarray(sizes_bytes, dtype=np.float64)
@@ -232,8 +231,7 @@ def _place_within(owner: Ints) -> Ints:
 def named(name: str, nranks: int, chunks: int, root: int = 0) -> Collective:
     """A named collective over `nranks` ranks with `chunks` chunks a block and its root at position `root`.
 
-    Raises:
-        InputError: unknown name, fewer than two ranks, no chunks, a root outside the group, or too large.
+    Raises InputError: unknown name, fewer than two ranks, no chunks, a root outside the group, or too large.
     """
     kind = KINDS[parse_name(name)]
     if kind.by_size:

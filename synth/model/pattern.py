@@ -64,8 +64,7 @@ def read_pattern(path: str | Path) -> Collective:
     Chunks are routed apart even where they name the same data: a schedule does not build one chunk's sum out of
     another's, and a bound is one for such schedules only.
 
-    Raises:
-        InputError: the file cannot be read, is not TOML, or does not state a pattern with something to move.
+    Raises InputError: the file cannot be read, is not TOML, or does not state a pattern with something to move.
     """
     text, origin = read_text(path, "a pattern's .toml file", MAX_FILE_BYTES), origin_of(path)
     document = parse_toml(text, origin, "a pattern's two keys and [[chunk]] tables")

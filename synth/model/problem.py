@@ -148,8 +148,7 @@ def least_latency(nranks: int, src: Ints, dst: Ints, alpha_us: Floats) -> Floats
 def parse_ranks(text: str, what: str, nranks: int) -> tuple[int, ...]:
     """Ranks from `0,2,4-7`, in the order given.
 
-    Raises:
-        InputError: not a rank, out of 0..nranks-1, or one rank twice.
+    Raises InputError: not a rank, out of 0..nranks-1, or one rank twice.
     """
     ranks: list[int] = []
     for part in text.split(","):
@@ -179,8 +178,7 @@ def check_ranks(ranks: Sequence[int], what: str, nranks: int) -> None:
 def check_group(group: Sequence[int] | None, nranks: int) -> tuple[int, ...]:
     """The ranks of a group in order; all 0..nranks-1 when None.
 
-    Raises:
-        InputError: ranks that do not exist or repeat, or fewer than two.
+    Raises InputError: ranks that do not exist or repeat, or fewer than two.
     """
     members = tuple(range(nranks)) if group is None else tuple(int(r) for r in group)
     check_ranks(members, "group", nranks)
@@ -207,9 +205,8 @@ def make_problem(
         chunks: chunks a block, for a name.
         root: a topology rank of the group, for a name; the first of the group when None.
 
-    Raises:
-        InputError: ranks that do not exist or repeat, a group of one, a relay inside the group, a root outside,
-            a collective for another number of ranks, or chunks that cannot get to where they are wanted.
+    Raises InputError: ranks that do not exist or repeat, a group of one, a relay inside the group, a root outside, a
+    collective for another number of ranks, or chunks that cannot get to where they are wanted.
     """
     members = check_group(group, topology.nranks)
     outsiders = tuple(sorted(int(r) for r in relays))

@@ -31,16 +31,8 @@ def _shares(nranks: int) -> float:
     return (nranks - 1) / nranks
 
 
-def _twice(nranks: int) -> float:
-    return 2 * (nranks - 1) / nranks
-
-
 def _once(_nranks: int) -> float:
     return 1.0
-
-
-def _undefined(_nranks: int) -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ class Kind:
     after: str = ""
     unit: str = ""
     reduces: bool = False
-    bus_factor: Factor = _undefined
+    bus_factor: Factor = lambda _: None
     inplace: str = ""
     spellings: tuple[str, ...] = ()
     by_size: bool = False
@@ -112,8 +104,7 @@ KINDS: dict[str, Kind] = {}
 def register(row: Kind) -> None:
     """Add a collective; its name and spellings must be new.
 
-    Raises:
-        InputError: a name or spelling that another row has.
+    Raises InputError: a name or spelling that another row has.
     """
     taken = {name for known in KINDS.values() for name in (known.name, *known.spellings)}
     for name in (row.name, *row.spellings):
@@ -125,7 +116,7 @@ def register(row: Kind) -> None:
 for _row in (
     Kind(
         "allreduce", "Every rank gets the sum of all buffers.", EVERY, EVERY, BUFFER, reduces=True,
-        bus_factor=_twice, inplace="i",
+        bus_factor=lambda nranks: 2 * _shares(nranks), inplace="i",
     ),
     Kind(
         "allgather", "Every rank gets all blocks.", OWN, EVERY, SHARE, bus_factor=_shares, inplace="o",
@@ -162,8 +153,7 @@ def find_kind(name: str) -> Kind:
 def parse_name(text: str) -> str:
     """The collective's own name for any accepted spelling (`all_reduce`, `all_gather_into_tensor`, …).
 
-    Raises:
-        InputError: unknown, with the nearest names.
+    Raises InputError: unknown, with the nearest names.
     """
     plain = text.lower().replace("_", "").replace("-", "")
     for row in KINDS.values():

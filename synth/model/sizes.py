@@ -27,8 +27,7 @@ _TABLE_FORM = "it must be an array of k arrays of k sizes in bytes"
 def parse_size(text: str, what: str) -> int:
     """Bytes of `4096`, `64K`, `1M`, `2GiB`, …: K, M and G are powers of 1024, as in nccl-tests.
 
-    Raises:
-        InputError: not such a size, 0, negative or over 2**60 bytes; the line begins with `what`.
+    Raises InputError: not such a size, 0, negative or over 2**60 bytes; the line begins with `what`.
     """
     size = _parse_bytes(text, what)
     if size < 1:
@@ -54,8 +53,7 @@ def read_sizes(path: str | Path) -> Ints:
     The file is text, k rows of k sizes with commas or blanks between them and `#` before comments, or JSON,
     an array of k arrays. Sizes as `parse_size` takes them, 0 included.
 
-    Raises:
-        InputError: the file cannot be read, an entry is no size, or the rows do not make a square.
+    Raises InputError: the file cannot be read, an entry is no size, or the rows do not make a square.
     """
     text, origin = read_text(path, "a file with the size matrix", MAX_FILE_BYTES), origin_of(path)
     rows = _json_rows(text, origin) if text.lstrip().startswith(("[", "{")) else _text_rows(text, origin)

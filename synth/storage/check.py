@@ -47,8 +47,7 @@ def check_stored(path: str | Path, stored: Stored, proof: str | Path | None = No
         proof: the proof's file; the one beside the schedule's when None, if there is one.
         proof_name: the proof as the refusal names it.
 
-    Raises:
-        InputError: the proof cannot be read.
+    Raises InputError: the proof cannot be read.
     """
     beside = proof_path(path) if proof is None else Path(proof)
     stated = load_proof(beside) if proof is not None or os.path.exists(beside) else None

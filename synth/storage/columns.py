@@ -47,8 +47,7 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
 
     A link is followed and stays one.
 
-    Raises:
-        InputError: it cannot be written, or is a device or the like.
+    Raises InputError: it cannot be written, or is a device or the like.
     """
     where = Path(path)
     temporary = ""
@@ -76,8 +75,7 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
 def write_columns(path: str | Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[np.generic]]) -> None:
     """Write the header and the columns, integers in the fewest bytes that hold them.
 
-    Raises:
-        InputError: the file cannot be written.
+    Raises InputError: the file cannot be written.
     """
     with replaced(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         text = json.dumps(header, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
@@ -120,8 +118,7 @@ class ColumnFile:
     def __init__(self, path: str | Path) -> None:
         """Open a file and read its header.
 
-        Raises:
-            InputError: no such file, or not a file of columns.
+        Raises InputError: no such file, or not a file of columns.
         """
         self.origin = origin_of(path)
         self._file = opened(path, "a schedule's .synth file")
@@ -147,8 +144,7 @@ class ColumnFile:
     def rows(self, name: str) -> int:
         """The length that a column claims.
 
-        Raises:
-            InputError: missing, or damaged.
+        Raises InputError: missing, or damaged.
         """
         with self._reading(name) as stream:
             return _npy_head(stream)[1][0]
@@ -156,8 +152,7 @@ class ColumnFile:
     def column(self, name: str, kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """One column: `kind` is int, float or bool; integers come in the width they are stored in.
 
-        Raises:
-            InputError: missing, of another kind or shape, or damaged.
+        Raises InputError: missing, of another kind or shape, or damaged.
         """
         member = f"{name}.npy"
         with self._reading(name) as stream:
@@ -269,8 +264,7 @@ def _npy_head(stream: IO[bytes]) -> tuple[str, tuple[int, ...], int]:
 def json_object(data: bytes, origin: str) -> dict[str, Any]:
     """The JSON object that the bytes are. NaN, infinities and repeated keys are refused.
 
-    Raises:
-        InputError: not UTF-8, not JSON, or not an object; the line begins with `origin`.
+    Raises InputError: not UTF-8, not JSON, or not an object; the line begins with `origin`.
     """
 
     def no_constant(name: str) -> None:

@@ -103,8 +103,7 @@ def _share(name: str, k: int, chunks: int) -> int:
 def rebuild_problem(file: ColumnFile) -> Problem:
     """The problem that a file states.
 
-    Raises:
-        InputError: a field or column is missing or cannot be part of a problem; the line names file and field.
+    Raises InputError: a field or column is missing or cannot be part of a problem; the line names file and field.
     """
     top = Fields(file.header, "", f"{file.origin}: header.json")
     inner = file.header.get("collective")

@@ -116,8 +116,7 @@ def save_proof(
 def check_beside(proof: Proof, schedule_digest: str, time_us: float) -> None:
     """Whether a proof speaks of this schedule file.
 
-    Raises:
-        ProofRefused: it was made for another file, or for another time.
+    Raises ProofRefused: it was made for another file, or for another time.
     """
     if proof.schedule != schedule_digest:
         raise ProofRefused(
@@ -137,8 +136,7 @@ def check_proof(problem: Problem, proof: Proof, size_bytes: float) -> tuple[floa
     Returns:
         The bound in µs that is proved at this size (at least the claimed one), and the witness that proves it.
 
-    Raises:
-        ProofRefused: another question, a resource that is not the one named, or a number that is not proved.
+    Raises ProofRefused: another question, a resource that is not the one named, or a number that is not proved.
     """
     asked = state_question(problem, size_bytes)
     for key in sorted(asked.keys() | proof.question.keys()):
@@ -239,8 +237,7 @@ def _plain(value: Any) -> Any:
 def load_proof(path: str | Path) -> Proof:
     """Read a proof file; nothing of it is checked but its form.
 
-    Raises:
-        InputError: it cannot be read, or a field is missing or is not what it must be; the line names both.
+    Raises InputError: it cannot be read, or a field is missing or is not what it must be; the line names both.
     """
     origin = origin_of(path)
     data = read_bytes(path, "a .proof.json file", MAX_FILE_BYTES)

@@ -119,8 +119,7 @@ def save_schedule(path: str | Path, algorithm: Algorithm, size_bytes: float) -> 
 def write_schedule(path: str | Path, problem: Problem, schedule: Schedule, engine: str) -> Path:
     """Write a timed schedule that was replayed at the size that it is timed for.
 
-    Raises:
-        InputError: a size that is none, a problem that a file cannot hold, or the file cannot be written.
+    Raises InputError: a size that is none, a problem that a file cannot hold, or the file cannot be written.
     """
     if not 0 <= schedule.size_bytes <= MAX_SIZE_BYTES:
         raise InputError(f"size: {schedule.size_bytes} is no message size; it must be 0 to 2^60 bytes")
@@ -151,9 +150,8 @@ def _software() -> str:
 def load_schedule(path: str | Path) -> Stored:
     """Read a schedule file and rebuild its problem. The schedule itself is not replayed here.
 
-    Raises:
-        InputError: the file cannot be read, or what it holds cannot be a problem and a schedule; the line names
-            the file and the member or field.
+    Raises InputError: the file cannot be read, or what it holds cannot be a problem and a schedule; the line names the
+    file and the member or field.
     """
     with ColumnFile(path) as file:
         try:

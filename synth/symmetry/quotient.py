@@ -44,8 +44,7 @@ def quotient_problem(
         group: topology ranks in order; all when None. Translations are looked for in this order.
         relays: with relays there is no quotient.
 
-    Raises:
-        InputError: ranks that do not exist or repeat, a group of one, no chunks, or an unknown name.
+    Raises InputError: ranks that do not exist or repeat, a group of one, no chunks, or an unknown name.
     """
     name, members = parse_name(name), check_group(group, topology.nranks)
     if not find_kind(name).translatable or len(relays):

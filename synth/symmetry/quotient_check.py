@@ -28,10 +28,8 @@ def _refused(why: str) -> QuotientRefused:
 def check_quotient(problem: Problem) -> None:
     """Check a quotient problem against the network that its topology has now.
 
-    Raises:
-        QuotientRefused: it is no quotient, its network or translations are not those of its topology, a translation
-            is no symmetry, a resource of the whole is without its orbit, or the collective is not moved by the
-            translations.
+    Raises QuotientRefused: it is no quotient, its network or translations are not those of its topology, a translation
+    is no symmetry, a resource of the whole is without its orbit, or the collective is not moved by the translations.
     """
     if problem.quotient is None:
         raise _refused("this problem is none")

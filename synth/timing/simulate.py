@@ -56,9 +56,8 @@ def timed(problem: Problem, schedule: Schedule, size_bytes: float, tuning: Tunin
     Rows are served in their order: a send starts when what it carries has arrived and its link and shared
     resources are free of the rows before it.
 
-    Raises:
-        ScheduleError: a send whose chunk is not at its source, or comes only in a later row; or one of a chunk or
-            over a link that the problem does not have.
+    Raises ScheduleError: a send whose chunk is not at its source, or comes only in a later row; or one of a chunk or
+    over a link that the problem does not have.
     """
     return Clock(problem, schedule, tuning).timed(size_bytes)
 

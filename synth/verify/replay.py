@@ -52,9 +52,8 @@ def replay(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> Non
 
     Time O(sends · log sends), and O(sends · contributors) where a sum is not gathered in a tree.
 
-    Raises:
-        ScheduleRefused: a send outside the problem, earlier than what it carries, a link or resource over capacity, or
-            an output that does not hold each contribution exactly once.
+    Raises ScheduleRefused: a send outside the problem, earlier than what it carries, a link or resource over capacity,
+    or an output that does not hold each contribution exactly once.
     """
     _check_lengths(schedule)
     _check_rows(problem, schedule, tuning.slack)
