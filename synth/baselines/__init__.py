@@ -16,8 +16,6 @@ from synth.model.problem import Problem
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, NoRoute, TooManySends, did_you_mean
 
-__all__ = ["BASELINES", "baseline", "baseline_named"]
-
 
 def baseline(problem: Problem) -> list[Algorithm]:
     """The algorithms that a vendor library would choose from; empty where it has none for this group.
@@ -37,11 +35,7 @@ def baseline(problem: Problem) -> list[Algorithm]:
     elif collective.reducing:
         return []
     else:
-        most = {
-            "direct": TUNING.most_sends,
-            "direct in turns": TUNING.likely_sends,
-            "two-level": TUNING.likely_sends,
-        }
+        most = {"direct": TUNING.most_sends, "direct in turns": TUNING.likely_sends, "two-level": TUNING.likely_sends}
     made: list[Algorithm] = []
     for name, sends in most.items() if collective.nranks > 2 else list(most.items())[:1]:
         with suppress(TooManySends):

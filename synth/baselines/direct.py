@@ -95,12 +95,7 @@ def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
 
 
 def messages(
-    problem: Problem,
-    chunk: Ints,
-    points: list[Ints],
-    issue: Ints,
-    chunk_bytes: float,
-    most: int = TUNING.most_sends,
+    problem: Problem, chunk: Ints, points: list[Ints], issue: Ints, chunk_bytes: float, most: int = TUNING.most_sends
 ) -> Schedule:
     """Messages of plain chunks, each from points[0] by the points between to points[-1], over fixed routes.
 

@@ -39,12 +39,7 @@ def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule
 
 
 def fifo_order(
-    problem: Problem,
-    chunk: Ints,
-    link: Ints,
-    edges: tuple[Ints, Ints],
-    chunk_bytes: float,
-    run: Runner | None = None,
+    problem: Problem, chunk: Ints, link: Ints, edges: tuple[Ints, Ints], chunk_bytes: float, run: Runner | None = None
 ) -> Ints:
     """The order in which sends start when every port serves them as they come.
 

@@ -26,16 +26,6 @@ from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from topologies.subnetwork import links_among
 
-__all__ = [
-    "ISOLATED",
-    "Isolated",
-    "isolated_parts",
-    "problem_digest",
-    "run_each_isolated",
-    "run_isolated",
-    "with_blocks_as_chunks",
-]
-
 # A group's isolated run is one of many and has a part of a second: constructive engines only.
 ISOLATED = Tuning(
     turns=(
@@ -58,7 +48,6 @@ class Isolated:
     Attributes:
         problem: of the group's ranks and everybody who may relay for it, with the chunks that the schedule has.
         schedule: replayed, and timed at the group's size.
-        engine: what found it.
         bound: on the time of any algorithm of that problem; message sizes are the group's own.
     """
 
@@ -193,10 +182,7 @@ def _report_group(report: Callable[[str], None], label: str, text: str, _: Algor
 
 
 def _first_of_a_kind(asked: UnionProblem, isomorphic: IsomorphicGroups) -> list[tuple[int, tuple[int, ...] | None]]:
-    """For each group the first that is isomorphic to it (maybe itself), and the translation that brings it here.
-
-    None for the translation where the two problems have the same numbers anyway.
-    """
+    """For each group the first isomorphic to it (maybe itself), and the translation (None: numbers are the same)."""
     digests: dict[bytes, int] = {}
     kinds: dict[tuple[int, int, float], list[tuple[int, Problem]]] = {}
     found: list[tuple[int, tuple[int, ...] | None]] = []

@@ -71,13 +71,10 @@ def parse_members(
             body = part
         what: str | Collective = collective if name is None else parse_name(name)
         for ranks in _groups(body, topology, dead, living):
-            if isinstance(what, str):
-                key = (parse_name(what), len(ranks))
-                if key not in known:
-                    known[key] = named(what, len(ranks), 1)
-                stated = known[key]
-            else:
-                stated = what
+            stated = what
+            if isinstance(stated, str):
+                key = (parse_name(stated), len(ranks))
+                stated = known[key] = known.get(key) or named(stated, len(ranks), 1)
             found.append((ranks, stated, own))
     each = _sizes(found, size, sizes)
     return [Member(ranks, stated, size_bytes) for (ranks, stated, _), size_bytes in zip(found, each, strict=True)]
@@ -105,16 +102,13 @@ def _sizes(
                 f"--group-sizes: the group that begins with rank {ranks[0]} has a size of its own, @{own}; give one"
                 " or the other"
             )
-        if own is not None:
-            each.append(parse_size(own, "--groups"))
-        elif listed is not None:
-            each.append(parse_size(listed, "--group-sizes"))
-        elif size is not None:
-            each.append(parse_size(size, "--size"))
-        else:
+        sources = ((own, "--groups"), (listed, "--group-sizes"), (size, "--size"))
+        given_size = next(((text, option) for text, option in sources if text is not None), None)
+        if given_size is None:
             raise InputError(
                 "--groups: needs message sizes; give --size 64M, --group-sizes one a group, or @64M: before a group"
             )
+        each.append(parse_size(*given_size))
     return each
 
 

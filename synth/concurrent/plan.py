@@ -1,8 +1,6 @@
-"""ConcurrentResult groups planned together on the links they share, and what that costs each of them.
+"""Groups planned together on the links they share, and what that costs each of them.
 
-Three plans are always there: every group as it is best alone, all begun at once; the same one after another; and
-Direct. The engine's plans for the union of all groups come on top, so that the answer is never slower than any of
-these. All times are those of `synth.timing.simulate`; every plan is replayed as one schedule of the union, and where
+All times are those of `synth.timing.simulate`; every plan is replayed as one schedule of the union, and where
 chunks may not leave their group that is checked too.
 
 `--objective fair` takes the plan with the smallest of the largest slowdowns (time in the plan / time in isolation),
@@ -12,6 +10,7 @@ among the same plans and others with their sends in another order (`synth.concur
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +20,8 @@ import numpy as np
 from synth.bounds.prove import Bound
 from synth.bounds.witness import Witness
 from synth.concurrent.isolated import Isolated
-from synth.concurrent.search import DIRECT, Asked, ConcurrentPlan, ConcurrentSearch
+from synth.concurrent.plans import ConcurrentPlan
+from synth.concurrent.search import DIRECT, Asked, ConcurrentSearch
 from synth.concurrent.union import Member, UnionProblem, union_problem
 from synth.model.collective import Floats
 from synth.search.result import Report
@@ -32,8 +32,6 @@ from topologies.faults.apply import degraded
 from topologies.faults.ranks import dead_ranks, live_ranks
 from topologies.load import load
 from topologies.topology import Topology
-
-__all__ = ["ENGINES", "OBJECTIVES", "ConcurrentResult", "plan"]
 
 OBJECTIVES = ("makespan", "fair")
 ENGINES = ("auto", "flow")
@@ -187,24 +185,10 @@ def plan(
         relays = live_ranks(healthy, dead, relays, "relay")
     topology = degraded(healthy, without, degrade)
     problem = union_problem(topology, members, relays, dead)
-    wanted = Asked(relays, dead, objective, chunks, engine, budget)
-    if workers is not None:
-        return _answered(problem, wanted, workers, progress)
-    with Workers() as own:
-        return _answered(problem, wanted, own, progress)
-
-
-def _answered(problem: UnionProblem, asked: Asked, workers: Workers, report: Report | None) -> ConcurrentResult:
-    search = ConcurrentSearch(problem, asked, workers, report)
-    chosen = search.run()
-    relay = asked.relays if isinstance(asked.relays, str) else ",".join(map(str, asked.relays)) or "none"
-    return ConcurrentResult(
-        chosen,
-        asked.objective,
-        relay,
-        tuple(search.isolated),
-        search.bound,
-        search.by_method(),
-        search.ended,
-        search.seconds,
-    )
+    asked = Asked(relays, dead, objective, chunks, engine, budget)
+    with ExitStack() as stack:
+        search = ConcurrentSearch(problem, asked, workers or stack.enter_context(Workers()), progress)
+        chosen = search.run()
+    relay = relays if isinstance(relays, str) else ",".join(map(str, relays)) or "none"
+    isolated, others = tuple(search.isolated), search.by_method()
+    return ConcurrentResult(chosen, objective, relay, isolated, search.bound, others, search.ended, search.seconds)

@@ -6,7 +6,7 @@ Each is a union problem, with the chunks that the plan has, and a schedule of it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,17 +27,6 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.subnetwork import links_among
 
-__all__ = [
-    "Restate",
-    "at_once",
-    "direct",
-    "even_counts",
-    "fairer",
-    "in_turn",
-    "refine_sends",
-    "within_groups",
-]
-
 Restate = Callable[[Sequence[Collective]], UnionProblem]  # the same groups with other collectives
 Plan = tuple[UnionProblem, Schedule]
 
@@ -45,6 +34,32 @@ _UNEVEN = 8  # how many times finer the chunks of large messages are cut than th
 _ROUNDS, _FEWER_ROUNDS = 16, 6  # of trying orders
 _MANY = 100_000  # sends from which on fewer rounds are made
 _FIRM = 1.5  # how strongly a group that is slowed more than the mean is moved forward
+
+
+@dataclass(frozen=True, eq=False)
+class ConcurrentPlan:
+    """A plan for all groups.
+
+    Attributes:
+        problem: the groups as one problem, with the chunks that the plan has.
+        algorithm: of the union, replayed.
+        method: how it was made.
+        times_us: when each group is done, shape (groups,).
+    """
+
+    problem: UnionProblem
+    algorithm: Algorithm
+    method: str
+    times_us: Floats
+
+    @property
+    def makespan_us(self) -> float:
+        """When the last group is done."""
+        return float(self.times_us.max())
+
+    def slowdown(self, isolated_us: Floats) -> float:
+        """The largest time in the plan / time in isolation over the groups."""
+        return float((self.times_us / isolated_us).max())
 
 
 def at_once(isolated: Sequence[Isolated], restate: Restate) -> Plan:
@@ -205,8 +220,6 @@ def _in_order(start_us: Floats, group: Ints, groups: int) -> Floats:
     """Starts that never go back within a group: sorted by them, a group's rows keep their order."""
     when = np.empty(len(start_us))
     order = np.argsort(group, kind="stable")
-    cuts = np.searchsorted(group[order], np.arange(groups + 1))
-    for begin, end in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
-        rows = order[begin:end]
+    for rows in np.split(order, np.searchsorted(group[order], np.arange(1, groups))):
         when[rows] = np.maximum.accumulate(start_us[rows])
     return when

@@ -20,6 +20,7 @@ from synth.bounds.prove import Bound, prove, tighten
 from synth.bounds.witness import Witness
 from synth.concurrent import plans
 from synth.concurrent.isolated import Isolated, isolated_parts, run_each_isolated
+from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.union import Relays, UnionProblem, check_within_groups, times_by_group, union_problem
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow import search as flow
@@ -35,17 +36,6 @@ from synth.timing.simulate import resource_loads_us, time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from topologies.errors import InputError
-
-__all__ = [
-    "AT_ONCE",
-    "DIRECT",
-    "IN_TURN",
-    "TOGETHER",
-    "WITHIN",
-    "Asked",
-    "ConcurrentPlan",
-    "ConcurrentSearch",
-]
 
 TOGETHER, DIRECT = "planned together", "direct"
 AT_ONCE, IN_TURN, WITHIN = "each alone, at once", "in turn, overlapped", "each without relays"
@@ -88,32 +78,6 @@ class Asked:
     budget_s: float = 30.0
 
 
-@dataclass(frozen=True, eq=False)
-class ConcurrentPlan:
-    """A plan for all groups.
-
-    Attributes:
-        problem: the groups as one problem, with the chunks that the plan has.
-        algorithm: of the union, replayed.
-        method: how it was made.
-        times_us: when each group is done, shape (groups,).
-    """
-
-    problem: UnionProblem
-    algorithm: Algorithm
-    method: str
-    times_us: Floats
-
-    @property
-    def makespan_us(self) -> float:
-        """When the last group is done."""
-        return float(self.times_us.max())
-
-    def slowdown(self, isolated_us: Floats) -> float:
-        """The largest time in the plan / time in isolation over the groups."""
-        return float((self.times_us / isolated_us).max())
-
-
 class ConcurrentSearch:
     """One question on its way to its answer; where its engines answer, and what they know.
 
@@ -125,12 +89,7 @@ class ConcurrentSearch:
     """
 
     def __init__(
-        self,
-        problem: UnionProblem,
-        asked: Asked,
-        workers: Workers,
-        report: Report | None,
-        tuning: Tuning | None = None,
+        self, problem: UnionProblem, asked: Asked, workers: Workers, report: Report | None, tuning: Tuning | None = None
     ) -> None:
         self.problem, self.asked, self.workers, self.report = problem, asked, workers, report
         self.tuning = tuning or Tuning()
@@ -148,7 +107,8 @@ class ConcurrentSearch:
 
     def run(self) -> ConcurrentPlan:
         """Make plans until one is near its bound, nothing more is to be tried, the budget ends or Ctrl-C."""
-        interrupted = self._isolate(self.begun + self.tuning.isolated * self.asked.budget_s)
+        until = self.begun + self.tuning.isolated * self.asked.budget_s
+        self.isolated, interrupted = self._each(self.problem, until)
         try:
             if interrupted:
                 raise KeyboardInterrupt
@@ -240,10 +200,6 @@ class ConcurrentSearch:
         return [max(1, round(self.size))]
 
     # isolated runs
-
-    def _isolate(self, until: float) -> bool:
-        self.isolated, interrupted = self._each(self.problem, until)
-        return interrupted
 
     def _each(self, problem: UnionProblem, until: float) -> tuple[list[Isolated], bool]:
         asked = self.asked
@@ -410,13 +366,11 @@ class ConcurrentSearch:
             self._say("fairer order")
             better = plans.fairer(plan.problem, plan.algorithm.schedule, self.size, isolated_us)
             if better is not None:
-                method = plan.method.removesuffix(REORDERED) + REORDERED
-                self._add(plan.problem, better, plan.algorithm.engine, method)
+                self._add(plan.problem, better, plan.algorithm.engine, plan.method.removesuffix(REORDERED) + REORDERED)
 
     def _key(self, objective: str, plan: ConcurrentPlan) -> tuple[float, float]:
         """Less is better; what rounding alone keeps apart is equal."""
-        makespan = float(f"{plan.makespan_us:.9g}")
-        slow = float(f"{plan.slowdown(self._isolated_us()):.9g}")
+        makespan, slow = (float(f"{x:.9g}") for x in (plan.makespan_us, plan.slowdown(self._isolated_us())))
         return (slow, makespan) if objective == "fair" else (makespan, slow)
 
     def _best(self, objective: str) -> ConcurrentPlan:
@@ -434,7 +388,6 @@ class ConcurrentSearch:
 
 
 def _engine_of(answers: Sequence[Isolated]) -> str:
-    """The engine that found all of them, or `several`."""
     names = {one.engine for one in answers}
     return names.pop() if len(names) == 1 else "several"
 

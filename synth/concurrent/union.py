@@ -27,11 +27,6 @@ from topologies.subnetwork import links_among, subnetwork
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Topology
 
-__all__ = [
-    "Member", "Relays", "UnionProblem", "check_within_groups", "isolated_problems", "merge_schedules", "split_by_group",
-    "times_by_group", "union_problem",
-]  # fmt: skip
-
 _MAX_KINDS = 3  # collectives that the union's name still lists
 _LONG_NAME = 40  # characters that a schedule file takes
 
@@ -118,16 +113,11 @@ class UnionProblem(Problem):
 
 
 def union_problem(
-    topology: Topology,
-    members: Sequence[Member],
-    relays: Relays = "none",
-    dead: Sequence[int] = (),
+    topology: Topology, members: Sequence[Member], relays: Relays = "none", dead: Sequence[int] = ()
 ) -> UnionProblem:
     """State all groups as one problem.
 
     Args:
-        topology: the machine or cluster.
-        members: the groups.
         relays: "none" or no ranks: chunks stay within their group. "all": every rank may forward for every group.
             Ranks: these and the ranks of all groups may; ranks that are in a group anyway may be among them.
         dead: ranks that are no relays for "all".
@@ -155,24 +145,14 @@ def union_problem(
         inside = not len(relays)
     problem = make_problem(topology, collective, tuple(place), outsiders)
     group_of_chunk = row_of_entry(first_chunk)
-    allowed = None
-    if inside:
-        ranks = np.zeros((len(members), problem.nranks), dtype=bool)
-        for group, own in enumerate(positions):
-            ranks[group, own] = True
-        allowed = None if ranks.all() else Allowed(group_of_chunk, ranks)
+    ranks = np.full((len(members), problem.nranks), not inside)
+    for group, own in enumerate(positions):
+        ranks[group, own] = True
+    allowed = None if ranks.all() else Allowed(group_of_chunk, ranks)
     made = UnionProblem(
-        problem.topology,
-        problem.collective,
-        problem.group,
-        problem.relays,
-        problem.network,
-        allowed=allowed,
-        members=tuple(members),
-        positions=positions,
-        first_chunk=first_chunk,
-        group_of_chunk=group_of_chunk,
-    )
+        topology, problem.collective, problem.group, problem.relays, problem.network, allowed=allowed,
+        members=tuple(members), positions=positions, first_chunk=first_chunk, group_of_chunk=group_of_chunk,
+    )  # fmt: skip
     if inside:
         _check_joined(made)
     return made
@@ -350,22 +330,17 @@ def split_by_group(asked: UnionProblem, schedule: Schedule) -> list[tuple[Proble
     for group in range(len(asked.members)):
         own = schedule.take(order[cuts[group] : cuts[group + 1]])
         touched = np.zeros(net.nranks, dtype=bool)
-        touched[net.src[own.link]] = True
-        touched[net.dst[own.link]] = True
+        touched[net.src[own.link]] = touched[net.dst[own.link]] = True
         touched[asked.positions[group]] = False
         problem, links = _own_problem(asked, group, np.flatnonzero(touched))
         by_number = np.argsort(links)
-        parts.append(
-            (
-                problem,
-                replace(
-                    own,
-                    chunk=own.chunk - asked.first_chunk[group],
-                    link=by_number[np.searchsorted(links[by_number], own.link)],
-                    size_bytes=asked.member_bytes(group, schedule.size_bytes),
-                ),
-            )
+        part = replace(
+            own,
+            chunk=own.chunk - asked.first_chunk[group],
+            link=by_number[np.searchsorted(links[by_number], own.link)],
+            size_bytes=asked.member_bytes(group, schedule.size_bytes),
         )
+        parts.append((problem, part))
     return parts
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # the rows stand before what they are asked with
     from synth.engines.request import Options, Outcome, Request
     from synth.model.problem import Problem
 
-__all__ = ["AUTO", "ENGINES", "Engine", "chosen", "names", "processes", "register", "summaries"]
-
 AUTO = "auto"
 
 

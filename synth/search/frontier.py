@@ -62,9 +62,8 @@ def _worth_looking_at(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
     few = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), every)]
     times = [[a.time_us(size) for size in few] for a in algorithms]
     best = [min(column) for column in zip(*times, strict=True)]
-    return [
-        a for a, own in zip(algorithms, times, strict=True) if any(t <= 1.2 * b for t, b in zip(own, best, strict=True))
-    ]
+    near = [any(t <= 1.2 * b for t, b in zip(own, best, strict=True)) for own in times]
+    return [a for a, keep in zip(algorithms, near, strict=True) if keep]
 
 
 def _loss(kept: Sequence[Algorithm], without: Algorithm, times: dict[int, list[float]]) -> float:

@@ -15,8 +15,6 @@ from typing import Protocol
 from synth.engines.request import Outcome
 from topologies.errors import InputError
 
-__all__ = ["Ledger", "Run", "Turn", "race"]
-
 _FADING = 0.5  # of what an engine gained before, each time that it answers again
 
 
@@ -61,14 +59,9 @@ class Ledger(Protocol):
 
 @dataclass
 class Run:
-    """An engine at work on a problem.
+    """An engine at work on a problem; its first turn may take `turn_s`, and `once`: it has no second.
 
-    Attributes:
-        engine: its name.
-        answers: what it yields.
-        turn_s: seconds that its first turn may take.
-        once: whether it has no second turn.
-        gained: what it gained lately, less and less of what was long ago.
+    `gained`: what it gained lately, less and less of what was long ago.
     """
 
     engine: str

@@ -10,20 +10,11 @@ from functools import partial
 import numpy as np
 
 from synth.bounds.lengths import from_loads
-from synth.bounds.prove import Bound, TighteningEffort, prove, tighten
+from synth.bounds.prove import TighteningEffort, prove, tighten
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.registry import AUTO, ENGINES, Engine, chosen
-from synth.engines.request import (
-    Candidate,
-    Options,
-    Outcome,
-    Progress,
-    Refusal,
-    Request,
-    SlotClaim,
-    StepClaim,
-)
+from synth.engines.request import Candidate, Options, Outcome, Progress, Refusal, Request, SlotClaim, StepClaim
 from synth.model.collective import Floats
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.frontier import Range, frontier
@@ -79,11 +70,7 @@ TUNING = Tuning()
 
 
 def search(
-    problem: Problem,
-    options: Options,
-    workers: Workers,
-    report: Report | None = None,
-    tuning: Tuning = TUNING,
+    problem: Problem, options: Options, workers: Workers, report: Report | None = None, tuning: Tuning = TUNING
 ) -> SearchResult:
     """Search a problem (one chunk a block) until everything is proved, the budget ends or Ctrl-C.
 
@@ -142,11 +129,6 @@ class _Search:
     # what engines may know
 
     @property
-    def bound(self) -> Bound:
-        """On the time of any algorithm."""
-        return self.result.bound
-
-    @property
     def answered(self) -> bool:
         """Whether there is an algorithm."""
         return bool(self.algorithms)
@@ -184,7 +166,7 @@ class _Search:
                 deadline=self.deadline,
                 workers=self.workers,
                 known=self,
-                bound=self.bound,
+                bound=self.result.bound,
                 work_s=self.tuning.work_s or self.tuning.work_share * self.options.budget_s,
                 most_sends=turn.refined,
                 solvers=ENGINES[turn.engine].solvers,
@@ -210,7 +192,7 @@ class _Search:
         if not (turn.gap and self.answered):
             return self.sizes
         shown = self.shown_bytes() if self.options.size is None else [self.options.size]
-        far = (size for size in shown if self.best_us(size) > self.bound.at(size)[0] * turn.gap)
+        far = (size for size in shown if self.best_us(size) > self.result.bound.at(size)[0] * turn.gap)
         return tuple(sorted(far, reverse=True))
 
     def take(self, answer: Outcome, source: str) -> float:
@@ -268,31 +250,26 @@ class _Search:
 
     def _tighten(self) -> None:
         """Work on the bound where the best algorithm does not meet it yet."""
+        result = self.result
         size, met = self.options.size or LARGEST, self.tuning.met
         best_us = self.best_us(size)
         sends = len(self.latest.schedule) if self.latest is not None else 0
         near = max(met, FLOW.close_enough(sends) - (met - 1))
-        if np.isinf(best_us) or best_us <= self.bound.at(size)[0] * near:
+        if np.isinf(best_us) or best_us <= result.bound.at(size)[0] * near:
             return
         loads: Callable[[], Floats] | None = None
         if self.tuning.quick_bounds:
             best = min(self.algorithms, key=lambda a: (a.time_us(size), len(a.schedule)))
             loads = partial(resource_loads_us, best.problem, timed(best.problem, best.schedule, size))
-            self.result.bound = self.bound.merged([from_loads(self.problem, loads())])
+            result.bound = result.bound.merged([from_loads(self.problem, loads())])
         elif self.load_us is not None:
             loads = partial(np.asarray, self.load_us)
+        effort = replace(self.tuning.effort, max_flow=not self.options.pinned)
         for better in tighten(
-            self.problem,
-            self.bound,
-            loads,
-            size,
-            best_us / met,
-            self.workers,
-            self.deadline,
-            lambda text: self.report(text, self.latest),
-            replace(self.tuning.effort, max_flow=not self.options.pinned),
-        ):
-            self.result.bound = better
+            self.problem, result.bound, loads, size, best_us / met, self.workers, self.deadline,
+            lambda text: self.report(text, self.latest), effort,
+        ):  # fmt: skip
+            result.bound = better
 
     def _ranges(self) -> list[Range]:
         size = self.options.size

@@ -80,12 +80,7 @@ def csr_network(net: Network) -> CsrNetwork:
 def reverse_network(net: CsrNetwork) -> CsrNetwork:
     """Every link reversed, in the same bundles."""
     return net._replace(
-        src=net.dst,
-        dst=net.src,
-        out_ptr=net.in_ptr,
-        out_link=net.in_link,
-        in_ptr=net.out_ptr,
-        in_link=net.out_link,
+        src=net.dst, dst=net.src, out_ptr=net.in_ptr, out_link=net.in_link, in_ptr=net.out_ptr, in_link=net.out_link
     )
 
 

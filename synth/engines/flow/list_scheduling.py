@@ -114,11 +114,7 @@ def urgencies(run: Runner, lasts_us: Floats, before: Ints, after: Ints, step: In
     """
     chain = np.zeros(len(lasts_us))
     if len(before) and _are_paths(before, after):
-        order, ptr, rows = (
-            np.arange(len(lasts_us))[::-1],
-            np.zeros(len(lasts_us) + 1, dtype=np.int64),
-            np.sort(after),
-        )
+        order, ptr, rows = (np.arange(len(lasts_us))[::-1], np.zeros(len(lasts_us) + 1, dtype=np.int64), np.sort(after))
         ptr[before + 1] = 1
         ptr = np.cumsum(ptr)
     else:

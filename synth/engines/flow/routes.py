@@ -141,16 +141,7 @@ class Router:
 
     def _route_trees(self, net: CsrNetwork, holders: Csr, goals: Csr, trees: Csr) -> tuple[Csr, int]:
         return route_trees(
-            self.run,
-            net,
-            self.congestion,
-            self.order,
-            holders,
-            goals,
-            self.work,
-            self.allowed,
-            self.depth,
-            trees,
+            self.run, net, self.congestion, self.order, holders, goals, self.work, self.allowed, self.depth, trees
         )
 
     def _reprice(self) -> None:

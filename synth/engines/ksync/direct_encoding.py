@@ -103,13 +103,7 @@ def step_model(problem: Problem, nsteps: int, nrounds: int, symmetry: Symmetry) 
 
 
 def _cell(
-    model: BooleanModel,
-    names: _Variables,
-    problem: Problem,
-    chunk: int,
-    rank: int,
-    into: list[int],
-    nsteps: int,
+    model: BooleanModel, names: _Variables, problem: Problem, chunk: int, rank: int, into: list[int], nsteps: int
 ) -> None:
     net, k = problem.network, problem.collective.nranks
     for part in range(k):

@@ -14,17 +14,7 @@ from synth.engines.edge_colouring import slotted
 from synth.engines.greedy import route
 from synth.engines.ksync.pareto import DIRECT, Pins, ShapeSearch, Tuning, direct_allreduce, pareto
 from synth.engines.ksync.recheck import MOST_GOALS, check_step_bound
-from synth.engines.request import (
-    Candidate,
-    Decision,
-    Options,
-    Outcome,
-    Progress,
-    Refusal,
-    Request,
-    Shape,
-    StepClaim,
-)
+from synth.engines.request import Candidate, Decision, Options, Outcome, Progress, Refusal, Request, Shape, StepClaim
 from synth.model.collective import Ints
 from synth.model.problem import LARGEST, Problem, hops
 from synth.model.schedule import Schedule

@@ -123,12 +123,7 @@ def _goals(problem: Problem, chunk: int) -> Ints:
 
 
 def _add_windows(
-    program: ProgramBuilder,
-    problem: Problem,
-    sends: list[tuple[int, int, int]],
-    hold: Floats,
-    slot: float,
-    slots: int,
+    program: ProgramBuilder, problem: Problem, sends: list[tuple[int, int, int]], hold: Floats, slot: float, slots: int
 ) -> None:
     """Sends that start in a window take no more of a resource than the window and the last one's overhang.
 

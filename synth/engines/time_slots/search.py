@@ -89,8 +89,7 @@ def _in_slots(
     if cells > 10 * tuning.most_variables or budget_s <= 0.05:
         return None
     known = min(
-        (route.solve(copying, size, depth) for depth in (0.0, 0.5, 1.0)),
-        key=lambda s: predict_us(copying, s, size),
+        (route.solve(copying, size, depth) for depth in (0.0, 0.5, 1.0)), key=lambda s: predict_us(copying, s, size)
     )
     ceiling_us = predict_us(copying, known, size)
     model = slot_model(copying, size, ceiling_us, tuning.slots)
