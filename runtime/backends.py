@@ -37,17 +37,13 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What is measured, and on what.
+    """What is measured, and on what."""
 
-    path: the file or library of the algorithms. nranks: theirs. devices: numbers of GPUs, as `parse_ranks` takes them.
-    network: to be emulated, `slower` times slower than it is.
-    """
-
-    path: Path
+    path: Path  # the file or library of the algorithms
     nranks: int
     settings: Settings
-    devices: str | None = None
-    network: Topology | None = None
+    devices: str | None = None  # numbers of GPUs, as `parse_ranks` takes them
+    network: Topology | None = None  # to be emulated, `slower` times slower than it is
     slower: float = 1.0
 
 
@@ -57,22 +53,15 @@ Session = AbstractContextManager[tuple[Measure, bool]]  # what measures; whether
 
 @dataclass(frozen=True)
 class Backend:
-    """One row.
-
-    Attributes:
-        summary: for --help. open: what measures, while the context lasts.
-        require: raises InputError that says what is missing on this machine.
-        by_default: whether it is taken where no back end is named; the first row that is available.
-        options: those of `synth bench` that only some back ends take. in_job: each of its ranks is a process.
-    """
+    """One row."""
 
     name: str
-    summary: str
-    require: Callable[[], object]
-    open: Callable[[Request], Session]
-    by_default: bool = False
-    options: frozenset[str] = frozenset()
-    in_job: bool = False
+    summary: str  # for --help
+    require: Callable[[], object]  # raises InputError that says what is missing on this machine
+    open: Callable[[Request], Session]  # what measures, while the context lasts
+    by_default: bool = False  # taken where no back end is named; the first row that is available
+    options: frozenset[str] = frozenset()  # those of `synth bench` that only some back ends take
+    in_job: bool = False  # each of its ranks is a process
 
     def is_available(self) -> bool:
         try:
@@ -94,10 +83,6 @@ def _in_process(request: Request, make: Callable[[Algorithm], Executor]) -> Iter
         return measure(algorithm.program, algorithm.goal, size_bytes, executor, request.settings)
 
     yield measure_algorithm, True
-
-
-def _on_host(request: Request) -> Session:
-    return _in_process(request, lambda a: HostExecutor(a.program, a.goal))
 
 
 def _on_gpus(request: Request) -> Session:
@@ -146,7 +131,13 @@ BACKENDS = {
             by_default=True,
             options=frozenset({"--devices", "--emulate", "--slower"}),
         ),
-        Backend("host", "threads of this CPU", lambda: None, _on_host, by_default=True),
+        Backend(
+            "host",
+            "threads of this CPU",
+            lambda: None,
+            lambda r: _in_process(r, lambda a: HostExecutor(a.program, a.goal)),
+            by_default=True,
+        ),
         Backend("torch", "a process a rank", require_torch, _over_torch, in_job=True),
     )
 }

@@ -24,33 +24,27 @@ _IN_PLACE_OR_NOT = frozenset({"reducescatter"})
 
 @dataclass(frozen=True)
 class Timing:
-    """One side of a row, out of place or in place: µs on average, wrong elements in the last run.
+    """One side of a row, out of place or in place."""
 
-    The µs are the executor's own where it has a clock, else wall time.
-    """
-
-    time_us: float
-    wrong: int
+    time_us: float  # on average, by the executor's own clock where it has one
+    wrong: int  # elements, in the last run
 
 
 @dataclass(frozen=True)
 class Row:
-    """A measured size. `count`: elements as nccl-tests counts them; rates in GB/s (10^9 bytes/s).
-
-    factor: busbw / algbw, None where the collective has none. emulated: of the last run, on an emulated network.
-    """
+    """A measured size; rates in GB/s (10^9 bytes/s)."""
 
     name: str
     size_bytes: int
-    count: int
+    count: int  # elements as nccl-tests counts them
     kind: str
     op: str
     root: int
     out_of_place: Timing | None
     in_place: Timing | None
-    factor: float | None
+    factor: float | None  # busbw / algbw, None where the collective has none
     reduces: bool
-    emulated: EmulatedTime | None = None
+    emulated: EmulatedTime | None = None  # of the last run, on an emulated network
 
     def algbw(self, timing: Timing) -> float:
         return self.size_bytes / timing.time_us / 1e3 if timing.time_us else 0.0
@@ -94,12 +88,9 @@ def message_sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator
 def measure(
     program: Program, goal: Goal | None, size_bytes: int, executor: Executor, settings: Settings = Settings()
 ) -> Row:
-    """Run a program at one message size on fresh data, out of place and in place where it can.
+    """Run a program at one message size on fresh data, out of place and in place where it can; warmup first, each.
 
-    The size is rounded down to whole elements of every block. Cost: iterations + warmup runs a side.
-
-    Raises:
-        InputError: a type or reduction that is not known, or a program that stops before its end.
+    The size is rounded down to whole elements of every block. Raises InputError as `Executor.run` does.
     """
     kind = parse_type(settings.kind)
     layout = Layout.of(program, size_bytes // TYPES[kind].itemsize // count_blocks(program))

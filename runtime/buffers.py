@@ -26,15 +26,12 @@ class Layout:
     A block is the whole buffer of an allreduce, broadcast or reduce and of a custom program, and one rank's share in
     all others. It is cut into chunks as evenly as whole elements allow; the first element of chunk j of a block of n
     elements in k chunks is ⌊j n / k⌋.
-
-    Attributes:
-        chunks: of a block. elements: of a block. longest: elements of the longest chunk.
     """
 
     program: Program
-    elements: int
-    chunks: int
-    longest: int
+    elements: int  # of a block
+    chunks: int  # of a block
+    longest: int  # elements of the longest chunk
 
     @classmethod
     def of(cls, program: Program, elements: int) -> Layout:
@@ -112,9 +109,9 @@ def summed_cells(program: Program, goal: Goal | None) -> tuple[Column, Column, C
 
 
 def part_in_place(layout: Layout, shift: int, given: int, made: int) -> tuple[bool, slice]:
-    """In place, which of the buffers holds the other, and where: (whether the input is part of the output, elements).
+    """In place, whether the input (`given` elements) is part of the output (`made`), and where one holds the other.
 
-    shift: the goal's `o_in_i` of the rank, in chunks. given, made: elements of the input and of the output.
+    shift: the goal's `o_in_i` of the rank, in chunks.
     """
     first = abs(shift) // layout.chunks * layout.elements
     inside = shift <= 0 and made >= given
@@ -132,14 +129,8 @@ def prepare_buffers(
 ) -> tuple[Layout, Sequence[Array], str]:
     """The layout, the inputs where the program looks for them, and the type's own name.
 
-    A program that works in place only gets its inputs copied into the outputs where they are apart.
-
-    Args:
-        inputs, outputs: per rank, one-dimensional. kind, op: as in `dtypes`.
-        shares_memory: whether an input and an output are one memory.
-
-    Raises:
-        InputError: an unknown type or reduction, buffers that do not fit the program, no room to work in place.
+    A program that works in place only gets its inputs copied into the outputs where they are apart. Raises InputError
+    for an unknown type or reduction, buffers that do not fit the program, no room to work in place.
     """
     kind = parse_type(kind)
     reducer(op, kind)  # refuses what is unknown

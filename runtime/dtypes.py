@@ -52,10 +52,7 @@ def narrow(values: Array, kind: str) -> Array:
 
 
 def reducer(op: str, kind: str) -> Callable[[Array, Array, Array], None]:
-    """A function (a, b, out) that puts the reduction of a and b into out; sums for avg, see `average`.
-
-    Raises InputError for an op or a type that is not known.
-    """
+    """A function (a, b, out) that puts the reduction of a and b into out; sums for avg. Raises InputError."""
     if op not in REDUCTIONS:
         raise InputError(f"reduction {op!r} is not known; it must be one of {', '.join(REDUCTIONS)}")
     ufunc = _UFUNC[op]

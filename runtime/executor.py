@@ -12,14 +12,10 @@ from runtime.dtypes import Array
 
 @dataclass(frozen=True)
 class EmulatedTime:
-    """What a run on an emulated network took, in µs of the network.
+    """What a run on an emulated network took, in µs of the network."""
 
-    measured_us: on the device's clock, until the last block ended. due_us: what the network's own time was then:
-    where it is much less, the device was too slow to emulate this network.
-    """
-
-    measured_us: float
-    due_us: float
+    measured_us: float  # on the device's clock, until the last block ended
+    due_us: float  # the network's own time then; much less where the device was too slow to emulate this network
 
 
 class Executor(Protocol):
@@ -45,12 +41,8 @@ class Executor(Protocol):
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
         """Execute once.
 
-        Args:
-            inputs, outputs: per rank, one-dimensional and of the type `kind`; in place the same arrays, or one a
-                part of the other. A program that works in place only gets the inputs copied where they are apart.
-            kind, op: data type and reduction, as nccl-tests names them.
-
-        Raises:
-            InputError: buffers that do not fit the program, or a program that stops before its end.
+        inputs, outputs: per rank, one-dimensional and of the type `kind`; in place the same arrays, or one a part of
+        the other. A program that works in place only gets the inputs copied where they are apart. kind, op: as
+        nccl-tests names them. Raises InputError for buffers that do not fit, or a program that stops before its end.
         """
         ...

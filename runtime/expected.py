@@ -27,10 +27,9 @@ def count_wrong(
     kind: str,
     op: str,
 ) -> int:
-    """How many elements of the results are not what they must be.
+    """How many elements of the results are not what they must be; averages are compared within a rounding.
 
-    given: per rank the input as it was before. inputs, outputs: the buffers afterwards. Averages are compared within
-    a rounding.
+    given: per rank the input as it was before. inputs, outputs: the buffers afterwards.
     """
     reduce = reducer(op, kind)
     place = {}

@@ -102,8 +102,7 @@ def strongly_connected(count: int, src: Ints, dst: Ints) -> bool:
 def components(count: int, src: Ints, dst: Ints) -> Ints:
     """Number of the part that each vertex is in, edges taken both ways: int64 (count,), 0.. in order of vertices."""
     graph, csgraph = _sparse(count, src, dst)
-    labels: Ints = csgraph.connected_components(graph, directed=False)[1].astype(np.int64)
-    return labels
+    return np.asarray(csgraph.connected_components(graph, directed=False)[1], dtype=np.int64)
 
 
 def _sparse(count: int, src: Ints, dst: Ints) -> tuple[Any, Any]:

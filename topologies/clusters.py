@@ -13,20 +13,14 @@ from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology
 
 @dataclass(frozen=True, eq=False)
 class Nics:
-    """How one node's NICs join it to others of its kind.
+    """How one node's NICs join it to others of its kind."""
 
-    sends, receives: for each NIC the ranks of the node that send and receive through it (int64).
-    gbs: GB/s of each NIC, each way.  alpha_us: µs from rank to rank of another node, both NICs and fabric.
-    assumed: nobody published this α.
-    fabrics: NIC b sits on fabric b mod fabrics; 0 for no switch at all: each NIC sends to each of the other nodes.
-    """
-
-    sends: tuple[Ints, ...]
+    sends: tuple[Ints, ...]  # for each NIC the ranks of the node that send through it
     receives: tuple[Ints, ...]
-    gbs: float
-    alpha_us: float
-    assumed: bool
-    fabrics: int
+    gbs: float  # of each NIC, each way
+    alpha_us: float  # from rank to rank of another node, both NICs and fabric
+    assumed: bool  # nobody published this α
+    fabrics: int  # NIC b is on fabric b mod fabrics; 0 for no switch: each NIC sends to each of the other nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,13 +32,12 @@ class Machine:
 
 
 def join(machine: Machine, count: int, name: str) -> Topology:
-    """`count` nodes of the machine: ranks node by node, switches "nvswitch.0" (of node 0), fabric switches
-    last.
+    """`count` nodes of the machine: ranks node by node, switches "nvswitch.0" (of node 0), fabric switches last.
 
-    Where NICs meet in a fabric switch each rank that a NIC serves has a link to and from it with half of the
-    NIC's α on either side; a NIC that several ranks share is a limit "nic0.1 out" (NIC 0 of node 1). A
-    "direct" fabric has links from NIC to NIC of other nodes instead, with the same limits.
-    Raises InputError where the machine has no NICs or the cluster would be too large.
+    Where NICs meet in a fabric switch each rank that a NIC serves has a link to and from it with half of the NIC's α on
+    either side; a NIC that several ranks share is a limit "nic0.1 out" (NIC 0 of node 1). A "direct" fabric has links
+    from NIC to NIC of other nodes instead, with the same limits. Raises InputError where the machine has no NICs or the
+    cluster would be too large.
     """
     one, nics = machine.topology, machine.nics
     if count == 1:
@@ -79,6 +72,7 @@ def join(machine: Machine, count: int, name: str) -> Topology:
     gbs.append(np.full(len(a), nics.gbs))
     alpha.append(np.full(len(a), nics.alpha_us / 2 if nics.fabrics else nics.alpha_us))
     limits += _nic_limits(nics, sender, receiver, count * one.nlinks)
+    many = "one NIC" if len(nics.sends) == 1 else f"{len(nics.sends)} NICs"
     return Topology(
         name=name,
         nranks=ranks,
@@ -90,14 +84,9 @@ def join(machine: Machine, count: int, name: str) -> Topology:
         limits=tuple(limits),
         alpha_assumed=one.alpha_assumed or nics.assumed,
         nodes=np.repeat(np.arange(count, dtype=np.int64), n),
-        summary=f"{count} nodes of {one.summary}; {_words(nics)}",
+        summary=f"{count} nodes of {one.summary}; {many} a node, {nics.gbs:g} GB/s each way",
         source=one.source,
     )
-
-
-def _words(nics: Nics) -> str:
-    many = "one NIC" if len(nics.sends) == 1 else f"{len(nics.sends)} NICs"
-    return f"{many} a node, {nics.gbs:g} GB/s each way"
 
 
 def _fabric_names(nics: Nics) -> tuple[str, ...]:

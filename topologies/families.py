@@ -129,16 +129,11 @@ def _dragonfly(dims: Sequence[int]) -> _Shape:
 
 @dataclass(frozen=True)
 class _Family:
-    """A family: its builder, fewest and most dimensions, an example, and what bounds its directed links from above.
-
-    smallest: the least that each dimension can be.
-    """
-
     build: Callable[[Sequence[int]], _Shape]
-    dimensions: tuple[int, int]
+    dimensions: tuple[int, int]  # fewest and most
     example: str
-    most_links: Callable[[Sequence[int]], int]  # so that a size is refused before anything is built
-    smallest: int = 1
+    most_links: Callable[[Sequence[int]], int]  # directed, so that a size is refused before anything is built
+    smallest: int = 1  # that each dimension can be
 
 
 def _grid_links(dims: Sequence[int]) -> int:
@@ -164,11 +159,7 @@ FAMILIES: dict[str, _Family] = {
 
 
 def family(spec: str) -> Topology:
-    """The topology of a formula "kind:SIZExSIZE,bw=GB/s,alpha=µs". Raises InputError.
-
-    bw (default 50 GB/s) and alpha (default 0.7 µs, then marked assumed) hold for every link, also each hop
-    through a switch.
-    """
+    """The topology of "kind:SIZExSIZE,bw=GB/s,alpha=µs a hop", else 50 and 0.7 (assumed). Raises InputError."""
     where = f"topology {spec[:80]!r}"
     head, *options = spec.split(",")
     kind, _, sizes = head.partition(":")

@@ -16,29 +16,19 @@ _FAR = np.iinfo(np.int32).max
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Links between local ranks 0..nranks-1 and the resources they take part in. All arrays are read-only.
-
-    ranks: int64 (nranks,), local rank → rank of the topology.
-    src, dst: int64 (nlinks,), local ranks; links are sorted by (src, dst), a direct link before paths through
-        switches, these by their first switch.
-    alpha_us: float64 (nlinks,), µs, summed over the path.
-    bandwidth_gbs: float64 (nlinks,), GB/s, the smallest on the path (limits that it crosses included: no send
-        could ever move faster than these).
-    uses_ptr, uses_idx: int64, CSR: link l uses resources uses_idx[uses_ptr[l]:uses_ptr[l+1]], sorted, each
-    once. capacity_gbs: float64 (nresources,), GB/s.
-    resource_names: "0→1" or "0→nvswitch" (ranks of the topology) for a physical link, else a limit's name.
-    """
+    """Links between local ranks 0..nranks-1 and the resources they take part in. All arrays are read-only."""
 
     nranks: int
-    ranks: Ints
+    ranks: Ints  # (nranks,), local rank → rank of the topology
+    # local ranks; links are sorted by (src, dst), a direct link before paths through switches, these by their first
     src: Ints
     dst: Ints
-    alpha_us: Floats
-    bandwidth_gbs: Floats
-    uses_ptr: Ints
+    alpha_us: Floats  # (nlinks,), summed over the path
+    bandwidth_gbs: Floats  # (nlinks,), the smallest on the path, limits included: no send could ever move faster
+    uses_ptr: Ints  # CSR: link l uses resources uses_idx[uses_ptr[l]:uses_ptr[l+1]], sorted, each once
     uses_idx: Ints
-    capacity_gbs: Floats
-    resource_names: tuple[str, ...]
+    capacity_gbs: Floats  # (nresources,)
+    resource_names: tuple[str, ...]  # "0→1", "0→nvswitch" (ranks of the topology) for a physical link, or a limit's
 
     def __post_init__(self) -> None:
         for column in vars(self).values():
@@ -179,22 +169,14 @@ def _limits_crossed(topology: Topology, link: Ints, physical: Ints) -> tuple[Int
 
 @dataclass(frozen=True, eq=False)
 class _Tables:
-    """Best paths from each switch to each wanted rank, through switches only.
+    """Best paths from each switch to each of D wanted ranks, through switches only."""
 
-    edge_link: int64 (E,), physical switch→switch links sorted by source switch.
-    edge_start: int64 (nswitches+1,), edges of switch s are edge_start[s]:edge_start[s+1].
-    edge_to: int64 (E,), the switch each edge leads to.
-    best: bool (E, D), whether the edge is on an equally best path to the wanted rank.
-    last: int64 (nswitches, D), the link from the switch straight to the rank where that is best, else -1.
-    reach: bool (nswitches, D).
-    """
-
-    edge_link: Ints
-    edge_start: Ints
-    edge_to: Ints
-    best: Bools
-    last: Ints
-    reach: Bools
+    edge_link: Ints  # (E,), physical switch→switch links sorted by source switch
+    edge_start: Ints  # (nswitches + 1,), edges of switch s are edge_start[s]:edge_start[s+1]
+    edge_to: Ints  # (E,), the switch each edge leads to
+    best: Bools  # (E, D), whether the edge is on an equally best path to the wanted rank
+    last: Ints  # (nswitches, D), the link from the switch straight to the rank where that is best, else -1
+    reach: Bools  # (nswitches, D)
 
 
 def _forwarding_tables(topology: Topology, ranks: Ints) -> _Tables:

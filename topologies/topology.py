@@ -28,48 +28,34 @@ def is_switch_name(name: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Limit:
-    """A capacity that several physical links share.
+    """A capacity that several physical links share."""
 
-    name: what it is ("nic0 out").
-    links: int64, indices of physical links of the topology, sorted, each once.
-    bandwidth_gbs: GB/s that all of them together carry.
-    """
-
-    name: str
-    links: Ints
-    bandwidth_gbs: float
+    name: str  # what it is ("nic0 out")
+    links: Ints  # indices of physical links of the topology, sorted, each once
+    bandwidth_gbs: float  # that all of them together carry
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
     """Ranks 0..nranks-1, switches after them, and directed links between these vertices.
 
-    name, summary, source: words; summary is short ("8 GPUs, NVSwitch, 300 GB/s each way"), source says where
-        the figures come from.
-    nranks: ranks are the vertices 0..nranks-1.
-    switches: switch j is the vertex nranks+j; it forwards and holds nothing.
-    link_src, link_dst: int64 (nlinks,), vertices. Links come out sorted by (src, dst) whatever order they
-        were given in, so that equal machines give equal arrays; `limits` is renumbered with them.
-    alpha_us: float64 (nlinks,), µs.  bandwidth_gbs: float64 (nlinks,), GB/s (1e9 bytes/s).
-    limits: shared capacities over physical links.
-    alpha_assumed: some α is nobody's published figure.
-    nodes: int64 (nranks,), the chassis of each rank.
-
-    All arrays are copies and read-only. Raises InputError (one line) where the parts do not make a topology.
+    Links come out sorted by (src, dst) whatever order they were given in, so that equal machines give equal arrays;
+    `limits` is renumbered with them. All arrays are copies and read-only. Raises InputError (one line) where the parts
+    do not make a topology.
     """
 
     name: str
     nranks: int
-    switches: tuple[str, ...]
-    link_src: Ints
+    switches: tuple[str, ...]  # switch j is the vertex nranks + j; it forwards and holds nothing
+    link_src: Ints  # (nlinks,), vertices
     link_dst: Ints
-    alpha_us: Floats
-    bandwidth_gbs: Floats
-    limits: tuple[Limit, ...] = ()
-    alpha_assumed: bool = False
-    nodes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    summary: str = ""
-    source: str = ""
+    alpha_us: Floats  # (nlinks,)
+    bandwidth_gbs: Floats  # (nlinks,), 1e9 bytes/s
+    limits: tuple[Limit, ...] = ()  # shared capacities over physical links
+    alpha_assumed: bool = False  # some α is nobody's published figure
+    nodes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (nranks,), the chassis of each rank
+    summary: str = ""  # short: "8 GPUs, NVSwitch, 300 GB/s each way"
+    source: str = ""  # where the figures come from
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -155,10 +141,7 @@ class Topology:
         checks = (
             ((src < 0) | (src > last) | (dst < 0) | (dst > last), f"vertices must be 0 to {last}"),
             (src == dst, "a link must join two different vertices"),
-            (
-                ~((gbs >= MIN_GBS) & (gbs <= MAX_GBS)),
-                f"bandwidth_gbs must be {MIN_GBS:g} to {MAX_GBS:g} GB/s",
-            ),
+            (~((gbs >= MIN_GBS) & (gbs <= MAX_GBS)), f"bandwidth_gbs must be {MIN_GBS:g} to {MAX_GBS:g} GB/s"),
             (~((alpha >= 0) & (alpha <= MAX_ALPHA_US)), f"alpha_us must be 0 to {MAX_ALPHA_US:g} µs"),
         )
         for bad, right in checks:

@@ -145,10 +145,7 @@ class Encoded:
         return layout.spans(max(max(layout.cells(rank)) for rank in range(self.program.nranks)))
 
     def averages(self, op: str) -> Table:
-        """Cells to be divided after the last step: rank, buffer, cell; none but for avg.
-
-        Raises InputError where nothing says what the goal is.
-        """
+        """Cells to be divided after the last step: rank, buffer, cell; none but for avg. InputError without a goal."""
         if op != "avg":
             return np.zeros((0, 3), dtype=np.int32)
         return _narrow(summed_cells(self.program, self.goal))
@@ -156,29 +153,17 @@ class Encoded:
     def sizes(self, layout: Layout, kind: str, naverages: int) -> Sizes:
         """How the chunks pass through the slots: windows of as many elements as a slot holds."""
         size, limit_ns = TYPES[kind].itemsize, int(self.limit_s * 1e9)
+        longest, ranks = layout.longest, self.program.nranks
         if self.pace is not None:
             limit_ns += self.pace.limit_ns(self.chunk_bytes(layout, kind))
-            slot_bytes, depth = _up(max(1, layout.longest * size)), self.pace.messages
-            ranks = self.program.nranks
-            return Sizes(layout.longest, 1, layout.longest, depth, slot_bytes, limit_ns, 0, ranks, naverages)
-        width = max(1, min(self.slot_bytes // (2 if self.ll else 1) // max(size, 1), layout.longest))
-        return Sizes(
-            width,
-            -(-layout.longest // width),
-            layout.longest,
-            self.depth,
-            self.slot_bytes,
-            limit_ns,
-            self.ll,
-            self.program.nranks,
-            naverages,
-        )
+            slot_bytes, depth = _up(max(1, longest * size)), self.pace.messages
+            return Sizes(longest, 1, longest, depth, slot_bytes, limit_ns, 0, ranks, naverages)
+        width = max(1, min(self.slot_bytes // (2 if self.ll else 1) // size, longest))
+        windows = -(-longest // width)
+        return Sizes(width, windows, longest, self.depth, self.slot_bytes, limit_ns, self.ll, ranks, naverages)
 
     def groups(self, devices: int) -> list[int]:
-        """First rank of each device, and the number of ranks: neighbours together, as evenly as may be.
-
-        Raises InputError for more devices than ranks.
-        """
+        """First rank of each device, and the number of ranks, as evenly as may be. InputError for too many devices."""
         ranks = self.program.nranks
         if not 1 <= devices <= ranks:
             raise InputError(f"{devices} devices for {ranks} ranks; it must be 1 to {ranks}")
@@ -226,11 +211,10 @@ def _narrow(columns: Sequence[Any]) -> Table:
 
 
 def _messages_carry_order(program: Program, columns: Columns, goal: Goal | None) -> bool:
-    """Whether a program's messages must carry the order of what was written before them, beside their own data.
+    """Whether messages must carry the order of what was written before them; where it cannot be found out, yes.
 
     They must where threadblocks of a rank are kept apart only by messages that went round by way of other ranks; in
-    nearly all programs waits within the ranks do it. Where it cannot be found out (a program that deadlocks, a goal
-    that nothing states), the answer is yes. Cost: a replay and a search for races.
+    nearly all programs waits within the ranks do it. Cost: a replay and a search for races.
     """
     isolated = replace(columns, sends=np.full_like(columns.sends, -1), receives=np.full_like(columns.receives, -1))
     found = Findings()
@@ -247,10 +231,7 @@ def _messages_carry_order(program: Program, columns: Columns, goal: Goal | None)
 
 
 def _placed(inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
-    """Where each rank's input and output lie in one block of memory, in bytes, and how long that is.
-
-    Arrays that share memory lie as they do with the caller. Raises InputError for arrays with gaps.
-    """
+    """Where each rank's input and output lie in one block of memory, together if they share theirs; its length."""
     offsets, end = [], 0
     for rank, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
         if not (given.flags.c_contiguous and made.flags.c_contiguous):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,15 +19,7 @@ from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
 from runtime.executor import EmulatedTime
 from runtime.gpu.cuda import THREADS, compiler_options, connect, cupy, threads_that_fit
-from runtime.gpu.encoding import (
-    ADDRESSES,
-    REDUCTION_NAMES,
-    REPORT,
-    Encoded,
-    gpu_source,
-    run_in_arena,
-    scratch_offsets,
-)
+from runtime.gpu.encoding import ADDRESSES, REDUCTION_NAMES, REPORT, Encoded, gpu_source, run_in_arena, scratch_offsets
 from runtime.gpu.pace import Pace
 from topologies.errors import InputError
 
@@ -178,8 +170,7 @@ class GpuExecutor:
     ) -> None:
         """devices: numbers of the GPUs, None: the current one; each has neighbouring ranks. Else as in `Encoded`.
 
-        Raises InputError without CuPy or a GPU, for a program that cannot be run, for GPUs that there are not or that
-        cannot write into each other's memory, or for the pace of a network on several: each has its own clock.
+        Raises InputError also without CuPy or GPUs that reach each other, or for a pace on several GPUs.
         """
         self.program, self.goal = program, goal
         self.kernel_us: float | None = None
@@ -206,8 +197,7 @@ class GpuExecutor:
 
     def on(self, share: Share) -> AbstractContextManager[Any]:
         """A context in which CuPy's current GPU is this one."""
-        found: AbstractContextManager[Any] = self.cupy.cuda.Device(share.device)
-        return found
+        return cast(AbstractContextManager[Any], self.cupy.cuda.Device(share.device))
 
     def at(self, rank: int) -> AbstractContextManager[Any]:
         """The GPU on which a rank's buffers must lie."""
@@ -226,19 +216,13 @@ class GpuExecutor:
             self.kernel_us = None if self.kernel_us is None else 0.0
             return
         run_in_arena(
-            self.encoded,
-            inputs,
-            outputs,
-            lambda offsets, arena: self._copied(layout, offsets, arena, kind, op),
+            self.encoded, inputs, outputs, lambda offsets, arena: self._copied(layout, offsets, arena, kind, op)
         )
 
     def prepare(
         self, inputs: Sequence[Any], outputs: Sequence[Any], *, kind: str = "float", op: str = "sum"
     ) -> Launch | None:
-        """The launch for these CuPy arrays, None where there is nothing to do. Raises InputError as `run` does.
-
-        A program that works in place only has its inputs moved there now, and not again by `Launch.go`.
-        """
+        """The launch for these CuPy arrays, None for nothing to do; moves inputs once where all is in place only."""
         # by their bounds, for they have no gaps: CuPy's exact answer looks at every element
         shares = self.cupy.may_share_memory
         layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op, shares)

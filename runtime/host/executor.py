@@ -59,11 +59,7 @@ class HostExecutor:
     emulated: EmulatedTime | None = None
 
     def __init__(
-        self,
-        program: Program,
-        goal: Goal | None = None,
-        threads: int | None = None,
-        window_bytes: int = WINDOW_BYTES,
+        self, program: Program, goal: Goal | None = None, threads: int | None = None, window_bytes: int = WINDOW_BYTES
     ) -> None:
         """goal: what a custom collective must achieve. threads: None: as many as there are cores."""
         self.program, self.goal, self.window_bytes = program, goal, window_bytes
@@ -97,13 +93,7 @@ class _Run:
     """One execution: where each threadblock is, what is in the slots, who waits for what."""
 
     def __init__(
-        self,
-        of: HostExecutor,
-        layout: Layout,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
-        kind: str,
-        op: str,
+        self, of: HostExecutor, layout: Layout, inputs: Sequence[Array], outputs: Sequence[Array], kind: str, op: str
     ) -> None:
         self.of, self.reduce = of, reducer(op, kind)
         p = of.program

@@ -55,21 +55,13 @@ def pairs_by_limit(topology: Topology) -> dict[str, list[tuple[int, int]]]:
 
 
 def calibrate(
-    topology: Topology,
-    measured: Mapping[tuple[int, int], MeasuredLink],
-    shared_gbs: Mapping[str, float],
-    source: str,
+    topology: Topology, measured: Mapping[tuple[int, int], MeasuredLink], shared_gbs: Mapping[str, float], source: str
 ) -> Topology:
-    """The same topology with measured figures.
+    """The same topology with measured figures; source: the new one's.
 
-    A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth seen through
-    it, since the others may have held it back, and its share of α in the topology's own proportion.
-
-    Args:
-        measured: by pair of ranks. shared_gbs: by limit, the GB/s that all its pairs carry at once; others stay.
-        source: the new topology's, for its figures.
-
-    Raises InputError for a figure that is not positive.
+    A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth seen through it,
+    since the others may have held it back, and its share of α in the topology's own proportion. shared_gbs: by limit,
+    what all its pairs carry at once; others stay. Raises InputError for a figure that is not positive.
     """
     for (a, b), link in measured.items():
         if not (link.gbs > 0 and np.isfinite(link.gbs) and np.isfinite(link.alpha_us)):

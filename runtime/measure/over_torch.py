@@ -105,16 +105,12 @@ def gather_all(found: Sequence[Measurement]) -> list[Measurement]:
 
 @dataclass
 class MethodTimes:
-    """What a method of doing a call took.
-
-    ran: the name of what ran. wrong: elements, of all ranks, in a run on known data. seconds: of the slowest rank, one
-    for each measurement, the mean of runs in a row.
-    """
+    """What a method of doing a call took."""
 
     method: Method
-    ran: str
-    wrong: int
-    seconds: list[float] = field(default_factory=list)
+    ran: str  # the name of what ran
+    wrong: int  # elements, of all ranks, in a run on known data
+    seconds: list[float] = field(default_factory=list)  # of the slowest rank, the mean of runs in a row, by measurement
 
     @property
     def median_s(self) -> float:
@@ -124,19 +120,14 @@ class MethodTimes:
 
 @dataclass(frozen=True)
 class Case:
-    """A collective on a group, as it is measured.
-
-    Args:
-        size_bytes: as nccl-tests counts it, rounded down to whole elements of every block.
-        kind: torch's name of the type. ranks: of the group, as the whole job numbers them; root: within it.
-    """
+    """A collective on a group, as it is measured."""
 
     collective: str
-    size_bytes: int
-    kind: str = "float32"
+    size_bytes: int  # as nccl-tests counts it, rounded down to whole elements of every block
+    kind: str = "float32"  # torch's name of the type
     op: str = "sum"
-    ranks: tuple[int, ...] = ()
-    root: int = 0
+    ranks: tuple[int, ...] = ()  # of the group, as the whole job numbers them
+    root: int = 0  # within it
 
     @property
     def what(self) -> Kind:
@@ -209,11 +200,11 @@ class Case:
         return calls[self.collective], given, made
 
 
-def _largest(value: float, group: Any) -> float:
-    """Over all ranks of the group."""
+def _over_all(value: float, group: Any, op: Any = dist.ReduceOp.MAX) -> float:
+    """The largest value of the group's ranks, or their sum."""
     held = torch.tensor([value], dtype=torch.float64)
     with ours.using("gloo"):
-        dist.all_reduce(held, dist.ReduceOp.MAX, group=group)
+        dist.all_reduce(held, op, group=group)
     return float(held.item())
 
 
@@ -221,10 +212,7 @@ class Bench:
     """A case and the methods to do it, measured alternately. Every rank of the case's group makes one."""
 
     def __init__(self, case: Case, methods: Sequence[Method], group: Any = None) -> None:
-        """Runs each method once on known data. group: torch's, None for all ranks.
-
-        A method that does not run as named at this size is left out.
-        """
+        """Runs each method once on known data; one that does not run as named at this size is left out."""
         self.case, self.group = case, group
         me = dist.get_rank(group)
         self.call, given, made = case.prepare(me, group)
@@ -243,16 +231,13 @@ class Bench:
                     self.call()
                 took = time.perf_counter() - begun
                 ran = counters.last(case.collective)  # before the next call of all
-                longest = min(longest, _largest(took, group))
+                longest = min(longest, _over_all(took, group))
                 if longest > _LONG_S:
                     break
             if method.backend == "synth" and not ran.startswith("synth "):
                 continue
             differs = 0 if want is None else int((made != want).sum())
-            held = torch.tensor([differs])
-            with ours.using("gloo"):
-                dist.all_reduce(held, group=group)
-            self.took.append(MethodTimes(method, ran, int(held.item())))
+            self.took.append(MethodTimes(method, ran, int(_over_all(differs, group, dist.ReduceOp.SUM))))
             self.runs[method] = max(1, min(_MOST_RUNS, math.ceil(_LONG_S / max(longest, 1e-6))))
         given.zero_()
 
@@ -268,7 +253,7 @@ class Bench:
             with ours.using(*took.method):
                 for _ in range(runs):
                     self.call()
-            took.seconds.append(_largest(time.perf_counter() - begun, self.group) / runs)
+            took.seconds.append(_over_all(time.perf_counter() - begun, self.group) / runs)
 
 
 def measure_methods(

@@ -217,10 +217,7 @@ class Chooser:
 
     @cached_property
     def basis(self) -> str:
-        """All that choices depend on, in one line, to be compared between ranks.
-
-        Raises InputError for a file of the library that is not there.
-        """
+        """All that choices depend on, for comparison between ranks. Raises InputError for a file that is not there."""
         listed = [
             (e.file, e.min_bytes, e.max_bytes, e.group, e.collective, e.root, e.target, _content(e))
             for e in self.entries

@@ -143,15 +143,11 @@ class Dispatcher:
     # ---- collectives
 
     def run(self, name: str, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
-        """Run a collective; torch's Work.
+        """Run a collective, a row of OPERATIONS; torch's Work.
 
-        Args:
-            name: of OPERATIONS. opts: torch's options of the call, or None.
-            arguments: those of the wrapped back end's method, given what copies tensors that are not contiguous.
-
-        Raises:
-            InputError: an output whose elements share memory, or an algorithm that is not there.
-            RuntimeError: tensors on a device that this group does not serve.
+        opts: torch's of the call, or None. arguments: those of the wrapped back end's method, given what copies tensors
+        that are not contiguous. Raises InputError for an output whose elements share memory or an algorithm that is not
+        there, RuntimeError for tensors on a device that this group does not serve.
         """
         operation = OPERATIONS[name]
         opts = opts or operation.options()

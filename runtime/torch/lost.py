@@ -30,19 +30,13 @@ from topologies.errors import MessageLost
 
 @dataclass(frozen=True)
 class Tuning:
-    """Times in seconds.
+    """Times in seconds."""
 
-    long: a wait after which the store is asked whether it is in vain. every: between two looks at all waits.
-    reports: for the others' reports, several times as long as they need to be woken.
-    closed: for the report of a rank whose connection is closed: it can have given up a moment ago.
-    store: for a store that gives no answer.
-    """
-
-    long: float = 0.5
-    every: float = 0.25
-    reports: float = 3.0
-    closed: float = 1.0
-    store: float = 1.0
+    long: float = 0.5  # a wait after which the store is asked whether it is in vain
+    every: float = 0.25  # between two looks at all waits
+    reports: float = 3.0  # for the others' reports, several times as long as they need to be woken
+    closed: float = 1.0  # for the report of a rank whose connection is closed: it can have given up a moment ago
+    store: float = 1.0  # for a store that gives no answer
 
 
 _TUNING = Tuning()
@@ -62,13 +56,9 @@ class _Wait:
 
 
 class FailureWatch:
-    """One rank's watch over its waits for the others of a group.
+    """One rank's watch over its waits for the others of a group; me: its place there, ranks: the whole job's numbers.
 
-    Args:
-        store: of the group. me: this rank's place in the group. ranks: the members, as the whole job numbers them.
-
-    Attributes:
-        wrapped: the back end whose messages are waited for, once there is one.
+    wrapped: the back end whose messages are waited for, once there is one.
     """
 
     def __init__(self, store: Any, me: int, ranks: Sequence[int], tuning: Tuning = _TUNING) -> None:

@@ -19,15 +19,11 @@ Tensor: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Operation:
-    """A row.
+    """A row."""
 
-    name: torch.distributed's function; which collective that is stands in `synth.model.registry`.
-    method: the wrapped back end's of the same meaning. options: torch's class of the call's options.
-    """
-
-    name: str
-    method: str
-    options: Any
+    name: str  # torch.distributed's function; which collective that is stands in `synth.model.registry`
+    method: str  # the wrapped back end's of the same meaning
+    options: Any  # torch's class of the call's options
 
     @property
     def kind(self) -> Kind:
@@ -65,18 +61,13 @@ def write_back(tensor: Tensor, values: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Buffers:
-    """What a call reads and writes on this rank.
+    """What a call reads and writes on this rank."""
 
-    given, written: tensors that one after the other are a program's input and output; empty where this rank has none.
-    block: elements of a block, as in `Layout`. blocks: how many the message's size counts.
-    in_place: input and output are the same tensor.
-    """
-
-    given: Sequence[Tensor]
-    written: Sequence[Tensor]
-    block: int
-    blocks: int = 1
-    in_place: bool = False
+    given: Sequence[Tensor]  # one after the other a program's input; empty where this rank has none
+    written: Sequence[Tensor]  # its output likewise
+    block: int  # elements, as in `Layout`
+    blocks: int = 1  # that the message's size counts
+    in_place: bool = False  # input and output are the same tensor
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -25,31 +25,20 @@ _MOST_STEPS = 20_000  # whose pasts are known: that of each takes as many bits
 
 @dataclass(frozen=True)
 class RankStep:
-    """A step of this rank.
-
-    Attributes:
-        op: as in the program.
-        src, dst: (buffer 0 i 1 o 2 s, first cell) or None where the op does not use it; `count` cells each.
-        to, source: (peer, channel) of what it sends and receives, or None.
-        lengths: which chunk of a block each of its cells is as long as, in what it receives, or reads if nothing.
-        sent: the same for what it sends.
-        keep: what it sends may be overwritten before it has arrived, so a copy must be sent.
-        direct: what it receives may be put where it belongs before its turn.
-        at: (threadblock, position). after: that of the step that must be over before, or None.
-    """
+    """A step of this rank."""
 
     op: str
-    src: tuple[int, int] | None
+    src: tuple[int, int] | None  # (buffer 0 i 1 o 2 s, first cell) where the op uses it; `count` cells each
     dst: tuple[int, int] | None
     count: int
-    to: tuple[int, int] | None
-    source: tuple[int, int] | None
-    lengths: tuple[int, ...]
-    sent: tuple[int, ...]
-    keep: bool
-    direct: bool
-    at: tuple[int, int]
-    after: tuple[int, int] | None
+    to: tuple[int, int] | None  # (peer, channel) of what it sends
+    source: tuple[int, int] | None  # the same of what it receives
+    lengths: tuple[int, ...]  # which chunk of a block each cell is as long as, in what it receives, else reads
+    sent: tuple[int, ...]  # the same for what it sends
+    keep: bool  # what it sends may be overwritten before it has arrived, so a copy must be sent
+    direct: bool  # what it receives may be put where it belongs before its turn
+    at: tuple[int, int]  # (threadblock, position)
+    after: tuple[int, int] | None  # that of the step that must be over before
 
 
 @dataclass(frozen=True)

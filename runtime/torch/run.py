@@ -41,20 +41,15 @@ REDUCERS: dict[str, Reducer] = {
 
 @dataclass
 class Transport:
-    """Point-to-point messages of the wrapped back end.
-
-    ranks: each peer's rank in the whole job, for error texts. rank: this one's place among them. tag: of this call,
-    from FIRST_TAG on, its lower 15 bits free for the channel. call: for error texts. waited: by peer, seconds spent
-    waiting for it. timeout: None: the wrapped back end's.
-    """
+    """Point-to-point messages of the wrapped back end."""
 
     wrapped: Any
-    ranks: Sequence[int]
-    rank: int
-    tag: int
-    call: str
-    waited: MutableMapping[int, float] = field(default_factory=dict)
-    timeout: timedelta | None = None
+    ranks: Sequence[int]  # each peer's rank in the whole job, for error texts
+    rank: int  # this one's place among them
+    tag: int  # of this call, from FIRST_TAG on, its lower 15 bits free for the channel
+    call: str  # for error texts
+    waited: MutableMapping[int, float] = field(default_factory=dict)  # by peer, seconds spent waiting for it
+    timeout: timedelta | None = None  # None: the wrapped back end's
 
     def send(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
         """Begin to send; what `finish` takes."""
@@ -75,10 +70,7 @@ class Transport:
         work, values, peer = begun
         start = time.perf_counter()
         try:
-            if self.timeout is None:
-                work.wait()
-            else:
-                work.wait(self.timeout)
+            work.wait() if self.timeout is None else work.wait(self.timeout)
         except RuntimeError as error:
             raise self._lost(peer, word, error) from error
         finally:
@@ -92,16 +84,12 @@ class Transport:
 
 def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
     """Send out[r] to each rank r and receive into[r] from it, of any sizes; None: nothing."""
-    received = [
-        transport.receive(values, peer, 0)
-        for peer, values in enumerate(into)
-        if values is not None and peer != transport.rank and values.numel()
-    ]
-    sent = [
-        transport.send(values, peer, 0)
-        for peer, values in enumerate(out)
-        if values is not None and peer != transport.rank and values.numel()
-    ]
+
+    def each(begin: Callable[[Tensor, int, int], Any], tensors: Sequence[Tensor | None]) -> list[Any]:
+        here = [(values, peer) for peer, values in enumerate(tensors) if values is not None and peer != transport.rank]
+        return [begin(values, peer, 0) for values, peer in here if values.numel()]
+
+    received, sent = each(transport.receive, into), each(transport.send, out)
     for begun in received:
         transport.finish(begun)
     for begun in sent:
@@ -117,19 +105,12 @@ def run(
     transport: Transport,
     threads_from: int = THREADS_FROM_BYTES,
 ) -> None:
-    """Execute a rank's part of a program.
+    """Execute a rank's part of a program on blocks of so many elements; avg leaves sums.
 
-    Args:
-        given, made: the input and the output, one-dimensional and contiguous, or None where the rank has none; they
-            may be one tensor for collectives whose input and output are equally long. The input stays as it is
-            otherwise.
-        elements: of a block, as in `Layout`.
-        op: sum, prod, max, min; avg leaves sums.
-        threads_from: bytes of a chunk from which on each threadblock has a thread.
-
-    Raises:
-        InputError: the program cannot be run on so many elements.
-        RuntimeError: a message that did not come.
+    given, made: the input and the output, one-dimensional and contiguous, or None where the rank has none; they may be
+    one tensor where both are equally long. The input stays as it is otherwise. threads_from: bytes of a chunk from
+    which on each threadblock has a thread. Raises InputError where it cannot be run on so many elements, RuntimeError
+    for a message that did not come.
     """
     layout = Layout.of(part.program, elements)
     if not part.fits(elements):

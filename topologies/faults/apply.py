@@ -37,13 +37,8 @@ def degraded(topology: Topology, without: Sequence[str], degrade: Sequence[str])
 
     Ranks keep their numbers, those taken out have no link (see `ranks.dead_ranks`); a switch taken out is gone.
     Latencies stay, and so do limits, over the links that are left to them; a limit without any goes.
-
-    Args:
-        without: texts of the faults that take out, each a list with commas.
-        degrade: texts of the faults that slow down.
-
-    Raises:
-        InputError: no such fault, part or bandwidth, or nothing left.
+    Both are texts of faults, each a list with commas. Raises InputError for no such fault, part or bandwidth, or where
+    nothing is left.
     """
     missing, slower = removals(without), slowdowns(degrade)
     if not missing and not slower:
@@ -120,11 +115,7 @@ def _bandwidths_left(topology: Topology, faults: Sequence[Fault], gone: Bools) -
 
 
 def _faults_text(topology: Topology, cut: Bools, dead: Bools, slower: Sequence[Fault], gone: Bools) -> str:
-    """What is wrong, the same text for the same faults however they were written; plain ASCII without slashes.
-
-    One direction is 3to5: a file's name, which takes no >, must tell it from 3-5. A long list becomes counts
-    and a checksum of the list.
-    """
+    """What is wrong, the same text for the same faults however they were written; ASCII that a file's name takes."""
     missing = _link_parts(topology, cut) + _rank_parts(topology, np.flatnonzero(dead[: topology.nranks]).tolist())
     missing += [f"switch:{topology.switches[i]}" for i in np.flatnonzero(dead[topology.nranks :]).tolist()]
     slow = []

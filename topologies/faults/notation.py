@@ -15,19 +15,12 @@ _AMOUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?|\.[0-9]{1,12})\s*(%|gb/s|g
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault as written.
+    """One fault as written."""
 
-    Attributes:
-        kind: link, rank, switch or limit.
-        where: what follows the kind: "3-5", "3>5", "17", "8-15", a switch's or a limit's name.
-        percent: what is left of the bandwidth, above 0 and below 100; None where the fault does not say.
-        gbs: the bandwidth that is left in GB/s; None where the fault does not say.
-    """
-
-    kind: str
-    where: str
-    percent: float | None = None
-    gbs: float | None = None
+    kind: str  # link, rank, switch or limit
+    where: str  # what follows the kind: "3-5", "3>5", "17", "8-15", a switch's or a limit's name
+    percent: float | None = None  # what is left of the bandwidth, above 0 and below 100
+    gbs: float | None = None  # the bandwidth that is left
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.where}"
@@ -41,11 +34,7 @@ class Fault:
 
 
 def parse_fault(text: str, option: str) -> Fault:
-    """One fault of its text, such as link:3-5 or rank:3=50%; `option` is what names it in errors.
-
-    Raises:
-        InputError: no such form, or a percentage that is not between 0 and 100.
-    """
+    """One fault of its text, such as link:3-5 or rank:3=50%; `option` names it in errors. Raises InputError."""
     kind, _, rest = text.strip().partition(":")
     kind = kind.strip()
     if kind not in _KINDS:

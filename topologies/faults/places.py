@@ -76,11 +76,6 @@ def _vertex(topology: Topology, name: str) -> int | None:
     return topology.nranks + topology.switches.index(name) if name in topology.switches else None
 
 
-def _between(topology: Topology, src: int, dst: int) -> Ints:
-    """The link src→dst, where there is one."""
-    return np.flatnonzero((topology.link_src == src) & (topology.link_dst == dst))
-
-
 def links_at(topology: Topology, fault: Fault, option: str) -> Ints:
     """Physical links of "3-5" (both directions, at least one there) or "3>5". Raises InputError."""
     where = fault.where.replace("→", ">").replace("->", ">")
@@ -89,10 +84,9 @@ def links_at(topology: Topology, fault: Fault, option: str) -> Ints:
     for left, right in _cuts(where, ">" if directed else "-"):
         a, b = _vertex(topology, left), _vertex(topology, right)
         if a is not None and b is not None:
-            there = _between(topology, a, b)
-            if not directed:
-                there = np.concatenate([there, _between(topology, b, a)])
-            found.append((a, b, there))
+            ways = ((a, b),) if directed else ((a, b), (b, a))
+            links = [np.flatnonzero((topology.link_src == s) & (topology.link_dst == d)) for s, d in ways]
+            found.append((a, b, np.concatenate(links)))
     if len(found) > 1:  # a switch's name can have a - in it
         found = [x for x in found if len(x[2])] or found[:1]
     if len(found) > 1:

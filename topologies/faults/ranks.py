@@ -20,14 +20,9 @@ def dead_ranks(topology: Topology, without: Sequence[str]) -> tuple[int, ...]:
 
 
 def live_ranks(topology: Topology, dead: Sequence[int], group: Sequence[int] | None, option: str) -> tuple[int, ...]:
-    """The group, which must have no dead rank in it; all ranks that are not dead where there is none.
+    """The group; all ranks that are not dead where there is none. option: what gave the group, for errors ("--group").
 
-    Args:
-        dead: as `dead_ranks` gives them.
-        option: what gave the group, for errors ("--group").
-
-    Raises:
-        InputError: the group names a dead rank.
+    Raises InputError where the group names a dead rank.
     """
     lost = set(dead)
     if group is None:

@@ -11,25 +11,16 @@ from topologies.text.reader import read_machine
 
 @dataclass(frozen=True)
 class Format:
-    """One format of files.
+    """One format of files."""
 
-    Attributes:
-        name: for the reader of an error.
-        suffix: what a file's name ends in ("" for none of its own); a topology named so is a file.
-        matches: whether a text (UTF-8, line ends \\n) is of this format, told by its content.
-        read: the machine of a text; the second argument names the text in errors. Raises InputError.
-    """
-
-    name: str
-    suffix: str
-    matches: Callable[[str], bool]
-    read: Callable[[str, str], Machine]
+    name: str  # for the reader of an error
+    suffix: str  # what a file's name ends in ("" for none of its own); a topology named so is a file
+    matches: Callable[[str], bool]  # whether a text (UTF-8, line ends \n) is of this format, told by its content
+    read: Callable[[str, str], Machine]  # a text and its name in errors; raises InputError
 
 
 # The first that matches reads the file. Our own form is the last: of a text that is nothing else it says what is wrong.
-FORMATS: list[Format] = [
-    Format("TOML", ".toml", lambda _: True, read_machine),
-]
+FORMATS: list[Format] = [Format("TOML", ".toml", lambda _: True, read_machine)]
 
 
 def format_of(text: str) -> Format:

@@ -44,13 +44,11 @@ class _Search:
 def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 2000, budget_s: float = 1.0) -> list[Ints]:
     """Automorphisms of the network, int64 (nranks,) each, p[i] the image of rank i; the identity first.
 
-    Each maps links onto links of equal α and bandwidth, the links of every resource onto those of a resource
-    of equal capacity, and each set of `fixed` (local ranks) onto itself.
-    Generators come next: rotations, XOR masks and reversals, whole and by blocks, that hold here; then those
-    that a search found for further images of each set's first rank; then one for each image of these ranks;
-    then what all of them generate. At most `limit` in all.
-    budget_s: rough seconds, counted as work, so that the same input gives the same list on every machine.
-    Raises InputError for a rank outside the network or limit < 1.
+    Each maps links onto links of equal α and bandwidth, the links of every resource onto those of a resource of equal
+    capacity, and each set of `fixed` (local ranks) onto itself. Generators come next: rotations, XOR masks, reversals,
+    whole and by blocks; then those that a search found for further images of each set's first rank; then one for each
+    image of these ranks; then what all of them generate. At most `limit` in all. budget_s: rough seconds, counted as
+    work, so that every machine gives the same list. Raises InputError for a rank outside the network or limit < 1.
     """
     n = net.nranks
     if limit < 1:
@@ -126,10 +124,9 @@ def _class_rotations(n: int, fixed: Sequence[Sequence[int]]) -> Iterator[Ints]:
 
 
 def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int], limit: int) -> None:
-    """Searches an automorphism for each image of a first rank that no generator gives yet.
+    """Searches what brings each first rank to its other images, then does so for one more rank at a time.
 
-    Then, while the generated group is smaller than `limit`, does the same for one more rank at a time while
-    those before it stay fixed (a chain of stabilisers), which ends with generators of the whole group.
+    Those before it stay fixed (a chain of stabilisers), which ends with generators of the whole group.
     """
     n = len(search.classes)
     for first in dict.fromkeys(firsts):

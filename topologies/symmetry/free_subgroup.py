@@ -32,12 +32,10 @@ def generate(seeds: Iterable[Ints], generators: Sequence[Ints], limit: int) -> l
 
 
 def free_subgroup(perms: list[Ints], members: Sequence[int]) -> list[Ints]:
-    """The largest group found among `perms` whose every element but the identity moves every member.
+    """The largest group found among `perms` (int64 (n,) each) whose every element but the identity moves every member.
 
-    perms: int64 (n,) each, as `automorphisms` gives them.  members: the ranks that must move.
-    The group is closed under composition, its identity first, the rest in the order in which it was
-    generated; its order divides len(members). Greedy from several starts, so not proved largest unless it is
-    transitive on an orbit. Raises InputError for no perms.
+    Closed under composition, its identity first, the rest as generated; its order divides len(members). Greedy from
+    several starts, so not proved largest unless it is transitive on an orbit. Raises InputError for no perms.
     """
     if not perms:
         raise InputError("permutations: there are none; it must be at least the identity")
@@ -126,25 +124,21 @@ def _extended(group: list[Ints], p: Ints, where: Ints, goal: int) -> tuple[list[
     found = [*group, p]
     known[int(p[where[0]])] = p
     generators = [*_generators(group), p]
-    cost, at = 0, 0
-    while at < len(found):
+    cost = 0
+    for element in found:  # grows meanwhile
         for g in generators:
-            product = g[found[at]]
+            product = g[element]
             cost += len(p)
             image = int(product[where[0]])
             if image in known:
                 if (product != known[image]).any():
                     return None, cost
                 continue
-            still = product[where] == where
-            if still.any() or len(found) >= goal:
+            if (product[where] == where).any() or len(found) >= goal:
                 return None, cost
             known[image] = product
             found.append(product)
-        at += 1
-    if goal % len(found):
-        return None, cost
-    return found, cost
+    return None if goal % len(found) else found, cost
 
 
 def _generators(group: list[Ints]) -> list[Ints]:

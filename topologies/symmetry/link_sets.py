@@ -9,11 +9,9 @@ from topologies.network import Network
 
 
 class LinkSets:
-    """A network prepared to check symmetries.
+    """A network prepared to check symmetries, by fixed random numbers of links (`salt`): equal sets have equal sums.
 
-    Links have fixed random numbers (`salt`): equal sets have equal sums, and are then compared in full.
-
-    user: int64, the link of each entry of `uses_idx`.  users, ptr: CSR by resource: the links that use it.
+    user: the link of each entry of `uses_idx`. users, ptr: CSR by resource: the links that use it.
     """
 
     def __init__(self, net: Network) -> None:
@@ -25,10 +23,7 @@ class LinkSets:
         self.sums = segment_sums(self.salt[self.users], self.ptr)
 
     def are_kept_by(self, image: Ints) -> bool:
-        """Whether links go to links of equal α and bandwidth, and the sets of resources to those of equal capacity.
-
-        image: int64 (nlinks,), link l goes to image[l], a permutation.
-        """
+        """Whether l → image[l] keeps α and bandwidth, and sets of resources go to those of equal capacity."""
         net = self.net
         if (net.alpha_us[image] != net.alpha_us).any() or (net.bandwidth_gbs[image] != net.bandwidth_gbs).any():
             return False

@@ -80,10 +80,7 @@ class Structure:
     ) -> Colours:
         """Refines from these colours until no cell splits, or for exactly `rounds` where that is not 0."""
         now = Colours(
-            ranks,
-            self.links if links is None else links,
-            self.resources if resources is None else resources,
-            0,
+            ranks, self.links if links is None else links, self.resources if resources is None else resources, 0
         )
         cells = 0 if rounds else now.cells()
         while True:
@@ -110,11 +107,10 @@ class Structure:
 
 
 def link_image(net: Network, p: Ints) -> Ints:
-    """The permutation of links that p induces: int64 (nlinks,), link l goes to link image[l].
+    """The permutation of links that p induces: link l goes to link image[l].
 
-    Raises InputError where p is no permutation of the ranks or no automorphism of the network. (Between
-    several equal links of one pair the search for a consistent choice is cut short after some hundred tries;
-    a p that needs more counts as none.)
+    Raises InputError where p is no permutation of the ranks or no automorphism of the network, or needs more than some
+    hundred tries between several equal links of one pair.
     """
     p = np.asarray(p)
     n = net.nranks

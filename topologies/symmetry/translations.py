@@ -28,26 +28,16 @@ _ROUND_OFF = 1e-9  # relative: what sums of bandwidths may lose
 
 @dataclass(frozen=True, eq=False)
 class Orbits:
-    """The classes of links and resources that a group of translations brings onto each other.
+    """The classes of links and resources that a group of translations brings onto each other."""
 
-    Attributes:
-        link_class: int, shape (nlinks,): equal for links that the translations bring onto each other.
-        link_first: int, shape (classes,): the link of each class that leaves a representative rank.
-        resource_class: int, shape (nresources,): equal for resources of equal capacity that the same classes of
-            links use, and as often: those that translations bring onto each other, and others that every symmetric
-            schedule loads in the same way.
-        resource_first: int, shape (resource classes,): the first resource of each class.
-        times: int, shape (resource classes,): how many links of one class use one resource, the same for all
-            classes that use it: so many translates of a send use it at once.
-        uses: int, shape (m, 2): rows (link class, resource class), sorted: who uses what.
-    """
-
-    link_class: Ints
-    link_first: Ints
+    link_class: Ints  # (nlinks,): equal for links that the translations bring onto each other
+    link_first: Ints  # (classes,): the link of each class that leaves a representative rank
+    # (nresources,): equal for resources of equal capacity that the same classes of links use, and as often: those that
+    # translations bring onto each other, and others that every symmetric schedule loads in the same way
     resource_class: Ints
-    resource_first: Ints
-    times: Ints
-    uses: Ints
+    resource_first: Ints  # (resource classes,): the first resource of each class
+    times: Ints  # (resource classes,): how many links of a class use one resource: so many translates of a send at once
+    uses: Ints  # (m, 2): rows (link class, resource class), sorted: who uses what
 
 
 def translate(translations: Translations, ranks: Ints, by: Sequence[int | Ints]) -> Ints:
@@ -66,10 +56,7 @@ def digits(translations: Translations, ranks: Ints) -> list[Ints]:
 
 
 def elements(translations: Translations, ranks: Ints) -> Ints:
-    """Which product of translations makes each rank of its representative: a number below the order of the group.
-
-    The first translation's digit counts fastest.
-    """
+    """Which product of translations makes each rank of its representative; the first digit counts fastest."""
     number, weight = np.zeros(np.shape(ranks), dtype=np.int64), 1
     for digit, (_, extent) in zip(digits(translations, ranks), translations, strict=True):
         number += digit * weight
@@ -105,13 +92,12 @@ def orbits(net: Network, translations: Translations) -> Orbits:
 
 
 def find_translations(net: Network) -> Translations:
-    """Translations that keep the network and together make the largest group that was found.
+    """Translations that keep the network and together make the largest group that was found; empty where none holds.
 
-    Strides ascend and each stride · extent divides the next stride. Each maps links onto links of equal α
-    and bandwidth, and the links of every resource onto those of a resource of equal capacity (checked in full),
-    and no resource is over capacity when all translates of one send use it together (see `orbits`). Of
-    groups of one order the one with the fewest translations is taken. Empty where none holds, or where a resource
-    is crowded in each of the largest groups whose single translations hold (`Tuning.crowded_groups` are tried).
+    Strides ascend and each stride · extent divides the next stride. Each maps links onto links of equal α and bandwidth
+    and the links of every resource onto those of one of equal capacity (checked in full), and no resource is over
+    capacity when all translates of one send use it together (see `orbits`): after `Tuning.crowded_groups` that crowd
+    one the search ends empty. Of groups of one order the one with the fewest translations is taken.
     """
     if net.nlinks == 0:
         return ()
@@ -133,10 +119,8 @@ def find_translations(net: Network) -> Translations:
 
 
 def _chains(nranks: int, edges: Sequence[tuple[int, int]]) -> Iterator[Translations]:
-    """All chains of translations: the largest group first, then the fewest, then by strides; the empty one last.
-
-    Best first over the divisors of nranks, bounded exactly by the largest product still to come.
-    """
+    """All chains of translations: the largest group first, then the fewest, then by strides; the empty one last."""
+    # best first over the divisors of nranks, bounded exactly by the largest product still to come
     divisors = [d for d in range(1, nranks + 1) if nranks % d == 0]
     rest = dict.fromkeys(divisors, 1)
     for d in reversed(divisors):

@@ -25,20 +25,15 @@ def shown(value: object) -> str:
 
 
 class Fields:
-    """One table of a document.
+    """One table of a document: what tomllib read, and for places in errors the document's whole text and name.
 
-    values: what tomllib read.  text, origin: the whole document and its name, for places in errors.
     table: "" for the top, else "nic" or "links"; index: which of several [[links]], from 0.
     """
 
     def __init__(
         self, values: Mapping[str, Any], text: str, origin: str, table: str = "", index: int | None = None
     ) -> None:
-        self.values = values
-        self.text = text
-        self.origin = origin
-        self.table = table
-        self.index = index
+        self.values, self.text, self.origin, self.table, self.index = values, text, origin, table, index
 
     def fail(self, key: str, problem: str) -> NoReturn:
         """Raises InputError: place, field, `problem` (which ends with what would be right)."""

@@ -15,11 +15,7 @@ def origin_of(path: str | Path) -> str:
 
 
 def opened(path: str | Path, wanted: str) -> BufferedReader:
-    """A plain file, open for reading. `wanted` says what it must be ("a pattern's .toml file").
-
-    Raises:
-        InputError: it is not there, is no plain file or cannot be read.
-    """
+    """A plain file, open for reading. `wanted` says what it must be ("a pattern's .toml file"), as errors say."""
     file = Path(path)
     try:
         if file.is_file():  # a pipe or a device could hold the reader for ever

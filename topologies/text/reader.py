@@ -15,15 +15,7 @@ from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 from topologies.text.toml import parse_toml
 from topologies.text.vertex_sets import expand_names, parse_set
-from topologies.topology import (
-    MAX_ALPHA_US,
-    MAX_GBS,
-    MAX_LINKS,
-    MAX_RANKS,
-    MIN_GBS,
-    Limit,
-    Topology,
-)
+from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Limit, Topology
 
 _KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
 _TOP = (
@@ -204,7 +196,6 @@ def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]
 
 def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats, bool]:
     """(source, destination, α in µs, GB/s, whether some α is assumed) of all [[links]]."""
-    none = np.zeros(0)
     columns: list[tuple[Ints, Ints, Floats, Floats]] = []
     tables = top.tables("links")
     total, assumed = 0, False
@@ -234,7 +225,7 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
         if total > MAX_LINKS:
             table.fail("", f"too many links; it must be at most {MAX_LINKS}")
     if not columns:
-        return none.astype(np.int64), none.astype(np.int64), none, none, assumed
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), assumed
     all_src, all_dst, all_alpha, all_gbs = map(np.concatenate, zip(*columns, strict=True))
     _refuse_repeats(tables, [len(c[0]) for c in columns], vertices.key(all_src, all_dst), vertices)
     return all_src, all_dst, all_alpha, all_gbs, assumed
@@ -271,10 +262,7 @@ def _limits(top: Fields, vertices: _Vertices, src: Ints, dst: Ints) -> tuple[Lim
         wanted = vertices.key(*_pairs(table, vertices, MAX_LINKS))
         left -= len(wanted)
         if left < 0:
-            table.fail(
-                "pairs",
-                f"the limits up to here name more than {2 * MAX_LINKS} links in all; it must be fewer",
-            )
+            table.fail("pairs", f"the limits up to here name more than {2 * MAX_LINKS} links in all; it must be fewer")
         at = np.searchsorted(key, wanted, sorter=order)
         found = np.zeros(len(wanted), dtype=bool)
         inside = at < len(key)
@@ -299,8 +287,7 @@ def _nics(table: Fields, nranks: int) -> Nics:
         count = table.integer("count", 1, nranks)
         if nranks % count:
             table.fail(
-                "count",
-                f"{count} NICs do not divide {nranks} ranks evenly; it must be said which ranks each serves",
+                "count", f"{count} NICs do not divide {nranks} ranks evenly; it must be said which ranks each serves"
             )
         sends = receives = tuple(np.split(np.arange(nranks, dtype=np.int64), count))
     if len(sends) != len(receives) or not sends:
