@@ -53,11 +53,7 @@ class Synthesis:
         return table(statement(self.found), self.found.problem.topology.nranks)
 
     def save(self, folder: str | Path, target: str = "auto", *, proof: bool = False) -> list[Path]:
-        """Write the files, as `emit.library.save` does; returns the paths.
-
-        Raises:
-            InputError: the target cannot express it, or the folder cannot be written.
-        """
+        """Write the files, as `emit.library.save` does; InputError where the target or the folder cannot take them."""
         from emit.library.save import save  # what finds algorithms stands left of what writes their files
 
         written = save(self.found, folder, target, proof=proof)
@@ -141,7 +137,7 @@ def synthesize(
     workers: Workers | None = None,
     **options: Any,
 ) -> Synthesis:
-    """Search for algorithms.
+    """Search for algorithms. Raises InputError for anything that cannot be, in one line.
 
     Args:
         collective: a name (torch's spellings too) or a Collective.
@@ -149,15 +145,11 @@ def synthesize(
         group: ranks that take part, in order; all when None.
         progress: called with what is tried and the best so far.
         workers: solver processes to use again.
-        options: relay: outsiders that may forward, "none", "all" or ranks. without, degrade: dead and slow parts, as
-            texts (see `topologies.faults.apply`); the answer then also has the healthy network's. root: rank
-            of the root for
+        options: relay: outsiders that may forward, "none", "all" or ranks. without, degrade: dead and slow parts (see
+            `topologies.faults.apply`); the answer then also has the healthy network's. root: rank of the root for
             rooted collectives; the group's first when None. size: bytes; with it the one best algorithm, without it the
             frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model). engine: one of auto,
             flow, route, cpsat, smt, milp. budget: seconds. seed: of the solvers.
-
-    Raises:
-        InputError: anything that cannot be, in one line.
     """
     question = ask(collective, topo, group, **options)
     if workers is not None:

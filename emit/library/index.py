@@ -107,10 +107,9 @@ class Entry:
 
 
 def load_index(path: str | Path) -> list[Entry]:
-    """Read an index, given the file or its folder. The files that it names are not looked at.
+    """Read an index, given the file or its folder; the files that it names are not looked at.
 
-    Raises:
-        InputError: it cannot be read or is not as the head of this module says; the line names entry and field.
+    Raises InputError where it is not as the head of this module says; the line names entry and field.
     """
     where = Path(path)
     if where.is_dir():

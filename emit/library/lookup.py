@@ -28,20 +28,13 @@ def choose(
     root: int | None = None,
     relays: Sequence[int] = (),
 ) -> Entry | None:
-    """The entry that serves a call, None where there is none.
+    """The entry that serves a call, None where there is none; collective: torch's spellings too.
 
-    Args:
-        entries: as `load_index` gives them.
-        collective: torch's spellings too.
-        nranks: ranks in the group.
-        ranks: ranks of the topology that they stand on, in the group's order; None: wherever they are.
-        size_bytes: the larger of a rank's send and receive buffer.
-        target, topology: None: any, where all that fit have the same.
-        root: rank of the topology, for collectives that have one: a file is for one root only.
-        relays: ranks of the topology after the group's in the communicator.
-
-    Raises:
-        InputError: what is asked cannot be, or more than one entry fits; the line says what would tell them apart.
+    ranks: of the topology, on which the group's `nranks` stand in order; None: wherever they are.  size_bytes: the
+    larger of a rank's send and receive buffer.  target, topology: None: any, where all that fit have the same.  root:
+    rank of the topology: a file is for one root only.  relays: ranks of the topology after the group's in the
+    communicator. Raises InputError where it cannot be, or more than one entry fits; the line says what would tell them
+    apart.
     """
     if collective not in {entry.collective for entry in entries}:
         collective = parse_name(collective)
@@ -90,9 +83,9 @@ def entry_beside(path: str | Path) -> Entry | None:
 
 
 def goal_beside(path: str | Path) -> Goal | None:
-    """The goal of a file whose own words do not say it, from the index beside it or in the folder above.
+    """The goal of a file whose own words do not say it, from the index beside it or in the folder above, or None.
 
-    None where no index there names the file with a goal. A stranger's index, or one of another version, is no obstacle.
+    A stranger's index, or one of another version, is no obstacle.
     """
     for folder, name in _folders_above(path):
         with suppress(InputError):

@@ -27,10 +27,9 @@ _MOST_SENDS = 200_000  # an executor takes far fewer
 
 @dataclass
 class Saved:
-    """What was written.
+    """What was written: the files of each algorithm by kind (file, schedule, proof_file), and the index, if any.
 
-    index: the library's, None where there is no executor's file.  files: of each algorithm, by kind (file, schedule,
-    proof_file).  refused: why some have no executor's file; empty where all have.
+    refused: why some have no executor's file; empty where all have.
     """
 
     index: Path | None
@@ -46,14 +45,11 @@ class Saved:
 
 
 def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof: bool = False) -> Saved:
-    """Write what was found into a library.
+    """Write what was found into a library: a file for the target's executor and an entry of the index each.
 
-    A file for the target's executor and an entry of the index for each algorithm; where an algorithm is too large for
-    that, or with `proof`, the schedule itself (schedules/NAME.synth), and with `proof` what proves its bound
-    (schedules/NAME.proof.json).
-
-    Raises:
-        InputError: the folder cannot be written, or has an index that is none of ours.
+    An algorithm too large for that, or with `proof`, is written as a schedule (schedules/NAME.synth), and with `proof`
+    also what proves its bound (NAME.proof.json). Raises InputError for a folder that cannot be written, or a foreign
+    index.
     """
     saved = Saved(None, [])
     if not found.ranges:
@@ -154,8 +150,7 @@ class Documents(NamedTuple):
 def documents(found: SearchResult, target: str = "auto", names: Sequence[str] | None = None) -> Documents:
     """What is to be written for the algorithms found, under `names` (those of `stems` if None).
 
-    Raises:
-        InputError: the target cannot express the question at all.
+    Raises InputError where the target cannot express the question at all.
     """
     chosen = target_for(found.problem, target)
     made = Documents({}, {}, {})

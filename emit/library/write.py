@@ -22,11 +22,7 @@ from topologies.text.files import origin_of
 
 
 def standing(folder: str | Path) -> list[Entry]:
-    """The entries of the library in a folder, none where there is no index yet.
-
-    Raises:
-        InputError: there is an index that is not one of ours, or of an earlier version.
-    """
+    """The entries of the library in a folder, none without an index; InputError for one that is not ours."""
     path = Path(folder) / INDEX
     if not os.path.lexists(path):
         return []
@@ -41,10 +37,7 @@ def standing(folder: str | Path) -> list[Entry]:
 
 @dataclass
 class Library:
-    """A library that is being written; what is written shows when it is committed, and not before.
-
-    folder: of the library.  staging: a folder in it, of the same form.  entries: of the library as it was.
-    """
+    """A library that is being written; what is written, in `staging`, shows when it is committed, and not before."""
 
     folder: Path
     staging: Path
@@ -68,12 +61,9 @@ class Library:
     def commit(self, rows: Sequence[Mapping[str, Any]] = ()) -> list[Path]:
         """Move what was placed into the library, and replace the index's entries for the same question and target.
 
-        rows: the new entries, as objects of the index.
-        Files that only replaced entries name are removed. Returns the paths of what was placed, the index last.
-
-        Raises:
-            InputError: the index would be one that `load_index` refuses; nothing has changed then.
-            OSError: something cannot be moved.
+        rows: the new entries. Files that only replaced entries name are removed. Returns what was placed, the index
+        last. Raises InputError, and changes nothing, where `load_index` would refuse the index; OSError: it cannot be
+        moved.
         """
         # a proof is for one schedule file to the byte
         unproved = {proof_path(name).as_posix() for name in self.placed if name.endswith(".synth")}
@@ -112,8 +102,7 @@ class Library:
 def writing(folder: str | Path) -> Iterator[Library]:
     """Open a library, made if it is not there, to write to; one at a time for each folder.
 
-    Raises:
-        InputError: a folder that cannot be written, or that has a foreign index.
+    Raises InputError for a folder that cannot be written, or that has a foreign index.
     """
     where = Path(folder)
     try:

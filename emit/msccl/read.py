@@ -71,14 +71,10 @@ class _Tag(NamedTuple):
 
 
 def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
-    """Read a file, or a text that holds a `<`.
+    """Read a file, or a text that holds a `<`; the program is not checked here.
 
-    Attributes that files for the original msccl lack get defaults:
-    outofplace = not inplace, minBytes 0, maxBytes 0 (no limit).
-    The byte range is kept as given. The program is not checked here.
-
-    Raises InputError with the line and attribute at the first thing no reader would take or that contradicts
-    what was read before.
+    What files for the original msccl lack is outofplace = not inplace, minBytes 0, maxBytes 0 (no limit). Raises
+    InputError with line and attribute at the first thing no reader would take or that contradicts what came before.
     """
     if isinstance(text_or_path, str) and ("<" in text_or_path or "\n" in text_or_path or not text_or_path):
         try:
@@ -230,15 +226,11 @@ class _Reader:
 
     def program(self, tag: _Tag) -> Program:
         a = tag.attributes
-        for rank in range(self.nranks):
-            if rank not in self.gpus:
-                self.fail(
-                    tag, f"algo ngpus {self.nranks} with {len(self.gpus)} gpus, none of id {rank}; it must be equal"
-                )
-        if self.nchannels != max(1, self.used_channels):
-            self.fail(
-                tag, f"algo nchannels {self.nchannels}; it must be {max(1, self.used_channels)}, largest chan + 1"
-            )
+        for rank in sorted(set(range(self.nranks)) - set(self.gpus)):
+            self.fail(tag, f"algo ngpus {self.nranks} with {len(self.gpus)} gpus, none of id {rank}; it must be equal")
+        used = max(1, self.used_channels)
+        if self.nchannels != used:
+            self.fail(tag, f"algo nchannels {self.nchannels}; it must be {used}, largest chan + 1")
         low = self.integer(tag, "minBytes", 0, (1 << 63) - 1) if "minBytes" in a else 0
         high = self.integer(tag, "maxBytes", 0, (1 << 63) - 1) if "maxBytes" in a else 0
         if 0 < high < low:

@@ -17,13 +17,11 @@ _NO_LIMIT = 1 << 50  # bytes; for readers that take maxBytes 0 as never: no buff
 
 
 def write_msccl(program: Program, goal: Goal | None = None, target: str = "executor-nccl") -> str:
-    """The program as text that the reader of `target` takes, ended by a newline.
+    """The program as text that the reader of `target` takes; nothing unverified is written.
 
-    goal: what it must achieve; None means that of its collective.
-    Nothing unverified is written: the program is checked at its protocol's FIFO depth and target's limits.
-
-    Raises InputError where the check finds anything, where no goal is known, or where the target has no name
-    for the collective, its in-place or out-of-place form, the reduction or the program's own name.
+    It is checked against `goal`, or its collective's own, at its protocol's FIFO depth and the target's limits. Raises
+    InputError where the check finds anything, where no goal is known, or where the target has no name for the
+    collective, its in-place or out-of-place form, the reduction or the program's own name.
     """
     row = target_named(target)
     choose_target(program.collective, target)

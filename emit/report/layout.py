@@ -27,10 +27,9 @@ _PANEL_GAP = 1.6  # between the planes of a grid of three dimensions, in distanc
 class Places:
     """Places in units of the distance of neighbours; y grows downwards.
 
-    x, y: float, shape (vertices,): ranks in the order asked for, then switches.
-    spacing: about the distance of neighbours, in the same units.
-    stub: shape (edges, 2): where a link that would lie across others is cut short, the direction in which it leaves;
-        (0, 0) for those that are drawn whole.
+    x, y: shape (vertices,), float: ranks in the order asked for, then switches.  spacing: about the distance of
+    neighbours. stub: shape (edges, 2): where a link that would lie across others is cut short, the direction in which
+    it leaves, else 0.
     """
 
     x: Floats
@@ -40,15 +39,10 @@ class Places:
 
 
 def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
-    """Places of some ranks of a topology and of switches.
+    """Places of some ranks of a topology, and of switches after them.
 
-    Args:
-        name: the topology's; a grid family's says its dimensions.
-        total: ranks of the whole topology.
-        ranks: topology rank of each vertex that is a rank.
-        nodes: shape (len(ranks),): the chassis of each of these.
-        nswitches: vertices after the ranks.
-        ends: shape (edges, 2): vertices that physical links join.
+    name, total: the topology's (a grid family's name says its dimensions), and its number of ranks.  ranks, nodes: each
+    vertex's topology rank and its chassis.  ends: shape (edges, 2): vertices that physical links join.
     """
     if not nswitches:
         dims = _dimensions(name, total)
@@ -76,16 +70,10 @@ def network_view(
 ) -> dict[str, Any]:
     """The network as a page holds it; what has too many vertices or links is not drawn, and its figures stand alone.
 
-    Args:
-        at: of the vertices.
-        ends: shape (edges, 2): vertices that the links join.
-        members: ranks of the group, the first of the `nranks`.
-        names: of the vertices.
-        load: shape (edges,): the part of the time in which each is in use.
-        now: shape (edges, pieces of time): the same in each piece; may lack the rows of edges that are not drawn.
-        gbs: shape (edges,), or empty where not known.
-        moved: shape (edges,): chunks, where these are counted.
-        limits: of the other shared capacities: name, gbs and load.
+    ends: shape (edges, 2): vertices.  members: ranks of the group, the first of the `nranks`.  load: shape (edges,):
+    the part of the time in which each is in use; now: shape (edges, pieces of time), perhaps without edges that are not
+    drawn. gbs: shape (edges,), or empty where not known.  moved: chunks, where counted.  limits: name, gbs, load of
+    each.
     """
     few = len(at.x) <= MOST_VERTICES
     drawn = drawn_edges(len(at.x), len(ends))

@@ -93,10 +93,9 @@ def trace_schedule(problem: Problem, schedule: Schedule) -> Lineage:
 
 
 def describe_chunks(problem: Problem, chunks: Ints) -> dict[str, Any]:
-    """What the page says of each chunk.
+    """What the page says of each chunk: whether it is a sum, who holds it before and who wants it after.
 
-    Who holds it before and who wants it after (local ranks; null: all of the group), whether it is a sum, and
-    `from_more`, `to_more`: how many ranks there are beyond those named.
+    These are local ranks, null for all of the group; `from_more`, `to_more`: how many there are beyond those named.
     """
     collective = problem.collective
     view: dict[str, Any] = {"id": chunks.tolist(), "sum": collective.reduces[chunks].astype(int).tolist()}

@@ -45,14 +45,9 @@ def report(
 ) -> Page:
     """The page about a schedule (.synth), an MSCCL XML, a library (index.json) or a folder of these.
 
-    Schedules are replayed and proofs worked out again; programs are checked. What is wrong is shown as such.
-
-    Args:
-        topology, group: where programs run (the topology's rank of each of theirs); None: they are shown in steps.
-        size_bytes: message size at which programs are timed; 1 MiB when None. Schedules have their own.
-
-    Raises:
-        InputError: what cannot be read, or a program that cannot be timed on the topology.
+    Schedules are replayed, proofs worked out again, programs checked; what is wrong is shown as such. topology, group:
+    where programs run, at size_bytes (1 MiB when None); else they are shown in steps. Schedules have their own. Raises
+    InputError for what cannot be read, or a program that cannot be timed on the topology.
     """
     found = make_items(find_sources(path), topology, None if group is None else tuple(group), size_bytes)
     one_title = len({item.title for item in found}) == 1
@@ -171,10 +166,7 @@ def _proof(item: Item) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """Times of one algorithm: `points` are (bytes, µs), ascending. number: of the algorithm on the page.
-
-    marks: points that are stated in its file, drawn as dots with their words.
-    """
+    """Times of one algorithm in (bytes, µs), ascending; `marks`, stated in its file, are dots with their words."""
 
     number: int
     label: str
@@ -201,11 +193,9 @@ class _Axes:
 def frontier_plot(
     curves: Sequence[Curve], bound: Sequence[tuple[float, float]], stated: Sequence[tuple[float, float]], title: str
 ) -> str:
-    """Both axes logarithmic. Empty where there is nothing to draw.
+    """A drawing (SVG) with logarithmic axes of (bytes, µs); empty where there is nothing to draw.
 
-    Args:
-        bound: (bytes, µs) of the bound, ascending.
-        stated: points of a bound that is known at some sizes only; between these nothing is drawn.
+    stated: points of a bound that is known at some sizes only; between these nothing is drawn.
     """
     every = [p for curve in curves for p in (*curve.points, *curve.marks)] + [*bound, *stated]
     every = [(size, time) for size, time in every if size > 0 and time > 0]

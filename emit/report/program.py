@@ -65,17 +65,11 @@ def program_view(
     group: tuple[int, ...] | None = None,
     size_bytes: float = 0.0,
 ) -> dict[str, Any]:
-    """What the page's script draws of a program.
+    """What the page's script draws of a program; at most `most_sends` transmissions, and instructions, one by one.
 
-    Without a topology a step takes one tick and the load of a connection is its part of the busiest one's chunks;
-    with one, times are `emit.timing.predict`'s at `size_bytes`, in µs.
-
-    Args:
-        most_sends: transmissions and instructions that are listed one by one, each.
-        group: topology rank of each of the program's ranks.
-
-    Raises:
-        InputError: a topology on which the program cannot be timed.
+    Without a topology a step takes one tick and the load of a connection is its part of the busiest one's chunks; with
+    one, and a topology rank for each of the program's in `group`, times are predicted at `size_bytes`, in µs. Raises
+    InputError for a topology on which the program cannot be timed.
     """
     found = Findings()
     c = columns_of(program, found)
@@ -131,10 +125,9 @@ def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
             if check(tried, None, target=None, split=False).ok:
                 program = tried
                 break
-        known = goal_for(program.collective, program.nranks, program.nchunks_per_loop, inplace, program.root)
+        return goal_for(program.collective, program.nranks, program.nchunks_per_loop, inplace, program.root)
     except InputError:
         return None
-    return known
 
 
 def _network(program: Program, timed: _Run, topology: Topology | None, size_bytes: float) -> dict[str, Any]:
@@ -256,9 +249,11 @@ def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
     at = 0
     for number, (_, _, block) in enumerate(blocks):
         if tick and len(steps) + len(block.steps) <= most and number < shown:
-            for position, step in enumerate(block.steps):
-                if tick[at + position] >= 0:
-                    steps.append([number, position, tick[at + position], OPS.index(step.op), _instruction(step)])
+            steps += [
+                [number, position, tick[at + position], OPS.index(step.op), _instruction(step)]
+                for position, step in enumerate(block.steps)
+                if tick[at + position] >= 0
+            ]
         at += len(block.steps)
     kinds = Counter(step.op for _, _, _, step in program.steps())
     return {
@@ -282,10 +277,7 @@ def _instruction(step: Step) -> str:
         return f"{buffer}[{format_spans(list(range(first, first + step.count)))}]" if first >= 0 else ""
 
     sides = [cells(step.src_buf, step.src_off), cells(step.dst_buf, step.dst_off)]
-    words = " → ".join(side for side in sides if side) if step.op != "nop" else ""
-    if step.op == "s":
-        words = sides[0]
-    elif step.op == "r":
-        words = sides[1]
+    shown = {"s": sides[:1], "r": sides[1:], "nop": []}.get(step.op, sides)
+    words = " → ".join(side for side in shown if side)
     waits = f"waits for tb {step.dep_tb} step {step.dep_step}" if step.dep_tb >= 0 else ""
     return ", ".join(part for part in (words, waits) if part)

@@ -26,13 +26,10 @@ def explain_proof(problem: Problem, checked: Checked, size_bytes: float, taken_u
         _explain_sum(witness, size_bytes, size),
     ]
     gap = taken_us / bound_us
-    if gap <= OPTIMAL:
-        lines.append(f"This algorithm takes {format_time(taken_us)}: it is optimal at this size.")
-    else:
-        lines.append(
-            f"This algorithm takes {format_time(taken_us)}, {gap:.3f} times that:"
-            f" no other can be more than {(1 - 1 / gap) * 100:.2g} % faster."
-        )
+    how = ": it is optimal at this size."
+    if gap > OPTIMAL:
+        how = f", {gap:.3f} times that: no other can be more than {(1 - 1 / gap) * 100:.2g} % faster."
+    lines.append(f"This algorithm takes {format_time(taken_us)}{how}")
     others = [w for w in checked.limits if w is not witness]
     if others:
         lines.append(f"At other sizes another limit may be the higher: {'; '.join(w.text for w in others[:6])}.")

@@ -35,14 +35,10 @@ _CELLS = 4_000_000  # of a table (links × pieces of time) in memory
 
 @dataclass(frozen=True, eq=False)
 class _Traffic:
-    """What goes over the links of the whole network.
+    """What goes over the links of the whole network; shapes (links,), (rows,), (sends,), (rows,), (rows,).
 
-    row: shape (links,): the timeline row of each link: its own, or that of all its translates; −1 for an idle one.
-    first: shape (rows,): a link of each row.
-    copies: how many links one row stands for.
-    of_send: shape (sends,): row of every send that is stored.
-    busy_us: shape (rows,): how long a link of the row is busy.
-    bytes: shape (rows,).
+    row: the timeline row of each link: its own, or that of all its translates, `copies` of them; −1 for an idle one.
+    first: a link of each row.  of_send: row of every send that is stored.  busy_us: how long a link of the row is busy.
     physical: the resources that are physical links, and which of the topology's they are.
     """
 
@@ -59,8 +55,7 @@ class _Traffic:
 def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
     """What the page's script draws; times in µs, loads as shares of the makespan (or of the capacity meanwhile).
 
-    Args:
-        most_sends: rows that are listed one by one; of a larger schedule those of a sample of its chunks.
+    At most `most_sends` rows are listed one by one: of a larger schedule those of a sample of its chunks.
     """
     problem, schedule = stored.problem, stored.schedule
     span = time_us(problem, schedule)
@@ -178,10 +173,7 @@ def _resources(traffic: _Traffic, shares: Floats, span: float, shown: Ints) -> t
 def _ranks(
     problem: Problem, schedule: Schedule, traffic: _Traffic, shares: Floats, bins: int, span: float
 ) -> dict[str, Any]:
-    """Of every rank in every piece of time: what it sends and gets, and how much of what it wants has come.
-
-    Rates are shares of the highest rate of any rank, whose GB/s is `top_gbs`.
-    """
+    """Of every rank over time: what it sends and gets, as shares of `top_gbs`, and how much it has."""
     net = traffic.net
     in_use = np.flatnonzero(traffic.row >= 0)
     rates = []

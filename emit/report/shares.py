@@ -16,14 +16,7 @@ MOST_HEAT_ROWS = 512
 
 
 def shares_of_time(row: Ints, start: Floats, end: Floats, nrows: int, nbins: int, span: float) -> Floats:
-    """The part of each bin of 0..span in which a row's intervals lie; intervals of a row may overlap and then add.
-
-    Args:
-        row, start, end: the intervals, all within 0..span (the same unit).
-
-    Returns:
-        Shape (nrows, nbins).
-    """
+    """The part of each bin of 0..span in which a row's intervals lie, shape (nrows, nbins); overlaps add."""
     if span <= 0 or not len(row):
         return np.zeros((nrows, nbins))
     width = span / nbins
@@ -51,12 +44,11 @@ def pack_table(shares: Floats) -> dict[str, Any]:
     """A table of shares (0..1) as a page holds it: each different row once, and which of them each row is."""
     coarse = np.round(np.clip(shares, 0.0, 1.0) * 255).astype(np.uint8)
     kinds, which = np.unique(coarse, axis=0, return_inverse=True)
-    return {"bins": int(shares.shape[1]), "row": which.reshape(-1).tolist(), "data": _base64(kinds)}
-
-
-def _base64(values: NDArray[np.uint8]) -> str:
-    """Bytes in base 64."""
-    return base64.b64encode(np.ascontiguousarray(values).tobytes()).decode("ascii")
+    return {
+        "bins": int(shares.shape[1]),
+        "row": which.reshape(-1).tolist(),
+        "data": base64.b64encode(kinds.tobytes()).decode("ascii"),
+    }
 
 
 def timeline_rows(
@@ -64,15 +56,8 @@ def timeline_rows(
 ) -> tuple[dict[str, Any], Ints]:
     """The timeline's rows: one each with its bars, or, where those are too many, bands of rows as a heat map.
 
-    Args:
-        names, load, shares: of each row.
-        copies: links that a row stands for.
-        links: that there are.
-        all_listed: whether the page lists all sends.
-
-    Returns:
-        What the page holds (names and load of its rows; heat: a table, or None for bars), and which of its rows each
-        of those given is part of.
+    copies: links that a row stands for.  links: that there are.  all_listed: whether the page lists all sends. Returns
+    what the page holds (heat: a table, or None for bars), and which of its rows each of those given is part of.
     """
     nrows = len(names)
     view: dict[str, Any] = {"copies": copies, "links": links, "used": int((load > 0).sum()) * copies}
@@ -103,5 +88,5 @@ def round_value(value: float) -> float:
 
 
 def round_all(values: Floats) -> list[float]:
-    """`short` of each."""
+    """`round_value` of each."""
     return [round_value(value) for value in values.tolist()]

@@ -27,8 +27,7 @@ class Source:
 def find_sources(path: str | Path) -> list[Source]:
     """The files to report on, in the order of the index, then of their names.
 
-    Raises:
-        InputError: nothing there that can be reported on, or an index that cannot be read or names a missing file.
+    Raises InputError for nothing to report on, an index that cannot be read, or one that names a missing file.
     """
     where = Path(path)
     if where.is_dir():

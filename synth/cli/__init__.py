@@ -9,7 +9,7 @@ import signal
 import sys
 from importlib import import_module
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import click
 
@@ -133,6 +133,11 @@ def _interrupt(_signal: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def _refuse(why: str, code: int) -> NoReturn:
+    click.echo(f"synth: {why}", err=True)
+    raise SystemExit(code) from None
+
+
 def main() -> None:
     """Entry point of the command `synth`."""
     signal.signal(signal.SIGINT, _interrupt)
@@ -140,20 +145,16 @@ def main() -> None:
     try:
         cli.main(standalone_mode=False)
     except InputError as error:
-        click.echo(f"synth: {error}", err=True)
-        raise SystemExit(2) from None
+        _refuse(str(error), 2)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         raise SystemExit(0) from None
     except click.ClickException as error:
-        click.echo(f"synth: {error.format_message()}".replace("\n", " "), err=True)
-        raise SystemExit(2) from None
+        _refuse(error.format_message().replace("\n", " "), 2)
     except MemoryError as error:
-        click.echo(f"synth: not enough memory: {error or 'it must be a smaller size'}", err=True)
-        raise SystemExit(2) from None
+        _refuse(f"not enough memory: {error or 'it must be a smaller size'}", 2)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("synth: interrupted before there was an answer", err=True)
-        raise SystemExit(130) from None
+        _refuse("interrupted before there was an answer", 130)
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(1) from None

@@ -21,6 +21,7 @@ from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size, read_sizes
 from synth.present.statement import statement
 from synth.present.table import heading, table
+from synth.present.text import format_count
 from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
 from synth.synthesis import answered, ask
@@ -34,7 +35,7 @@ _CLEAR = "\r\x1b[2K"  # of a terminal's line
 def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Callable[[], None]:
     """Search; returns what writes the files and prints the report, for which no solver is needed.
 
-    name: of a collective, or "pattern". file: of the pattern, or of the sizes of alltoallv.
+    file: of the pattern (name "pattern"), or of the sizes of alltoallv.
     """
     for option, value in (("--group-sizes", asked.group_sizes), ("--objective", asked.objective)):
         if value is not None:
@@ -79,8 +80,7 @@ def check_writable(folder: Path) -> None:
     missing = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise InputError(f"--out {folder}: cannot be written ({error.strerror or error})") from None
     finally:
@@ -95,9 +95,7 @@ def progress_line(begun: float) -> Report | None:
         return None
 
     def show(text: str, best: Algorithm | None) -> None:
-        so_far = ""
-        if best is not None:
-            so_far = f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
+        so_far = "" if best is None else f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
         sys.stderr.write(f"{_CLEAR}{time.monotonic() - begun:5.1f} s  {text}{so_far}")
         sys.stderr.flush()
 
@@ -127,11 +125,8 @@ def _report(found: SearchResult, asked: Asked) -> None:
         print_json(document)
     else:
         nranks = found.problem.topology.nranks
-        if found.ranges:
-            click.echo(table(document, nranks))
-        else:
-            why = found.impossible or "nothing found within the budget"
-            click.echo(f"{heading(document, nranks)}\n\n{why}")
+        nothing = f"{heading(document, nranks)}\n\n{found.impossible or 'nothing found within the budget'}"
+        click.echo(table(document, nranks) if found.ranges else nothing)
         click.echo("\n" + _closing(found, written, asked.begun))
     if found.ended == "interrupted":
         raise SystemExit(130)
@@ -140,10 +135,7 @@ def _report(found: SearchResult, asked: Asked) -> None:
 
 
 def _closing(found: SearchResult, written: Saved, begun: float) -> str:
-    count = len(found.ranges)
-    parts = []
-    if count:
-        parts.append(f"{count} algorithm{'s' if count > 1 else ''}, replayed and right")
+    parts = [f"{format_count(len(found.ranges), 'algorithm')}, replayed and right"] if found.ranges else []
     if written.paths:
         parts[-1] += " → " + ", ".join(str(p) for p in written.paths)
     if written.refused:

@@ -201,12 +201,8 @@ def as_object(row: Row, name: str, backend: str, predicted: float | None, bound:
     def side(timing: Timing | None) -> dict[str, Any] | None:
         if timing is None:
             return None
-        return {
-            "time_us": timing.time_us,
-            "algbw_gbs": row.algbw(timing),
-            "busbw_gbs": row.busbw(timing),
-            "wrong": timing.wrong,
-        }
+        rates = {"algbw_gbs": row.algbw(timing), "busbw_gbs": row.busbw(timing)}
+        return {"time_us": timing.time_us, **rates, "wrong": timing.wrong}
 
     return {
         "algorithm": name,
@@ -234,9 +230,8 @@ class Chosen:
 
     def communicator(self, topology: Topology) -> tuple[int, ...] | None:
         """The topology's rank of each of the program's, None: the first ones."""
-        if self.entry is not None and self.entry.topology == topology.name:
-            return self.entry.communicator
-        return None
+        entry = self.entry
+        return entry.communicator if entry is not None and entry.topology == topology.name else None
 
     def made_for(self) -> Topology | None:
         """The network that the file was made for: its schedule's, else the known one of this name."""
@@ -250,17 +245,13 @@ class Chosen:
 
 
 class Known:
-    """Predicted time and bound of a chosen file on a network, computed once and then asked for sizes.
-
-    asked: the user named this network. Raises InputError where it is, and the program cannot run there.
-    """
+    """Predicted time and bound of a chosen file on a network; InputError where the user `asked` for one that cannot."""
 
     def __init__(self, chosen: Chosen, topology: Topology | None, asked: bool = False) -> None:
         self._predictor: Predictor | None = None
         self._bound: Bound | None = None
         if topology is None:
             return
-
         with suppress(*(() if asked else (InputError,))):
             self._predictor = Predictor(chosen.program, topology, chosen.communicator(topology))
         with suppress(InputError):
@@ -268,12 +259,9 @@ class Known:
 
     def predicted_us(self, size_bytes: int) -> float | None:
         """The program's time there, None where not known."""
-        if self._predictor is None:
-            return None
-        try:
-            return self._predictor.time_us(size_bytes)
-        except InputError:
-            return None
+        with suppress(InputError):
+            return None if self._predictor is None else self._predictor.time_us(size_bytes)
+        return None
 
     def bound_us(self, size_bytes: int) -> float | None:
         """What no algorithm can beat there, None where not known."""
@@ -294,16 +282,12 @@ def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
 
 
 def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[int], Chosen | None]:
-    """What runs at a message size: the file itself, or a library's.
-
-    Raises InputError for a file or library that cannot be read, or more than one question's algorithms.
-    """
+    """What runs at a message size: the file itself, or a library's; InputError where that is not one question's."""
     if not path.is_dir() and path.name != "index.json":
         if collective is not None or group is not None:
             raise InputError("--collective, --group: choose from a library; this is one file")
         one = Chosen(path.stem, *read_program(path)[:2], entry_beside(path))
         return lambda _: one
-
     entries = load_index(path)
     if collective is not None:
         entries = [e for e in entries if e.collective == parse_name(collective)]
@@ -321,12 +305,10 @@ def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[
     known: dict[str, Chosen] = {}
 
     def choose(size: int) -> Chosen | None:
-        for entry in entries:
-            if entry.serves(size):
-                if entry.file not in known:
-                    known[entry.file] = Chosen(entry.path.stem, *read_program(entry.path)[:2], entry)
-                return known[entry.file]
-        return None
+        entry = next((one for one in entries if one.serves(size)), None)
+        if entry is not None and entry.file not in known:
+            known[entry.file] = Chosen(entry.path.stem, *read_program(entry.path)[:2], entry)
+        return None if entry is None else known[entry.file]
 
     return choose
 

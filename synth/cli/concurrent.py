@@ -38,18 +38,12 @@ _SINGLE = {  # options of a single group, and what there is instead
 
 
 def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Callable[[], None]:
-    """Plan concurrent groups; returns what writes the files and prints the report.
-
-    name, file: as those of `synth.cli.answer.answer`.
-
-    Raises:
-        InputError: anything that cannot be, and options that go with one group only.
-    """
+    """Plan concurrent groups; as `synth.cli.answer.answer`. InputError for options that go with one group only."""
     check_writable(Path(asked.out))
     collective = collective_of(name, file)
-    for name, why in _SINGLE.items():
-        if getattr(asked, name) is not None:
-            raise InputError(f"--{name}: does not go with --groups; {why}")
+    for option, why in _SINGLE.items():
+        if getattr(asked, option) is not None:
+            raise InputError(f"--{option}: does not go with --groups; {why}")
     if asked.target != "auto":
         raise InputError(
             f"--target {asked.target}: does not go with --groups; their schedule is one file, NAME.synth, for all"
@@ -101,11 +95,8 @@ def _report(found: ConcurrentResult, asked: Asked) -> None:
 def saved(found: ConcurrentResult, folder: str | Path, *, proof: bool = False) -> list[Path]:
     """Write the union's schedule (schedules/NAME.synth) and, with `proof`, what proves its bound beside it.
 
-    Where a group's own bound is higher than the union's, that group's part of the schedule and the proof of its
-    bound are written too (NAME-groupN.synth, NAME-groupN.proof.json).
-
-    Raises:
-        InputError: the folder cannot be written.
+    Where a group's own bound is higher than the union's, that group's part of the schedule and the proof of its bound
+    are written too (NAME-groupN.synth, NAME-groupN.proof.json). InputError: the folder cannot be written.
     """
     name = f"{SCHEDULES}/{_stem(found)}"
     size = found.size_bytes
@@ -135,13 +126,6 @@ def _stem(found: ConcurrentResult) -> str:
     question = repr(
         [(m.ranks, m.collective.name, float(m.size_bytes)) for m in asked.members] + [found.relay, found.objective]
     )
-    shape = found.algorithm
-    return "-".join(
-        [
-            *plain,
-            f"{len(asked.members)}groups",
-            f"{zlib.crc32(question.encode()):08x}",
-            f"{shape.steps}step",
-            f"{len(shape.schedule)}sends",
-        ]
-    )
+    hashed = f"{zlib.crc32(question.encode()):08x}"
+    shape = f"{found.algorithm.steps}step-{len(found.algorithm.schedule)}sends"
+    return "-".join([*plain, f"{len(asked.members)}groups", hashed, shape])

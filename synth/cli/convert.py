@@ -54,7 +54,6 @@ def convert(
     if protocol is not None:
         program = replace(program, protocol=protocol)
     chosen = chosen or choose_target(program.collective)
-    form = FORMATS[chosen.format]
     where = _nodes(program.nranks, topo, group, nodes) if placed else None
     try:
         text = write_program(program, goal, chosen, nodes=where, inplace=inplace)
@@ -63,8 +62,7 @@ def convert(
             raise
         raise InputError(f"{error}; synth optimize {source} --target {chosen.name} compiles it anew") from None
     write_text(out, text)
-    described = form.describe(program, chosen, text)
-    click.echo(f"{origin_of(out)}: {described}")
+    click.echo(f"{origin_of(out)}: {FORMATS[chosen.format].describe(program, chosen, text)}")
 
 
 def _nodes(nranks: int, topo: str | None, group: str | None, nodes: str | None) -> list[int] | None:

@@ -22,10 +22,7 @@ Place = tuple[Topology, list[int]]  # a topology, and its rank of each of the pr
 def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, Goal | None, Verdict]:
     """The program in a file, what an index beside it says that it must achieve, and whether it does.
 
-    depth: FIFO slots; None: its protocol's.
-
-    Raises:
-        InputError: there is no program in it.
+    depth: FIFO slots; None: its protocol's. Raises InputError where there is no program in it.
     """
     if depth is not None and depth < 1:
         raise InputError(f"--depth {depth}: must be 1 or more")
@@ -37,11 +34,7 @@ def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, G
 
 
 def place_program(nranks: int, topo: str | None, group: str | None) -> Place | None:
-    """Where --topo and --group put a program of `nranks`; None without them.
-
-    Raises:
-        InputError: a group without a topology, or another number of ranks.
-    """
+    """Where --topo and --group put a program of `nranks`, None without; InputError for another number of ranks."""
     if topo is None:
         if group is not None:
             raise InputError("--group: says which ranks of --topo; give that too")
@@ -62,10 +55,7 @@ def nodes_at(place: Place | None) -> list[int] | None:
 def named_problem(
     topology: Topology, collective: str, ranks: tuple[int, ...], root: int | None, relays: tuple[int, ...] = ()
 ) -> Problem | None:
-    """The problem that a program answers, where its collective's name says it.
-
-    root: rank of the topology; ignored where the collective has none.
-    """
+    """The problem that a program answers, where its name says it; root: a topology rank, ignored where it has none."""
     kind = find_kind(collective)
     if not kind.by_name or len(ranks) < 2:
         return None

@@ -10,6 +10,7 @@ from emit.report.page import report as made
 from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
+from synth.present.text import format_count
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import origin_of
@@ -33,7 +34,6 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     synth report out -o report.html
     """
     begun = time.monotonic()
-
     if not out:
         raise InputError("--out: is empty; give the name of a file")
     for option, value in (("group", group), ("size", size)):
@@ -43,8 +43,8 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     ranks = None if group is None or topology is None else parse_ranks(group, "--group", topology.nranks)
     page = made(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
     write_text(out, page.html)
-    what = f"{page.algorithms} algorithm{'' if page.algorithms == 1 else 's'}"
-    click.echo(f"{origin_of(out)}: {what}, {len(page.html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
+    what = f"{format_count(page.algorithms, 'algorithm')}, {len(page.html.encode()) / 1e6:.2f} MB"
+    click.echo(f"{origin_of(out)}: {what}   {time.monotonic() - begun:.1f} s")
     for name, why in page.wrong.items():
         click.echo(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
     if page.wrong:

@@ -78,10 +78,7 @@ def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | N
 
 
 def parse_sweep(text: str, what: str = "--sizes") -> list[int]:
-    """Bytes from `1K:1G:4x` (LOW:HIGH:FACTOR, the factor 2 if not stated) or `4K,1M,64M`.
-
-    Raises InputError for anything else, LOW above HIGH, a factor below 2, or more than 1000 sizes.
-    """
+    """Bytes from `1K:1G:4x` (LOW:HIGH:FACTOR, 2 if not stated) or `4K,1M,64M`; InputError for anything else."""
     parts = text.split(":")
     if len(parts) == 1:
         listed = [parse_size(part, what) for part in text.split(",")]
@@ -136,9 +133,9 @@ def _times(
         }
         if bound is not None and time and bound.at(size)[0] > 0:
             row["bound_us"], witness = bound.at(size)
-            row["gap"] = time / row["bound_us"]
-            optimal = row["gap"] <= OPTIMAL
-            row["gap"] = max(1.0, row["gap"]) if optimal else row["gap"]
+            gap = time / row["bound_us"]
+            optimal = gap <= OPTIMAL
+            row["gap"] = max(1.0, gap) if optimal else gap
             row["proof"] = ("optimal: " if optimal else "") + witness.text
         rows.append(row)
     return {
@@ -186,20 +183,19 @@ def _heading(document: dict[str, Any]) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
     titles = ("message size", "predicted", "algbw GB/s", "busbw GB/s", "bound", "gap", "proof")
-    table = [titles]
-    for row in rows:
-        table.append(
-            (
-                format_size(row["bytes"]) + ("" if row["served"] else " *"),
-                format_time(row["time_us"]),
-                _figure(row["algbw_gbs"]),
-                _figure(row["busbw_gbs"]),
-                "–" if row["bound_us"] is None else format_time(row["bound_us"]),
-                "–" if row["gap"] is None else f"{row['gap']:.3f}",
-                row["proof"],
-            )
+    table = [
+        (
+            format_size(row["bytes"]) + ("" if row["served"] else " *"),
+            format_time(row["time_us"]),
+            _figure(row["algbw_gbs"]),
+            _figure(row["busbw_gbs"]),
+            "–" if row["bound_us"] is None else format_time(row["bound_us"]),
+            "–" if row["gap"] is None else f"{row['gap']:.3f}",
+            row["proof"],
         )
-    return format_table(table, (0, -1))
+        for row in rows
+    ]
+    return format_table([titles, *table], (0, -1))
 
 
 def _figure(value: float | None) -> str:

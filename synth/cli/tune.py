@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import groupby, product
@@ -85,7 +86,8 @@ def tune(
             own, found = found, gather_all(found)
         except (KeyboardInterrupt, RuntimeError) as error:
             if me == 0 and found:
-                _write_table(found, _not_there(out), "what was measured until then")
+                part = f"{out}.part" if Path(out).exists() else out  # a whole table is not replaced by part of one
+                _write_table(found, part, "what was measured until then")
             if isinstance(error, RuntimeError):
                 raise
             os._exit(130)  # the others stand in the middle of a collective
@@ -93,7 +95,7 @@ def tune(
         raise InputError(f"--sizes {sizes}: hold no element of every block; it must be larger")
     if me == 0:
         for _, same in groupby((m for m in found if m not in own), key=lambda m: (m.group, m.kind, m.size_bytes)):
-            _print_measured(list(same), [])
+            _print_measured(list(same))
         _write_table(found, out, "")
     if any(m.wrong for m in found):
         raise SystemExit(1)
@@ -149,18 +151,13 @@ def _can_be_written(out: str) -> None:
         raise InputError(f"-o {out!r}: cannot be written; it must be a file in a folder that is there")
 
 
-def _not_there(out: str) -> str:
-    """A whole table is not replaced by part of one."""
-    return f"{out}.part" if Path(out).exists() else out
-
-
 def _warn_unused(chooser: Chooser, members: Sequence[int]) -> None:
     if chooser.entries and not any(entry.nranks == len(members) for entry in chooser.entries):
         there = sorted({f"{entry.collective} of {entry.nranks} ranks" for entry in chooser.entries})
         click.echo(f"# the library has nothing for {len(members)} ranks: {', '.join(there)}", err=True)
 
 
-def _print_measured(new: Sequence[Measurement], left_out: Sequence[str | None]) -> None:
+def _print_measured(new: Sequence[Measurement], left_out: Sequence[str | None] = ()) -> None:
     """What came out at one size, the fastest first."""
     chosen, one = choose_fastest(new), new[0]
     click.echo(f"{one.collective} of ranks {','.join(map(str, one.group))}, {one.size_bytes} bytes of {one.kind}")
@@ -175,9 +172,7 @@ def _print_measured(new: Sequence[Measurement], left_out: Sequence[str | None]) 
 
 
 def _write_table(found: Sequence[Measurement], out: str, note: str) -> None:
-
-    text = format_choices(found)
-    write_text(out, text)
+    write_text(out, format_choices(found))
     click.echo(f"wrote {out}{f', {note}' if note else ''}: SYNTH_TABLE={out} makes SYNTH_BACKEND=auto follow it")
 
 
@@ -245,11 +240,10 @@ def _wired(spec: str | None, count: int, out: str) -> Topology:
 
 def _name(stem: str) -> str:
     """Of a measured topology: none that means another one already."""
-    try:
+    with suppress(InputError):
         load(stem)
-    except InputError:
-        return stem
-    return f"{stem}-measured"
+        return f"{stem}-measured"
+    return stem
 
 
 def _needs_torch() -> None:

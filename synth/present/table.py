@@ -77,10 +77,7 @@ def _proved(document: dict[str, Any]) -> list[str]:
 
 
 def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: int) -> str:
-    """Heading, one line a group, and what planning them together is worth.
-
-    document: as `synth.concurrent.statement` makes it. labels: the groups' names. nranks: of the topology.
-    """
+    """Heading, one line a group, and what planning them together is worth, of `synth.concurrent.statement`'s object."""
     lines = [("group", "collective", "size", "together", "alone", "slowdown", "bound alone")]
     groups = document["groups"]
     for i, (label, group) in enumerate(zip(labels, groups, strict=True)):
