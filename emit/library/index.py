@@ -208,10 +208,8 @@ def _check_together(entries: Sequence[Entry], top: Fields) -> None:
         same.sort(key=lambda entry: entry.min_bytes)
         for one, other in pairwise(same):
             if one.serves(other.min_bytes):
-                top.fail(
-                    "algorithms",
-                    f"{shown(one.file)} and {shown(other.file)} both serve {other.min_bytes} bytes; it must be one",
-                )
+                both = f"{shown(one.file)} and {shown(other.file)} both serve {other.min_bytes} bytes"
+                top.fail("algorithms", f"{both}; it must be one")
 
 
 def _word(table: Fields, key: str) -> str:

@@ -102,9 +102,8 @@ def stem(found: SearchResult, served: Range) -> str:
     asked = question(found.problem)
     topology = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(asked["topology"]).name)
     group = asked["group"]
-    everyone = group == list(range(found.problem.topology.nranks))
     names = ".".join(map(str, group))
-    if everyone:
+    if group == list(range(found.problem.topology.nranks)):
         names = f"all{len(group)}"
     elif len(names) > 40:
         names = f"{len(group)}ranks-{zlib.crc32(names.encode()):08x}"

@@ -101,11 +101,9 @@ def describe_chunks(problem: Problem, chunks: Ints) -> dict[str, Any]:
     view: dict[str, Any] = {"id": chunks.tolist(), "sum": collective.reduces[chunks].astype(int).tolist()}
     for key, (ptr, ranks) in (("from", collective.holders), ("to", collective.goals)):
         every = [ranks[ptr[chunk] : ptr[chunk + 1]] for chunk in chunks.tolist()]
-        whole = [len(one) == collective.nranks for one in every]
-        view[key] = [None if all_ranks else one[:_NAMED].tolist() for one, all_ranks in zip(every, whole, strict=True)]
-        view[f"{key}_more"] = [
-            0 if all_ranks else max(0, len(one) - _NAMED) for one, all_ranks in zip(every, whole, strict=True)
-        ]
+        some = [None if len(one) == collective.nranks else one for one in every]
+        view[key] = [None if one is None else one[:_NAMED].tolist() for one in some]
+        view[f"{key}_more"] = [0 if one is None else max(0, len(one) - _NAMED) for one in some]
     return view
 
 
@@ -129,9 +127,7 @@ def assign_ticks(c: Columns, order: list[int]) -> list[int]:
     sends, receives = c.sends.tolist(), c.receives.tolist()
     flying: list[deque[int]] = [deque() for _ in c.connections]
     for step in order:
-        at = 0
-        if step > start[block[step]]:
-            at = tick[step - 1] + 1
+        at = tick[step - 1] + 1 if step > start[block[step]] else 0
         if dep[step] >= 0:
             at = max(at, tick[dep[step]] + 1)
         if receives[step] >= 0:
@@ -201,16 +197,11 @@ def describe_values(values: tuple[Value, ...]) -> str:
             pieces[-1][1].append(place)
         else:
             pieces.append((ranks, [place]))
-    pieces = _together(pieces)
+    # neighbouring ranks' chunks of the same places are one piece, its ranks negative: no sum of them
+    if len(pieces) > 1 and all(len(ranks) == 1 and places == pieces[0][1] for ranks, places in pieces):
+        pieces = [(tuple(-1 - ranks[0] for ranks, _ in pieces), pieces[0][1])]
     words = [_piece(ranks, places) for ranks, places in pieces[:_PIECES]]
     return "; ".join(words) + (f"; {len(pieces) - _PIECES} more" if len(pieces) > _PIECES else "")
-
-
-def _together(pieces: list[tuple[tuple[int, ...], list[int]]]) -> list[tuple[tuple[int, ...], list[int]]]:
-    """Neighbouring ranks' chunks of the same places as one piece, its ranks negative: no sum of them."""
-    if len(pieces) < 2 or any(len(ranks) != 1 or places != pieces[0][1] for ranks, places in pieces):
-        return pieces
-    return [(tuple(-1 - ranks[0] for ranks, _ in pieces), pieces[0][1])]
 
 
 def _piece(ranks: tuple[int, ...], places: list[int]) -> str:

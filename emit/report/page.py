@@ -110,11 +110,8 @@ def _overview(found: Sequence[Item]) -> str:
 
 
 def _badge(item: Item) -> str:
-    if item.wrong:
-        return '<span class="badge bad">wrong</span>'
-    if item.optimal:
-        return '<span class="badge best">optimal</span>'
-    return f'<span class="badge">{escape(item.verdict)}</span>'
+    kind, word = (" bad", "wrong") if item.wrong else (" best", "optimal") if item.optimal else ("", item.verdict)
+    return f'<span class="badge{kind}">{escape(word)}</span>'
 
 
 def _article(item: Item) -> str:
@@ -141,9 +138,8 @@ def _frontiers(found: Sequence[Item]) -> str:
         bound = next((item.bound for item in mine if item.bound), ())
         numbers = " ".join(str(item.number) for item in mine)
         stated = [point for item in mine for point in item.stated]
-        drawing = frontier_plot(curves, bound, stated, f"time by message size, {mine[0].title}")
-        if not drawing:
-            drawing = '<p class="note">No times are known: give a topology (--topo) to predict them.</p>'
+        none = '<p class="note">No times are known: give a topology (--topo) to predict them.</p>'
+        drawing = frontier_plot(curves, bound, stated, f"time by message size, {mine[0].title}") or none
         legend = "".join(
             f'<li class="c{curve.number % COLOURS}" data-algorithm="{curve.number}"><i></i>{escape(curve.label)}</li>'
             for curve in curves
@@ -157,10 +153,7 @@ def _frontiers(found: Sequence[Item]) -> str:
 
 
 def _proof(item: Item) -> str:
-    if item.proof:
-        body = "".join(f"<p>{escape(line)}</p>" for line in item.proof)
-    else:
-        body = f'<p class="note">{escape(item.no_proof)}</p>'
+    body = "".join(f"<p>{escape(line)}</p>" for line in item.proof) or f'<p class="note">{escape(item.no_proof)}</p>'
     return f'<div class="proof" data-algorithm="{item.number}">{body}</div>'
 
 

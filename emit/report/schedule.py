@@ -85,8 +85,7 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
 
 def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
     net = problem.network if problem.quotient is None else problem.quotient.whole
-    link_row = np.arange(net.nlinks)
-    copies = 1
+    link_row, copies = np.arange(net.nlinks), 1
     if problem.quotient is not None:
         link_row = orbits(net, problem.quotient.translations).link_class
         copies = problem.quotient.order
@@ -133,11 +132,7 @@ def _network(problem: Problem, traffic: _Traffic, shares: Floats, span: float) -
         now,
         gbs=net.capacity_gbs[resources],
         limits=[
-            {
-                "name": net.resource_names[i],
-                "gbs": round_value(float(net.capacity_gbs[i])),
-                "load": round_value(float(load[i])),
-            }
+            {"name": net.resource_names[i], "gbs": round_value(net.capacity_gbs[i]), "load": round_value(load[i])}
             for i in np.setdiff1d(np.arange(net.nresources), resources).tolist()
         ],
     )
@@ -192,7 +187,8 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
     # a value that is there before is not lacking, nor a sum to which nobody else contributes
     complete = ~collective.reduces | (np.diff(collective.holders[0]) == 1)
     had = collective.pre[complete[collective.pre[:, 1]]]
-    lacking = np.setdiff1d(_keys(collective.post, n), _keys(had, n))
+    goals, before = (rows[:, 1] * n + rows[:, 0] for rows in (collective.post, had))
+    lacking = np.setdiff1d(goals, before)
     came = schedule.chunk * n + net.dst[schedule.link]
     arrives = schedule.end_us + net.alpha_us[schedule.link]
     place = np.searchsorted(lacking, came)
@@ -221,10 +217,6 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
     wanted = np.bincount(rank, minlength=nrows)[:, None]
     share = np.where(wanted > 0, arrived / np.maximum(wanted, 1), 1.0)
     return np.asarray(share[group])
-
-
-def _keys(rows: Ints, n: int) -> Ints:
-    return np.asarray(rows[:, 1] * n + rows[:, 0])
 
 
 def _link_name(problem: Problem, link: int) -> str:

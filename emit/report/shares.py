@@ -44,11 +44,8 @@ def pack_table(shares: Floats) -> dict[str, Any]:
     """A table of shares (0..1) as a page holds it: each different row once, and which of them each row is."""
     coarse = np.round(np.clip(shares, 0.0, 1.0) * 255).astype(np.uint8)
     kinds, which = np.unique(coarse, axis=0, return_inverse=True)
-    return {
-        "bins": int(shares.shape[1]),
-        "row": which.reshape(-1).tolist(),
-        "data": base64.b64encode(kinds.tobytes()).decode("ascii"),
-    }
+    data = base64.b64encode(kinds.tobytes()).decode("ascii")
+    return {"bins": int(shares.shape[1]), "row": which.reshape(-1).tolist(), "data": data}
 
 
 def timeline_rows(

@@ -104,9 +104,8 @@ def _connected(topology: Topology) -> bool:
     """Whether every rank reaches every other: rank 0 reaches all, and all reach rank 0."""
     from topologies.arrays import reached  # brings SciPy, which list and show do without
 
-    n, count = topology.nranks, topology.nvertices
     ends = (topology.link_src, topology.link_dst)
-    return all(reached(count, *edges, 0)[:n].all() for edges in (ends, ends[::-1]))
+    return all(reached(topology.nvertices, *way, 0)[: topology.nranks].all() for way in (ends, ends[::-1]))
 
 
 def _span(values: NDArray[Any]) -> str:
