@@ -79,10 +79,9 @@ class Collective:
 
     def _dense(self, rows: Ints) -> Bools:
         if self.nchunks * self.nranks > MAX_CELLS:
-            raise InputError(
-                f"{self.name}: {self.nchunks} chunks × {self.nranks} ranks is too large for this search;"
-                " it must be fewer chunks or ranks, or --engine flow"
-            )
+            asked = f"{self.name}: {self.nchunks} chunks × {self.nranks} ranks"
+            fewer = "it must be fewer chunks or ranks, or --engine flow"
+            raise InputError(f"{asked} is too large for this search; {fewer}")
         table = np.zeros((self.nchunks, self.nranks), dtype=bool)
         table[rows[:, 1], rows[:, 0]] = True
         return table
@@ -133,20 +132,13 @@ def make_collective(
         fraction: bytes of a chunk / message size, one for all or shape (nchunks,). reduces: likewise.
         pre, post, in_index, out_index: as in `Collective`, each pair in one order.
     """
-    order_pre, order_post = np.lexsort(pre.T[::-1]), np.lexsort(post.T[::-1])
-    return Collective(
-        name=name,
-        nranks=nranks,
-        chunks=1,
-        nchunks=nchunks,
-        reduces=np.broadcast_to(np.asarray(reduces), (nchunks,)).copy(),
-        fraction=np.broadcast_to(np.asarray(fraction, dtype=np.float64), (nchunks,)).copy(),
-        pre=pre[order_pre],
-        post=post[order_post],
-        in_index=in_index[order_pre],
-        out_index=out_index[order_post],
-        root=root,
-    )
+    order = np.lexsort(pre.T[::-1])
+    pre, in_index = pre[order], in_index[order]
+    order = np.lexsort(post.T[::-1])
+    post, out_index = post[order], out_index[order]
+    reduces = np.broadcast_to(np.asarray(reduces), (nchunks,)).copy()
+    fraction = np.broadcast_to(np.asarray(fraction, dtype=np.float64), (nchunks,)).copy()
+    return Collective(name, nranks, 1, nchunks, reduces, fraction, pre, post, in_index, out_index, root)
 
 
 def subdivided(whole: Collective, chunks: int) -> Collective:
@@ -206,17 +198,10 @@ def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
         raise InputError("alltoallv: every size between two ranks is 0; it must be more for at least one pair")
     source, dest = np.nonzero(table)
     ident = np.arange(len(source))
+    pre, post = np.column_stack([source, ident]), np.column_stack([dest, ident])
     # a rank's blocks lie one after the other in its buffers, empty ones take no place
-    return make_collective(
-        "alltoallv",
-        len(table),
-        table[source, dest] / size,
-        np.column_stack([source, ident]),
-        np.column_stack([dest, ident]),
-        _place_within(source),
-        _place_within(dest),
-        nchunks=len(ident),
-    )
+    places, share = (_place_within(source), _place_within(dest)), table[source, dest] / size
+    return make_collective("alltoallv", len(table), share, pre, post, *places, nchunks=len(ident))
 
 
 def _place_within(owner: Ints) -> Ints:
@@ -260,17 +245,9 @@ def _stated(kind: Kind, k: int, root: int) -> Collective:
         return make_collective(kind.name, k, 1 / k, pre, post, dest, source, nchunks=k * k)
     nchunks = 1 if kind.unit == BUFFER and kind.before != OWN else k - (kind.after == AHEAD)
     (pre, in_index), (post, out_index) = (_cells(where, k, nchunks, root) for where in (kind.before, kind.after))
+    share, at = 1.0 if kind.unit == BUFFER else 1 / k, root if kind.rooted else 0
     return make_collective(
-        kind.name,
-        k,
-        1.0 if kind.unit == BUFFER else 1 / k,
-        pre,
-        post,
-        in_index,
-        out_index,
-        nchunks=nchunks,
-        reduces=kind.reduces,
-        root=root if kind.rooted else 0,
+        kind.name, k, share, pre, post, in_index, out_index, nchunks=nchunks, reduces=kind.reduces, root=at
     )
 
 

@@ -174,11 +174,8 @@ def _check_data(entries: list[_Entry]) -> None:
         known = first.setdefault(entry.data, entry)
         for key, mine, other in (("weight", entry.weight, known.weight), ("count", entry.count, known.count)):
             if mine != other:
-                entry.table.fail(
-                    key,
-                    f"{mine:g}, but {other:g} in an earlier chunk of data {shown(entry.data)};"
-                    " it must be the same for the same data",
-                )
+                text = f"{mine:g}, but {other:g} in an earlier chunk of data {shown(entry.data)}"
+                entry.table.fail(key, f"{text}; it must be the same for the same data")
         # Two chunks for one value would be sent, and counted in bounds, twice over.
         if entry.reduces:
             again = (entry.data, entry.holders.tobytes()) in sums
@@ -187,11 +184,8 @@ def _check_data(entries: list[_Entry]) -> None:
             again = any((entry.data, holder) in values for holder in entry.holders.tolist())
             values.update((entry.data, holder) for holder in entry.holders.tolist())
         if again:
-            what = "sum" if entry.reduces else "value"
-            entry.table.fail(
-                "data",
-                f"an earlier chunk has this {what} of {shown(entry.data)}; it must be one chunk to all positions",
-            )
+            text = f"an earlier chunk has this {'sum' if entry.reduces else 'value'} of {shown(entry.data)}"
+            entry.table.fail("data", f"{text}; it must be one chunk to all positions")
 
 
 def _moves(entry: _Entry) -> bool:
@@ -232,14 +226,6 @@ def _assemble(name: str, nranks: int, entries: list[_Entry]) -> Collective:
     holder, held, in_index, goal, wanted, out_index = (np.concatenate(column) for column in zip(*columns, strict=True))
     counts = [entry.count for entry in entries]
     weight: Floats = np.repeat(np.array([entry.weight for entry in entries]), counts)
-    return make_collective(
-        name,
-        nranks,
-        weight / load.max(),
-        np.column_stack([holder, held]),
-        np.column_stack([goal, wanted]),
-        in_index,
-        out_index,
-        nchunks=first,
-        reduces=np.repeat(np.array([entry.reduces for entry in entries]), counts),
-    )
+    pre, post = np.column_stack([holder, held]), np.column_stack([goal, wanted])
+    reduces, share = np.repeat(np.array([entry.reduces for entry in entries]), counts), weight / load.max()
+    return make_collective(name, nranks, share, pre, post, in_index, out_index, nchunks=first, reduces=reduces)

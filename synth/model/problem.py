@@ -248,17 +248,15 @@ def _check_connected(problem: Problem) -> None:
     net, topology = problem.network, problem.topology
     if strongly_connected(net.nranks, net.src, net.dst):
         return
+    joined = "it must be joined by relays: --relay"
     if net.nranks > _MANY:  # which pairs cannot would take a table of all
-        raise InputError(
-            f"group: some of its {len(problem.group)} ranks cannot reach others of it;"
-            " it must be joined by relays: --relay all"
-        )
+        raise InputError(f"group: some of its {len(problem.group)} ranks cannot reach others of it; {joined} all")
     gap = _missing(problem.collective, net)
     if gap is None:
         return
     names = f"rank {problem.group[gap[0]]} cannot reach rank {problem.group[gap[1]]}"
     if topology.nranks > _FEW:  # who could help would take too long to find
-        raise InputError(f"group: {names} inside the group; it must be joined by relays: --relay all")
+        raise InputError(f"group: {names} inside the group; {joined} all")
     others = [r for r in range(topology.nranks) if r not in problem.ranks]
     whole = network(topology, problem.ranks + tuple(others)) if others else net
     if _missing(problem.collective, whole) is not None:
@@ -266,9 +264,7 @@ def _check_connected(problem: Problem) -> None:
             f"group: {names}, not even through the other ranks; the topology {topology.name} is disconnected"
         )
     joining = ",".join(map(str, _few_relays(problem, others)))
-    raise InputError(
-        f"group: {names} inside the group; it must be joined by relays: --relay {joining} (or --relay all)"
-    )
+    raise InputError(f"group: {names} inside the group; {joined} {joining} (or --relay all)")
 
 
 def _few_relays(problem: Problem, others: list[int]) -> list[int]:

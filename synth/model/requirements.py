@@ -55,16 +55,8 @@ def find_requirements(collective: Collective) -> Requirements:
     sums = collective.reduces
     complete = held & (nhold == 1)[goal_chunk]
     others = (ngoal[hold_chunk] - wanted) > 0
-    return Requirements(
-        hold_chunk,
-        goal_chunk,
-        nhold,
-        ngoal,
-        held,
-        wanted,
-        np.where(sums[goal_chunk], ~complete, ~held),
-        others & (sums | (nhold == 1))[hold_chunk],
-    )
+    arrive, depart = np.where(sums[goal_chunk], ~complete, ~held), others & (sums | (nhold == 1))[hold_chunk]
+    return Requirements(hold_chunk, goal_chunk, nhold, ngoal, held, wanted, arrive, depart)
 
 
 def _among(values: Ints, others: Ints) -> Bools:

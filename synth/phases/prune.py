@@ -6,6 +6,7 @@ import numpy as np
 
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.arrays import marked
 
 
 def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
@@ -34,23 +35,15 @@ def prune_copies(problem: Problem, schedule: Schedule) -> Schedule:
 
 def prune_sums(problem: Problem, schedule: Schedule) -> Schedule:
     """A reducing schedule without sends of nothing, and without those whose effect nobody sees."""
-    net = problem.network
-    filled = {(c, r) for r, c in problem.collective.pre.tolist()}
-    full = np.zeros(len(schedule), dtype=bool)
-    for at in range(schedule.nsteps):
-        these = np.flatnonzero(schedule.step == at)
-        cells = zip(schedule.chunk[these].tolist(), net.src[schedule.link[these]].tolist(), strict=True)
-        full[these] = [cell in filled for cell in cells]
-        sent = these[full[these]]
-        filled |= set(zip(schedule.chunk[sent].tolist(), net.dst[schedule.link[sent]].tolist(), strict=True))
-    schedule = schedule.take(full)
-    live = {(c, r) for r, c in problem.collective.post.tolist()}
-    kept = np.zeros(len(schedule), dtype=bool)
-    chunk, step = schedule.chunk.tolist(), schedule.step
-    src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
-    for at in range(schedule.nsteps - 1, -1, -1):
-        rows = [row for row in np.flatnonzero(step == at).tolist() if (chunk[row], dst[row]) in live]
-        kept[rows] = True
-        live -= {(chunk[row], dst[row]) for row in rows if not schedule.reduces[row]}
-        live |= {(chunk[row], src[row]) for row in rows}
-    return schedule.take(kept)
+    filled, live = ({(c, r) for r, c in cells.tolist()} for cells in (problem.collective.pre, problem.collective.post))
+    ends = (problem.network.src[schedule.link].tolist(), problem.network.dst[schedule.link].tolist())
+    source, goal = ([*zip(schedule.chunk.tolist(), ranks, strict=True)] for ranks in ends)
+    steps = [np.flatnonzero(schedule.step == at).tolist() for at in range(schedule.nsteps)]
+    for rows in steps:
+        rows[:] = [row for row in rows if source[row] in filled]
+        filled |= {goal[row] for row in rows}
+    for rows in reversed(steps):
+        rows[:] = [row for row in rows if goal[row] in live]
+        live -= {goal[row] for row in rows if not schedule.reduces[row]}
+        live |= {source[row] for row in rows}
+    return schedule.take(marked(len(schedule), [row for rows in steps for row in rows]))

@@ -242,19 +242,8 @@ def _rebuild_collective(file: ColumnFile, about: Fields, nranks: int) -> Collect
     held = marked(nchunks, pre[:, 1])
     if not held.all():
         raise InputError(f"{file.origin}: collective/pre.npy: no rank holds chunk {int(np.argmin(held))} before")
-    return Collective(
-        name=name,
-        nranks=nranks,
-        chunks=chunks,
-        nchunks=nchunks,
-        reduces=file.column("collective/reduces", "bool", (nchunks,)),
-        fraction=fraction,
-        pre=pre,
-        post=post,
-        in_index=in_index,
-        out_index=out_index,
-        root=root,
-    )
+    reduces = file.column("collective/reduces", "bool", (nchunks,))
+    return Collective(name, nranks, chunks, nchunks, reduces, fraction, pre, post, in_index, out_index, root)
 
 
 def _cells(file: ColumnFile, cells: str, places: str, nranks: int, nchunks: int) -> tuple[Ints, Ints]:

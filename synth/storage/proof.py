@@ -97,15 +97,9 @@ def save_proof(
     decisive = max(witnesses, key=lambda w: (w.at(size_bytes), w.kind == "path"))
     bound_us = decisive.at(size_bytes)
     ordered = (decisive, *(w for w in witnesses if w is not decisive))
-    proof = Proof(
-        MappingProxyType(state_question(problem, size_bytes)),
-        digest(schedule),
-        time_us,
-        bound_us,
-        time_us / bound_us if bound_us > 0 else 0.0,
-        ordered,
-        tuple(_names(problem, w) for w in ordered),
-    )
+    asked, gap = MappingProxyType(state_question(problem, size_bytes)), time_us / bound_us if bound_us > 0 else 0.0
+    names = tuple(_names(problem, w) for w in ordered)
+    proof = Proof(asked, digest(schedule), time_us, bound_us, gap, ordered, names)
     check_proof(problem, proof, size_bytes)
     where = proof_path(schedule) if path is None else Path(path)
     with replaced(where) as file:

@@ -122,19 +122,11 @@ def representative_chunks(name: str, k: int, chunks: int, owners: Ints) -> Colle
         placed, local = np.tile(share, k), np.tile(part, len(owners))
         pre, in_index = (own, local) if kind.before == OWN else (every, placed)
         post, out_index = (own, local) if kind.after == OWN else (every, placed)
-    return Collective(
-        name=name,
-        nranks=k,
-        chunks=chunks * k if kind.in_shares else chunks,
-        nchunks=len(ident),
-        reduces=np.full(len(ident), kind.reduces),
-        # the same two roundings as in the whole
-        fraction=np.full(len(ident), 1.0 / (k * chunks) if kind.in_shares else 1.0 / k / chunks),
-        pre=pre,
-        post=post,
-        in_index=in_index,
-        out_index=out_index,
-    )
+    nchunks, block = len(ident), chunks * k if kind.in_shares else chunks
+    # the same two roundings as in the whole
+    fraction = np.full(nchunks, 1.0 / (k * chunks) if kind.in_shares else 1.0 / k / chunks)
+    reduces = np.full(nchunks, kind.reduces)
+    return Collective(name, k, block, nchunks, reduces, fraction, pre, post, in_index, out_index)
 
 
 def _quotient_network(net: Network, found: Translations) -> Network:

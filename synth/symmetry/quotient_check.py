@@ -76,6 +76,7 @@ def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[
     before = dict(Counter(_users(net, np.arange(net.nlinks))))  # plain dicts compare faster
     images = []
     for stride, extent in translations:
+        moving = f"the translation of extent {extent} at stride {stride}"
         p = np.roll(np.arange(net.nranks).reshape(-1, extent, stride), -1, axis=1).reshape(-1)
         moved = p[net.src] * net.nranks + p[net.dst]
         a = np.lexsort((*figures, moved))
@@ -84,16 +85,12 @@ def _link_images(net: Network, translations: Sequence[tuple[int, int]]) -> list[
             wrong |= figure[a] != figure[b]
         if wrong.any():
             link = int(b[np.argmax(wrong)])
-            raise _refused(
-                f"the translation of extent {extent} at stride {stride} is no symmetry of the network;"
-                f" link {net.src[link]}→{net.dst[link]} (in the group's numbers) breaks it"
-            )
+            breaks = f"link {net.src[link]}→{net.dst[link]} (in the group's numbers) breaks it"
+            raise _refused(f"{moving} is no symmetry of the network; {breaks}")
         image = np.empty(net.nlinks, dtype=np.int64)
         image[a] = b
         if before != dict(Counter(_users(net, image))):
-            raise _refused(
-                f"the translation of extent {extent} at stride {stride} does not keep the resources that links share"
-            )
+            raise _refused(f"{moving} does not keep the resources that links share")
         images.append(image)
     return images
 
