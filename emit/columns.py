@@ -157,12 +157,8 @@ def _check_buffers(c: Columns, program: Program, found: Findings) -> None:
         size = sizes[rank_of, column]
         for step in np.flatnonzero(c.is_op(names) & ((at < 0) | (at + c.count > size))).tolist():
             name, low, high = BUFFERS[column[step]], int(at[step]), int(at[step] + c.count[step])
-            found.add(
-                "overrun",
-                f"{OPS[c.op[step]]} {word} {name}[{low}..{high - 1}]; {name} has {size[step]} chunks",
-                *c.place(step),
-                cell=(name, high - 1 if low >= 0 else low),
-            )
+            message = f"{OPS[c.op[step]]} {word} {name}[{low}..{high - 1}]; {name} has {size[step]} chunks"
+            found.add("overrun", message, *c.place(step), cell=(name, high - 1 if low >= 0 else low))
 
 
 def _nop_faults(c: Columns, dep_tb: Column, dep_step: Column) -> Iterator[Fault]:
@@ -239,13 +235,9 @@ def _link_connections(
         # Readers connect what a tb declares, used or not, and wait for the other side to do the same.
         for side, rank, other_rank in ((0, source, target), (1, target, source)):
             if ends[side][number] >= 0 and ends[1 - side][number] < 0:
-                found.add(
-                    "unpaired",
-                    f"{_SIDES[side]} {other_rank} on channel {channel}, but rank {other_rank} has no tb with "
-                    f"{_SIDES[1 - side]} {rank} on it; it must have one",
-                    rank,
-                    int(c.tb[ends[side][number]]),
-                )
+                lacks = f"rank {other_rank} has no tb with {_SIDES[1 - side]} {rank} on it; it must have one"
+                message = f"{_SIDES[side]} {other_rank} on channel {channel}, but {lacks}"
+                found.add("unpaired", message, rank, int(c.tb[ends[side][number]]))
     for side, (names, column) in enumerate(((SENDS, c.sends), (RECEIVES, c.receives))):
         uses = c.is_op(names)
         peers = np.array(of_block[side], dtype=np.int64)[c.block] if len(c.block) else c.block
@@ -277,9 +269,6 @@ def _check_pairs(c: Columns, found: Findings) -> None:
             short = min(len(sent), len(received))
             more = (sent if len(sent) > short else received)[short]
             does, never = ("sends", "receives") if len(sent) > short else ("receives", "sends")
-            found.add(
-                "unpaired",
-                f"{does} what the other side never {never}: rank {source} to rank {target} on channel "
-                f"{channel} has {len(sent)} sends and {len(received)} receives",
-                *c.place(more),
-            )
+            counts = f"on channel {channel} has {len(sent)} sends and {len(received)} receives"
+            message = f"{does} what the other side never {never}: rank {source} to rank {target} {counts}"
+            found.add("unpaired", message, *c.place(more))

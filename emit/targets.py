@@ -145,19 +145,15 @@ def limits_of(target: str) -> Limits:
 
 
 def choose_target(collective: str, asked: str = "auto") -> Target:
-    """The target asked for, or the first that has a name for a program's collective.
-
-    Raises InputError: the one asked for is not known or has no name for it, or none has.
-    """
+    """The target asked for, or the first that names a program's collective. Raises InputError where there is none."""
     return _first([t for t in TARGETS.values() if collective in t.collectives], asked, collective)
 
 
 def target_for(problem: Problem, asked: str = "auto") -> Target:
     """The target to write a problem's algorithms for: the one asked for, or the first that can express it.
 
-    With relays, and where no reader names the collective, it is written as "custom".
-
-    Raises InputError: the one asked for cannot, or none can.
+    With relays, and where no reader names the collective, it is written as "custom". Raises InputError where the one
+    asked for cannot, or none can.
     """
     collective = problem.collective
     if collective.fraction.max() > collective.fraction.min() * (1 + 1e-9):
@@ -238,11 +234,8 @@ def check_limits(program: Program, target: str, found: Findings) -> None:
             if nop_between:
                 found.add("limit", "nop between re steps with one dst and src buffer", rank, tb, position)
             if chain == limits.reduce_chain + 1:
-                message = (
-                    f"more than {limits.reduce_chain} consecutive re with one dst and src buffer; "
-                    "another step must break them up"
-                )
-                found.add("limit", message, rank, tb, position)
+                message = f"more than {limits.reduce_chain} consecutive re with one dst and src buffer"
+                found.add("limit", f"{message}; another step must break them up", rank, tb, position)
         else:
             chain = 1
         key, nop_between = here, False

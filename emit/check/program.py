@@ -156,9 +156,7 @@ def _last_writers(c: Columns, order: list[int], cells: Cells, wanted: set[int]) 
         low, high = (chunk_of[step], chunk_of[step] + 1) if moves[step] else (0, count[step])
         chunk_of[step] = high
         if writes[step]:
-            for chunk in range(low, high):
-                if cells.dst[step] + chunk in wanted:
-                    last[cells.dst[step] + chunk] = step
+            last |= dict.fromkeys(wanted.intersection(range(cells.dst[step] + low, cells.dst[step] + high)), step)
     return {cell: c.place(step) for cell, step in last.items()}
 
 
@@ -198,12 +196,8 @@ def _check_sizes(program: Program, inplace: bool, found: Findings) -> None:
                 allowed.add(0)
             if has[side] not in allowed:
                 right = " or ".join(str(x) for x in sorted(allowed))
-                found.add(
-                    "inconsistent",
-                    f"{'io'[side]}_chunks {has[side]}; {p.collective} with nchunksperloop "
-                    f"{p.nchunks_per_loop} {'in place' if inplace else 'out of place'} has {right}",
-                    rank,
-                )
+                form = f"with nchunksperloop {p.nchunks_per_loop} {'in place' if inplace else 'out of place'}"
+                found.add("inconsistent", f"{'io'[side]}_chunks {has[side]}; {p.collective} {form} has {right}", rank)
 
 
 def root_of(program: Program) -> range:

@@ -75,21 +75,15 @@ def find_races(c: Columns, order: list[int], cells: Cells, found: Findings, pref
 
 
 def _overlaps(c: Columns, cells: Cells, found: Findings, prefix: str) -> None:
-    """Steps that read and write some of the same chunks, but not each the one that it writes.
-
-    A kernel moves a step's chunks in no fixed order. Buffers may differ and memory be the same.
-    """
+    """Steps that read chunks which they write too, but for others: a kernel moves a step's chunks in no fixed order."""
     src, dst = np.array(cells.src, dtype=np.int64), np.array(cells.dst, dtype=np.int64)
     apart = np.abs(src - dst)
     for step in np.flatnonzero(c.is_op(READS_SRC & WRITES_DST) & (apart > 0) & (apart < c.count)).tolist():
         into = BUFFERS[c.dst[step]]
-        found.add(
-            "race",
-            f"{prefix}{OPS[c.op[step]]} of {c.count[step]} chunks from {BUFFERS[c.src[step]]}[{c.src_at[step]}] to "
-            f"{into}[{c.dst_at[step]}] overlaps itself; it must be disjoint or the same chunks",
-            *c.place(step),
-            cell=(into, int(c.dst_at[step] + max(0, src[step] - dst[step]))),
-        )
+        ends = f"from {BUFFERS[c.src[step]]}[{c.src_at[step]}] to {into}[{c.dst_at[step]}]"
+        what = f"{prefix}{OPS[c.op[step]]} of {c.count[step]} chunks {ends} overlaps itself"
+        cell = (into, int(c.dst_at[step] + max(0, src[step] - dst[step])))
+        found.add("race", f"{what}; it must be disjoint or the same chunks", *c.place(step), cell=cell)
 
 
 def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:

@@ -186,10 +186,7 @@ class _Search:
     deadlocked: bool = False
 
     def best(self) -> tuple[Variant, Program]:
-        """The variant that is chosen, and its program.
-
-        Raises InputError where none fits the target, or all deadlock.
-        """
+        """The chosen variant and its program. Raises InputError where none fits the target, or all deadlock."""
         ir, tuning = self.passes.ir, self.tuning
         chosen: tuple[Times, Program, Variant] | None = None
         seen: set[tuple[int, bool]] = set()
@@ -286,10 +283,7 @@ def _assemble_if_it_ends(ir: Instructions, limits: Limits, layout: Layout, befor
 
 
 def _assemble_on_few_channels(ir: Instructions, limits: Limits, paired: bool) -> Program:
-    """The program over as few channels as the target's steps a threadblock allow.
-
-    Raises InputError where a rank's steps are more than the target's threadblocks and channels hold.
-    """
+    """The program over as few channels as its target allows; InputError where there are too few."""
     nodes = 1 + ir.header.nranks + max(Counter(ir.rank).values(), default=0)
     if nodes > limits.nodes:
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,10 @@ class Run(NamedTuple):
     cell: int
     rank: int
     packet: bool
+
+    def element(self, number: int) -> Sequence[int]:
+        """The cells of one element."""
+        return (self.cell + 2 * number, self.cell + 2 * number + 1) if self.packet else (self.cell + number,)
 
 
 class Move(NamedTuple):
@@ -228,9 +232,6 @@ def check_counts(made: Acts, plan: Plan, found: Findings) -> None:
         full = len(counts) == size and len(set(counts.values())) == 1
         if not full or used.setdefault((rank, number), barrier) != barrier:
             reached = ", ".join(f"tb {made.tb[b]} {n} times" for b, n in sorted(counts.items())[:8])
-            found.add(
-                "unpaired",
-                f"barrier {number} of {size} threadblocks is reached by {reached}; it must be by {size}, equally often",
-                rank,
-                made.tb[min(counts)],
-            )
+            right = f"it must be by {size}, equally often"
+            message = f"barrier {number} of {size} threadblocks is reached by {reached}; {right}"
+            found.add("unpaired", message, rank, made.tb[min(counts)])

@@ -64,10 +64,8 @@ def verify_plan(path: str | os.PathLike[str], goal: Goal | None = None) -> Verdi
     except InputError as error:
         return Verdict("not readable", (str(error),))
     if report.ok and not report.judged:
-        return Verdict(
-            "not readable",
-            (f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal",),
-        )
+        lack = f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal"
+        return Verdict("not readable", (lack,))
     head = (
         f"{report.status}: {plan.collective} on {len(plan.gpus)} ranks "
         f"{'in place' if plan.inplace else 'out of place'}, {plan.nops} operations, execution plan of protocol "
@@ -166,13 +164,8 @@ def _check_ends(run: Replay, found: Findings, notes: list[str]) -> None:
         seen.add((block, op, owner))
         name, at = run.memory.name(cell)
         if not own:
-            found.add(
-                "race",
-                f"{made.name(block, op)} {word} {name}[{at}] of rank {owner}, which can end before that; it must wait "
-                "for a signal",
-                *made.place(block, op),
-                cell=(name, at),
-            )
+            what = f"{made.name(block, op)} {word} {name}[{at}] of rank {owner}, which can end before that"
+            found.add("race", f"{what}; it must wait for a signal", *made.place(block, op), cell=(name, at))
         elif name != "s" or not run.memory.plan.double:  # else the next call uses the other half
             cautions.append(
                 f"caution: rank {owner} can end while a port channel still reads {name}[{at}] for the "

@@ -70,10 +70,7 @@ class Memory:
 
 
 def memory_of(plan: Plan, goal: Goal | None) -> Memory:
-    """Lay the buffers out, apart where no goal says how in-place ones meet.
-
-    Raises InputError for more cells than can be checked.
-    """
+    """Lay the buffers out, apart where no goal says how in-place ones meet. Raises InputError for too many cells."""
     units = _units(plan)
     base, first, at = [], [], 0
     for rank, gpu in enumerate(plan.gpus):

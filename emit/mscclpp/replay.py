@@ -126,24 +126,18 @@ class Replay:
             return []
         if act.kind == "signal":
             return [self._signal(block, end, act, thread) for thread, end in enumerate(act.ids)]
-        if act.kind == "release":
-            for number in act.ids:
+        if act.kind == "data":
+            return self._data(block, act)
+        for number in act.ids:
+            if act.kind == "acquire":
+                self._acquire(block, number)
+            else:
                 self.released[number].append(clocks.message(block))
                 self.held[number] += 1
-            return [("release", number) for number in act.ids]
-        if act.kind == "acquire":
-            for number in act.ids:
-                self.held[number] -= 1
-                self._acquire(block, number)
-            return []
-        return self._data(block, act)
+        return [("release", number) for number in act.ids if act.kind == "release"]
 
     def _signal(self, block: int, end: int, act: Act, thread: int = 0) -> Need:
-        actor = block
-        if end in self.port:
-            actor = self.port[end]
-            self.clocks.hear(actor, self.clocks.message(block))
-            self.clocks.nop(actor)
+        actor = self._handed_over(block, end) if end in self.port else block
         # a port channel's own side counts its signals
         self._in_order("signal", end, block, act, 0 if actor != block else thread)
         message = self.clocks.message(actor, act.relaxed)
@@ -152,8 +146,16 @@ class Replay:
             self.signals[there].append(message)
         return ("signal", there)
 
+    def _handed_over(self, block: int, end: int) -> int:
+        """What a port channel does on its own time for the block: the actor, who knows what that did."""
+        actor = self.port[end]
+        self.clocks.hear(actor, self.clocks.message(block))
+        self.clocks.nop(actor)
+        return actor
+
     def _acquire(self, block: int, number: int) -> None:
         """Which releases are surely over: the one of the same number, or all, or none."""
+        self.held[number] -= 1
         self.taken[block, number] += 1
         mine = self.taken[block, number] - self.made.semaphores[number][2]
         if number in self.single:
@@ -174,11 +176,8 @@ class Replay:
                 _, channel_type, number = self.made.ends[end]
                 who = f"tb {self.made.tb[other]} step {op}" if together else f"another thread in step {op}"
                 right = "one must wait for the other" if together else "a nop must stand between"
-                self.found.add(
-                    "race",
-                    f"{kind}s on {channel_type} channel {number} in no fixed order with {who}; {right}",
-                    *self.made.place(block, act.op),
-                )
+                message = f"{kind}s on {channel_type} channel {number} in no fixed order with {who}; {right}"
+                self.found.add("race", message, *self.made.place(block, act.op))
         self.last_use[kind, end] = (block, self.clocks.tick[block], act.op, nops, thread)
 
     def _data(self, block: int, act: Act) -> list[Need]:
@@ -192,9 +191,7 @@ class Replay:
                 continue
             for k, target in enumerate(move.targets):
                 end = act.ports[n + k]
-                actor = self.port[end]
-                self.clocks.hear(actor, self.clocks.message(block))
-                self.clocks.nop(actor)
+                actor = self._handed_over(block, end)
                 news += self._move(actor, block, act, Move(move.length, move.sources, (target,)))
                 if act.name in ("pws", "pwsf"):
                     news.append(self._signal(block, end, act))
@@ -226,25 +223,21 @@ class Replay:
             who = (actor, clocks.tick[actor], block, act.op, clocks.nops[actor], act.packets, j)
             total = NOTHING
             for n, run in enumerate(move.sources):
-                for cell in (run.cell + 2 * j, run.cell + 2 * j + 1) if run.packet else (run.cell + j,):
+                for cell in run.element(j):
                     self._reads(cell, who, run.packet and act.flagged, act)
                     value = cells.get(cell, NOTHING)
                 if value == NOTHING:
                     value = self._uninitialised(cell, run.packet, block, act)
                 total = value if n == 0 else add(total, value)
             for run in move.targets:
-                if run.packet:
-                    for cell in (run.cell + 2 * j, run.cell + 2 * j + 1):
-                        self._writes(cell, who, True, act)
-                        cells[cell] = total
-                        assert message is not None
+                for cell in run.element(j):
+                    self._writes(cell, who, run.packet, act)
+                    cells[cell] = total
+                    self.packet.pop(cell, None)
+                    if run.packet and message is not None:
                         self.packet[cell] = message
                         self.times[cell] += 1
                         news.append(("packet", cell))
-                else:
-                    self._writes(run.cell + j, who, False, act)
-                    cells[run.cell + j] = total
-                    self.packet.pop(run.cell + j, None)
         if message is not None:
             clocks.sent_packet(actor)
         return news

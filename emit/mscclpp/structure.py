@@ -87,12 +87,8 @@ def _check_sizes(plan: Plan, found: Findings) -> None:
             return
         has = (gpu.input_chunks, gpu.output_chunks)
         if has != want and 0 not in has:
-            found.add(
-                "inconsistent",
-                f"input_chunks {has[0]}, output_chunks {has[1]}; {plan.collective} on {len(plan.gpus)} ranks "
-                f"has {want[0]} and {want[1]}",
-                rank,
-            )
+            right = f"{plan.collective} on {len(plan.gpus)} ranks has {want[0]} and {want[1]}"
+            found.add("inconsistent", f"input_chunks {has[0]}, output_chunks {has[1]}; {right}", rank)
 
 
 def _rank_faults(plan: Plan, rank: int) -> Iterator[Fault]:

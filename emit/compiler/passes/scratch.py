@@ -78,16 +78,13 @@ def _tenants(ir: Instructions) -> dict[int, list[_Tenant]]:
 
 
 def _over(ir: Instructions) -> list[int]:
-    """For every instruction, as bits, those that are over whenever it begins.
-
-    A message of many chunks begins to arrive while it is still being sent.
-    """
+    """For every instruction, as bits, those that are over whenever it begins."""
     begun, ended = [0] * len(ir), [0] * len(ir)
     for n, others in enumerate(predecessors(ir)):
         source = ir.source[n]
         for other in others:
             begun[n] |= ended[other]
-        if source != NONE:
+        if source != NONE:  # a message of many chunks begins to arrive while it is still being sent
             begun[n] |= ended[source] if ir.count[n] == 1 else begun[source]
         ended[n] = begun[n] | (ended[source] if source != NONE else 0) | 1 << n
     return begun

@@ -6,10 +6,7 @@ from emit.compiler.ir import NONE, SCRATCH, Instructions, scratch_chunks
 
 
 def unfuse(ir: Instructions, ops: frozenset[str]) -> Instructions:
-    """The instructions in terms of s, r, cpy and re where `ops` lacks what it uses.
-
-    What is to be reduced is received into scratch of its own first.
-    """
+    """What `ops` lacks in terms of s, r, cpy and re; what is to be reduced is received into scratch first."""
     if all(op in ops for op in ir.op):
         return ir
     made = Instructions(ir.header, ir.goal)
