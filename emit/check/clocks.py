@@ -112,14 +112,6 @@ class ThreadClocks:
         """One of its threads knows; the others from the next nop on."""
         self.heard[actor].append(message)
 
-    def sent_packet(self, actor: int) -> None:
-        """What the actor does from now on, the packet says nothing of."""
-        self.tick[actor] += 1
-
-    def hear_packet(self, actor: int, message: Message) -> None:
-        """Each thread reads the packets of the elements that it goes on with, so it need not wait for the others."""
-        self.seen.learn(actor, message.seen)
-
     def started(self, actor: int, rank: int) -> bool:
         """Whether it knows that the rank's kernel has started: its input is there, its buffers are free."""
         first = self.first.get(rank)

@@ -50,7 +50,8 @@ def find_races(c: Columns, order: list[int], cells: Cells, found: Findings, pref
     # Waits of a rank's own threadblocks decide nearly all; only the rest is followed through the messages.
     queries = clocks.not_within_ranks(order, queries)
     columns = sorted({query.block for query in queries})
-    rows = len(c.start) + len(clocks.dependants) + _most_in_flight(c, order)
+    in_flight = np.cumsum((c.sends[order] >= 0).astype(np.int64) - (c.receives[order] >= 0))
+    rows = len(c.start) + len(clocks.dependants) + int(in_flight.max(initial=0)) + 1
     width = max(1, CAPACITY.clock_entries // rows)
     passes = -(-len(columns) // width)
     if passes * len(order) > CAPACITY.clock_visits:
@@ -124,11 +125,6 @@ def _queries(c: Columns, order: list[int], cells: Cells) -> list[Query]:
                         queries.append(Query(node, step, chunk, 1, reader, when, other))
                 written[cell] = (b, now, step)
     return queries
-
-
-def _most_in_flight(c: Columns, order: list[int]) -> int:
-    sends, receives = c.sends[order] >= 0, c.receives[order] >= 0
-    return int(np.cumsum(sends.astype(np.int64) - receives).max(initial=0)) + 1
 
 
 class _HappensBefore:

@@ -283,7 +283,7 @@ def _assemble_if_it_ends(ir: Instructions, limits: Limits, layout: Layout, befor
 
 
 def _assemble_on_few_channels(ir: Instructions, limits: Limits, paired: bool) -> Program:
-    """The program over as few channels as its target allows; InputError where there are too few."""
+    """The program over as few channels as its target allows; InputError where a rank has too many steps."""
     nodes = 1 + ir.header.nranks + max(Counter(ir.rank).values(), default=0)
     if nodes > limits.nodes:
         raise InputError(

@@ -184,9 +184,8 @@ def _check_ends(run: Replay, found: Findings, notes: list[str]) -> None:
     for (rank, other), (block, op) in sorted(run.unheard.items()):
         first = clocks.first.get(other)
         if first is None or not over[rank][first]:
-            found.add(
-                "race",
-                f"{made.name(block, op)} writes scratch of rank {other}, of which rank {rank} hears nothing in a "
-                "call: it may be two calls ahead, and both use one half of the scratch",
-                *made.place(block, op),
+            what = (
+                f"{made.name(block, op)} writes scratch of rank {other}, of which rank {rank} hears nothing in a call"
             )
+            why = "it may be two calls ahead, and both use one half of the scratch"
+            found.add("race", f"{what}: {why}", *made.place(block, op))

@@ -203,7 +203,7 @@ class Replay:
             message = self.packet.get(cell)
             if message is not None and id(message) not in heard:
                 heard.add(id(message))
-                self.clocks.hear_packet(actor, message)
+                self.clocks.seen.learn(actor, message.seen)  # each thread reads the packets of what it goes on with
 
     def _move(self, actor: int, block: int, act: Act, move: Move) -> list[Need]:
         """Move the elements of one move, by `actor` for an operation of `block`."""
@@ -239,7 +239,7 @@ class Replay:
                         self.times[cell] += 1
                         news.append(("packet", cell))
         if message is not None:
-            clocks.sent_packet(actor)
+            clocks.tick[actor] += 1  # of what it does from now on the packet says nothing
         return news
 
     def _reads(self, cell: int, who: Access, flagged: bool, act: Act) -> None:

@@ -52,9 +52,8 @@ def write_plan(
     report = check(program, goal, fifo_depth=_FREE, target=None, split=False)
     report.raise_if_wrong()
     if not report.judged:
-        raise InputError(
-            f"collective {program.collective!r} has no goal of its own; it must be given one to check against"
-        )
+        what = f"collective {program.collective!r} has no goal of its own"
+        raise InputError(f"{what}; it must be given one to check against")
     if form and not own:
         program, own = replace(program, gpus=[_gpu_in_place(gpu) for gpu in program.gpus]), True
     plan = _plan(replace(program, inplace=own, outofplace=not own), goal, nodes, form)
