@@ -23,11 +23,11 @@ from tests.synth.cli.calling import Call
 from topologies.errors import InputError
 
 
-def write_toy(program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, inplace: bool | None) -> str:
+def write(program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, inplace: bool | None) -> str:
     return json.dumps({"toy": write_msccl(program, goal), "nodes": nodes, "inplace": inplace}) + "\n"
 
 
-def verify_toy(path: Path, _: Goal | None, __: int | None) -> Verdict:
+def verify(path: Path, _: Goal | None, __: int | None) -> Verdict:
     try:
         read_msccl(json.loads(path.read_text())["toy"])
     except (InputError, ValueError) as error:
@@ -35,10 +35,14 @@ def verify_toy(path: Path, _: Goal | None, __: int | None) -> Verdict:
     return Verdict("right", ("right: as every toy",))
 
 
+def describe(_: Program, __: Target, ___: str) -> str:
+    return "a toy"
+
+
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     """The two rows, for one test."""
-    form = Format("toy", "a toy", ".toy", b"toy", verify_toy, write=write_toy, describe=lambda *_: "a toy")
+    form = Format("toy", "a toy", ".toy", b"toy", __name__)
     row = replace(
         TARGETS["executor-nccl"], name="toy", reader="nobody", load="TOY_DIR=out/toys", format="toy", folder="toys",
         suffix=".toy", collectives={"allgather": "all together now"}, runs_here=False,

@@ -278,7 +278,7 @@ def test_interrupted_there_is_an_answer() -> None:
                 seen.append(text)
                 raise KeyboardInterrupt
 
-        found = quick("ring:6", members, progress=stop, chunks=1)
+        found = quick("ring:6", members, progress=stop, chunks=1, budget=20)
         assert seen
         assert found.ended == "interrupted"
         assert AT_ONCE in found.others
