@@ -28,6 +28,7 @@ class Run:
     complete: bool
 
 
+# over 60 lines: the inner loop of the compiler, whose state is too much to hand on
 def run(c: Columns, depth: int | None, split: bool = True) -> Run:
     """Execute greedily with `depth` slots a connection (None: no limit), in O(chunks moved).
 

@@ -14,7 +14,7 @@ SAME = 1 + 1e-12  # times and sums of rates that differ by rounding only are one
 LEAVES, ARRIVES = 0, 1
 
 
-def execute(
+def execute(  # over 60 lines: one loop over events, compiled as it stands
     first: Any, dep: Any, sends: Any, receives: Any, block_of: Any, tie: Any, link: Any, moves: Any, lasts: Any,
     alpha: Any, rate: Any, uses_ptr: Any, uses: Any, capacity: Any, slots: int, connections: int, start: Any, took: Any,
 ) -> tuple[float, int]:  # fmt: skip

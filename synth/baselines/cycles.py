@@ -146,7 +146,7 @@ def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
     Cycles with a→b and c→d become one by a→d and c→b; where all links go both ways a cycle may be reversed
     for that. Pairs as for `_cycle`.
     """
-    from scipy.sparse import csr_array
+    from scipy.sparse import csr_array  # starts slowly, and only rings need it
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
     ptr = np.searchsorted(u, np.arange(k + 1))
