@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -76,11 +77,6 @@ class Run:
             answer = next(self.answers)
         except StopIteration:
             return False
-        except SystemError as error:
-            # so says a compiled function in which Ctrl-C was noticed
-            if _by_interrupt(error):
-                raise KeyboardInterrupt from error
-            raise
         except InputError:
             # what one engine cannot do, others may have done
             if not ledger.answered:
@@ -90,6 +86,18 @@ class Run:
         return True
 
 
+@contextmanager
+def compiled_interrupts() -> Iterator[None]:
+    """Ctrl-C that a compiled function noticed, which says so by a SystemError, is a KeyboardInterrupt here."""
+    try:
+        yield
+    except SystemError as error:
+        if _by_interrupt(error):
+            raise KeyboardInterrupt from error
+        raise
+
+
+@compiled_interrupts()
 def race(runs: Iterable[Run], ledger: Ledger, deadline: float) -> None:
     """Let every run have its turn; then the others go on, the one that gained most first, until the deadline."""
     waiting: list[Run] = []

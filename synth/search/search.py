@@ -18,7 +18,7 @@ from synth.engines.request import Candidate, Options, Outcome, Progress, Refusal
 from synth.model.collective import Floats
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.frontier import Range, frontier
-from synth.search.portfolio import Run, Turn, race
+from synth.search.portfolio import Run, Turn, compiled_interrupts, race
 from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
@@ -113,7 +113,8 @@ class _Search:
             race(self._runs(asked), self, self.deadline)
             if not self.done:
                 raise InputError(ENGINES["ksync"].accepts(self.problem, options))
-            self._tighten()
+            with compiled_interrupts():
+                self._tighten()
         except KeyboardInterrupt:
             result.ended = "interrupted"
         if not result.ended and time.monotonic() >= self.deadline:
