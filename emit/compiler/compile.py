@@ -71,7 +71,7 @@ def compile_instructions(
         if name not in PASSES:
             raise InputError(f"pass {name!r} is not known; it is one of {', '.join(PASSES)}")
     limits = limits_of(target)
-    log = [f"draft: {_describe(ir)}"]
+    log = [f"instruction IR: {_describe(ir)}"]
     asked = max(ir.channel, default=NONE)
     if asked >= limits.channels:
         raise InputError(f"{ir.header.name}: channel {asked}; {target} has {limits.channels}")

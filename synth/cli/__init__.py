@@ -32,7 +32,7 @@ COMMANDS = {
     "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),
     "simulate": Row("simulate:simulate", "Predict the time of an MSCCL XML, ours or another's, on a topology."),
     "compile": Row("compile:compile_", "Compile an algorithm written by hand into an executor's file."),
-    "lower": Row("lower:lower_", "Lower a stored schedule (.synth) to an executor's file."),
+    "lower": Row("compile:lower", "Lower a stored schedule (.synth) to an executor's file."),
     "optimize": Row(
         "compile:optimize", "Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right."
     ),

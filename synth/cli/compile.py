@@ -1,4 +1,4 @@
-"""Commands that make executors' files of programs: `compile`, `optimize`; `lower` uses their options and output."""
+"""Commands that make executors' files of algorithms written by hand, programs and stored schedules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from emit.formats import write_program
 from emit.goal import Goal
 from emit.language import load_script
 from emit.program import Program
-from emit.targets import Target, choose_target
+from emit.targets import Target, choose_protocol, choose_target, target_for
 from synth.cli.options import declare, target_option
 from synth.cli.programs import Place, check_not_source, nodes_at, place_program, read_program, write_text
+from topologies.errors import InputError, ScheduleError, ScheduleRefused
 
 
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
@@ -26,7 +27,7 @@ def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) ->
         context.exit()
 
 
-compiling = declare(
+_compiling = declare(
     click.option("-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."),
     target_option("the first that can"),
     click.option("--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."),
@@ -46,7 +47,7 @@ def _timer(place: Place | None, program: Program) -> Timer | None:
     return timer_for(*place, program.min_bytes, program.max_bytes)
 
 
-def write_compiled(
+def _write(
     made: Compiled, goal: Goal | None, target: Target, source: str, out: str | None, explain: bool, place: Place | None
 ) -> None:
     path = Path(out) if out else Path(Path(source).with_suffix(target.suffix).name)
@@ -66,7 +67,7 @@ def write_compiled(
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of its function; repeat.")
 @click.option("--topo", metavar="T", help="Choose between programs by their time there.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
-@compiling
+@_compiling
 def compile_(
     file: str,
     settings: tuple[str, ...],
@@ -89,14 +90,14 @@ def compile_(
     chosen = choose_target(script.header.collective, target)
     place = place_program(script.header.nranks, topo, group)
     made = compile_instructions(ir, chosen.name, timer=_timer(place, script.header), without=off)
-    write_compiled(made, ir.goal, chosen, file, out, explain, place)
+    _write(made, ir.goal, chosen, file, out, explain, place)
 
 
 @click.command("optimize")
 @click.argument("file")
 @click.option("--topo", metavar="T", help="Never slower there. Default: all ranks joined by equal links.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
-@compiling
+@_compiling
 def optimize(
     file: str, topo: str | None, group: str | None, out: str | None, target: str, off: tuple[str, ...], explain: bool
 ) -> None:
@@ -112,4 +113,39 @@ def optimize(
     made = optimize_program(program, goal, chosen.name, timer=_timer(place, program), without=off)
     if out is None:
         out = f"{Path(file).stem}-optimized{chosen.suffix}"
-    write_compiled(made, goal, chosen, file, out, explain, place if topo else None)
+    _write(made, goal, chosen, file, out, explain, place if topo else None)
+
+
+@click.command("lower")
+@click.argument("file")
+@click.option(
+    "--protocol",
+    type=click.Choice(["auto", "Simple", "LL", "LL128"]),
+    default="auto",
+    help="Default: auto, by the size of the schedule.",
+)
+@_compiling
+def lower(file: str, protocol: str, out: str | None, target: str, off: tuple[str, ...], explain: bool) -> None:
+    """Lower a stored schedule (.synth) to an executor's file.
+
+    \b
+    synth lower out/schedules/NAME.synth -o NAME.xml --explain
+    """
+    # these bring schedules, their replay and their clock, which the commands for programs do without
+    from emit.compiler.lower import lower_to_instructions, timer_for
+    from synth.storage.schedule_file import load_schedule
+    from synth.verify.algorithm import Algorithm
+
+    stored = load_schedule(file)
+    problem, schedule = stored.expanded()
+    size = int(stored.schedule.size_bytes)
+    try:
+        algorithm = Algorithm(problem, schedule, str(stored.header["engine"]), size_bytes=size)
+    except (ScheduleRefused, ScheduleError) as error:
+        raise InputError(f"{file}: the schedule is refused: {error}") from None
+    chosen = target_for(problem, target)
+    used = choose_protocol(size) if protocol == "auto" else protocol
+    ir = lower_to_instructions(algorithm, Path(file).stem[:63], used)
+    timer = timer_for(problem.topology, problem.ranks, size, size)
+    made = compile_instructions(ir, chosen.name, timer=timer, without=off)
+    _write(made, ir.goal, chosen, file, out, explain, (problem.topology, list(problem.ranks)))

@@ -29,7 +29,7 @@ from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Collective, Floats, subdivided
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.search.portfolio import Run, race
+from synth.search.portfolio import Run, compiled_interrupts, race
 from synth.search.result import Report
 from synth.solvers.workers import Workers
 from synth.timing.simulate import resource_loads_us, time_us, timed
@@ -113,7 +113,8 @@ class ConcurrentSearch:
             if interrupted:
                 raise KeyboardInterrupt
             race(self._runs(), self, self.deadline)
-            self._tighten()
+            with compiled_interrupts():
+                self._tighten()
         except KeyboardInterrupt:
             self.ended = "interrupted"
         if not any(plan.method == AT_ONCE for plan in self.plans):

@@ -53,7 +53,7 @@ def test_lower_a_stored_schedule(synth: Call, here: Path) -> None:
     stored = next((here / "out" / "schedules").glob("*.synth"))
     answer = synth("lower", stored, "-o", "lowered.xml", "--explain")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.splitlines()[0].startswith("  draft: ")
+    assert answer.out.splitlines()[0].startswith("  instruction IR: ")
     assert synth("verify", here / "lowered.xml").code == 0
     for target in ("rccl", "msccl"):
         assert synth("lower", stored, "-o", f"{target}.xml", "--target", target, "--protocol", "LL").code == 0
