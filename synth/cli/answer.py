@@ -15,10 +15,9 @@ from emit.library.save import Saved, save
 from emit.library.write import standing
 from emit.targets import TARGETS, target_for
 from synth.cli.options import Asked, print_json
-from synth.model.collective import Collective, alltoallv
-from synth.model.pattern import read_pattern
+from synth.model.pattern import collective_of
 from synth.model.problem import parse_ranks
-from synth.model.sizes import parse_size, read_sizes
+from synth.model.sizes import parse_size
 from synth.present.statement import statement
 from synth.present.table import heading, table
 from synth.present.text import format_count
@@ -63,13 +62,6 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         target_for(question.problem, asked.target)
     check_writable(Path(asked.out))
     return partial(_report, answered(question, workers, progress_line(asked.begun)), asked)
-
-
-def collective_of(name: str, file: str | None) -> str | Collective:
-    """A collective's name, the pattern in a file, or an alltoallv of the sizes in a file."""
-    if file is None:
-        return name
-    return read_pattern(file) if name == "pattern" else alltoallv(read_sizes(file).astype(float))
 
 
 def check_writable(folder: Path) -> None:

@@ -14,16 +14,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from synth.bounds.prove import Bound
+from synth.bounds.prove import OPTIMAL, Bound
 from synth.bounds.witness import Witness
 from synth.concurrent.isolated import Isolated
 from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.search import DIRECT, Asked, ConcurrentSearch
 from synth.concurrent.union import Member, UnionProblem, union_problem
 from synth.model.collective import Floats
+from synth.model.problem import describe_alpha
 from synth.search.result import Report
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
@@ -132,6 +134,65 @@ class ConcurrentResult:
         """What Direct takes for all groups at once; None where there is no Direct for these collectives."""
         known = self.others.get(DIRECT)
         return None if known is None else known[0]
+
+
+def statement(found: ConcurrentResult) -> dict[str, Any]:
+    """Everything that was found, in plain values. Times in µs.
+
+    Keys: collective, topology, summary, alpha, relay, objective;
+    groups: for each ranks, collective, size_bytes, time_us (together), alone_us, slowdown, alone_bound_us,
+    alone_gap, engine (that found the plan alone);
+    time_us (when the last group is done), bound_us, gap, optimal, proof (what proves the bound in words),
+    proved_by (the group whose own bound it is, from 0; None: the union's); slowdown (the largest);
+    sum_us, vs_sum (one after another / time_us); direct_us, vs_direct (None without a Direct);
+    by (the method of planning that won), plans (every method: time_us, slowdown); engine,
+    chunks (a block), steps, sends; bounds (the union's witnesses, as in a single group's statement); ended, seconds.
+    """
+    problem, algorithm, direct = found.problem, found.algorithm, found.direct_us
+    bound_us, witness, group = found.decisive
+    gap = found.gap
+    return {
+        "collective": problem.collective.name,
+        "topology": problem.topology.name,
+        "summary": problem.topology.summary,
+        "alpha": describe_alpha(problem),
+        "relay": found.relay,
+        "objective": found.objective,
+        "groups": [
+            {
+                "ranks": list(member.ranks),
+                "collective": member.collective.name,
+                "size_bytes": member.size_bytes,
+                "time_us": float(found.times_us[i]),
+                "alone_us": one.time_us,
+                "slowdown": float(found.slowdowns[i]),
+                "alone_bound_us": one.bound_us,
+                "alone_gap": one.time_us / one.bound_us,
+                "engine": one.engine,
+            }
+            for i, (member, one) in enumerate(zip(found.problem.members, found.isolated, strict=True))
+        ],
+        "time_us": found.makespan_us,
+        "bound_us": bound_us,
+        "gap": max(1.0, gap) if gap <= OPTIMAL else gap,
+        "optimal": gap <= OPTIMAL,
+        "proof": witness.text,
+        "proved_by": group,
+        "slowdown": float(found.slowdowns.max()),
+        "sum_us": found.sum_us,
+        "vs_sum": found.sum_us / found.makespan_us,
+        "direct_us": direct,
+        "vs_direct": None if direct is None else direct / found.makespan_us,
+        "by": found.chosen.method,
+        "plans": {method: {"time_us": t, "slowdown": slow} for method, (t, slow) in found.others.items()},
+        "engine": algorithm.engine,
+        "chunks": algorithm.chunks,
+        "steps": algorithm.steps,
+        "sends": len(algorithm.schedule),
+        "bounds": found.bound.documents(),
+        "ended": found.ended,
+        "seconds": round(found.seconds, 3),
+    }
 
 
 def plan(

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import numpy as np
 
-from synth.model.collective import Collective, Floats, Ints, make_collective
+from synth.model.collective import Collective, Floats, Ints, alltoallv, make_collective
 from synth.model.registry import parse_name
-from synth.model.sizes import MAX_CELLS, MAX_FILE_BYTES, MAX_POSITIONS
+from synth.model.sizes import MAX_CELLS, MAX_FILE_BYTES, MAX_POSITIONS, read_sizes
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
 from topologies.text.files import origin_of, read_text
@@ -51,6 +51,13 @@ class _Entry:
     data: str
     weight: float
     count: int
+
+
+def collective_of(name: str, file: str | None) -> str | Collective:
+    """A collective's name, the pattern in a file, or an alltoallv of the sizes in a file."""
+    if file is None:
+        return name
+    return read_pattern(file) if name == "pattern" else alltoallv(read_sizes(file).astype(float))
 
 
 def read_pattern(path: str | Path) -> Collective:

@@ -1,15 +1,22 @@
-"""`--groups`: the report, the files, and refusals in one line."""
+"""`--groups`: how groups are written, the report, the files, and refusals in one line."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
+from synth.cli.concurrent import parse_members
+from synth.model.collective import alltoallv
 from synth.storage.schedule_file import load_schedule
 from synth.verify.replay import replay
 from tests.synth.cli.calling import Call
+from topologies.errors import InputError
+from topologies.load import load
 
 RING = ("alltoall", "--topo", "ring:8", "--relay", "all", "--engine", "flow", "--budget", "400ms")
 PAIR = (*RING, "--groups", "0-3;allgather@64K:4-7", "--size", "1M")
@@ -133,3 +140,116 @@ def test_refused_in_one_line(arguments: tuple[str, ...], words: tuple[str, ...],
 
 def test_the_option_is_in_the_help(synth: Call) -> None:
     assert "--groups" in synth("allgather", "--help").out
+
+
+def ranks_of_groups(text: str, nranks: int) -> list[tuple[int, ...]]:
+    return [member.ranks for member in parse_members(text, "alltonext", load(f"ring:{nranks}"), size="1K")]
+
+
+GROUPS = [
+    ("0-3;4-7", 8, [(0, 1, 2, 3), (4, 5, 6, 7)]),
+    (" 0,2 ; 1,3 ", 4, [(0, 2), (1, 3)]),
+    ("3,0", 4, [(3, 0)]),
+    ("tp=2", 4, [(0, 1), (2, 3)]),
+    ("tp=2,dp=2", 4, [(0, 1), (2, 3)]),
+    ("tp=2,dp=2:dp", 4, [(0, 2), (1, 3)]),
+    ("tp=2,dp=*:dp", 6, [(0, 2, 4), (1, 3, 5)]),
+    ("tp=2,dp=2,pp=2:pp", 8, [(0, 4), (1, 5), (2, 6), (3, 7)]),
+    ("tp=2,dp=2:dp", 8, [(0, 2), (1, 3), (4, 6), (5, 7)]),
+    ("tp=2,cp=2,dp=2:tp+dp", 8, [(0, 1, 4, 5), (2, 3, 6, 7)]),
+    ("tp=2,cp=2,dp=2:dp+tp", 8, [(0, 1, 4, 5), (2, 3, 6, 7)]),
+    ("tp=1,dp=4:dp", 4, [(0, 1, 2, 3)]),
+    ("x=*", 3, [(0, 1, 2)]),
+    ("tp=2;0,3", 4, [(0, 1), (2, 3), (0, 3)]),
+]
+
+
+@pytest.mark.parametrize(("text", "nranks", "groups"), GROUPS)
+def test_groups_as_written(text: str, nranks: int, groups: list[tuple[int, ...]]) -> None:
+    assert ranks_of_groups(text, nranks) == groups
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+def test_groups_along_axes(extents: list[int], data: st.DataObject) -> None:
+    """Ranks of a group agree in all digits but those of the chosen axes, and every rank is in one group."""
+    names = "abcd"[: len(extents)]
+    chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    nranks = int(np.prod(extents)) * data.draw(st.integers(1, 3))
+    size = int(np.prod([e for n, e in zip(names, extents, strict=True) if n in chosen]))
+    assume(size > 1)
+    text = ",".join(f"{n}={e}" for n, e in zip(names, extents, strict=True)) + ":" + "+".join(chosen)
+    groups = ranks_of_groups(text, nranks)
+    assert sorted(r for g in groups for r in g) == list(range(nranks))
+    assert [g[0] for g in groups] == sorted(g[0] for g in groups)
+    for group in groups:
+        assert len(group) == size
+        assert list(group) == sorted(group)
+        others = set()
+        for rank in group:
+            digits = {}
+            for name, extent in zip(names, extents, strict=True):
+                rank, digits[name] = divmod(rank, extent)
+            others.add((rank, *(d for n, d in digits.items() if n not in chosen)))
+        assert len(others) == 1
+
+
+WRONG = [
+    ("", "empty group"),
+    ("0-3;", "empty group"),
+    ("0;1-3", "group 0 has one rank"),
+    ("0,0,1", "rank 0 is given twice"),
+    ("0-8", "rank 8 is not in this topology"),
+    ("a-b", "not a rank"),
+    ("tp=3", "'tp=3' is 3 ranks, which does not divide the 8"),
+    ("tp=16", "does not divide"),
+    ("tp=2,dp=3,pp=*", "is 6 ranks, which does not divide the 8"),
+    ("tp=1", "groups of one rank"),
+    ("tp=8,dp=*:dp", "groups of one rank"),
+    ("tp=0", "'tp=0' is no axis"),
+    ("=4", "no axis"),
+    ("tp=2,", "'' is no axis"),
+    ("tp=2,tp=2", "tp is given twice"),
+    ("tp=*,dp=*", r"several \*"),
+    ("tp=2:dp", "'dp' in 'tp=2:dp' is no axis of it; it must be one of tp"),
+    ("tp=2:", "'' in"),
+]
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG)
+def test_groups_that_cannot_be(text: str, words: str) -> None:
+    with pytest.raises(InputError, match=words) as error:
+        ranks_of_groups(text, 8)
+    assert len(str(error.value).splitlines()) == 1
+    assert str(error.value).startswith("--groups: ")
+
+
+PARSED = [
+    ("0-3;4-7", [((0, 1, 2, 3), "alltoall", 1024), ((4, 5, 6, 7), "alltoall", 1024)]),
+    ("0,2;allgather:1,3", [((0, 2), "alltoall", 1024), ((1, 3), "allgather", 1024)]),
+    ("all_gather@64K:0-1; @2K:2-3", [((0, 1), "allgather", 65536), ((2, 3), "alltoall", 2048)]),
+    ("tp=4", [((0, 1, 2, 3), "alltoall", 1024), ((4, 5, 6, 7), "alltoall", 1024)]),
+    (
+        "allreduce@1M:tp=2,dp=*:dp",
+        [((0, 2, 4, 6), "allreduce", 1 << 20), ((1, 3, 5, 7), "allreduce", 1 << 20)],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "right"), PARSED)
+def test_groups_with_collectives_and_sizes(text: str, right: list[tuple[tuple[int, ...], str, int]]) -> None:
+    found = parse_members(text, "alltoall", load("ring:8"), size="1K")
+    assert [(m.ranks, m.collective.name, m.size_bytes) for m in found] == right
+    assert all(m.collective.nranks == len(m.ranks) for m in found)
+
+
+def test_axes_are_over_the_ranks_that_live() -> None:
+    ring = load("ring:9")
+    found = parse_members("tp=4", "alltoall", ring, dead=(2,), size="1K")
+    assert [m.ranks for m in found] == [(0, 1, 3, 4), (5, 6, 7, 8)]
+    with pytest.raises(InputError, match="rank 2 is taken out"):
+        parse_members("0-3;5-8", "alltoall", ring, dead=(2,), size="1K")
+    sized = parse_members("0-1;3-4", "alltoall", ring, sizes="1K,2K")
+    assert [m.size_bytes for m in sized] == [1024, 2048]
+    own = alltoallv([[0, 1], [2, 0]])
+    assert [m.collective for m in parse_members("0-1;3-4", own, ring, size="1K")] == [own, own]

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from synth.baselines import baseline_named
 from synth.concurrent.isolated import isolated_parts, problem_digest, run_isolated
-from synth.concurrent.notation import parse_members
-from synth.concurrent.plan import ConcurrentResult, plan
+from synth.concurrent.plan import ConcurrentResult, plan, statement
 from synth.concurrent.plans import even_counts, fairer, refine_sends
 from synth.concurrent.search import AT_ONCE, DIRECT, IN_TURN, TOGETHER, WITHIN
-from synth.concurrent.statement import statement
 from synth.concurrent.union import (
     Member,
     check_within_groups,
@@ -310,37 +308,6 @@ def test_statement_and_table() -> None:
     many = plan("ring:80", members_of(*(((2 * i, 2 * i + 1), "alltoall", 1e6) for i in range(40))), budget=0.5)
     assert "… 9 more …" in shown(many)
     assert len(shown(many).splitlines()) < 50
-
-
-PARSED = [
-    ("0-3;4-7", [((0, 1, 2, 3), "alltoall", 1024), ((4, 5, 6, 7), "alltoall", 1024)]),
-    ("0,2;allgather:1,3", [((0, 2), "alltoall", 1024), ((1, 3), "allgather", 1024)]),
-    ("all_gather@64K:0-1; @2K:2-3", [((0, 1), "allgather", 65536), ((2, 3), "alltoall", 2048)]),
-    ("tp=4", [((0, 1, 2, 3), "alltoall", 1024), ((4, 5, 6, 7), "alltoall", 1024)]),
-    (
-        "allreduce@1M:tp=2,dp=*:dp",
-        [((0, 2, 4, 6), "allreduce", 1 << 20), ((1, 3, 5, 7), "allreduce", 1 << 20)],
-    ),
-]
-
-
-@pytest.mark.parametrize(("text", "right"), PARSED)
-def test_groups_as_written(text: str, right: list[tuple[tuple[int, ...], str, int]]) -> None:
-    found = parse_members(text, "alltoall", load("ring:8"), size="1K")
-    assert [(m.ranks, m.collective.name, m.size_bytes) for m in found] == right
-    assert all(m.collective.nranks == len(m.ranks) for m in found)
-
-
-def test_axes_are_over_the_ranks_that_live() -> None:
-    ring = load("ring:9")
-    found = parse_members("tp=4", "alltoall", ring, dead=(2,), size="1K")
-    assert [m.ranks for m in found] == [(0, 1, 3, 4), (5, 6, 7, 8)]
-    with pytest.raises(InputError, match="rank 2 is taken out"):
-        parse_members("0-3;5-8", "alltoall", ring, dead=(2,), size="1K")
-    sized = parse_members("0-1;3-4", "alltoall", ring, sizes="1K,2K")
-    assert [m.size_bytes for m in sized] == [1024, 2048]
-    own = alltoallv([[0, 1], [2, 0]])
-    assert [m.collective for m in parse_members("0-1;3-4", own, ring, size="1K")] == [own, own]
 
 
 def test_questions_that_cannot_be() -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from synth.concurrent.notation import parse_groups
 from synth.concurrent.union import (
     Member,
     UnionProblem,
@@ -57,8 +56,10 @@ def random_groups(rng: random.Random, nranks: int) -> list[tuple[int, ...]]:
     kind = rng.choice(("blocks", "strides", "apart", "any"))
     if kind in ("blocks", "strides"):
         extents = [e for e in range(2, nranks + 1) if nranks % e == 0]
-        axis = f"x={rng.choice(extents)}" if kind == "blocks" else f"x=*,y={rng.choice(extents)}:y"
-        return parse_groups(axis, nranks)[:3]
+        extent = rng.choice(extents)
+        many = nranks // extent
+        blocks = [tuple(range(extent * i, extent * (i + 1))) for i in range(many)]
+        return (blocks if kind == "blocks" else [tuple(range(i, nranks, many)) for i in range(many)])[:3]
     order = rng.sample(range(nranks), nranks)
     if kind == "apart" and nranks >= 4:
         cut = rng.randint(2, nranks - 2)
@@ -206,8 +207,8 @@ def test_more_chunks(seed: int, chunks: int) -> None:
 
 def halves(relays: str | list[int] = "none", spec: str = "torus:2x4") -> UnionProblem:
     topology = load(spec)
-    groups = parse_groups("tp=4", topology.nranks)
-    return union_problem(topology, [Member(g, named("alltoall", 4, 1), 4096) for g in groups], relays)
+    members = [Member(ranks, named("alltoall", 4, 1), 4096) for ranks in ((0, 1, 2, 3), (4, 5, 6, 7))]
+    return union_problem(topology, members, relays)
 
 
 def test_who_may_hold_what() -> None:
@@ -284,89 +285,11 @@ def test_names_and_one_group_alone() -> None:
 def test_many_groups_are_stated_at_once() -> None:
     topology = load("torus:16x16")
     shared: Collective = named("allgather", 2, 1)
-    members = [Member(g, shared, 64) for g in parse_groups("x=2", 256)]
+    members = [Member((i, i + 1), shared, 64) for i in range(0, 256, 2)]
     union = union_problem(topology, members)
     assert union.collective.nchunks == 256
     finer = union.with_chunks(2)
     assert finer.members[0].collective is finer.members[127].collective
-
-
-GROUPS = [
-    ("0-3;4-7", 8, [(0, 1, 2, 3), (4, 5, 6, 7)]),
-    (" 0,2 ; 1,3 ", 4, [(0, 2), (1, 3)]),
-    ("3,0", 4, [(3, 0)]),
-    ("tp=2", 4, [(0, 1), (2, 3)]),
-    ("tp=2,dp=2", 4, [(0, 1), (2, 3)]),
-    ("tp=2,dp=2:dp", 4, [(0, 2), (1, 3)]),
-    ("tp=2,dp=*:dp", 6, [(0, 2, 4), (1, 3, 5)]),
-    ("tp=2,dp=2,pp=2:pp", 8, [(0, 4), (1, 5), (2, 6), (3, 7)]),
-    ("tp=2,dp=2:dp", 8, [(0, 2), (1, 3), (4, 6), (5, 7)]),
-    ("tp=2,cp=2,dp=2:tp+dp", 8, [(0, 1, 4, 5), (2, 3, 6, 7)]),
-    ("tp=2,cp=2,dp=2:dp+tp", 8, [(0, 1, 4, 5), (2, 3, 6, 7)]),
-    ("tp=1,dp=4:dp", 4, [(0, 1, 2, 3)]),
-    ("x=*", 3, [(0, 1, 2)]),
-    ("tp=2;0,3", 4, [(0, 1), (2, 3), (0, 3)]),
-]
-
-
-@pytest.mark.parametrize(("text", "nranks", "groups"), GROUPS)
-def test_groups_as_written(text: str, nranks: int, groups: list[tuple[int, ...]]) -> None:
-    assert parse_groups(text, nranks) == groups
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
-def test_groups_along_axes(extents: list[int], data: st.DataObject) -> None:
-    """Ranks of a group agree in all digits but those of the chosen axes, and every rank is in one group."""
-    names = "abcd"[: len(extents)]
-    chosen = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
-    nranks = int(np.prod(extents)) * data.draw(st.integers(1, 3))
-    size = int(np.prod([e for n, e in zip(names, extents, strict=True) if n in chosen]))
-    assume(size > 1)
-    text = ",".join(f"{n}={e}" for n, e in zip(names, extents, strict=True)) + ":" + "+".join(chosen)
-    groups = parse_groups(text, nranks)
-    assert sorted(r for g in groups for r in g) == list(range(nranks))
-    assert [g[0] for g in groups] == sorted(g[0] for g in groups)
-    for group in groups:
-        assert len(group) == size
-        assert list(group) == sorted(group)
-        others = set()
-        for rank in group:
-            digits = {}
-            for name, extent in zip(names, extents, strict=True):
-                rank, digits[name] = divmod(rank, extent)
-            others.add((rank, *(d for n, d in digits.items() if n not in chosen)))
-        assert len(others) == 1
-
-
-WRONG = [
-    ("", "empty group"),
-    ("0-3;", "empty group"),
-    ("0;1-3", "group 0 has one rank"),
-    ("0,0,1", "rank 0 is given twice"),
-    ("0-8", "rank 8 is not in this topology"),
-    ("a-b", "not a rank"),
-    ("tp=3", "'tp=3' is 3 ranks, which does not divide the 8"),
-    ("tp=16", "does not divide"),
-    ("tp=2,dp=3,pp=*", "is 6 ranks, which does not divide the 8"),
-    ("tp=1", "groups of one rank"),
-    ("tp=8,dp=*:dp", "groups of one rank"),
-    ("tp=0", "'tp=0' is no axis"),
-    ("=4", "no axis"),
-    ("tp=2,", "'' is no axis"),
-    ("tp=2,tp=2", "tp is given twice"),
-    ("tp=*,dp=*", r"several \*"),
-    ("tp=2:dp", "'dp' in 'tp=2:dp' is no axis of it; it must be one of tp"),
-    ("tp=2:", "'' in"),
-]
-
-
-@pytest.mark.parametrize(("text", "words"), WRONG)
-def test_groups_that_cannot_be(text: str, words: str) -> None:
-    with pytest.raises(InputError, match=words) as error:
-        parse_groups(text, 8)
-    assert len(str(error.value).splitlines()) == 1
-    assert str(error.value).startswith("--groups: ")
 
 
 def test_questions_that_cannot_be() -> None:
