@@ -1,4 +1,4 @@
-"""Cuts: what must leave a set of ranks over the capacity of all links out of it; the worst of them by max-flow."""
+"""Cuts: what must leave a set of ranks over the capacity of its links, the worst of them by max-flow; and parts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from synth.bounds.cut_candidates import candidates, physical_links
-from synth.bounds.kind import Search
+from synth.bounds.cut_candidates import candidates, node_sets, physical_links
 from synth.bounds.resource_cover import cover, gbs_by_end
+from synth.bounds.search import Search
 from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
@@ -42,9 +42,8 @@ def _cut(search: Search, inside: Bools, crossed: Ints | None = None) -> Iterator
         resources = min(resources, crossed, key=lambda r: float(net.capacity_gbs[r].sum()))
     inward = 2 * int(inside.sum()) > net.nranks
     smaller = search.name_ranks(np.flatnonzero(~inside if inward else inside))
-    text = f"cut {smaller}{' inward' if inward else ''}, {search.capacity_text(resources)}"
-    ranks = tuple(np.flatnonzero(inside).tolist())
-    yield Witness("cut", ranks, resources=tuple(resources.tolist()), text=text)
+    text = f"cut {smaller}{' inward' if inward else ''}"
+    yield search.claim("cut", text, resources, np.flatnonzero(inside))
 
 
 def worst_cuts(problem: Problem, start_us_per_byte: float, most_work: int) -> list[tuple[Bools, Ints]]:
@@ -164,3 +163,53 @@ class _FlowGraph:
         left = graph - answer.flow
         left.eliminate_zeros()
         return marked(source + 1, csgraph.breadth_first_order(left, source, return_predecessors=False))[:source]
+
+
+def find_parts(search: Search) -> Iterator[Witness]:
+    """Of an allreduce, which needs 2(k-1) sends of every chunk between k parts: nodes, what wide links join, ranks."""
+    problem, collective = search.problem, search.problem.collective
+    everywhere = len(collective.pre) == len(collective.post) == collective.nchunks * collective.nranks
+    if not (collective.reduces.all() and everywhere and collective.nranks > 1):
+        return
+    nodes = [np.flatnonzero(flags).tolist() for flags in node_sets(problem)]
+    singles = [[rank] for rank in range(collective.nranks)]
+    for parts in (nodes, *_joined_by_width(search), singles):
+        yield from _parts(search, parts)
+
+
+def _joined_by_width(search: Search) -> Iterator[list[list[int]]]:
+    """Ranks that wide links join, for every bandwidth that links have: what is between the parts is narrow."""
+    net = search.problem.network
+    widths = np.unique(net.bandwidth_gbs)[::-1]
+    if len(widths) > search.tuning.widths:
+        widths = widths[np.linspace(0, len(widths) - 1, search.tuning.widths).astype(np.int64)]
+    for width in widths:
+        part = np.arange(net.nranks)
+        wide = net.bandwidth_gbs >= width
+        while True:
+            low = part.copy()
+            np.minimum.at(low, net.dst[wide], part[net.src[wide]])
+            np.minimum.at(low, net.src[wide], part[net.dst[wide]])
+            if np.array_equal(low, part):
+                break
+            part = low
+        order = np.argsort(part, kind="stable")
+        yield [p.tolist() for p in np.split(order, np.flatnonzero(np.diff(part[order])) + 1)]
+
+
+def _parts(search: Search, parts: list[list[int]]) -> Iterator[Witness]:
+    """The claim of some parts; relays join the part of a member of their node, or the first."""
+    problem, net = search.problem, search.problem.network
+    parts = [list(part) for part in parts if min(part) < problem.collective.nranks]
+    if len(parts) < 2:
+        return
+    node = problem.topology.nodes[np.array(problem.ranks)]
+    for rank in sorted(set(range(net.nranks)) - {r for part in parts for r in part}):
+        home = next((p for p in parts if node[p[0]] == node[rank]), parts[0])
+        home.append(rank)
+    side = np.empty(net.nranks, dtype=np.int64)
+    for i, part in enumerate(parts):
+        side[part] = i
+    resources = cover(net, np.flatnonzero(side[net.src] != side[net.dst]))
+    text = f"{len(parts)} parts, {2 * (len(parts) - 1)} sends a byte"
+    yield search.claim("parts", text, resources, parts=tuple(tuple(sorted(part)) for part in parts))

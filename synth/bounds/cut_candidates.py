@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from synth.bounds.distances import Distances
-from synth.bounds.kind import Tuning
 from synth.bounds.resource_cover import gbs_by_end
+from synth.bounds.search import Tuning
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
@@ -33,7 +33,7 @@ def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools
         sets = sets[: max(4, min(tuning.most_sets, tuning.table_cells // problem.network.nlinks))]
         table = np.array([flags for one in sets for flags in (one, ~one)], dtype=bool).reshape(-1, n)
         if len(table):
-            best = _worst(traffic.leaving(table), capacities_out(problem.network, table), few)
+            best = worst(traffic.leaving(table), capacities_out(problem.network, table), few)
             found += [table[i] for i in best]
         if n > 3:
             found += _swept(problem, traffic, graph, tuning)
@@ -52,8 +52,8 @@ def _single_ranks(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bo
     if n <= tuning.all_sets:
         return [flags for rank in range(k) for flags in (np.arange(n) == rank, np.arange(n) != rank)]
     out, into = (gbs_by_end(net, end, n)[:k] for end in (net.src, net.dst))
-    found: list[Bools] = [np.arange(n) == r for r in _worst(traffic.leaves, out, tuning.few)]
-    return found + [np.arange(n) != r for r in _worst(traffic.comes, into, tuning.few)]
+    found: list[Bools] = [np.arange(n) == r for r in worst(traffic.leaves, out, tuning.few)]
+    return found + [np.arange(n) != r for r in worst(traffic.comes, into, tuning.few)]
 
 
 def node_sets(problem: Problem) -> list[Bools]:
@@ -68,7 +68,7 @@ def _bytes_per_gbs(amount: Floats, capacity: Floats) -> Floats:
     return np.asarray(np.where(usable, amount / np.where(usable, capacity, 1.0), 0.0))
 
 
-def _worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
+def worst(amount: Floats, capacity: Floats, count: int) -> list[int]:
     """The few places where most must go over a GB/s, the worst first."""
     ratio = _bytes_per_gbs(amount, capacity)
     order = np.argsort(-ratio, kind="stable")[:count]

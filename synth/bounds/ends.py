@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from synth.bounds.cut_candidates import node_sets
-from synth.bounds.kind import Search
+from synth.bounds.cut_candidates import node_sets, worst
 from synth.bounds.resource_cover import cover, gbs_by_end
+from synth.bounds.search import Search
 from synth.bounds.witness import Witness
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.requirements import sum_by
 from topologies.arrays import marked
-from topologies.network import Network
 
 _Sets = list[tuple[Bools, int | None]]  # flags of ranks, and the one resource that all their links use, if any
 
@@ -43,39 +42,27 @@ def _find(search: Search, kind: str, amount: Floats, end: Ints) -> Iterator[Witn
             continue
         resources = cover(net, links) if resource is None else np.array([resource])
         ranks = np.flatnonzero(flags)
-        text = f"{kind} at {search.name_ranks(ranks)}, {search.capacity_text(resources)}"
-        yield Witness(kind, tuple(ranks.tolist()), resources=tuple(resources.tolist()), text=text)
+        yield search.claim(kind, f"{kind} at {search.name_ranks(ranks)}", resources, ranks)
 
 
 def _sharing_a_resource(search: Search, needy: Floats, end: Ints) -> _Sets:
     """Ranks whose links all use the same resource: the few sets with most need a GB/s."""
     net = search.problem.network
-    rank, resource = _used_by_all(net, end)
-    ratio = sum_by(resource, needy[rank], net.nresources) / net.capacity_gbs
-    ratio[np.bincount(resource, minlength=net.nresources) < 2] = 0.0
-    best = np.argsort(-ratio, kind="stable")[: search.tuning.few].tolist()
-    return [(marked(net.nranks, rank[resource == r]) & (needy > 0), r) for r in best if ratio[r] > 0]
-
-
-def _used_by_all(net: Network, end: Ints) -> tuple[Ints, Ints]:
-    """Pairs of a rank and a resource that all links with this end at the rank use."""
     key, count = np.unique(end[net.link_of_use] * net.nresources + net.uses_idx, return_counts=True)
-    rank = key // net.nresources
-    whole = count == np.bincount(end, minlength=net.nranks)[rank]
-    return rank[whole], key[whole] % net.nresources
+    every = count == np.bincount(end, minlength=net.nranks)[key // net.nresources]  # of the links with this end there
+    rank, resource = np.divmod(key[every], net.nresources)
+    amount = sum_by(resource, needy[rank], net.nresources)
+    amount[np.bincount(resource, minlength=net.nresources) < 2] = 0.0
+    best = worst(amount, net.capacity_gbs, search.tuning.few)
+    return [(marked(net.nranks, rank[resource == r]) & (needy > 0), r) for r in best]
 
 
 def _sharing_a_node(search: Search, needy: Floats, end: Ints) -> _Sets:
     """Nodes: the few with most need a GB/s."""
-    problem = search.problem
-    nodes = node_sets(problem)
+    nodes = node_sets(search.problem)
     if len(nodes) < 2:
         return []
-    node = problem.topology.nodes[np.array(problem.ranks)]
-    index = np.searchsorted(np.unique(node), node)
-    gbs = gbs_by_end(problem.network, index[end], len(nodes))
-    amount = sum_by(index, needy, len(nodes))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(gbs > 0, amount / gbs, 0.0)
-    best = np.argsort(-ratio, kind="stable")[: search.tuning.few].tolist()
-    return [(nodes[i] & (needy > 0), None) for i in best if ratio[i] > 0]
+    index = np.argmax(nodes, axis=0)
+    gbs = gbs_by_end(search.problem.network, index[end], len(nodes))
+    best = worst(sum_by(index, needy, len(nodes)), gbs, search.tuning.few)
+    return [(nodes[i] & (needy > 0), None) for i in best]

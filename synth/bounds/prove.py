@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from synth.bounds.kind import DEFAULT, Cost, Search, Tuning
 from synth.bounds.registry import KINDS, proved
+from synth.bounds.search import DEFAULT, Cost, Search, Tuning
 from synth.bounds.witness import Limit, Witness, countable
 from synth.model.collective import Floats
 from synth.model.problem import Problem
@@ -141,11 +141,9 @@ def _quick(problem: Problem, tuning: Tuning, _kinds: tuple[str, ...]) -> tuple[W
 
 def _look(search: Search, cost: Cost) -> None:
     """Add what the searches of one cost find."""
-    problem = search.problem
     for kind in KINDS.values():
-        if cost in kind.searches and (problem.quotient is None or kind.of_quotients) and kind.accepts(problem):
-            for claim in kind.searches[cost](search):
-                search.found.append(proved(problem, claim))
+        if search.problem.quotient is None or kind.of_quotients:
+            search.found += [proved(search.problem, claim) for claim in kind.find(search, cost)]
 
 
 def _limit(witness: Witness) -> Limit:

@@ -1,14 +1,48 @@
-"""The registry of bounds: one row a kind, and the check of any witness."""
+"""The registry of bounds: one row a kind, and the check of any witness.
+
+The rows load no search before it is asked, so that a stored witness is checked without one.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
 
-from synth.bounds import cut, direct, ends, lengths, parts, path, witness
-from synth.bounds.kind import Cost, Kind
+from synth.bounds import witness
+from synth.bounds.search import Cost, Search
 from synth.bounds.witness import Limit, Witness, countable
 from synth.model.problem import Problem
 from topologies.errors import BadWitness
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One row.
+
+    Attributes:
+        name: the witness's `kind`, as proof files state it.
+        limit: the independent check: what a witness of this kind proves of a problem, whatever it claims. Raises
+            BadWitness where it proves nothing. It shares nothing with the searches.
+        module: where its searches are.
+        searches: by cost the names of functions of a `Search`; each yields witnesses that claim nothing, whose numbers
+            `limit` then works out.
+        of_quotients: whether it says the same of a quotient problem as of the whole.
+    """
+
+    name: str
+    limit: Callable[[Problem, Witness], Limit]
+    module: str
+    searches: Mapping[Cost, str]
+    of_quotients: bool = False
+
+    def find(self, search: Search, cost: Cost) -> Iterable[Witness]:
+        """What the search of this cost finds; nothing where there is none."""
+        if cost not in self.searches:
+            return ()
+        found: Iterable[Witness] = getattr(import_module(self.module), self.searches[cost])(search)
+        return found
+
 
 KINDS: dict[str, Kind] = {}  # in the order in which witnesses that prove the same come first
 
@@ -18,18 +52,18 @@ def register(kind: Kind) -> None:
     KINDS[kind.name] = kind
 
 
-register(Kind("path", witness.path_limit, {Cost.QUICK: path.find_path}, of_quotients=True))
-register(Kind("direct", witness.direct_limit, {Cost.QUICK: direct.find_direct}))
-register(Kind("cut", witness.cut_limit, {Cost.QUICK: cut.find_cuts, Cost.MAX_FLOW: cut.find_worst_cuts}))
-register(Kind("parts", witness.parts_limit, {Cost.QUICK: parts.find_parts}, accepts=parts.is_allreduce))
-register(Kind("arrivals", witness.ends_limit, {Cost.QUICK: ends.find_arrivals}, of_quotients=True))
-register(Kind("departures", witness.ends_limit, {Cost.QUICK: ends.find_departures}, of_quotients=True))
-link_lengths = {
-    Cost.QUICK: lengths.find_uniform,
-    Cost.ROUTING: lengths.find_by_loads,
-    Cost.LINEAR_PROGRAM: lengths.find_by_linear_program,
-}
-register(Kind("lengths", witness.lengths_limit, link_lengths, of_quotients=True))
+_HOPS, _CUT, _ENDS = "synth.bounds.hops", "synth.bounds.cut", "synth.bounds.ends"
+_LENGTHS = {Cost.QUICK: "find_uniform", Cost.ROUTING: "find_by_loads", Cost.LINEAR_PROGRAM: "find_by_linear_program"}
+for _row in (
+    Kind("path", witness.path_limit, _HOPS, {Cost.QUICK: "find_path"}, of_quotients=True),
+    Kind("direct", witness.direct_limit, _HOPS, {Cost.QUICK: "find_direct"}),
+    Kind("cut", witness.cut_limit, _CUT, {Cost.QUICK: "find_cuts", Cost.MAX_FLOW: "find_worst_cuts"}),
+    Kind("parts", witness.parts_limit, _CUT, {Cost.QUICK: "find_parts"}),
+    Kind("arrivals", witness.ends_limit, _ENDS, {Cost.QUICK: "find_arrivals"}, of_quotients=True),
+    Kind("departures", witness.ends_limit, _ENDS, {Cost.QUICK: "find_departures"}, of_quotients=True),
+    Kind("lengths", witness.lengths_limit, "synth.bounds.lengths", _LENGTHS, of_quotients=True),
+):
+    register(_row)
 
 
 def recompute(problem: Problem, claim: Witness) -> Limit:

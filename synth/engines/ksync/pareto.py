@@ -16,8 +16,8 @@ from itertools import islice
 
 import numpy as np
 
-from synth.bounds.kind import DEFAULT
 from synth.bounds.relaxation import dual_prices, variables
+from synth.bounds.search import DEFAULT
 from synth.engines.ksync import direct_encoding, encoding
 from synth.engines.ksync.relaxation import lockstep, safe_value
 from synth.engines.request import Decision, Progress, Shape, StepBound, StepClaim

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from synth.bounds.kind import Search
 from synth.bounds.lengths import find_uniform
 from synth.bounds.registry import proved
+from synth.bounds.search import Search
 from synth.bounds.witness import Witness
 from synth.model.pattern import read_pattern
 from synth.model.problem import Problem, make_problem

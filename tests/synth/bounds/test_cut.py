@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from synth.bounds.cut import worst_cuts
 from synth.bounds.cut_candidates import candidates
-from synth.bounds.kind import DEFAULT
 from synth.bounds.registry import recompute
 from synth.bounds.resource_cover import cover
+from synth.bounds.search import DEFAULT
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.bounds.witness import Witness
 from synth.model.problem import make_problem

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from synth.bounds.lengths import from_loads, from_prices, sampled, shared_out
-from synth.bounds.mirror_ascent import Dual, ascend
+from synth.bounds.lengths import Dual, ascend, from_loads, from_prices, sampled, shared_out
 from synth.bounds.registry import check
 from synth.model.problem import make_problem
 from synth.model.requirements import find_requirements

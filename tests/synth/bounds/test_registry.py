@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from synth.bounds.kind import Cost, Kind, Search
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, TighteningEffort, prove, tighten
-from synth.bounds.registry import KINDS, check, proved, register
+from synth.bounds.registry import KINDS, Kind, check, proved, register
+from synth.bounds.search import Cost, Search
 from synth.bounds.witness import Limit, Witness
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
@@ -22,7 +22,9 @@ from topologies.load import load
 
 
 def find_lonely(search: Search) -> Iterator[Witness]:
-    """The rank with least bandwidth out of it."""
+    """Of a gather the rank with least bandwidth out of it."""
+    if search.problem.collective.name != "gather":
+        return
     net = search.problem.network
     out = np.bincount(net.src, weights=net.bandwidth_gbs, minlength=net.nranks)
     yield Witness("lonely", (int(out.argmin()),), text=f"lonely rank {int(out.argmin())}")
@@ -39,7 +41,7 @@ def lonely_limit(problem: Problem, claim: Witness) -> Limit:
 @pytest.fixture
 def toy() -> Iterator[None]:
     before = dict(KINDS)
-    register(Kind("lonely", lonely_limit, {Cost.QUICK: find_lonely}, accepts=lambda p: p.collective.name == "gather"))
+    register(Kind("lonely", lonely_limit, __name__, {Cost.QUICK: "find_lonely"}))
     yield
     KINDS.clear()
     KINDS.update(before)
@@ -72,7 +74,7 @@ def test_every_search_claims_nothing_and_every_row_has_one() -> None:
     problem = make_problem(load("full:4"), "allreduce")
     search = Search(problem)
     for kind in KINDS.values():
-        claims = list(kind.searches[Cost.QUICK](search))
+        claims = list(kind.find(search, Cost.QUICK))
         assert claims
         for claim in claims:
             assert claim.kind == kind.name

@@ -1,14 +1,14 @@
-"""What a kind of bound is: which problems it speaks of, how its witnesses are found, and how one is checked."""
+"""What the searches for witnesses look at, how widely, and how dear they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 
 from synth.bounds.traffic import Traffic
-from synth.bounds.witness import Limit, Witness
+from synth.bounds.witness import Witness
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 from synth.solvers.workers import Workers
@@ -79,26 +79,10 @@ class Search:
             return f"{{{', '.join(map(str, names[:10]))}, … {len(ranks)} ranks}}"
         return "{" + ", ".join(map(str, names)) + "}"
 
-    def capacity_text(self, resources: Ints) -> str:
-        """GB/s of some resources together, for the reader."""
-        return f"{float(self.problem.network.capacity_gbs[resources].sum()):.6g} GB/s"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One row of the registry of bounds.
-
-    Attributes:
-        name: the witness's `kind`, as proof files state it.
-        limit: the independent check: what a witness of this kind proves of a problem, whatever it claims. Raises
-            BadWitness where it proves nothing. It shares nothing with the searches.
-        searches: by cost; each yields witnesses that claim nothing, whose numbers `limit` then works out.
-        accepts: the problems for which the searches are worth it.
-        of_quotients: whether it says the same of a quotient problem as of the whole.
-    """
-
-    name: str
-    limit: Callable[[Problem, Witness], Limit]
-    searches: Mapping[Cost, Callable[[Search], Iterable[Witness]]]
-    accepts: Callable[[Problem], bool] = lambda _: True
-    of_quotients: bool = False
+    def claim(
+        self, kind: str, text: str, resources: Ints, ranks: Ints | None = None, parts: tuple[tuple[int, ...], ...] = ()
+    ) -> Witness:
+        """A witness that claims nothing, of resources whose GB/s together end its text for the reader."""
+        gbs = float(self.problem.network.capacity_gbs[resources].sum())
+        members = () if ranks is None else tuple(ranks.tolist())
+        return Witness(kind, members, parts, tuple(resources.tolist()), text=f"{text}, {gbs:.6g} GB/s")
