@@ -7,11 +7,11 @@ from contextlib import suppress
 from functools import partial
 
 from synth.baselines.direct import direct_baselines
-from synth.baselines.doubling import doubling_baselines
+from synth.baselines.fifo import Unordered, same_order
 from synth.baselines.ring import RINGED, ring_baselines
+from synth.baselines.spreading import doubling_baselines
 from synth.baselines.tuning import TUNING
 from synth.baselines.two_level import two_level_baselines
-from synth.baselines.unordered import Unordered, same_order
 from synth.model.problem import Problem
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, NoRoute, TooManySends, did_you_mean

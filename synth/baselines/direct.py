@@ -6,10 +6,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from synth.baselines.fifo import fifo_order
+from synth.baselines.fifo import Unordered, fifo_order
 from synth.baselines.routes import Routes, reverse_links
 from synth.baselines.tuning import TUNING
-from synth.baselines.unordered import Unordered
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed

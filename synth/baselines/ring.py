@@ -1,20 +1,222 @@
-"""Rings: shares go round (allgather and its kin), or a pipeline of pieces (broadcast, reduce)."""
+"""Rings: shares go round (allgather and its kin), or a pipeline of pieces (broadcast, reduce).
+
+They go over the cycles through all members that a library would find in a network.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from synth.baselines.cycles import Cycle, find_cycles, routed_cycle
+from synth.baselines.fifo import Unordered, stepped
+from synth.baselines.routes import Routes
 from synth.baselines.spreading import GATHERING, Copies, added, copied, gathered
 from synth.baselines.tuning import TUNING
-from synth.baselines.unordered import Unordered, stepped
-from synth.model.collective import MAX_ENTRIES
+from synth.model.collective import MAX_ENTRIES, Floats, Ints
 from synth.model.problem import Problem
 from topologies.arrays import positions
 from topologies.errors import TooManySends
 from topologies.network import Network
 
 RINGED = (*GATHERING, "broadcast", "reduce")
+
+
+@dataclass(frozen=True, eq=False)
+class Cycle:
+    """A closed walk through all members.
+
+    Attributes:
+        links: int, shape (w,), each starts where the one before ends.
+        stops: int, shape (k,), ascending from 0: links[stops[i]] leaves members[i].
+        members: int, shape (k,): the members in turn.
+    """
+
+    links: Ints
+    stops: Ints
+    members: Ints
+
+    def backward(self) -> Cycle:
+        """The same cycle in a network whose links are reversed."""
+        stops = np.sort((len(self.links) - self.stops) % len(self.links))
+        return Cycle(self.links[::-1], stops, np.append(self.members[:1], self.members[:0:-1]))
+
+
+def find_cycles(net: Network, members: Ints) -> list[Cycle]:
+    """Cycles over links between members, widest first, until the network is full; wide ones stand several times.
+
+    Args:
+        members: local ranks; a search begins at the first and prefers links with much residual
+            capacity, then the next in this list.
+    """
+    left = net.capacity_gbs.astype(np.float64).copy()
+    found: list[Ints] = []
+    rates: list[float] = []
+    effort = TUNING.all_cycles_steps
+    while len(found) < TUNING.most_cycles:
+        residual = np.minimum(net.bandwidth_gbs, np.minimum.reduceat(left[net.uses_idx], net.uses_ptr[:-1]))
+        walk, spent = _widest_cycle(net, members, residual, effort)
+        effort -= spent
+        if walk is None:
+            walk = _reversed_cycle(net, found, residual)
+        if walk is None:
+            break
+        # the cycle crosses a resource as often as its links do
+        crossings = np.zeros(net.nresources)
+        for link in walk.tolist():
+            crossings[net.uses(link)] += 1
+        crossed = crossings > 0
+        rate = min(float(residual[walk].min()), float((left[crossed] / crossings[crossed]).min()))
+        if rates and rate < rates[0] / 16:
+            break
+        found.append(walk)
+        rates.append(rate)
+        left -= crossings * rate
+        if len(members) == 2:
+            break
+    if not found:
+        return []
+    shares = np.maximum(1, np.round(np.array(rates) / min(rates)).astype(int))
+    stops = np.arange(len(members))
+    made = [Cycle(walk, stops, net.src[walk]) for walk in found]
+    return [
+        cycle for cycle, share in zip(made, shares.tolist(), strict=True) for _ in range(min(share, TUNING.most_shares))
+    ]
+
+
+def routed_cycle(net: Network, members: Ints) -> Cycle:
+    """The members in the order given, each joined to the next by the fixed shortest route."""
+    following = np.roll(members, -1)
+    message, links, hop = Routes(net, members).expand(members, following)
+    return Cycle(links, np.flatnonzero(hop == 0), members[message[hop == 0]])
+
+
+def _widest_cycle(net: Network, members: Ints, residual: Floats, effort: int) -> tuple[Ints | None, int]:
+    """A Hamiltonian cycle over the members, of the widest links that have one; and the steps it took."""
+    k = len(members)
+    place = np.full(net.nranks, -1, dtype=np.int64)
+    place[members] = np.arange(k)
+    u, v = place[net.src], place[net.dst]
+    inside = (u >= 0) & (v >= 0) & (residual > 1e-9)
+    spent = 0
+    for width in np.unique(residual[inside])[::-1].tolist():
+        if spent >= effort:
+            break
+        links = np.flatnonzero(inside & (residual >= width))
+        # links with more residual capacity first: a ring stays inside a node as long as it can; then the next member
+        links = links[np.lexsort((links, (v - u)[links] % k, -residual[links], u[links]))]
+        _, first = np.unique(u[links] * k + v[links], return_index=True)  # of parallel links
+        links = links[np.sort(first)]
+        cycle, steps = _cycle(k, u[links], v[links])
+        spent += steps
+        if cycle is None and steps == TUNING.cycle_steps:
+            cycle = _patched(k, u[links], v[links])
+        if cycle is not None:
+            between = {
+                (a, b): link for a, b, link in zip(u[links].tolist(), v[links].tolist(), links.tolist(), strict=True)
+            }
+            return np.array([between[a, b] for a, b in zip(cycle, cycle[1:] + cycle[:1], strict=True)]), spent
+    return None, spent
+
+
+def _cycle(k: int, u: Ints, v: Ints) -> tuple[list[int] | None, int]:
+    """A Hamiltonian cycle by backtracking, and the steps it took.
+
+    Args:
+        u, v: pairs of places, sorted by u, then in the order in which they are tried.
+    """
+    if len(np.unique(u)) < k or len(np.unique(v)) < k:
+        return None, 0
+    ptr = np.searchsorted(u, np.arange(k + 1)).tolist()
+    heads = v.tolist()
+    after = [heads[ptr[i] : ptr[i + 1]] for i in range(k)]
+    closing = set(u[v == 0].tolist())
+    walk, used = [0], [False] * k
+    used[0] = True
+    choices = [iter(after[0])]
+    for step in range(TUNING.cycle_steps):
+        if len(walk) == k and walk[-1] in closing:
+            return walk, step
+        following = next((w for w in choices[-1] if not used[w]), None) if len(walk) < k else None
+        if following is not None:
+            walk.append(following)
+            used[following] = True
+            choices.append(iter(after[following]))
+            continue
+        used[walk.pop()] = False
+        choices.pop()
+        if not choices:
+            return None, step
+    return None, TUNING.cycle_steps
+
+
+def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
+    """A Hamiltonian cycle from a cover by short cycles, two of them joined at a time (Karp 1979), if that works.
+
+    Cycles with a→b and c→d become one by a→d and c→b; where all links go both ways a cycle may be reversed
+    for that. Pairs as for `_cycle`.
+    """
+    from scipy.sparse import csr_array  # starts slowly, and only rings need it
+    from scipy.sparse.csgraph import maximum_bipartite_matching
+
+    ptr = np.searchsorted(u, np.arange(k + 1))
+    following = maximum_bipartite_matching(csr_array((np.ones(len(v)), v, ptr), shape=(k, k)), perm_type="column")
+    if (following < 0).any():
+        return None
+    after: list[int] = following.tolist()
+    before = [0] * k
+    for a, b in enumerate(after):
+        before[b] = a
+    pairs = list(zip(u.tolist(), v.tolist(), strict=True))
+    known = set(pairs)
+    two_way = all((b, a) in known for a, b in pairs)
+    cycle = list(range(k))  # a name for the cycle that a place is on
+
+    def name(a: int) -> int:
+        while cycle[a] != a:
+            cycle[a] = cycle[cycle[a]]
+            a = cycle[a]
+        return a
+
+    for a, b in enumerate(after):
+        cycle[name(a)] = name(b)
+    left, joined = len({name(a) for a in range(k)}), True
+    while left > 1 and joined:
+        joined = False
+        for a, d in pairs:
+            b, c = after[a], before[d]
+            if name(a) == name(d):
+                continue
+            if (c, b) not in known:
+                # the second cycle reversed, d has another place before it
+                c = after[d]
+                if not two_way or (c, b) not in known:
+                    continue
+                at = d
+                while True:
+                    after[at], before[at], at = before[at], after[at], after[at]
+                    if at == d:
+                        break
+            after[a], after[c], before[d], before[b] = d, b, a, c
+            cycle[name(a)] = name(c)
+            left -= 1
+            joined = True
+    walk = [0]
+    while len(walk) < k:
+        walk.append(after[walk[-1]])
+    return walk if left == 1 else None
+
+
+def _reversed_cycle(net: Network, found: list[Ints], residual: Floats) -> Ints | None:
+    """The first of the cycles whose reverse has residual capacity, reversed."""
+    for walk in found:
+        order = np.lexsort((-residual, net.dst, net.src))
+        pair = (net.src * net.nranks + net.dst)[order]
+        back = order[np.minimum(np.searchsorted(pair, net.dst[walk] * net.nranks + net.src[walk]), len(pair) - 1)]
+        there = (net.src[back] == net.dst[walk]) & (net.dst[back] == net.src[walk])
+        if there.all() and residual[back].min() > 1e-9:
+            return np.asarray(back[::-1])
+    return None
 
 
 def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from synth.baselines.cycles import Cycle, find_cycles
 from synth.baselines.direct import flows, messages
+from synth.baselines.fifo import Unordered
+from synth.baselines.ring import Cycle, find_cycles
 from synth.baselines.routes import Routes
 from synth.baselines.spreading import GATHERING, Copies, Messages, gathered
 from synth.baselines.tuning import TUNING
-from synth.baselines.unordered import Unordered
 from synth.model.collective import MAX_ENTRIES, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule

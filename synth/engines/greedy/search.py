@@ -11,8 +11,7 @@ from synth.engines.greedy import route
 from synth.engines.greedy.list_scheduling import order_sends
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.problem import LARGEST, SMALLEST, Problem
-from synth.phases.phases import phases
-from synth.phases.split import join
+from synth.phases.split import join, phases
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from synth.engines.request import Candidate, Decision, Options, Outcome, Progres
 from synth.model.collective import Ints
 from synth.model.problem import LARGEST, Problem, hops
 from synth.model.schedule import Schedule
-from synth.phases.phases import Phase, phases
 from synth.phases.reversal import mirror_links
-from synth.phases.split import join
+from synth.phases.split import Phase, join, phases
 from synth.symmetry.relabelling import Symmetry, free_symmetry
 from synth.timing.rounds import rounds as rounds_of
 from synth.timing.rounds import unit_gbs

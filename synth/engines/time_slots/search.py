@@ -14,7 +14,7 @@ from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.time_slots.encoding import read_schedule, slot_model
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from synth.phases.phases import Phase, phases
+from synth.phases.split import Phase, phases
 from synth.timing.simulate import predict_us
 
 NAME = "milp"

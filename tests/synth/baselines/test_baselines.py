@@ -11,9 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.baselines import BASELINES, baseline, baseline_named
-from synth.baselines.cycles import Cycle, find_cycles, routed_cycle
 from synth.baselines.direct import direct_schedule, flows
 from synth.baselines.fifo import fifo_order
+from synth.baselines.ring import Cycle, find_cycles, routed_cycle
 from synth.baselines.routes import Routes, reverse_links
 from synth.baselines.spreading import Copies, first_copies
 from synth.model.compiled import Runner

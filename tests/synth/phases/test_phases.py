@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from synth.engines.greedy import route
 from synth.model.problem import make_problem
-from synth.phases.phases import phases
 from synth.phases.prune import prune_copies, prune_sums
 from synth.phases.reversal import mirror_links, reverse, unreverse
-from synth.phases.split import join, split
+from synth.phases.split import join, phases, split
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import replay
 from tests.random_problems import answered, random_problem
