@@ -21,7 +21,7 @@ from typing import Any
 
 from emit.compiler.ir import BUFFER, NONE, Instructions, cell
 from emit.compiler.passes.depth import order_by_depth
-from emit.compiler.passes.split import split
+from emit.compiler.passes.legalize import split
 from emit.goal import Goal, goal_for, sizes_of
 from emit.program import BUFFERS, COLLECTIVES, Gpu, Program
 from synth.model.registry import find_kind

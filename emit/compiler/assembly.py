@@ -260,3 +260,11 @@ def _step(ir: Instructions, n: int, tb: int, step: int, awaited: bool) -> Step:
 def longest_threadblock(program: Program) -> int:
     """The most steps of a threadblock."""
     return max((len(tb.steps) for gpu in program.gpus for tb in gpu.threadblocks), default=0)
+
+
+def describe_size(program: Program) -> str:
+    """Its steps, threadblocks and channels in words."""
+    nops = sum(step.op == "nop" for *_, step in program.steps())
+    blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
+    size = f"{program.nsteps} steps ({nops} nops), {blocks} threadblocks a rank, {program.nchannels} channels"
+    return f"{size}, {longest_threadblock(program)} steps in the longest"

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from emit.check.order import run
 from emit.check.program import check
 from emit.columns import columns_of
-from emit.compiler.assembly import Layout, assemble, longest_threadblock
+from emit.compiler.assembly import Layout, assemble, describe_size, longest_threadblock
 from emit.compiler.ir import NONE, Instructions, instructions_of, predecessors, scratch_chunks
 from emit.compiler.passes.depth import keeps_message_order, order_by_depth
 from emit.compiler.passes.registry import ORDER, PASSES, REQUIRED
-from emit.compiler.tuning import TUNING, CompilerTuning
+from emit.compiler.tuning import TUNING
 from emit.findings import Findings
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, Program
@@ -47,7 +47,7 @@ class Compiled:
     """A program, and what was done to get it, a line each."""
 
     program: Program
-    log: list[str] = field(default_factory=list)
+    log: list[str]
 
 
 def compile_instructions(
@@ -56,7 +56,6 @@ def compile_instructions(
     *,
     timer: Timer | None = None,
     without: Collection[str] = (),
-    tuning: CompilerTuning = TUNING,
 ) -> Compiled:
     """A program for `target` that executes the instructions.
 
@@ -78,10 +77,10 @@ def compile_instructions(
     if asked != NONE:  # what asks for none is on channel 0
         ir = ir.copy()
         ir.channel = [max(channel, 0) for channel in ir.channel]
-    without = {*without, *(row.name for row in PASSES.values() if not row.needs <= limits.ops)}
+    without = {*without, *(row.name for row in PASSES.values() if not limits.ops.issuperset(row.needs))}
     for name, apply in REQUIRED.items():
         ir = _logged(log, name, ir, apply(ir, limits))
-    search = _Search(_Passes(ir, limits, without, log), limits, timer, without, tuning)
+    search = _Search(_Passes(ir, limits, without, log), timer)
     variant, program = search.best()
     log += search.passes.by(variant)[1]
     if len(search.tried) > 1:
@@ -177,22 +176,19 @@ class _Search:
     """The search for the best variant; `tried` says what came of each."""
 
     passes: _Passes
-    limits: Limits
     timer: Timer | None
-    without: Collection[str]
-    tuning: CompilerTuning
     tried: list[str] = field(default_factory=list)
     fault: InputError | None = None
     deadlocked: bool = False
 
     def best(self) -> tuple[Variant, Program]:
         """The chosen variant and its program. Raises InputError where none fits the target, or all deadlock."""
-        ir, tuning = self.passes.ir, self.tuning
+        ir, without = self.passes.ir, self.passes.without
         chosen: tuple[Times, Program, Variant] | None = None
         seen: set[tuple[int, bool]] = set()
-        few = (_VARIANTS[5], ())[len(ir) >= tuning.unfused_from :]
-        for variant in _VARIANTS if len(ir) < tuning.few_variants_from else few:
-            if any(name in self.without for name in variant) or ("turn" in variant and not self.deadlocked):
+        few = (_VARIANTS[5], ())[len(ir) >= TUNING.unfused_from :]
+        for variant in _VARIANTS if len(ir) < TUNING.few_variants_from else few:
+            if any(name in without for name in variant) or ("turn" in variant and not self.deadlocked):
                 continue
             made = self.passes.by(variant)[0]
             key = (id(made), "pair" in variant)
@@ -204,11 +200,11 @@ class _Search:
                 continue
             times = () if self.timer is None else self.timer(program)
             self.tried.append(f"{_name(variant)}: {_format_times(times)}")
-            if chosen is None or mean_ratio(times, chosen[0]) * tuning.as_fast < 1:
+            if chosen is None or mean_ratio(times, chosen[0]) * TUNING.as_fast < 1:
                 chosen = (times, program, variant)
             if self.timer is None:
                 break
-        spreads = "deal" not in self.without
+        spreads = "deal" not in without
         if chosen is None:
             made = self.passes.by(())[0]
             last = self._spread_until_it_ends(made) if spreads and self.deadlocked else None
@@ -216,19 +212,20 @@ class _Search:
                 name = ir.header.name
                 raise self.fault or InputError(f"{name}: every order of its instructions deadlocks")
             return (), last
-        if self.timer is not None and spreads and len(ir) < tuning.unfused_from:
+        if self.timer is not None and spreads and len(ir) < TUNING.unfused_from:
             return chosen[2], self._spread_while_faster(self.timer, *chosen)
         return chosen[2], chosen[1]
 
     def _try(self, variant: Variant, made: Instructions) -> Program | None:
         """The variant's program; None where it does not fit, or does not end."""
+        limits = self.passes.limits
         try:
-            program = _assemble_on_few_channels(made, self.limits, "pair" in variant)
+            program = _assemble_on_few_channels(made, limits, "pair" in variant)
         except InputError as error:
             self.fault = self.fault or error
             return None
         found = Findings()
-        check_limits(program, self.limits.name, found)
+        check_limits(program, limits.name, found)
         if found.reported:
             self.fault = self.fault or InputError(f"{made.header.name}: {found.reported[0].message}")
             return None
@@ -246,13 +243,13 @@ class _Search:
         least = max(crowd.values(), default=1)  # channels that a connection has already
         for spread in (least, 2 * least, 4 * least, 8 * least)[least == 1 :]:
             layout = Layout(spread, "pair" in variant, round_robin=True)
-            other = _assemble_if_it_ends(made, self.limits, layout, before)
+            other = _assemble_if_it_ends(made, self.passes.limits, layout, before)
             if other is None:
                 break
             took = timer(other)
             self.tried.append(f"{spread} channels a connection: {_format_times(took)}")
-            gains = mean_ratio(took, times) * self.tuning.spread_gain <= 1
-            if not gains or worst_ratio(took, times) > self.tuning.as_fast:
+            gains = mean_ratio(took, times) * TUNING.spread_gain <= 1
+            if not gains or worst_ratio(took, times) > TUNING.as_fast:
                 break
             times, program = took, other
         return program
@@ -260,9 +257,9 @@ class _Search:
     def _spread_until_it_ends(self, made: Instructions) -> Program | None:
         """The program over as few channels as give it slots enough to end; None: there are not so many."""
         before = predecessors(made)
-        for spread in range(2, self.limits.channels + 1):
+        for spread in range(2, self.passes.limits.channels + 1):
             layout = Layout(spread, False, round_robin=True)
-            program = _assemble_if_it_ends(made, self.limits, layout, before)
+            program = _assemble_if_it_ends(made, self.passes.limits, layout, before)
             if program is not None:
                 self.tried.append(f"{spread} channels a connection: taken")
                 return program
@@ -349,11 +346,3 @@ def _describe(ir: Instructions) -> str:
     kinds = Counter(ir.op)
     ops = ", ".join(f"{kinds[op]} {op}" for op in sorted(kinds))
     return f"{len(ir)} instructions ({ops}), {max(scratch_chunks(ir), default=0)} scratch chunks a rank"
-
-
-def describe_size(program: Program) -> str:
-    """Its steps, threadblocks and channels in words."""
-    nops = sum(step.op == "nop" for *_, step in program.steps())
-    blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
-    size = f"{program.nsteps} steps ({nops} nops), {blocks} threadblocks a rank, {program.nchannels} channels"
-    return f"{size}, {longest_threadblock(program)} steps in the longest"

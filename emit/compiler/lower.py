@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from emit.compiler.compile import Timer, Times, compile_instructions
-from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
+from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, predecessors
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
 from emit.program import COLLECTIVES, Gpu, Program
@@ -104,36 +104,30 @@ def lower_to_instructions(
         max_bytes=max_bytes,
         root=collective.root if named else 0,
     )
-    ir = Instructions(header, None if named else custom_goal(collective, problem.nranks))
-    return _in_time(ir, *_fill(ir, algorithm, ranks))
+    goal = None if named else Goal.from_arrays(problem.nranks, **goal_columns(collective))
+    ir = Instructions(header, goal)
+    return _in_time(ir, _fill(ir, algorithm, ranks))
 
 
-def goal_columns(collective: Collective) -> dict[str, list[list[Any]]]:
-    """Rows of `Goal.from_arrays` for any pattern, out of place: columns under initial and required."""
+def goal_columns(collective: Collective) -> dict[str, Any]:
+    """What `Goal.from_arrays` takes as initial and required, for any pattern, out of place; relays have no buffers."""
     first = {c: r for r, c in reversed(collective.pre.tolist())}
     holders = defaultdict(list)
     for rank, chunk in collective.pre.tolist():
         holders[chunk].append(rank)
-    start = [
-        (rank, index, rank if collective.reduces[chunk] else first[chunk], chunk)
+    initial = [
+        (rank, "i", index, rank if collective.reduces[chunk] else first[chunk], chunk)
         for (rank, chunk), index in zip(collective.pre.tolist(), collective.in_index.tolist(), strict=True)
     ]
-    end = [
-        (rank, index, source, chunk)
+    required = [
+        (rank, "o", index, source, chunk)
         for (rank, chunk), index in zip(collective.post.tolist(), collective.out_index.tolist(), strict=True)
         for source in (holders[chunk] if collective.reduces[chunk] else [first[chunk]])
     ]
-    found = {}
-    for name, buffer, rows in (("initial", "i", start), ("required", "o", end)):
-        rank, index, source, chunk = (list(column) for column in zip(*rows, strict=True))
-        found[name] = [rank, [buffer] * len(rank), index, source, chunk]
-    return found
-
-
-def custom_goal(collective: Collective, nranks: int) -> Goal:
-    """What a program for any pattern starts from and must leave; relays have no buffers."""
-    columns = goal_columns(collective)
-    return Goal.from_arrays(nranks, tuple(columns["initial"]), tuple(columns["required"]))  # type: ignore[arg-type]
+    return {
+        name: [list(column) for column in zip(*rows, strict=True)]
+        for name, rows in (("initial", initial), ("required", required))
+    }
 
 
 class _Rank:
@@ -176,8 +170,8 @@ class _Rank:
         return self.scratch - 1
 
 
-def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank]) -> tuple[list[float], list[list[int]]]:
-    """Instructions step by step; for each when it is due, and which earlier ones must come before it."""
+def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank]) -> list[float]:
+    """Append the instructions step by step, in an order that is right; for each when it is due, in µs."""
     net, schedule = algorithm.problem.network, algorithm.schedule
     arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
     start = schedule.start_us.tolist()
@@ -186,53 +180,37 @@ def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank]) -> tuple[l
     src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
     chunk, adds, step = schedule.chunk.tolist(), schedule.reduces.tolist(), schedule.step.tolist()
     due: list[float] = []
-    after: list[list[int]] = []
-    writer: dict[tuple[int, int], int] = {}
-    readers: dict[tuple[int, int], list[int]] = defaultdict(list)
-
-    def put(rank: int, op: str, at: int, to: int, when: float, source: int = NONE) -> int:
-        n = ir.add(rank, op, at, to, 1, source)
-        due.append(when)
-        behind = [] if source == NONE else [source]
-        read = [] if op == "r" else [at]
-        behind += [writer[rank, cell] for cell in read if (rank, cell) in writer]
-        if op != "s":
-            behind += readers.pop((rank, to), ())
-            if (rank, to) in writer:
-                behind.append(writer[rank, to])
-            writer[rank, to] = n
-        for cell in read:
-            if op == "s" or cell != to:
-                readers[rank, cell].append(n)
-        after.append(behind)
-        return n
-
     for _, together in groupby(order, key=step.__getitem__):
         rows = list(together)
-        sent = [put(src[row], "s", ranks[src[row]].home[chunk[row]], NONE, start[row]) for row in rows]
+        sent = [ir.add(src[row], "s", ranks[src[row]].home[chunk[row]], NONE, 1) for row in rows]
+        due += [start[row] for row in rows]
         for row, source in zip(rows, sent, strict=True):
             rank = ranks[dst[row]]
             cell = rank.target(chunk[row])
             home = rank.home.get(chunk[row])
             if not adds[row] or home is None:
-                put(rank.rank, "r", NONE, cell, arrival[row], source)
+                ir.add(rank.rank, "r", NONE, cell, 1, source)
             else:
-                put(rank.rank, "rrc", home, cell, arrival[row], source)
+                ir.add(rank.rank, "rrc", home, cell, 1, source)
+            due.append(arrival[row])
             rank.home[chunk[row]] = cell
     for rank in ranks:
         for c, cell in rank.goal.items():
             home = rank.home.get(c)
             if home is not None and home != cell:
-                put(rank.rank, "cpy", home, cell, np.inf)
-    return due, after
+                ir.add(rank.rank, "cpy", home, cell, 1)
+                due.append(np.inf)
+    return due
 
 
-def _in_time(ir: Instructions, due: list[float], after: list[list[int]]) -> Instructions:
+def _in_time(ir: Instructions, due: list[float]) -> Instructions:
     """The instructions in the order of time, as far as what must come before what allows it."""
+    after = predecessors(ir)
     latest: dict[tuple[int, int], int] = {}
     for n, source in enumerate(ir.source):
         if source == NONE:
             continue
+        after[n].append(source)
         for key, end in (((ir.rank[source], ir.rank[n]), n), ((ir.rank[source], ~ir.rank[n]), source)):
             if key in latest:
                 after[end].append(latest[key])

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from emit.compiler.compile import Compiled, Timer, compile_instructions, describe_size
+from emit.compiler.assembly import describe_size
+from emit.compiler.compile import Compiled, Timer, compile_instructions
 from emit.compiler.compile import optimize as optimize_program
 from emit.compiler.passes.registry import PASSES
 from emit.formats import write_program

@@ -9,14 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from emit.compiler.ir import Instructions
-from emit.compiler.passes.absorb import absorb
-from emit.compiler.passes.aggregate import aggregate
+from emit.compiler.passes.combine import absorb, aggregate, fuse
 from emit.compiler.passes.depth import order_by_depth
-from emit.compiler.passes.fuse import fuse
-from emit.compiler.passes.prune import prune
-from emit.compiler.passes.scratch import reuse_scratch
-from emit.compiler.passes.split import split
-from emit.compiler.passes.unfuse import unfuse
+from emit.compiler.passes.legalize import split, unfuse
+from emit.compiler.passes.liveness import prune, reuse_scratch
 from emit.targets import Limits
 
 Apply = Callable[[Instructions, Limits], Instructions]
@@ -41,7 +37,7 @@ class Pass:
     name: str
     summary: str
     apply: Apply | None = None
-    needs: frozenset[str] = frozenset()
+    needs: tuple[str, ...] = ()
     choice: bool = False
 
 
@@ -49,35 +45,20 @@ PASSES = {
     row.name: row
     for row in (
         Pass("prune", "leave out what nobody reads", lambda ir, _: prune(ir)),
+        Pass("absorb", "reduce what arrives as it arrives, not from scratch", lambda ir, _: absorb(ir), ("rrc",)),
+        Pass("aggregate", "send neighbouring chunks that are ready together as one message", aggregate, choice=True),
         Pass(
-            "absorb",
-            "reduce what arrives as it arrives, not from scratch",
-            lambda ir, _: absorb(ir),
-            frozenset({"rrc"}),
-        ),
-        Pass(
-            "aggregate",
-            "send neighbouring chunks that are ready together as one message",
-            lambda ir, limits: aggregate(ir, limits.count),
-            choice=True,
-        ),
-        Pass(
-            "fuse",
-            "receive, reduce and send on in one instruction",
-            lambda ir, _: fuse(ir),
-            needs=frozenset({"rcs", "rrcs", "rrs"}),
+            "fuse", "receive, reduce and send on in one instruction", lambda ir, _: fuse(ir), ("rcs", "rrcs", "rrs"),
             choice=True,
         ),
         Pass("scratch", "use scratch again whose content is over", lambda ir, _: reuse_scratch(ir)),
         Pass("pair", "one threadblock sends and receives", choice=True),
         Pass("deal", "more channels for a connection that waits for room"),
         Pass(
-            "turn",
-            "ranks that exchange take turns, where both would wait for room",
-            lambda ir, _: order_by_depth(ir, exchanges=True),
-            choice=True,
+            "turn", "ranks that exchange take turns, where both would wait for room",
+            lambda ir, _: order_by_depth(ir, exchanges=True), choice=True,
         ),
     )
-}
+}  # fmt: skip
 # in which instructions go through them, but for prune, which comes first and again after fuse
 ORDER = ("turn", "absorb", "aggregate", "fuse", "scratch")
