@@ -18,12 +18,10 @@ import numpy as np
 
 from synth.bounds.relaxation import dual_prices, variables
 from synth.bounds.search import DEFAULT
-from synth.engines.ksync import direct_encoding, encoding
-from synth.engines.ksync.relaxation import lockstep, safe_value
+from synth.engines.ksync.encoding import read_schedule, step_model
+from synth.engines.ksync.step_bounds import lockstep, safe_value
 from synth.engines.request import Decision, Progress, Shape, StepBound, StepClaim
-from synth.model.collective import Ints
 from synth.model.problem import Problem
-from synth.model.schedule import Schedule
 from synth.solvers.boolean_model import BooleanModel
 from synth.solvers.result import Report, Result
 from synth.solvers.workers import Ticket, Workers
@@ -65,39 +63,26 @@ class Tuning:
     lucky_s: float = 0.1
 
 
-Builder = Callable[[Problem, int, int, Symmetry], encoding.StepModel]
-Reader = Callable[[Problem, encoding.StepModel, Ints, Symmetry], Schedule]
-
-
+@dataclass(frozen=True)
 class ShapeSearch:
     """Decides shapes of one problem, within one deadline.
 
-    Args:
-        copying: the problem with so many chunks a block.
+    Attributes:
+        stated: the problem, one that copies or an all-reduce, with so many chunks a block.
         symmetry: of the problem with so many chunks a block.
+        deadline: of `time.monotonic()`.
         effort: of a decision about one shape among many, as `cpsat` counts it.
         solvers: asked in this order; the second starts a little later.
-        direct: whether sends may add (the model of `direct_encoding`).
     """
 
-    def __init__(
-        self,
-        workers: Workers,
-        copying: Callable[[int], Problem],
-        symmetry: Callable[[Problem], Symmetry],
-        *,
-        deadline: float,
-        effort: float = math.inf,
-        solvers: Sequence[str] = ("cpsat", "smt"),
-        seed: int = 0,
-        direct: bool = False,
-        tuning: Tuning | None = None,
-    ) -> None:
-        self.workers, self.copying, self._symmetry = workers, copying, symmetry
-        self.deadline, self.effort, self.solvers, self.seed = deadline, effort, solvers, seed
-        self.tuning = tuning or Tuning()
-        self.build: Builder = direct_encoding.step_model if direct else encoding.step_model
-        self.read: Reader = direct_encoding.read_schedule if direct else encoding.read_schedule
+    workers: Workers
+    stated: Callable[[int], Problem]
+    symmetry: Callable[[Problem], Symmetry]
+    deadline: float
+    effort: float = math.inf
+    solvers: Sequence[str] = ("cpsat", "smt")
+    seed: int = 0
+    tuning: Tuning = Tuning()
 
     def left_s(self) -> float:
         """Seconds to the deadline."""
@@ -105,8 +90,8 @@ class ShapeSearch:
 
     def bound(self, steps: int) -> StepBound | None:
         """The relaxation's bound for so many steps; None where it is too large or the time is up."""
-        problem = self.copying(1)
-        symmetry = self._symmetry(problem)
+        problem = self.stated(1)
+        symmetry = self.symmetry(problem)
         if variables(problem, steps, symmetry) > DEFAULT.program_variables:
             return None
         relaxation = lockstep(problem, steps, symmetry)
@@ -124,19 +109,19 @@ class ShapeSearch:
 
         A schedule that keeps the symmetry is looked for first; only without it does `unsat` mean that none exists.
         """
-        problem = self.copying(shape.chunks)
-        symmetries = [self._symmetry(problem)]
+        problem = self.stated(shape.chunks)
+        symmetries = [self.symmetry(problem)]
         if symmetries[0].order > 1:
             symmetries.append(trivial(problem))
         for symmetry in symmetries:
-            if _size(problem, shape.steps, symmetry) > self.tuning.largest_model:
+            if len(symmetry.orbits) * problem.network.nlinks * shape.steps > self.tuning.largest_model:
                 break
-            model = self.build(problem, shape.steps, shape.rounds, symmetry)
+            model = step_model(problem, shape.steps, shape.rounds, symmetry)
             if model.impossible:
                 return Decision(shape, None, "unsat", model.impossible)
             result = self._race(model.constraints, effort)
             if result.solution is not None:
-                schedule = self.read(problem, model, np.flatnonzero(result.solution.values), symmetry)
+                schedule = read_schedule(problem, model, np.flatnonzero(result.solution.values), symmetry)
                 # more than asked where a bandwidth had to be rounded for the solver
                 rounds = max(shape.rounds, rounds_of(problem, schedule))
                 return Decision(replace(shape, rounds=rounds), schedule, "sat", result.solver)
@@ -178,10 +163,6 @@ class ShapeSearch:
         finally:
             for ticket in tickets:
                 self.workers.drop(ticket)
-
-
-def _size(problem: Problem, steps: int, symmetry: Symmetry) -> int:
-    return len(symmetry.orbits) * problem.network.nlinks * steps
 
 
 def shapes(steps: int, at_least: float, below: Fraction | None, numbers_of_chunks: Iterable[int]) -> Iterator[Shape]:
@@ -288,7 +269,7 @@ def direct_allreduce(
     What cannot be done in so many rounds cannot be done in fewer. Without a shape the claim is complete if the
     pinned number of rounds was refuted.
     """
-    problem = search.copying(chunks)
+    problem = search.stated(chunks)
     low = max(steps, int(np.ceil(ratio_bound * chunks - 1e-9)))
     high = low + search.tuning.most_extra_rounds if pins.rounds is None else pins.rounds
     if pins.rounds is not None and pins.chunks is not None:

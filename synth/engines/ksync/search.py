@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -12,11 +12,11 @@ import numpy as np
 from synth.bounds.prove import Bound, prove
 from synth.engines.edge_colouring import slotted
 from synth.engines.greedy import route
+from synth.engines.ksync.encoding import fewest_steps
 from synth.engines.ksync.pareto import DIRECT, Pins, ShapeSearch, Tuning, direct_allreduce, pareto
-from synth.engines.ksync.recheck import MOST_GOALS, check_step_bound
+from synth.engines.ksync.step_bounds import MOST_GOALS, check_step_bound
 from synth.engines.request import Candidate, Decision, Options, Outcome, Progress, Refusal, Request, Shape, StepClaim
-from synth.model.collective import Ints
-from synth.model.problem import LARGEST, Problem, hops
+from synth.model.problem import LARGEST, Problem
 from synth.model.schedule import Schedule
 from synth.phases.reversal import mirror_links
 from synth.phases.split import Phase, join, phases
@@ -51,9 +51,6 @@ class _Exact:
     request: Request
     tuning: Tuning
 
-    def _candidate(self, problem: Problem, schedule: Schedule, engine: str) -> Candidate:
-        return Candidate(problem, slotted(problem, schedule), engine)
-
     def by_routing(self) -> Generator[Outcome, None, bool]:
         """Whether routing happens to meet a pinned shape, which then needs no solver."""
         options = self.request.options
@@ -81,10 +78,8 @@ class _Exact:
             return
         whole = both[0].apply(1)
         part = "each half" if len(both) == 2 else ""
-        net = whole.network
-        fewest = _fewest_steps(whole, hops(net.nranks, net.src, net.dst))
         ratio = _ratio_bound(whole, prove(whole, max_flow=False))
-        for found in pareto(self._shapes(both[0]), fewest, ratio, pins):
+        for found in pareto(self._shapes_of_phase(both[0]), fewest_steps(whole), ratio, pins):
             if isinstance(found, Progress):
                 yield found
                 continue
@@ -100,31 +95,22 @@ class _Exact:
 
     def _pins_of_a_phase(self, both: list[Phase]) -> Pins | None:
         """The user's numbers, which are of the whole, for one phase; None where they do not divide."""
-        options = self.request.options
-        if len(both) == 1:
-            return Pins(options.steps, options.chunks, options.rounds)
-        unit = both[0].asked_chunks(1)
-        parts = ((options.steps, 2), (options.chunks, unit), (options.rounds, 2))
+        options, unit = self.request.options, both[0].asked_chunks(1)
+        parts = ((options.steps, len(both)), (options.chunks, unit), (options.rounds, len(both)))
         if any(number is not None and number % parts_of for number, parts_of in parts):
             return None
         return Pins(*(None if number is None else number // parts_of for number, parts_of in parts))
 
-    def _shapes(self, phase: Phase) -> ShapeSearch:
-        options = self.request.options
-        known: dict[int, Symmetry] = {}
+    def _shapes_of_phase(self, phase: Phase) -> ShapeSearch:
+        return self._shapes(lru_cache(64)(phase.apply), lru_cache(64)(free_symmetry), self.tuning.effort)
 
-        def symmetry(problem: Problem) -> Symmetry:
-            return known.setdefault(problem.collective.nchunks, free_symmetry(problem))
-
+    def _shapes(
+        self, stated: Callable[[int], Problem], symmetry: Callable[[Problem], Symmetry], share: float
+    ) -> ShapeSearch:
+        asked, options = self.request, self.request.options
+        effort = options.budget_s * share
         return ShapeSearch(
-            self.request.workers,
-            lru_cache(maxsize=64)(phase.apply),
-            symmetry,
-            deadline=self.request.deadline,
-            effort=options.budget_s * self.tuning.effort,
-            solvers=self.request.solvers,
-            seed=options.seed,
-            tuning=self.tuning,
+            asked.workers, stated, symmetry, asked.deadline, effort, asked.solvers, options.seed, self.tuning
         )
 
     def _composed(self, both: list[Phase], decision: Decision) -> Candidate:
@@ -136,7 +122,7 @@ class _Exact:
         if len(both) == 2:
             second = self._second(both, shape, schedule)
             whole = join(whole, both[1].invert(shape.chunks, second))
-        return self._candidate(problem, whole, decision.by)
+        return Candidate(problem, slotted(problem, whole), decision.by)
 
     def _second(self, both: list[Phase], shape: Shape, schedule: Schedule) -> Schedule:
         """The second phase's schedule from the first's: the same where both ask the same of like networks."""
@@ -144,7 +130,7 @@ class _Exact:
         one, two = (phase.apply(shape.chunks).collective for phase in both)
         if mirror is not None and np.array_equal(one.pre, two.pre) and np.array_equal(one.post, two.post):
             return replace(schedule, link=mirror[schedule.link])
-        search = self._shapes(both[1])
+        search = self._shapes_of_phase(both[1])
         for extra in range(shape.steps + 1):
             decision = search.decide(replace(shape, rounds=shape.rounds + extra), search.effort)
             if decision.schedule is not None:
@@ -154,36 +140,26 @@ class _Exact:
     def direct(self) -> Iterator[Outcome]:
         """All-reduce in fewer steps than a reduce-scatter and an all-gather need: partial sums exchanged."""
         problem, options, known = self.problem, self.request.options, self.request.known
-        net, k = problem.network, problem.collective.nranks
-        diameter = int(hops(net.nranks, net.src, net.dst)[:k, :k].max())
+        k, diameter = problem.collective.nranks, fewest_steps(problem)
         if options.steps is not None and options.steps < diameter:
             yield Refusal(_refusal(StepClaim(options.steps, np.inf, "distance", None, True, None, None), options))
             return
-        search = ShapeSearch(
-            self.request.workers,
-            problem.with_chunks,
-            free_symmetry,
-            deadline=self.request.deadline,
-            effort=options.budget_s * self.tuning.direct_effort,
-            solvers=self.request.solvers,
-            seed=options.seed,
-            direct=True,
-            tuning=self.tuning,
-        )
+        search = self._shapes(problem.with_chunks, free_symmetry, self.tuning.direct_effort)
         composed = known.fewest_steps()
         last = max(diameter + 1, 2 * diameter if composed is None else composed)
         pins = Pins(options.steps, options.chunks, options.rounds)
         shape_is_pinned = None not in (options.steps, options.chunks, options.rounds)
         for steps in range(diameter, last) if options.steps is None else [options.steps]:
             for chunks in (1, k) if options.chunks is None else (options.chunks,):
-                work = net.nlinks * k * steps * chunks * free_symmetry(problem).order
+                work = problem.network.nlinks * k * steps * chunks * free_symmetry(problem).order
                 found = options.pinned and known.fewest_steps() is not None
                 if found or search.left_s() <= 0 or work > self.tuning.largest_direct:
                     continue
                 ratio = _ratio_bound(problem, self.request.bound)
                 claim = yield from direct_allreduce(search, steps, chunks, ratio, pins)
                 if claim.best is not None and claim.best.schedule is not None:
-                    yield self._candidate(problem.with_chunks(chunks), claim.best.schedule, claim.best.by)
+                    finer = problem.with_chunks(chunks)
+                    yield Candidate(finer, slotted(finer, claim.best.schedule), claim.best.by)
                     yield claim
                 elif claim.complete and shape_is_pinned:
                     yield Refusal(_refusal(claim, options))
@@ -195,20 +171,6 @@ class _Exact:
             return
         if np.isfinite(claim.bound.ratio):
             check_step_bound(problem, claim.bound)
-
-
-def _fewest_steps(problem: Problem, distance: Ints) -> int:
-    """Hops that some chunk must go."""
-    collective = problem.collective
-    holds, wants = collective.holds, collective.wants
-    k = collective.nranks
-    hops_needed = 0
-    for chunk in range(collective.nchunks):
-        goals = np.flatnonzero(wants[chunk] & ~holds[chunk])
-        if len(goals):
-            nearest = distance[:k, :k][holds[chunk]][:, goals].min(axis=0)
-            hops_needed = max(hops_needed, int(nearest.max()))
-    return hops_needed
 
 
 def _ratio_bound(problem: Problem, bound: Bound) -> float:

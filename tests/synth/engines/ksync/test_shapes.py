@@ -11,7 +11,7 @@ import pytest
 from synth import synthesize
 from synth.engines.ksync import encoding as ksync
 from synth.engines.ksync.pareto import ShapeSearch
-from synth.engines.ksync.recheck import check_step_bound
+from synth.engines.ksync.step_bounds import check_step_bound
 from synth.engines.request import Shape, StepBound
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers

@@ -1,0 +1,144 @@
+"""Bounds on the rounds a chunk in a number of steps, for every number of chunks at once: found, and proved again.
+
+The linear relaxation of the k-synchronous model (fractions of chunks flow, links in lock step) finds them; its dual
+prices are the witness. `check_step_bound` proves them again from the prices alone: the cheapest delivery of every
+chunk in time, by dynamic programming over subsets (Dreyfus and Wagner), exponential in the ranks that want a chunk.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synth.bounds.relaxation import Demand, Relaxation, add_capacities, demands
+from synth.engines.request import StepBound
+from synth.model.collective import Floats, Ints
+from synth.model.problem import Problem, hops
+from synth.solvers.linear_program import ProgramBuilder
+from synth.symmetry.relabelling import Symmetry
+from synth.timing.rounds import unit_gbs
+from topologies.errors import BadWitness
+
+MOST_GOALS = 8  # of a chunk: longer than a second beyond
+
+
+def lockstep(problem: Problem, nsteps: int, symmetry: Symmetry) -> Relaxation | None:
+    """Least rounds a chunk in `nsteps` steps; None when some chunk has further to go than that.
+
+    By convexity a solution may be averaged over the symmetry, so only one commodity of every orbit has variables.
+    """
+    net = problem.network
+    n, nlinks = net.nranks, net.nlinks
+    distance = hops(n, net.src, net.dst)
+    everything = demands(problem, symmetry.orbits)
+    total = sum(float(d.amount.sum()) * len(d.wanted) for d in everything) * symmetry.order * n + nsteps
+    program = ProgramBuilder()
+    program.add_variables(nsteps, total, cost=1.0)
+    flows = []
+    for demand in everything:
+        if distance[demand.holders][:, demand.wanted].min(axis=0).max() > nsteps:
+            return None
+        amount = float(demand.amount.sum())
+        most = np.full((n, nsteps + 1), amount)
+        least = np.zeros((n, nsteps + 1))
+        most[:, 0] = 0.0
+        least[demand.wanted, -1] = demand.amount if demand.spread else demand.amount[demand.wanted]
+        least[demand.holders] = most[demand.holders] = amount
+        x = program.add_variables(nlinks * nsteps, amount).reshape(nlinks, nsteps)
+        stock = program.add_variables(most.size, most.ravel(), least.ravel()).reshape(most.shape)
+        _add_supplies(program, problem, demand, x, stock)
+        flows.append(x)
+    return Relaxation(rows=add_capacities(program, problem, symmetry, flows), program=program.build())
+
+
+def _add_supplies(program: ProgramBuilder, problem: Problem, demand: Demand, x: Ints, stock: Ints) -> None:
+    """What is sent was there when the step began; what is there came in."""
+    net = problem.network
+    nsteps = x.shape[1]
+    each = np.arange(x.size)
+    link, step = np.divmod(each, nsteps)
+    cell = np.arange(net.nranks * nsteps)
+    before = cell, stock[:, :-1].ravel(), 1.0
+    after = cell, stock[:, 1:].ravel(), -1.0
+    came = net.dst[link] * nsteps + step, x.ravel(), 1.0
+    if demand.spread:
+        program.add_rows(np.zeros(len(each)), (each, stock[net.src[link], step], 1.0), (each, x.ravel(), -1.0))
+        program.add_rows(np.zeros(len(cell)), before, after, came)
+        return
+    taken = ~np.isin(net.src[link], demand.holders)
+    left = (net.src[link] * nsteps + step)[taken], x.ravel()[taken], -1.0
+    program.add_rows(np.zeros(len(cell)), before, left)
+    program.add_rows(np.zeros(len(cell)), before, after, came, left)
+
+
+def safe_value(relaxation: Relaxation, row_prices: Floats) -> float:
+    """A true lower bound from any dual prices, whatever the solver's rounding did (weak duality over the box)."""
+    program = relaxation.program
+    price = np.maximum(row_prices, 0.0)
+    reduced = program.cost - np.bincount(
+        program.column, weights=program.value * price[program.row], minlength=len(program.cost)
+    )
+    return float(price @ program.least + np.minimum(reduced * program.low, reduced * program.high).sum())
+
+
+def check_step_bound(problem: Problem, bound: StepBound) -> float:
+    """Rounds a chunk that the bound's dual prices prove for its number of steps (problem with one chunk a block).
+
+    Raises:
+        BadWitness: the bound claims more than that, or a price is negative.
+    """
+    net, collective = problem.network, problem.collective
+    chunks_a_round = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]) / unit_gbs(problem)
+    room = 0.0
+    price = np.zeros((bound.steps, net.nlinks))
+    for step, prices in enumerate(bound.prices):
+        each = np.zeros(len(chunks_a_round))
+        for resource, value in prices.items():
+            if value < 0:
+                raise BadWitness(f"step {step}: the price {value} of resource {resource}; it must be at least 0")
+            each[resource] = value
+        room = max(room, float(each @ chunks_a_round))
+        price[step] = each[net.nresources :] + np.bincount(net.link_of_use, each[net.uses_idx], net.nlinks)
+    known: dict[tuple[bytes, bytes], float] = {}
+    total = 0.0
+    for held, wanted, size in zip(collective.holds, collective.wants, collective.fraction.tolist(), strict=True):
+        holders, goals = np.flatnonzero(held), np.flatnonzero(wanted & ~held)
+        if len(goals):
+            key = holders.tobytes(), goals.tobytes()
+            if key not in known:
+                known[key] = _delivery(problem, price, holders, goals)
+            total += known[key] * size / float(collective.fraction.min())
+    proved = total / room if room > 0 else 0.0
+    if bound.ratio > proved * (1 + 1e-6) + 1e-9:
+        raise BadWitness(f"{bound.steps} steps: claims {bound.ratio} rounds a chunk, its prices prove {proved}")
+    return proved
+
+
+def _delivery(problem: Problem, price: Floats, holders: Ints, goals: Ints) -> float:
+    """Least price at which a chunk gets from its holders to all goals in the steps there are."""
+    net, steps = problem.network, len(price)
+    full = 1 << len(goals)
+    best = np.full((steps + 1, net.nranks, full), np.inf)
+    best[:, :, 0] = 0.0
+    best[:, goals, 1 << np.arange(len(goals))] = 0.0
+    sets = sorted(range(1, full), key=int.bit_count)
+    for step in range(steps, -1, -1):
+        for subset in sets:
+            now = best[step, :, subset]
+            if step < steps:
+                np.minimum(now, best[step + 1, :, subset], out=now)
+                np.minimum.at(now, net.src, price[step] + best[step + 1, net.dst, subset])
+            part = (subset - 1) & subset
+            while part > subset ^ part:
+                np.minimum(now, best[step, :, part] + best[step, :, subset ^ part], out=now)
+                part = (part - 1) & subset
+    # several holders may share the goals among them
+    shared = np.full(full, np.inf)
+    shared[0] = 0.0
+    for holder in holders.tolist():
+        before = shared.copy()
+        for subset in range(full):
+            part = subset
+            while part:
+                shared[subset] = min(shared[subset], before[subset ^ part] + best[0, holder, part])
+                part = (part - 1) & subset
+    return float(shared[-1])
