@@ -63,7 +63,7 @@ ENGINES: dict[str, Engine] = {
         Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),
         Engine("cpsat", "CP-SAT alone", _KSYNC, ("cpsat",), _EXACT, constructive=False, asked=False),
         Engine("smt", "Z3 alone", _KSYNC, ("smt",), _EXACT, constructive=False, asked=False),
-        Engine("milp", "time slots", "synth.engines.time_slots.search", ("milp",), _EXACT, constructive=False),
+        Engine("milp", "time slots", "synth.engines.time_slots", ("milp",), _EXACT, constructive=False),
     )
 }
 

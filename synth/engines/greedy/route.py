@@ -10,6 +10,8 @@ reductions come by reversal.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from synth.engines.greedy.list_scheduling import order_sends
@@ -47,22 +49,20 @@ def solve(problem: Problem, size_bytes: float, depth: float = 0.5, passes: int =
         if router.load.max() < least * (1 - 1e-6):
             least = float(router.load.max())
             best = [list(links) for links in router.trees]
-    return order_sends(problem, _schedule(problem, best), size_bytes)
+    rows = [(chunk, link) for chunk, links in enumerate(best) for link in links]
+    return order_sends(problem, along_trees(problem, rows), size_bytes)
 
 
-def _schedule(problem: Problem, trees: list[list[int]]) -> Schedule:
-    """Trees (links in the order in which they were added) as sends; a send's step is its depth."""
-    net, collective = problem.network, problem.collective
-    src, dst = net.src.tolist(), net.dst.tolist()
-    depth = {(c, r): 0 for r, c in collective.pre.tolist()}
-    rows = []
-    for chunk, links in enumerate(trees):
-        for link in links:
-            step = depth[chunk, src[link]]
-            depth[chunk, dst[link]] = step + 1
-            rows.append((chunk, link, step))
-    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
-    return untimed(table[:, 0], table[:, 1], table[:, 2], np.zeros(len(table), dtype=bool))
+def along_trees(problem: Problem, rows: Sequence[Sequence[int]]) -> Schedule:
+    """Rows (chunk, link), each after those that bring what it carries, as sends; a send's step is its depth."""
+    src, dst = problem.network.src.tolist(), problem.network.dst.tolist()
+    depth = {(c, r): 0 for r, c in problem.collective.pre.tolist()}
+    steps = []
+    for chunk, link in rows:
+        steps.append(depth[chunk, src[link]])
+        depth.setdefault((chunk, dst[link]), steps[-1] + 1)
+    chunks, links = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+    return untimed(chunks, links, np.array(steps), np.zeros(len(steps), dtype=bool))
 
 
 class _Router:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from synth.engines.greedy import route
-from synth.engines.time_slots.encoding import SlotModel, read_schedule, slot_model
+from synth.engines.time_slots import SlotModel, read_schedule, slot_model
 from synth.model.problem import Problem, make_problem
 from synth.solvers.result import Result
 from synth.solvers.workers import Workers

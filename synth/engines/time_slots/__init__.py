@@ -1,1 +1,0 @@
-"""Exact search in time slots (TE-CCL)."""
