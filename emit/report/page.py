@@ -9,17 +9,23 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from emit.report.items import Item, make_items
+from emit.report.item import Item, Points
+from emit.report.program import program_item
+from emit.report.schedule import schedule_item
 from emit.report.sources import find_sources
 from synth.present.text import format_size, format_time
+from topologies.errors import InputError
 from topologies.topology import Topology
 
 FORMAT = "synth-report-1"
+MOST_ITEMS = 200
+_SENDS = 24_000  # that a page lists one by one, of all its algorithms together
+_FEWEST_SENDS = 400  # of each
 _PARTS = Path(__file__).parent / "static"
 _SCRIPTS = ("report_data.js", "report_network.js", "report_timeline.js", "report.js")
 
@@ -47,9 +53,21 @@ def report(
 
     Schedules are replayed, proofs worked out again, programs checked; what is wrong is shown as such. topology, group:
     where programs run, at size_bytes (1 MiB when None); else they are shown in steps. Schedules have their own. Raises
-    InputError for what cannot be read, or a program that cannot be timed on the topology.
+    InputError for what cannot be read, too many algorithms, or a program that cannot be timed on the topology.
     """
-    found = make_items(find_sources(path), topology, None if group is None else tuple(group), size_bytes)
+    sources = find_sources(path)
+    if len(sources) > MOST_ITEMS:
+        raise InputError(
+            f"{len(sources)} algorithms: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder"
+        )
+    most = max(_FEWEST_SENDS, _SENDS // len(sources))
+    ranks, size = None if group is None else tuple(group), float(1 << 20) if size_bytes is None else size_bytes
+    found = [
+        schedule_item(source, most)
+        if source.kind == "schedule"
+        else program_item(source, most, topology, ranks, size, only=len(sources) == 1)
+        for source in sources
+    ]
     one_title = len({item.title for item in found}) == 1
     title = found[0].title if one_title else Path(path).resolve().name or str(path)
     data = {"format": FORMAT, "algorithms": [item.view for item in found]}
@@ -57,9 +75,9 @@ def report(
         "title": escape(title),
         "chooser": _chooser(found),
         "overview": _overview(found) if len(found) > 1 else "",
-        "articles": "".join(_article(item) for item in found),
+        "articles": "".join(_article(number, item) for number, item in enumerate(found)),
         "frontiers": _frontiers(found),
-        "proofs": "".join(_proof(item) for item in found),
+        "proofs": "".join(_proof(number, item) for number, item in enumerate(found)),
         "data": _script_safe(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))),
         "style": (_PARTS / "report.css").read_text(encoding="utf-8"),
         "script": "\n".join((_PARTS / name).read_text(encoding="utf-8") for name in _SCRIPTS),
@@ -93,12 +111,13 @@ def _overview(found: Sequence[Item]) -> str:
     heads = ("algorithm", "for", "time", "bound", "time / bound", "")
     rows = []
     for number, item in enumerate(found):
+        time_us, bound_us, gap = item.timing.time_us, item.timing.bound_us, item.timing.gap
         cells = [
             f'<a href="#algorithm-{number}" data-choose="{number}">{escape(item.name)}</a>',
             escape(item.serves or "–"),
-            f"{format_time(item.time_us)} @ {format_size(round(item.size_bytes))}" if item.time_us is not None else "–",
-            format_time(item.bound_us) if item.bound_us is not None else "–",
-            f"{item.gap:.3f}" if item.gap is not None else "–",
+            f"{format_time(time_us)} @ {format_size(round(item.timing.size_bytes))}" if time_us is not None else "–",
+            format_time(bound_us) if bound_us is not None else "–",
+            f"{gap:.3f}" if gap is not None else "–",
             _badge(item),
         ]
         rows.append(f'<tr data-row="{number}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
@@ -110,11 +129,13 @@ def _overview(found: Sequence[Item]) -> str:
 
 
 def _badge(item: Item) -> str:
-    kind, word = (" bad", "wrong") if item.wrong else (" best", "optimal") if item.optimal else ("", item.verdict)
+    kind, word = (
+        (" bad", "wrong") if item.wrong else (" best", "optimal") if item.timing.optimal else ("", item.verdict)
+    )
     return f'<span class="badge{kind}">{escape(word)}</span>'
 
 
-def _article(item: Item) -> str:
+def _article(number: int, item: Item) -> str:
     """The head of one algorithm: what it is for, its figures, whether it is right."""
     tiles = "".join(
         f'<div class="tile"><dt>{escape(label)}</dt><dd>{escape(value)}<small>{escape(note)}</small></dd></div>'
@@ -123,7 +144,7 @@ def _article(item: Item) -> str:
     wrong = f'<p class="alert" role="alert">Wrong: {escape(item.wrong)}</p>' if item.wrong else ""
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in item.notes)
     return (
-        f'<article class="algorithm" id="algorithm-{item.number}" data-algorithm="{item.number}">'
+        f'<article class="algorithm" id="algorithm-{number}" data-algorithm="{number}">'
         f'<p class="subtitle"><b>{escape(item.title)}</b> · {escape(item.subtitle)} {_badge(item)}</p>{wrong}{notes}'
         f'<dl class="tiles">{tiles}</dl></article>'
     )
@@ -133,46 +154,38 @@ def _frontiers(found: Sequence[Item]) -> str:
     """One drawing a question, with all of its algorithms."""
     parts = []
     for question in dict.fromkeys(item.question for item in found):
-        mine = [item for item in found if item.question == question]
-        curves = [Curve(item.number, item.name, item.curve, item.marks) for item in mine if item.curve or item.marks]
-        bound = next((item.bound for item in mine if item.bound), ())
-        numbers = " ".join(str(item.number) for item in mine)
-        stated = [point for item in mine for point in item.stated]
+        mine = {number: item for number, item in enumerate(found) if item.question == question}
         none = '<p class="note">No times are known: give a topology (--topo) to predict them.</p>'
-        drawing = frontier_plot(curves, bound, stated, f"time by message size, {mine[0].title}") or none
+        drawing = frontier_plot(mine) or none
         legend = "".join(
-            f'<li class="c{curve.number % COLOURS}" data-algorithm="{curve.number}"><i></i>{escape(curve.label)}</li>'
-            for curve in curves
+            f'<li class="c{number % COLOURS}" data-algorithm="{number}"><i></i>{escape(item.name)}</li>'
+            for number, item in mine.items()
+            if item.timing.marks
         )
-        if bound or stated:
+        if any(item.timing.bound or item.timing.stated for item in mine.values()):
             legend += '<li class="limit"><i></i>bound: nothing can be below it</li>'
+        numbers = " ".join(map(str, mine))
         parts.append(
             f'<figure class="frontier" data-algorithms="{numbers}">{drawing}<ul class="legend">{legend}</ul></figure>'
         )
     return "".join(parts)
 
 
-def _proof(item: Item) -> str:
-    body = "".join(f"<p>{escape(line)}</p>" for line in item.proof) or f'<p class="note">{escape(item.no_proof)}</p>'
-    return f'<div class="proof" data-algorithm="{item.number}">{body}</div>'
+def _proof(number: int, item: Item) -> str:
+    lines = item.timing.proof
+    body = "".join(f"<p>{escape(line)}</p>" for line in lines) or f'<p class="note">{escape(item.no_proof)}</p>'
+    return f'<div class="proof" data-algorithm="{number}">{body}</div>'
 
 
-@dataclass(frozen=True)
-class Curve:
-    """Times of one algorithm in (bytes, µs), ascending; `marks`, stated in its file, are dots with their words."""
-
-    number: int
-    label: str
-    points: tuple[tuple[float, float], ...]
-    marks: tuple[tuple[float, float], ...] = ()
-
-
-@dataclass(frozen=True)
 class _Axes:
-    low_x: float
-    high_x: float
-    low_y: float
-    high_y: float
+    """Logarithmic axes that hold some points (bytes, µs)."""
+
+    def __init__(self, points: Points) -> None:
+        sizes = [math.log2(size) for size, _ in points]
+        times = [math.log10(time) for _, time in points]
+        self.low_x, self.low_y = math.floor(min(sizes) - 0.3), math.floor(min(times) - 0.05)
+        self.high_x = max(math.ceil(max(sizes) + 0.3), self.low_x + 2)
+        self.high_y = max(math.ceil(max(times) + 0.05), self.low_y + 1)
 
     def x(self, size: float) -> float:
         part = (math.log2(size) - self.low_x) / (self.high_x - self.low_x)
@@ -182,61 +195,59 @@ class _Axes:
         part = (math.log10(time) - self.low_y) / (self.high_y - self.low_y)
         return round(HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM), 2)
 
+    def path(self, points: Points) -> str:
+        return "M" + "L".join(f"{self.x(size)} {self.y(time)}" for size, time in points)
 
-def frontier_plot(
-    curves: Sequence[Curve], bound: Sequence[tuple[float, float]], stated: Sequence[tuple[float, float]], title: str
-) -> str:
-    """A drawing (SVG) with logarithmic axes of (bytes, µs); empty where there is nothing to draw.
 
-    stated: points of a bound that is known at some sizes only; between these nothing is drawn.
+def frontier_plot(items: Mapping[int, Item]) -> str:
+    """A drawing (SVG) of one question's times and bounds by size, axes logarithmic; empty with nothing to draw.
+
+    items: by their number on the page. A bound that is known at one size only is a dash there.
     """
-    every = [p for curve in curves for p in (*curve.points, *curve.marks)] + [*bound, *stated]
-    every = [(size, time) for size, time in every if size > 0 and time > 0]
+    timings = [item.timing for item in items.values()]
+    bound = _drawn(next((timing.bound for timing in timings if timing.bound), ()))
+    stated = [point for timing in timings for point in _drawn(timing.stated)]
+    every = (*bound, *stated, *(p for timing in timings for p in _drawn((*timing.curve, *timing.marks))))
     if not every:
         return ""
-    axes = _axes(every)
-    bottom = axes.y(10**axes.low_y)
+    axes = _Axes(every)
+    title = escape(f"time by message size, {next(iter(items.values())).title}", quote=True)
     parts = [
-        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">',
-        f"<title>{escape(title)}</title>",
+        f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">',
+        f"<title>{title}</title>",
         *_grid(axes),
     ]
-    below = [(axes.x(s), axes.y(t)) for s, t in bound if s > 0 and t > 0]
-    if len(below) > 1:
-        area = f"M{below[0][0]} {bottom}" + "".join(f"L{x} {y}" for x, y in below) + f"L{below[-1][0]} {bottom}Z"
+    if len(bound) > 1:
+        line, bottom = axes.path(bound), axes.y(10**axes.low_y)
+        area = f"M{axes.x(bound[0][0])} {bottom}L{line[1:]}L{axes.x(bound[-1][0])} {bottom}Z"
         parts.append(f'<path class="never" d="{area}"/>')
-        parts.append(f'<path class="bound" d="{_path(below)}"><title>bound: nothing is faster</title></path>')
+        parts.append(f'<path class="bound" d="{line}"><title>bound: nothing is faster</title></path>')
     for size, time in stated:
-        if size > 0 and time > 0:
-            words = f"bound: {format_time(time)} at {format_size(math.ceil(size))}"
-            x, y = axes.x(size), axes.y(time)
-            parts.append(f'<path class="bound" d="M{x - 9:.2f} {y}H{x + 9:.2f}"><title>{words}</title></path>')
-    for curve in curves:
-        colour = f"c{curve.number % COLOURS}"
-        line = [(axes.x(s), axes.y(t)) for s, t in curve.points if s > 0 and t > 0]
-        name = escape(curve.label)
-        parts.append(f'<g class="curve {colour}" data-algorithm="{curve.number}">')
-        if len(line) > 1:
-            parts.append(f'<path d="{_path(line)}"><title>{name}</title></path>')
-        for size, time in curve.marks:
-            if size > 0 and time > 0:
-                words = f"{name}: {format_time(time)} at {format_size(math.ceil(size))}"
-                parts.append(f'<circle cx="{axes.x(size)}" cy="{axes.y(time)}" r="4.5"><title>{words}</title></circle>')
+        x, y = axes.x(size), axes.y(time)
+        words = f"bound: {_format_point(size, time)}"
+        parts.append(f'<path class="bound" d="M{x - 9:.2f} {y}H{x + 9:.2f}"><title>{words}</title></path>')
+    for number, item in items.items():
+        if not item.timing.marks:
+            continue
+        name, curve = escape(item.name), _drawn(item.timing.curve)
+        parts.append(f'<g class="curve c{number % COLOURS}" data-algorithm="{number}">')
+        if len(curve) > 1:
+            parts.append(f'<path d="{axes.path(curve)}"><title>{name}</title></path>')
+        for size, time in _drawn(item.timing.marks):
+            words = f"{name}: {_format_point(size, time)}"
+            parts.append(f'<circle cx="{axes.x(size)}" cy="{axes.y(time)}" r="4.5"><title>{words}</title></circle>')
         parts.append("</g>")
     parts.append("</svg>")
     return "".join(parts)
 
 
-def _axes(points: Sequence[tuple[float, float]]) -> _Axes:
-    sizes = [math.log2(size) for size, _ in points]
-    times = [math.log10(time) for _, time in points]
-    low_x, high_x = math.floor(min(sizes) - 0.3), math.ceil(max(sizes) + 0.3)
-    low_y, high_y = math.floor(min(times) - 0.05), math.ceil(max(times) + 0.05)
-    return _Axes(low_x, max(high_x, low_x + 2), low_y, max(high_y, low_y + 1))
+def _drawn(points: Points) -> Points:
+    """Those that have a place on logarithmic axes."""
+    return tuple((size, time) for size, time in points if size > 0 and time > 0)
 
 
-def _path(points: Sequence[tuple[float, float]]) -> str:
-    return "M" + "L".join(f"{x} {y}" for x, y in points)
+def _format_point(size: float, time: float) -> str:
+    return f"{format_time(time)} at {format_size(math.ceil(size))}"
 
 
 def _grid(axes: _Axes) -> list[str]:

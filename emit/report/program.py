@@ -1,7 +1,8 @@
-"""An MSCCL program as a page shows it: connections, threadblocks, and the order in which things can happen."""
+"""An MSCCL program as a page shows it: its figures, connections, threadblocks, and the order of what happens."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +14,13 @@ from emit.check.order import run
 from emit.check.program import check, root_of
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
+from emit.formats import verify_program
 from emit.goal import Goal, goal_for
+from emit.library.index import Entry
+from emit.library.lookup import goal_beside
+from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step
+from emit.report.item import EXPONENTS, Fact, Item, Timing, proved_timing
 from emit.report.layout import drawn_edges, network_view, place_vertices
 from emit.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
 from emit.report.shares import (
@@ -27,13 +33,21 @@ from emit.report.shares import (
     shares_of_time,
     timeline_rows,
 )
+from emit.report.sources import Source
 from emit.timing.predict import Predictor
+from synth.bounds.prove import prove
+from synth.model.problem import make_problem
+from synth.model.registry import find_kind
 from synth.model.requirements import sum_by
+from synth.present.text import format_count, format_number, format_served, format_size, format_time
+from synth.storage.check import Checked
 from topologies.errors import InputError
 from topologies.topology import Topology
 
 _ROOTS = 16  # tried to find the root of a file that does not name it
 _PIECES = 160  # of time, at most
+_FINDINGS = 8  # that a page lists
+_PROVED = 64  # ranks of a program for which a bound is looked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +69,112 @@ class _Run:
     arrive: Floats
     span: float
     shares: Floats
+
+
+def program_item(
+    source: Source, most_sends: int, topology: Topology | None, group: tuple[int, ...] | None, size: float, only: bool
+) -> Item:
+    """The program of a file, checked; timed at `size` bytes where there is a topology.
+
+    only: it is the page's only one, so that it must run on the topology. Raises InputError where it does not.
+    """
+    program, entry, goal = read_msccl(source.path), source.entry, goal_beside(source.path)
+    verdict = verify_program(source.path, goal)
+    right = verdict.status == "right"
+    explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
+    notes = explained[1:] if right else explained if verdict.status == "not readable" else []
+    timing = _stated(entry)
+    if group is None and entry is not None and topology is not None and topology.name == entry.topology:
+        group = entry.communicator
+    try:
+        view = program_view(program, most_sends, goal, topology, group, size)
+        if topology is not None:
+            timing = _timed(program, topology, group, size, right)
+    except InputError as error:
+        if only or topology is None:
+            raise
+        # of many, some may be for other networks
+        notes = [*notes, f"Shown in steps: {error}."]
+        view = program_view(program, most_sends, goal)
+    asked: tuple[object, ...] = (program.nranks,)
+    if entry is not None:
+        asked = entry.group, entry.relays, 0 if entry.root is None else entry.group.index(entry.root)
+    return Item(
+        name=source.name,
+        collective=program.collective,
+        asked=asked,
+        subtitle=f"{format_count(program.nranks, 'rank')} · MSCCL, {program.protocol}",
+        timing=timing,
+        view=view,
+        facts=tuple(_facts(program, view, timing)),
+        verdict="checked: right" if right else verdict.status,
+        wrong="; ".join(explained).removeprefix("wrong: ") if verdict.status in ("wrong", "deadlock") else "",
+        notes=tuple(notes),
+        serves=format_served(program.min_bytes, program.max_bytes or None),
+        no_proof=_no_proof(entry, topology),
+    )
+
+
+def _no_proof(entry: Entry | None, topology: Topology | None) -> str:
+    words = None if entry is None else entry.values.get("proof")
+    if isinstance(words, str):
+        return (
+            f"The library's index states: {words[:400]}. It is not worked out again here; synth prove does that with"
+            " the schedule's own files."
+        )
+    if topology is None:
+        return "An MSCCL file says nothing of how near it is to the best. Give the network (--topo) to find out."
+    return f"No bound is worked out for it: it is not right, its root is not known, or it has over {_PROVED} ranks."
+
+
+def _stated(entry: Entry | None) -> Timing:
+    """What an index says."""
+    if entry is None:
+        return Timing(None)
+    known = [entry.values.get(key) for key in ("shown_bytes", "time_us", "bound_us")]
+    figures = [float(value) for value in known if isinstance(value, (int, float)) and 0 < value < math.inf]
+    if len(figures) < len(known):
+        return Timing(entry.topology)
+    size, taken, bound_us = figures
+    return Timing(entry.topology, size, taken, bound_us)
+
+
+def _timed(program: Program, topology: Topology, group: tuple[int, ...] | None, size: float, right: bool) -> Timing:
+    """Predicted on a topology; with a bound for what is asked where the file says that in full."""
+    clock = Predictor(program, topology, group)
+    sizes = [float(1 << e) for e in EXPONENTS]
+    curve = tuple((s, clock.time_us(s)) for s in sizes)
+    taken = clock.time_us(size)
+    kind = find_kind(program.collective)
+    if not right or not kind.unit or kind.rooted or program.nranks > _PROVED:
+        return Timing(topology.name, size, taken, curve=curve)
+    problem = make_problem(topology, program.collective, clock.group)
+    bound = prove(problem)
+    bound_us, decisive = bound.at(size)
+    checked = Checked(bound_us=bound_us, witness=decisive, limits=bound.witnesses)
+    return proved_timing(problem, checked, size, taken, curve, sizes)
+
+
+def _facts(program: Program, view: dict[str, Any], timing: Timing) -> list[Fact]:
+    facts: list[Fact] = []
+    if timing.time_us is not None:
+        at = f"at {format_size(round(timing.size_bytes))}"
+        facts.append(("Predicted time", format_time(timing.time_us), at))
+    if timing.gap is not None:
+        how = "proved below" if timing.proof else "as the index states it"
+        facts.append(("Time / bound", f"{timing.gap:.3f}", how))
+    blocks = [len(gpu.threadblocks) for gpu in program.gpus]
+    facts += [
+        ("Instructions", format_number(program.nsteps), f"on {format_count(program.nranks, 'rank')}"),
+        ("Threadblocks", str(max(blocks, default=0)), f"at most on a rank; {sum(blocks)} in all"),
+        ("Channels", str(program.nchannels), program.protocol),
+        ("Chunks", str(program.nchunks_per_loop), "of a buffer, in a loop"),
+    ]
+    if view["network"] is not None:
+        if view["unit"] == "steps":
+            facts.append(("Longest chain", format_count(round(view["span"]), "step"), "one after another"))
+        facts.append(("Transmissions", format_number(view["sends"]["total"]), ""))
+    return facts
 
 
 def program_view(
@@ -86,7 +206,7 @@ def program_view(
         "kind": "program",
         "unit": "steps" if predictor is None else "µs",
         "span": round_value(timed.span),
-        "network": _network(program, timed, topology, size_bytes),
+        "network": _network(program, timed, topology),
         "ranks": _ranks(program, timed),
         "fold": None,
         "rows": rows,
@@ -130,7 +250,7 @@ def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
         return None
 
 
-def _network(program: Program, timed: _Run, topology: Topology | None, size_bytes: float) -> dict[str, Any]:
+def _network(program: Program, timed: _Run, topology: Topology | None) -> dict[str, Any]:
     """Ranks and the pairs of them that are connected; where they are timed, with the part of the time in use."""
     n, predictor = program.nranks, timed.predictor
     ends = np.array([pair[:2] for pair in timed.columns.connections], dtype=np.int64).reshape(-1, 2)
@@ -142,22 +262,14 @@ def _network(program: Program, timed: _Run, topology: Topology | None, size_byte
     np.add.at(now, edge, timed.shares)
     name, total, ranks, nodes = "", n, list(range(n)), np.zeros(n, dtype=np.int64)
     if predictor is not None and topology is not None:
-        hold_us = predictor.chunk_bytes(size_bytes) * 1e-3 / predictor.network.bandwidth_gbs
-        link = np.array([_widest(predictor, a, b) for a, b in pairs.tolist()], dtype=np.int64)
-        load = moved * hold_us[link] / timed.span if timed.span > 0 and len(pairs) else load * 0.0
+        busy = sum_by(edge[timed.connection], timed.end - timed.start, len(pairs))
+        load = busy / timed.span if timed.span > 0 else busy
         name = "" if topology.switches else topology.name
         total, ranks = topology.nranks, list(predictor.group)
         nodes = topology.nodes[ranks]
     at = place_vertices(name, total, ranks, nodes, 0, pairs)
     names = [str(r) for r in range(n)]
     return network_view(at, pairs, n, n, names, load, now, gbs=np.zeros(0), moved=moved)
-
-
-def _widest(predictor: Predictor, a: int, b: int) -> int:
-    """The link of most bandwidth from a to b."""
-    net = predictor.network
-    low, high = np.searchsorted(net.src * net.nranks + net.dst, [a * net.nranks + b, a * net.nranks + b + 1])
-    return int(low) + int(np.argmax(net.bandwidth_gbs[low:high]))
 
 
 def _ranks(program: Program, timed: _Run) -> dict[str, Any]:
@@ -205,7 +317,8 @@ def _sends(timed: _Run, row: Ints, carried: Carried, most: int) -> dict[str, Any
     ends = [c.connections[link] for link in links.tolist()]
     edge = {pair: i for i, pair in enumerate(sorted({(a, b) for a, b, _ in c.connections}))}
     drawn = drawn_edges(0, len(edge))
-    adds = _added(c)
+    out, into = c.messages()
+    adds = set(out[c.is_op(READS_SRC)[into]].tolist())  # steps whose data the receiving step adds to something
     return {
         "total": len(timed.sent),
         "stored": len(timed.sent),
@@ -231,14 +344,6 @@ def _sends(timed: _Run, row: Ints, carried: Carried, most: int) -> dict[str, Any
         "from_ptr": ptr,
         "from": brought,
     }
-
-
-def _added(c: Columns) -> set[int]:
-    """Steps whose data the receiving step adds to something; the k-th send of a connection meets its k-th receive."""
-    out, into = (np.flatnonzero(column >= 0) for column in (c.sends, c.receives))
-    out = out[np.argsort(c.sends[out], kind="stable")]
-    into = into[np.argsort(c.receives[into], kind="stable")]
-    return set(out[c.is_op(READS_SRC)[into]].tolist())
 
 
 def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:

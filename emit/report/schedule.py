@@ -1,14 +1,16 @@
-"""A stored schedule as a page shows it: the network and its load, rows of a timeline, and where chunks come from."""
+"""A stored schedule as a page shows it: figures, the network and its load, a timeline, and where chunks come from."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from emit.report.layout import MOST_EDGES, MOST_VERTICES, drawn_edges, network_view, place_vertices
+from emit.report.item import EXPONENTS, Fact, Item, Points, Timing, proved_timing
+from emit.report.layout import MOST_VERTICES, drawn_edges, network_view, place_vertices
 from emit.report.lineage import Lineage, describe_chunks, sample_chunks, trace_schedule
 from emit.report.shares import (
     Floats,
@@ -20,17 +22,23 @@ from emit.report.shares import (
     shares_of_time,
     timeline_rows,
 )
+from emit.report.sources import Source
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
 from synth.model.schedule import Schedule
-from synth.storage.schedule_file import Stored
-from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, time_us
+from synth.present.text import format_count, format_number, format_served, format_size, format_time
+from synth.storage.check import check_stored
+from synth.storage.schedule_file import Stored, load_schedule
+from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, Clock, time_us
+from topologies.errors import ScheduleError
 from topologies.network import Network
-from topologies.symmetry.translations import orbits, representatives
+from topologies.symmetry.translations import digits, orbits, translate
 from topologies.topology import Topology
 
 MOST_BINS = 160
 _CELLS = 4_000_000  # of a table (links × pieces of time) in memory
+_LONG = 100_000  # sends whose time at a further size takes a while: fewer sizes
+_GROUP = 12  # ranks that a title names
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +47,7 @@ class _Traffic:
 
     row: the timeline row of each link: its own, or that of all its translates, `copies` of them; −1 for an idle one.
     first: a link of each row.  of_send: row of every send that is stored.  busy_us: how long a link of the row is busy.
-    physical: the resources that are physical links, and which of the topology's they are.
+    physical: the topology's link that each of the first resources is; the others are limits.
     """
 
     net: Network
@@ -49,7 +57,93 @@ class _Traffic:
     of_send: Ints
     busy_us: Floats
     bytes: Floats
-    physical: tuple[Ints, Ints]
+    physical: Ints
+
+
+def schedule_item(source: Source, most_sends: int) -> Item:
+    """The schedule of a file, replayed, with its proof worked out again. InputError for what cannot be read."""
+    stored = load_schedule(source.path)
+    problem, size = stored.problem, stored.schedule.size_bytes
+    taken = time_us(problem, stored.schedule)
+    checked = check_stored(source.path, stored)
+    curve = () if checked.wrong else _curve(stored, taken)
+    timing = proved_timing(problem, checked, size, taken, curve, _curve_sizes(stored))
+    view = schedule_view(stored, most_sends)
+    return Item(
+        name=source.name,
+        collective=problem.collective.name,
+        asked=(problem.group, problem.relays, problem.collective.root),
+        subtitle=_who(problem),
+        timing=timing,
+        view=view,
+        facts=tuple(_facts(stored, timing, view["network"])),
+        verdict="replayed: right",
+        wrong=checked.wrong,
+        serves=format_served(source.entry.min_bytes, source.entry.max_bytes) if source.entry is not None else "",
+        no_proof="Nothing can be said of its proof: the schedule or the proof is refused."
+        if checked.wrong
+        else "There is no proof beside the schedule: nothing is claimed of how near it is to the best."
+        " The option --proof writes one.",
+    )
+
+
+def _curve(stored: Stored, taken_us: float) -> Points:
+    """(bytes, µs); empty where the order of sends stands at its own size only."""
+    problem, schedule = stored.problem, stored.schedule
+    try:
+        clock = Clock(problem, schedule)
+        # at its own size the file's times stand, which no order of rows makes again
+        return tuple(
+            (s, taken_us if s == schedule.size_bytes else time_us(problem, clock.timed(s)))
+            for s in _curve_sizes(stored)
+        )
+    except ScheduleError:
+        return ()
+
+
+def _curve_sizes(stored: Stored) -> list[float]:
+    """Message sizes in bytes for a schedule's curve, its own among them."""
+    size = stored.schedule.size_bytes
+    sizes = sorted({*(float(1 << e) for e in EXPONENTS), size} - {0.0})
+    if len(stored.schedule) > _LONG:
+        sizes = [s for i, s in enumerate(sizes) if i % 2 == 0 or s == size]
+    return sizes
+
+
+def _facts(stored: Stored, timing: Timing, network: dict[str, Any]) -> list[Fact]:
+    schedule, size, taken = stored.schedule, timing.size_bytes, timing.time_us or 0.0
+    facts: list[Fact] = [("Predicted time", format_time(taken), f"at {format_size(math.ceil(size))}")]
+    if timing.bound_us is not None and timing.gap is not None:
+        facts.append(("Proved bound", format_time(timing.bound_us), "no algorithm is faster"))
+        above = "optimal" if timing.optimal else f"{_percent(timing.gap - 1)} above"
+        facts.append(("Time / bound", f"{timing.gap:.3f}", above))
+    if taken > 0 and size > 0:
+        facts.append(("Algorithm bandwidth", f"{size / taken / 1e3:.4g} GB/s", "message size / time"))
+    copies = f"each stored send stands for {stored.orbit}" if stored.orbit > 1 else ""
+    chunks = format_count(stored.problem.collective.chunks, "chunk")
+    mean = f"of the time in use; mean {network['mean'] * 100:.1f} %"
+    return [
+        *facts,
+        ("Steps", str(schedule.nsteps), f"{chunks} a block"),
+        ("Sends", format_number(len(schedule) * stored.orbit), copies),
+        ("Busiest link", f"{network['busiest'] * 100:.1f} %", mean),
+    ]
+
+
+def _percent(part: float) -> str:
+    return f"{part * 100:.0f} %" if part >= 0.1 else f"{part * 100:.2g} %"
+
+
+def _who(problem: Problem) -> str:
+    topology, group = problem.topology, problem.group
+    if group == tuple(range(topology.nranks)):
+        who = f"all {format_count(topology.nranks, 'rank')}"
+    else:
+        names = " ".join(map(str, group[:_GROUP])) + (" …" if len(group) > _GROUP else "")
+        who = f"group {names} ({len(group)} of {topology.nranks})"
+    if problem.relays:
+        who += f", {format_count(len(problem.relays), 'relay')}"
+    return who + (f" · {topology.summary}" if topology.summary else "")
 
 
 def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
@@ -65,7 +159,7 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
     shares = shares_of_time(traffic.of_send, schedule.start_us, schedule.end_us, nrows, bins, span)
     chunks = sample_chunks(schedule.chunk, problem.collective.nchunks, most_sends)
     kept = schedule.take(np.isin(schedule.chunk, chunks))
-    names = [_link_name(problem, int(link)) for link in traffic.first]
+    names = [_link_name(problem, traffic.net, link) for link in traffic.first.tolist()]
     load = traffic.busy_us / span if span > 0 else np.zeros(nrows)
     rows, row = timeline_rows(names, load, shares, traffic.copies, traffic.net.nlinks, len(kept) == len(schedule))
     return {
@@ -111,8 +205,7 @@ def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
 
 def _network(problem: Problem, traffic: _Traffic, shares: Floats, span: float) -> dict[str, Any]:
     """Vertices with places, physical links with their load, and the other shared capacities."""
-    net, topology = traffic.net, problem.topology
-    resources, physical = traffic.physical
+    net, topology, physical = traffic.net, problem.topology, traffic.physical
     local = np.full(topology.nvertices, -1, dtype=np.int64)
     local[list(problem.ranks)] = np.arange(problem.nranks)
     ends = np.column_stack([topology.link_src[physical], topology.link_dst[physical]])
@@ -121,25 +214,25 @@ def _network(problem: Problem, traffic: _Traffic, shares: Floats, span: float) -
     ends = local[ends]
     nodes = topology.nodes[list(problem.ranks)]
     at = place_vertices(topology.name, topology.nranks, problem.ranks, nodes, len(switches), ends)
-    load, now = _resources(traffic, shares, span, resources[: drawn_edges(len(at.x), len(ends))])
+    load, now = _resources(traffic, shares, span, drawn_edges(len(at.x), len(ends)))
     return network_view(
         at,
         ends,
         problem.nranks,
         problem.collective.nranks,
         [topology.vertex_name(v) for v in (*problem.ranks, *switches.tolist())],
-        load[resources],
+        load[: len(physical)],
         now,
-        gbs=net.capacity_gbs[resources],
+        gbs=net.capacity_gbs[: len(physical)],
         limits=[
             {"name": net.resource_names[i], "gbs": round_value(net.capacity_gbs[i]), "load": round_value(load[i])}
-            for i in np.setdiff1d(np.arange(net.nresources), resources).tolist()
+            for i in range(len(physical), net.nresources)
         ],
     )
 
 
-def _physical_links(topology: Topology, net: Network) -> tuple[Ints, Ints]:
-    """Resources that are physical links, and which links of the topology they are. They come before all limits."""
+def _physical_links(topology: Topology, net: Network) -> Ints:
+    """Which links of the topology the resources are that are physical links: those before all limits."""
     ends = zip(topology.link_src.tolist(), topology.link_dst.tolist(), strict=True)
     number = {f"{topology.vertex_name(a)}→{topology.vertex_name(b)}": i for i, (a, b) in enumerate(ends)}
     found: list[int] = []
@@ -148,21 +241,21 @@ def _physical_links(topology: Topology, net: Network) -> tuple[Ints, Ints]:
         if link <= (found[-1] if found else -1):  # a limit, even if it bears the name of a link
             break
         found.append(link)
-    return np.arange(len(found)), np.array(found, dtype=np.int64)
+    return np.array(found, dtype=np.int64)
 
 
-def _resources(traffic: _Traffic, shares: Floats, span: float, shown: Ints) -> tuple[Floats, Floats]:
-    """Each resource's bytes / (capacity · makespan), and of those shown the same in every piece of time."""
+def _resources(traffic: _Traffic, shares: Floats, span: float, shown: int) -> tuple[Floats, Floats]:
+    """Each resource's bytes / (capacity · makespan), and of the first `shown` the same in every piece of time."""
     net = traffic.net
     users = net.link_of_use
     in_use = traffic.row[users] >= 0
     where = (net.uses_idx[in_use], traffic.row[users[in_use]])
     shape = (net.nresources, len(traffic.first))
     links = csr_matrix((np.ones(int(in_use.sum())), where), shape=shape)
-    rate = csr_matrix((net.bandwidth_gbs[users[in_use]], where), shape=shape)[shown]
+    rate = csr_matrix((net.bandwidth_gbs[users[in_use]], where), shape=shape)[:shown]
     moved_us = links @ (traffic.bytes * US_PER_BYTE_AT_1_GBS)
     load = moved_us / net.capacity_gbs / span if span > 0 else np.zeros(net.nresources)
-    return load, (rate @ shares) / net.capacity_gbs[shown, None]
+    return load, (rate @ shares) / net.capacity_gbs[:shown, None]
 
 
 def _ranks(
@@ -191,11 +284,8 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
     lacking = np.setdiff1d(goals, before)
     came = schedule.chunk * n + net.dst[schedule.link]
     arrives = schedule.end_us + net.alpha_us[schedule.link]
-    place = np.searchsorted(lacking, came)
-    hit = np.zeros(len(came), dtype=bool)
-    inside = place < len(lacking)
-    hit[inside] = lacking[place[inside]] == came[inside]
-    place, arrives = place[hit], arrives[hit]
+    hit = np.isin(came, lacking)
+    place, arrives = np.searchsorted(lacking, came[hit]), arrives[hit]
     adds = collective.reduces[schedule.chunk[hit]]
     last, first = np.full(len(lacking), -np.inf), np.full(len(lacking), np.inf)
     np.maximum.at(last, place[adds], arrives[adds])
@@ -204,10 +294,9 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
     there = np.isfinite(when)
     rank, group = lacking % n, np.arange(n)
     if problem.quotient is not None:  # all ranks of an orbit progress equally
-        lowest = group.copy()
-        for stride, extent in problem.quotient.translations:
-            lowest = lowest - lowest // stride % extent * stride
-        group = np.searchsorted(representatives(problem.quotient.translations, n), lowest)
+        translations = problem.quotient.translations
+        back = [-digit for digit in digits(translations, group)]
+        group = np.unique(translate(translations, group, back), return_inverse=True)[1]
         rank = group[rank]
     # a hair's breadth before its edge still counts to it: the last arrival is the end of the last piece
     slot = np.ceil(when[there] / span * bins - 1e-9) - 1 if span > 0 else np.zeros(int(there.sum()))
@@ -219,16 +308,14 @@ def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> F
     return np.asarray(share[group])
 
 
-def _link_name(problem: Problem, link: int) -> str:
+def _link_name(problem: Problem, net: Network, link: int) -> str:
     """`0→1`, with the first switch where several paths join the pair."""
-    net = problem.network if problem.quotient is None else problem.quotient.whole
     name = problem.link_name(link)
-    if any(
-        0 <= near < net.nlinks and net.src[near] == net.src[link] and net.dst[near] == net.dst[link]
-        for near in (link - 1, link + 1)
-    ):
-        first = next((net.resource_names[r] for r in net.uses(link).tolist()
-                      if net.resource_names[r].startswith(f"{name.split('→')[0]}→")), "")  # fmt: skip
+    near = slice(max(0, link - 1), link + 2)
+    if np.sum((net.src[near] == net.src[link]) & (net.dst[near] == net.dst[link])) > 1:
+        begin = name[: name.index("→") + 1]
+        crossed = (net.resource_names[r] for r in net.uses(link).tolist())
+        first = next((resource for resource in crossed if resource.startswith(begin)), "")
         name += f" over {first.split('→')[-1]}" if first else ""
     return name
 
@@ -238,11 +325,8 @@ def _sends(kept: Schedule, known: Lineage, traffic: _Traffic, row: Ints, copies:
     net = traffic.net
     links, at = np.unique(kept.link, return_inverse=True)
     chunk = np.unique(kept.chunk, return_inverse=True)[1]  # the page numbers the chunks that it tells of
-    physical, _ = traffic.physical
-    edge_of = np.full(net.nresources, -1, dtype=np.int64)
-    if len(physical) <= MOST_EDGES:
-        edge_of[physical] = np.arange(len(physical))
-    paths = [[e for e in edge_of[net.uses(int(link))].tolist() if e >= 0] for link in links]
+    drawn = drawn_edges(0, len(traffic.physical))
+    paths = [[edge for edge in net.uses(link).tolist() if edge < drawn] for link in links.tolist()]
     return {
         "total": total * copies,
         "stored": total,

@@ -16,8 +16,8 @@ from emit.findings import Findings
 from emit.goal import goal_for
 from emit.msccl.write import write_msccl
 from emit.program import Program
-from emit.report.items import MOST_ITEMS
-from emit.report.page import HEIGHT, Curve, Page, frontier_plot, report
+from emit.report.item import Item, Timing
+from emit.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report
 from emit.report.program import program_view
 from synth.model.problem import make_problem
 from synth.storage.proof import load_proof, proof_path
@@ -115,10 +115,14 @@ def test_the_frontier_is_drawn_where_the_times_are(mesh: Path) -> None:
     assert all(0 <= p[1] <= HEIGHT for p in (*drawn, *below))
 
 
+def plotted(name: str, timing: Timing) -> str:
+    return frontier_plot({0: Item(name, "allgather", (), "", timing, {}, (), "", "")})
+
+
 def test_a_plot_without_times_is_none() -> None:
-    assert frontier_plot([], [], [], "x") == ""
-    assert frontier_plot([Curve(0, "a", ())], [(0.0, 0.0)], [], "x") == ""
-    one = frontier_plot([Curve(0, "a<b", (), ((1.0, 1e-9),))], [], [], "<t>")
+    assert frontier_plot({}) == ""
+    assert plotted("a", Timing("x", 0.0, 0.0, bound=((0.0, 0.0),))) == ""
+    one = plotted("a<b", Timing("<t>", 1.0, 1e-9))
     assert "a&lt;b" in one
     assert "&lt;t&gt;" in one
 
@@ -295,7 +299,9 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
 
 
 def test_sizes_of_the_axes_are_powers() -> None:
-    drawn = frontier_plot([Curve(0, "a", ((1024.0, 3.0), (2.0**30, 5e4)))], [(1024.0, 1.0), (2.0**30, 4e4)], [], "t")
+    sizes = (1024.0, 2.0**30)
+    curve, bound = (tuple(zip(sizes, times, strict=True)) for times in ((3.0, 5e4), (1.0, 4e4)))
+    drawn = plotted("a", Timing("t", *curve[0], curve=curve, bound=bound))
     assert ">1 MiB<" in drawn
     assert ">10 µs<" in drawn
     assert math.isfinite(sum(float(v) for v in re.findall(r"[ML]([0-9.]+) ", drawn)))
