@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,14 +28,14 @@ class Places:
     """Places in units of the distance of neighbours; y grows downwards.
 
     x, y: shape (vertices,), float: ranks in the order asked for, then switches.  spacing: about the distance of
-    neighbours. stub: shape (edges, 2): where a link that would lie across others is cut short, the direction in which
-    it leaves, else 0.
+    neighbours. stub: shape (links, 3): each link that is cut short, since it would lie across others, and the direction
+    in which it leaves.
     """
 
     x: Floats
     y: Floats
-    spacing: float
-    stub: Floats
+    spacing: float = 1.0
+    stub: Floats = field(default_factory=lambda: np.zeros((0, 3)))
 
 
 def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nswitches: int, ends: Ints) -> Places:
@@ -44,15 +44,19 @@ def place_vertices(name: str, total: int, ranks: Sequence[int], nodes: Ints, nsw
     name, total: the topology's (a grid family's name says its dimensions), and its number of ranks.  ranks, nodes: each
     vertex's topology rank and its chassis.  ends: shape (edges, 2): vertices that physical links join.
     """
-    if not nswitches:
-        dims = _dimensions(name, total)
-        if dims is not None and len(ranks):
-            return _grid(dims, np.asarray(ranks, dtype=np.int64), ends)
-        return _flat(len(ranks), ends)
-    level = _levels(len(ranks), nswitches, ends)
-    if int(level.max()) >= 2 or len(np.unique(nodes)) > 1:
-        return _tiers(len(ranks), nodes, level, ends)
-    return _circle_with_switches(len(ranks), nswitches, ends)
+    n = len(ranks)
+    if nswitches:
+        level = _levels(n, nswitches, ends)
+        if int(level.max()) >= 2 or len(np.unique(nodes)) > 1:
+            return _tiers(n, nodes, level, ends)
+        return _circle(n, nswitches, ends)
+    dims = _dimensions(name, total)
+    if dims is not None and n:
+        return _grid(dims, np.asarray(ranks, dtype=np.int64), ends)
+    if n > _MOST_ON_CIRCLE:
+        y, x = np.divmod(np.arange(n), math.ceil(math.sqrt(n * 1.5)))
+        return Places(x.astype(np.float64), y.astype(np.float64))
+    return _circle(n, 0, ends)
 
 
 def network_view(
@@ -77,7 +81,6 @@ def network_view(
     """
     few = len(at.x) <= MOST_VERTICES
     drawn = drawn_edges(len(at.x), len(ends))
-    stub = np.flatnonzero(at.stub.any(axis=1)).tolist() if drawn else []
     view: dict[str, Any] = {
         "n": nranks,
         "members": members,
@@ -85,7 +88,7 @@ def network_view(
         "x": round_all(at.x) if few else [],
         "y": round_all(at.y) if few else [],
         "spacing": round_value(at.spacing),
-        "stub": [[i, *round_all(at.stub[i])] for i in stub],
+        "stub": [[int(row[0]), *round_all(row[1:])] for row in at.stub] if drawn else [],
         "edges": len(ends),
         "u": ends[:drawn, 0].tolist(),
         "v": ends[:drawn, 1].tolist(),
@@ -133,32 +136,17 @@ def _grid(dims: tuple[int, ...], ranks: Ints, ends: Ints) -> Places:
     across = next((n for n in range(least, 2 * least + 1) if planes % n == 0), math.ceil(least * 1.3))
     x += plane % across * (width - 1 + _PANEL_GAP)
     y += plane // across * (height - 1 + _PANEL_GAP)
-    stub = np.zeros((len(ends), 2))
+    way = np.zeros((len(ends), 2))
     if len(ranks) > _MOST_BENT or len(dims) > 2:
         a, b = ends[:, 0], ends[:, 1]
         apart = np.column_stack([x[b] - x[a], y[b] - y[a]])
         length = np.hypot(apart[:, 0], apart[:, 1])
         same = plane[a] == plane[b]
         long = same & (length > 1.5)
-        stub[long] = -apart[long] / length[long, None]
-        stub[~same] = np.where((plane[a] < plane[b])[~same, None], [0.7, -0.7], [-0.7, 0.7])
-    return Places(x, y, 1.0, stub)
-
-
-def _flat(n: int, ends: Ints) -> Places:
-    whole = np.zeros((len(ends), 2))
-    if n > _MOST_ON_CIRCLE:
-        across = math.ceil(math.sqrt(n * 1.5))
-        number = np.arange(n)
-        return Places((number % across).astype(np.float64), (number // across).astype(np.float64), 1.0, whole)
-    x, y, radius = _circle(n)
-    return Places(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)), whole)
-
-
-def _circle(n: int) -> tuple[Floats, Floats, float]:
-    radius = max(1.2, n / (2 * math.pi))
-    angle = 2 * np.pi * np.arange(n) / max(n, 1)
-    return 1.25 * radius * np.sin(angle), -radius * np.cos(angle), radius
+        way[long] = -apart[long] / length[long, None]
+        way[~same] = np.where((plane[a] < plane[b])[~same, None], [0.7, -0.7], [-0.7, 0.7])
+    cut = np.flatnonzero(way.any(axis=1))
+    return Places(x, y, stub=np.column_stack([cut, way[cut]]))
 
 
 def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
@@ -180,23 +168,25 @@ def _barycentres(x: Floats, vertices: Ints, below: NDArray[np.bool_], ends: Ints
     return np.where(count > 0, total / np.maximum(count, 1), middle)[vertices]
 
 
-def _circle_with_switches(n: int, nswitches: int, ends: Ints) -> Places:
-    x, y, radius = _circle(n)
-    x, y = np.append(x, np.zeros(nswitches)), np.append(y, np.zeros(nswitches))
-    below = np.arange(n + nswitches) < n
+def _circle(n: int, nswitches: int, ends: Ints) -> Places:
+    """Ranks on a circle, a little wider than high, and switches within it, near those that they serve."""
+    radius = max(1.2, n / (2 * math.pi))
+    angle = 2 * np.pi * np.arange(n) / max(n, 1)
+    x = np.append(1.25 * radius * np.sin(angle), np.zeros(nswitches))
+    y = np.append(-radius * np.cos(angle), np.zeros(nswitches))
     every = np.arange(n, n + nswitches)
+    below = np.arange(n + nswitches) < n
     x[n:] = _barycentres(x, every, below, ends) * 0.6
     y[n:] = _barycentres(y, every, below, ends) * 0.6
     # switches that serve the same ranks would lie on each other
-    seen: dict[tuple[float, float], list[int]] = {}
-    for vertex in every.tolist():
-        seen.setdefault((round(float(x[vertex]), 1), round(float(y[vertex]), 1)), []).append(vertex)
-    for same in seen.values():
-        if len(same) > 1:
-            angle = 2 * np.pi * np.arange(len(same)) / len(same)
-            x[same] += 0.45 * radius * np.cos(angle)
-            y[same] += 0.45 * radius * np.sin(angle)
-    return Places(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)), np.zeros((len(ends), 2)))
+    places = np.round(np.column_stack([x[n:], y[n:]]), 1)
+    which = np.unique(places, axis=0, return_inverse=True)[1].reshape(-1)
+    for place in np.flatnonzero(np.bincount(which) > 1):
+        same = every[which == place]
+        angle = 2 * np.pi * np.arange(len(same)) / len(same)
+        x[same] += 0.45 * radius * np.cos(angle)
+        y[same] += 0.45 * radius * np.sin(angle)
+    return Places(x, y, min(1.0, 2 * math.pi * radius / max(n, 1)))
 
 
 def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
@@ -226,4 +216,4 @@ def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
             last = spread[i] = max(float(centre[i]), last + gap)
         x[mine] = spread - (spread.mean() - centre.mean())
         y[mine] = -max(1.4, width / 2 / int(level.max())) * tier
-    return Places(x, y, 1.0, np.zeros((len(ends), 2)))
+    return Places(x, y)

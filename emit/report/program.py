@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from emit.check.cells import cells_of
 from emit.check.order import run
-from emit.check.program import check, root_of
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.formats import verify_program
@@ -44,7 +44,6 @@ from synth.storage.check import Checked
 from topologies.errors import InputError
 from topologies.topology import Topology
 
-_ROOTS = 16  # tried to find the root of a file that does not name it
 _PIECES = 160  # of time, at most
 _FINDINGS = 8  # that a page lists
 _PROVED = 64  # ranks of a program for which a bound is looked for
@@ -78,8 +77,9 @@ def program_item(
 
     only: it is the page's only one, so that it must run on the topology. Raises InputError where it does not.
     """
-    program, entry, goal = read_msccl(source.path), source.entry, goal_beside(source.path)
+    entry, goal = source.entry, goal_beside(source.path)
     verdict = verify_program(source.path, goal)
+    program = verdict.program or read_msccl(source.path)  # which says what cannot be read
     right = verdict.status == "right"
     explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
     notes = explained[1:] if right else explained if verdict.status == "not readable" else []
@@ -87,9 +87,10 @@ def program_item(
     if group is None and entry is not None and topology is not None and topology.name == entry.topology:
         group = entry.communicator
     try:
-        view = program_view(program, most_sends, goal, topology, group, size)
-        if topology is not None:
-            timing = _timed(program, topology, group, size, right)
+        predictor = None if topology is None else Predictor(program, topology, group)
+        view = program_view(program, most_sends, goal, predictor, size)
+        if predictor is not None:
+            timing = _timed(predictor, size, right)
     except InputError as error:
         if only or topology is None:
             raise
@@ -139,16 +140,16 @@ def _stated(entry: Entry | None) -> Timing:
     return Timing(entry.topology, size, taken, bound_us)
 
 
-def _timed(program: Program, topology: Topology, group: tuple[int, ...] | None, size: float, right: bool) -> Timing:
+def _timed(predictor: Predictor, size: float, right: bool) -> Timing:
     """Predicted on a topology; with a bound for what is asked where the file says that in full."""
-    clock = Predictor(program, topology, group)
+    program, topology = predictor.program, predictor.topology
     sizes = [float(1 << e) for e in EXPONENTS]
-    curve = tuple((s, clock.time_us(s)) for s in sizes)
-    taken = clock.time_us(size)
+    curve = tuple((s, predictor.time_us(s)) for s in sizes)
+    taken = predictor.time_us(size)
     kind = find_kind(program.collective)
     if not right or not kind.unit or kind.rooted or program.nranks > _PROVED:
         return Timing(topology.name, size, taken, curve=curve)
-    problem = make_problem(topology, program.collective, clock.group)
+    problem = make_problem(topology, program.collective, predictor.group)
     bound = prove(problem)
     bound_us, decisive = bound.at(size)
     checked = Checked(bound_us=bound_us, witness=decisive, limits=bound.witnesses)
@@ -181,15 +182,13 @@ def program_view(
     program: Program,
     most_sends: int,
     goal: Goal | None = None,
-    topology: Topology | None = None,
-    group: tuple[int, ...] | None = None,
+    predictor: Predictor | None = None,
     size_bytes: float = 0.0,
 ) -> dict[str, Any]:
     """What the page's script draws of a program; at most `most_sends` transmissions, and instructions, one by one.
 
-    Without a topology a step takes one tick and the load of a connection is its part of the busiest one's chunks; with
-    one, and a topology rank for each of the program's in `group`, times are predicted at `size_bytes`, in µs. Raises
-    InputError for a topology on which the program cannot be timed.
+    Without a predictor a step takes one tick and the load of a connection is its part of the busiest one's chunks; with
+    one, times are predicted at `size_bytes`, in µs. Raises InputError for a deadlock.
     """
     found = Findings()
     c = columns_of(program, found)
@@ -198,7 +197,6 @@ def program_view(
         return {"kind": "program", "unit": "steps", "span": 0.0, "network": None, "blocks": blocks}
     order = run(c, None, split=False).order
     tick = assign_ticks(c, order)
-    predictor = None if topology is None else Predictor(program, topology, group)
     timed = _run(c, order, tick, predictor, size_bytes)
     carried = trace_program(c, order, cells_of(program, c, _aliasing(program, goal), False))
     rows, row = _rows(timed, len(timed.sent) <= most_sends)
@@ -206,7 +204,7 @@ def program_view(
         "kind": "program",
         "unit": "steps" if predictor is None else "µs",
         "span": round_value(timed.span),
-        "network": _network(program, timed, topology),
+        "network": _network(program, timed),
         "ranks": _ranks(program, timed),
         "fold": None,
         "rows": rows,
@@ -238,19 +236,12 @@ def _aliasing(program: Program, goal: Goal | None) -> Goal | None:
     if goal is not None:
         return goal
     inplace = program.inplace and not program.outofplace
-    try:
-        roots = root_of(program)[:_ROOTS]
-        for root in roots if len(roots) > 1 else ():
-            tried = replace(program, root=root)
-            if check(tried, None, target=None, split=False).ok:
-                program = tried
-                break
+    with suppress(InputError):
         return goal_for(program.collective, program.nranks, program.nchunks_per_loop, inplace, program.root)
-    except InputError:
-        return None
+    return None
 
 
-def _network(program: Program, timed: _Run, topology: Topology | None) -> dict[str, Any]:
+def _network(program: Program, timed: _Run) -> dict[str, Any]:
     """Ranks and the pairs of them that are connected; where they are timed, with the part of the time in use."""
     n, predictor = program.nranks, timed.predictor
     ends = np.array([pair[:2] for pair in timed.columns.connections], dtype=np.int64).reshape(-1, 2)
@@ -261,7 +252,8 @@ def _network(program: Program, timed: _Run, topology: Topology | None) -> dict[s
     now = np.zeros((len(pairs), timed.shares.shape[1]))
     np.add.at(now, edge, timed.shares)
     name, total, ranks, nodes = "", n, list(range(n)), np.zeros(n, dtype=np.int64)
-    if predictor is not None and topology is not None:
+    if predictor is not None:
+        topology = predictor.topology
         busy = sum_by(edge[timed.connection], timed.end - timed.start, len(pairs))
         load = busy / timed.span if timed.span > 0 else busy
         name = "" if topology.switches else topology.name
@@ -361,13 +353,9 @@ def _blocks(program: Program, tick: list[int], most: int) -> dict[str, Any]:
             ]
         at += len(block.steps)
     kinds = Counter(step.op for _, _, _, step in program.steps())
-    return {
-        "rank": [rank for rank, _, _ in blocks[:shown]],
-        "tb": [tb for _, tb, _ in blocks[:shown]],
-        "channel": [block.channel for _, _, block in blocks[:shown]],
-        "send": [block.send for _, _, block in blocks[:shown]],
-        "recv": [block.recv for _, _, block in blocks[:shown]],
-        "steps": [len(block.steps) for _, _, block in blocks[:shown]],
+    rows = [(rank, tb, b.channel, b.send, b.recv, len(b.steps)) for rank, tb, b in blocks[:shown]]
+    names = ("rank", "tb", "channel", "send", "recv", "steps")
+    return {name: [row[i] for row in rows] for i, name in enumerate(names)} | {
         "of": len(blocks),
         "ops": list(OPS),
         "count": [kinds.get(op, 0) for op in OPS],

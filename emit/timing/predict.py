@@ -84,7 +84,7 @@ class Predictor:
     """A program on some ranks of a topology, ready to be timed at any size.
 
     Attributes:
-        program, group: the topology's rank of each of the program's ranks.
+        program, topology: as given.  group: the topology's rank of each of the program's ranks.
         network: between these ranks only; its local ranks are the program's.
         columns: the program's steps.
     """
@@ -108,7 +108,7 @@ class Predictor:
         Raises InputError: a group that does not fit, two ranks that send without a link, or a program whose sends and
                 receives do not pair up.
         """
-        self.program = program
+        self.program, self.topology = program, topology
         self.group = _group(program, topology, group)
         self.network: Network = network(topology, self.group)
         self.fifo_depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
