@@ -1,25 +1,27 @@
-"""MSCCL XML as a row of `emit.formats` has it: the check of a file, whoever wrote it, and writing one."""
+"""MSCCL XML as a row of `emit.formats` has it: the check of a file, whoever wrote it, and a checked Program as one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from emit.check.program import Report, check, root_of
 from emit.findings import Finding, Findings, Verdict
 from emit.goal import Goal
-from emit.msccl.read import read_msccl
-from emit.msccl.write import describe_xml, write_msccl
+from emit.msccl.read import REDOPS, read_msccl
 from emit.program import Program
-from emit.targets import TARGETS, Target, check_limits
+from emit.targets import TARGETS, Target, check_limits, choose_target, target_named
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
 _ROOT_WORK = 1 << 20  # steps and chunks looked at while the root of a file is sought
+_NAME = re.compile(r"[ !#-%'-;=?-~]+")  # printable ASCII but for " & < >
+_NO_LIMIT = 1 << 50  # bytes; for readers that take maxBytes 0 as never: no buffer is a pebibyte
 
 
-def verify_msccl(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
+def verify(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
     """Read and check a file, or a text; never raises for bad input.
 
     A step counts as one transmission here: the verdict is on the schedule. A caution says where it would stop
@@ -91,9 +93,77 @@ def _fitting_targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:
     return fits, reasons
 
 
-verify, describe = verify_msccl, describe_xml
-
-
 def write(program: Program, goal: Goal | None, target: Target, _: Sequence[int] | None, __: bool | None) -> str:
     """The text of a program for a target; neither nodes nor the calls to serve change it."""
     return write_msccl(program, goal, target.name)
+
+
+def write_msccl(program: Program, goal: Goal | None = None, target: str = "executor-nccl") -> str:
+    """The program as text that the reader of `target` takes; nothing unverified is written.
+
+    It is checked against `goal`, or its collective's own, at its protocol's FIFO depth and the target's limits. Raises
+    InputError where the check finds anything, where no goal is known, or where the target has no name for the
+    collective, its in-place or out-of-place form, the reduction or the program's own name.
+    """
+    row = target_named(target)
+    choose_target(program.collective, target)
+    for form, others, right in (
+        (program.outofplace, row.only_inplace, "in place"),
+        (program.inplace, row.only_outofplace, "out of place"),
+    ):
+        if form and program.collective in others:
+            raise InputError(f"{target} has no such form of {program.collective}; it must be {right} only")
+    if len(program.name) > row.longest_name or not _NAME.fullmatch(program.name):
+        raise InputError(
+            f"program name {program.name!a}: it must be 1 to {row.longest_name} printable ASCII characters "
+            "without quotes, <, > and &"
+        )
+    report = check(program, goal, target=target)
+    report.raise_if_wrong()
+    if not report.judged:
+        raise InputError(
+            f"collective {program.collective!r} has no goal of its own; it must be given one to check against"
+        )
+    if row.states_redop and program.redop not in REDOPS:
+        raise InputError(f"program redop {program.redop!r}: it must be one of {', '.join(REDOPS)}")
+    return xml_text(program, row)
+
+
+def xml_text(program: Program, target: Target) -> str:
+    """The program in the target's dialect, unchecked."""
+    return "\n".join(_lines(program, target)) + "\n"
+
+
+def describe(program: Program, target: Target, _: str) -> str:
+    """A file that was written, in words for whoever asked for it."""
+    return (
+        f"{program.collective} on {program.nranks} ranks for {target.name}, checked: {program.nsteps} steps of "
+        f"protocol {program.protocol}"
+    )
+
+
+def _lines(program: Program, target: Target) -> Iterator[str]:
+    p = program
+    coll = target.collectives[p.collective]
+    redop = f' redop="{p.redop}"' if target.states_redop else ""
+    most = p.max_bytes
+    if target.max_bytes_exclusive:
+        most = most + 1 if most else _NO_LIMIT
+    yield (
+        f'<algo name="{p.name}" proto="{p.protocol}" nchannels="{p.nchannels}" '
+        f'nchunksperloop="{p.nchunks_per_loop}" ngpus="{p.nranks}" coll="{coll}" inplace="{int(p.inplace)}" '
+        f'outofplace="{int(p.outofplace)}" minBytes="{p.min_bytes}" maxBytes="{most}"{redop}>'
+    )
+    for rank, gpu in enumerate(p.gpus):
+        yield (f'  <gpu id="{rank}" i_chunks="{gpu.i_chunks}" o_chunks="{gpu.o_chunks}" s_chunks="{gpu.s_chunks}">')
+        for tb, block in enumerate(gpu.threadblocks):
+            yield f'    <tb id="{tb}" send="{block.send}" recv="{block.recv}" chan="{block.channel}">'
+            for position, s in enumerate(block.steps):
+                yield (
+                    f'      <step s="{position}" type="{s.op}" srcbuf="{s.src_buf}" srcoff="{s.src_off}" '
+                    f'dstbuf="{s.dst_buf}" dstoff="{s.dst_off}" cnt="{s.count}" depid="{s.dep_tb}" '
+                    f'deps="{s.dep_step}" hasdep="{int(s.has_dep)}"/>'
+                )
+            yield "    </tb>"
+        yield "  </gpu>"
+    yield "</algo>"

@@ -27,7 +27,7 @@ _COLLECTIVES = {
         "scatter", "send", "recv", "alltoallv", "custom",
     )
 }  # fmt: skip
-_REDOPS = ("sum", "prod", "max", "min")
+REDOPS = ("sum", "prod", "max", "min")
 
 # Required attributes of each element, then those that some readers know.
 _ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -180,7 +180,7 @@ class _Reader:
         if "nthreads" in tag.attributes and self.integer(tag, "nthreads", 0, 1024) % 32:
             self.fail(tag, f"algo nthreads {tag.attributes['nthreads']}; it must be a multiple of 32")
         if "redop" in tag.attributes:
-            self.choice(tag, "redop", _REDOPS)
+            self.choice(tag, "redop", REDOPS)
 
     def step(self, tag: _Tag) -> Step:
         numbers = self.numbers

@@ -21,8 +21,8 @@ from emit.compiler.compile import compile_instructions
 from emit.compiler.ir import Instructions
 from emit.compiler.passes.registry import PASSES
 from emit.language import load_script
+from emit.msccl.format import write_msccl
 from emit.msccl.read import read_msccl
-from emit.msccl.write import write_msccl
 from emit.program import Program
 from results.measuring.measure import ROOT, TABLES, grid, page, save, seconds_words, write
 

@@ -9,8 +9,8 @@ from emit.compiler.compile import compile_instructions
 from emit.compiler.lower import lower
 from emit.goal import Goal
 from emit.language import load_script
+from emit.msccl.format import write_msccl
 from emit.msccl.read import read_msccl
-from emit.msccl.write import write_msccl
 from emit.program import Gpu, Program, Step, ThreadBlock
 from synth.baselines import baseline
 from synth.model.problem import make_problem

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from emit.formats import FORMATS, format_of, verify_file, verify_program
-from emit.msccl.write import write_msccl
+from emit.msccl.format import write_msccl
 from emit.program import FIFO_DEPTH, OPS
 from emit.targets import TARGETS, Target, choose_protocol, choose_target, target_for
 from synth.model.problem import make_problem

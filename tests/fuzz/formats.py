@@ -14,8 +14,8 @@ from pathlib import Path
 
 from emit.goal import Goal
 from emit.library.index import load_index
-from emit.msccl.write import write_msccl
-from emit.mscclpp.write import write_plan
+from emit.msccl.format import write_msccl
+from emit.mscclpp.format import write_plan
 from emit.program import Gpu, Program, Step, ThreadBlock
 from synth.bounds.prove import prove
 from synth.model.collective import alltoallv

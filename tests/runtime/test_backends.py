@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from emit.msccl.write import write_msccl
+from emit.msccl.format import write_msccl
 from runtime.backends import BACKENDS, Algorithm, Backend, Measure, Request, choose_backend
 from runtime.bench import Row, measure
 from runtime.executor import Executor

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emit.goal import Goal
-from emit.msccl.format import verify_msccl
+from emit.msccl.format import verify, write_msccl, xml_text
 from emit.msccl.read import read_msccl
-from emit.msccl.write import write_msccl, xml_text
 from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
 from emit.targets import TARGETS
 from tests.emit.check.against_runs import differences
@@ -57,7 +56,7 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     assert replace(read_msccl(text), root=program.root) == program
     path = tmp_path / "a.xml"
     path.write_text(text)
-    verdict = verify_msccl(path)
+    verdict = verify(path)
     assert (verdict.status, verdict.exit_code) == ("right", 0), verdict.lines
     if program.root:
         assert f"root {program.root}" in verdict.lines[0]
@@ -169,35 +168,35 @@ def test_malformed_files_are_refused_with_the_line(old: str) -> None:
         read_msccl(RING.replace(old, new, 1))
     assert re.match(r"text line \d+: ", str(error.value))
     assert "\n" not in str(error.value)
-    assert verify_msccl(RING.replace(old, new, 1)).exit_code == 2
+    assert verify(RING.replace(old, new, 1)).exit_code == 2
 
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
     empty = tmp_path / "empty.xml"
     empty.touch()
     for path in (empty, tmp_path, tmp_path / "none", "a\0b", "x" * 9999):
-        verdict = verify_msccl(path)
+        verdict = verify(path)
         assert (verdict.status, verdict.exit_code, len(verdict.lines)) == ("not readable", 2, 1)
-    assert verify_msccl("").exit_code == 2
+    assert verify("").exit_code == 2
     long = RING.replace("ring_allgather", "x" * 256)
-    assert "256 characters" in verify_msccl(long).lines[0]
+    assert "256 characters" in verify(long).lines[0]
     many = RING.replace("<gpu ", "<gpu " + " ".join(f'{a}{b}="1"' for a in "abcde" for b in "abcde") + " ", 1)
-    assert "29 attributes" in verify_msccl(many).lines[0]
+    assert "29 attributes" in verify(many).lines[0]
 
 
 def test_verdicts() -> None:
-    assert verify_msccl(RING).status == "right"
-    stuck = verify_msccl(RING, fifo_depth=1)
+    assert verify(RING).status == "right"
+    stuck = verify(RING, fifo_depth=1)
     assert (stuck.status, stuck.exit_code) == ("deadlock", 1)
     assert "rank 0 tb 0 step 1" in stuck.lines[1]
-    wrong = verify_msccl(RING.replace('type="s" srcbuf="o" srcoff="0"', 'type="s" srcbuf="o" srcoff="1"'))
+    wrong = verify(RING.replace('type="s" srcbuf="o" srcoff="0"', 'type="s" srcbuf="o" srcoff="1"'))
     assert (wrong.status, wrong.exit_code) == ("wrong", 1)
-    caution = verify_msccl(write_msccl(doubling_allgather(8)).replace('"LL"', '"Simple"'))
+    caution = verify(write_msccl(doubling_allgather(8)).replace('"LL"', '"Simple"'))
     assert caution.status == "right"
     assert any("caution" in line for line in caution.lines)
-    unknown = verify_msccl(RING.replace('coll="allgather"', 'coll="custom"'))
+    unknown = verify(RING.replace('coll="allgather"', 'coll="custom"'))
     assert unknown.status in ("not readable", "wrong")
-    assert verify_msccl(write_msccl(chain_broadcast(4, 2))).lines[0].endswith("root 2")
+    assert verify(write_msccl(chain_broadcast(4, 2))).lines[0].endswith("root 2")
 
 
 @pytest.mark.parametrize("make", [chain_broadcast, chain_reduce])
@@ -206,7 +205,7 @@ def test_the_root_of_a_large_file_is_found_among_many(make: Callable[[int, int],
     program = finer(make(48, 47), 400 // make(48, 47).nchunks_per_loop)
     path = tmp_path / "a.xml"
     path.write_text(xml_text(program, TARGETS["executor-nccl"]))
-    assert verify_msccl(path).lines[0].endswith("root 47")
+    assert verify(path).lines[0].endswith("root 47")
 
 
 # What may change without a change of meaning: names, sizes served, offsets that an op does not use, a flag
@@ -247,7 +246,7 @@ def test_a_changed_attribute_that_matters_is_found(text: str, data: st.DataObjec
     else:
         new = value + "x"
     changed = text[: place.start(2)] + new + text[place.end(2) :]
-    verdict = verify_msccl(changed)
+    verdict = verify(changed)
     if verdict.status == "right":
         # a few changes do no harm: a chunk more is summed where the result comes later, or a sum in another order
         program = read_msccl(changed)
@@ -283,7 +282,7 @@ def test_damaged_files_never_raise_anything_else(text: str, data: st.DataObject)
             )
         )
         text = text[:at] + put + text[at + cut :]
-    verdict = verify_msccl("<" + text if "<" not in text else text)
+    verdict = verify("<" + text if "<" not in text else text)
     assert verdict.status in ("right", "wrong", "deadlock", "not readable")
     assert not any("\n" in line for line in verdict.lines)
 
@@ -293,4 +292,4 @@ def test_damaged_files_never_raise_anything_else(text: str, data: st.DataObject)
 def test_random_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "random.xml"
     path.write_bytes(data)
-    assert verify_msccl(path).status == "not readable"
+    assert verify(path).status == "not readable"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from emit.mscclpp.check import check_plan
+from emit.mscclpp.format import check_plan
 
 Json = dict[str, Any]
 NOP: Json = {"name": "nop"}

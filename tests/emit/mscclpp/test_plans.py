@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from emit.check.program import check
 from emit.compiler.lower import lower
 from emit.goal import Goal, goal_for
-from emit.mscclpp.check import check_plan
+from emit.mscclpp.format import check_plan, write_plan
 from emit.mscclpp.plan import MAX_CHANNELS, MAX_OPS, plan_text
 from emit.mscclpp.read import read_plan
-from emit.mscclpp.write import write_plan
 from emit.program import Gpu, Program, Step, ThreadBlock
 from synth.baselines import baseline
 from synth.model.problem import make_problem

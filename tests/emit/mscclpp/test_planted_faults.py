@@ -10,8 +10,7 @@ from functools import cache
 
 import pytest
 
-from emit.mscclpp.check import check_plan
-from emit.mscclpp.write import write_plan
+from emit.mscclpp.format import check_plan, write_plan
 from emit.program import Program
 from tests.emit.mscclpp.plan_faults import DATA, PACKETS, Json, Spoilt, at_random, changed, crossed, swapped, without
 from tests.emit.small_programs import (

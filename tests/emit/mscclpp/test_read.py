@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emit.mscclpp.check import check_plan, verify_plan
+from emit.mscclpp.format import check_plan, verify, write_plan
 from emit.mscclpp.plan import plan_text
 from emit.mscclpp.read import MAX_BYTES, read_plan
-from emit.mscclpp.write import write_plan
 from tests.emit.small_programs import allpairs_allreduce, alltoall
 from topologies.errors import InputError
 
@@ -145,7 +144,7 @@ BYTES = {
 def test_hostile_bytes(case: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(BYTES[case])
-    verdict = verify_plan(path)
+    verdict = verify(path)
     assert (verdict.status, verdict.exit_code) == ("not readable", 2)
     assert len(verdict.lines) == 1
     assert verdict.lines[0].startswith(str(path))
@@ -154,10 +153,10 @@ def test_hostile_bytes(case: str, tmp_path: Path) -> None:
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none.json", Path("/dev/zero")):
-        assert verify_plan(path).status == "not readable"
+        assert verify(path).status == "not readable"
     large = tmp_path / "large.json"
     large.write_bytes(b" " * (MAX_BYTES + 1))
-    assert "more than" in verify_plan(large).lines[0]
+    assert "more than" in verify(large).lines[0]
 
 
 def said(text: str) -> str:

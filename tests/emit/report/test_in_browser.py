@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from emit.msccl.write import write_msccl
+from emit.msccl.format import write_msccl
 from emit.report import schedule as report_schedule
 from emit.report.page import report
 from synth.model.problem import make_problem

@@ -14,7 +14,7 @@ from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Findings
 from emit.goal import goal_for
-from emit.msccl.write import write_msccl
+from emit.msccl.format import write_msccl
 from emit.program import Program
 from emit.report.item import Item, Timing
 from emit.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report

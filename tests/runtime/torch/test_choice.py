@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from emit.library.index import index_text
-from emit.msccl.write import write_msccl
+from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in, names
 from runtime.torch.choice import Call, Chooser, Method, load_table
 from topologies.errors import InputError

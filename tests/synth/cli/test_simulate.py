@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from emit.msccl.write import write_msccl
+from emit.msccl.format import write_msccl
 from emit.program import Program
 from synth.cli.simulate import parse_sweep
 from tests.emit.small_programs import RIGHT, direct_gather, ring_allgather, ring_allreduce

@@ -13,8 +13,8 @@ from emit.findings import Verdict
 from emit.formats import FORMATS, Format, verify_file
 from emit.goal import Goal
 from emit.library import load_index
+from emit.msccl.format import write_msccl
 from emit.msccl.read import read_msccl
-from emit.msccl.write import write_msccl
 from emit.program import Program
 from emit.targets import TARGETS, Target
 from tests import EXAMPLES
