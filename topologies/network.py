@@ -54,6 +54,12 @@ class Network:
         """The link that each entry of `uses_idx` belongs to."""
         return row_of_entry(self.uses_ptr)
 
+    def uses_and_links(self) -> tuple[Ints, Ints, Floats]:
+        """(uses_ptr, uses_idx, capacity_gbs) with every link as a resource too, nresources + link, of its bandwidth."""
+        uses = np.insert(self.uses_idx, self.uses_ptr[1:], self.nresources + np.arange(self.nlinks))
+        capacity = np.concatenate([self.capacity_gbs, self.bandwidth_gbs])
+        return self.uses_ptr + np.arange(self.nlinks + 1), uses, capacity
+
 
 def network(topology: Topology, ranks: Sequence[int]) -> Network:
     """The network that `ranks` (ranks of the topology, in the caller's order) have among themselves.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from emit.columns import Columns
 from emit.program import Program
-from emit.timing.predict import Predictor
+from emit.timing.predict import SAME, Predictor
 from runtime.executor import EmulatedTime
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.errors import InputError
@@ -30,7 +30,6 @@ TIMES = 3  # of a step, written by the kernel
 _PS = 1e6  # of a µs
 _RATE = 1e6  # whole numbers of kB/s
 _LONGEST_US = 1e11  # about a day, as a network that is so much slower takes it
-_SAME = 1 + 1e-12  # sums of rates that differ by rounding only are one, as in emit.timing.loop
 
 
 class Pace:
@@ -87,7 +86,7 @@ class Pace:
             if rates[number]:
                 for place in mine:
                     users.setdefault(place, []).append(number)
-        kept = [place for place, by in sorted(users.items()) if rates[by].sum() > capacity[place] * _SAME]
+        kept = [place for place, by in sorted(users.items()) if rates[by].sum() > capacity[place] * SAME]
         renumbered = {place: number for number, place in enumerate(kept)}
         self._users = [users[place] for place in kept]
         self._used = [[renumbered[p] for p in mine if p in renumbered] for mine in places]

@@ -38,10 +38,8 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) ->
     if not (step[1:] >= step[:-1]).all():
         order = sorted_rows(step)
         chunk, link, step = chunk[order], link[order], step[order]
-    # a link is one more resource, of its own bandwidth
-    ptr = net.uses_ptr + np.arange(net.nlinks + 1)
-    uses = np.insert(net.uses_idx, net.uses_ptr[1:], net.nresources + np.arange(net.nlinks))
-    factor = np.concatenate([unit / net.capacity_gbs, unit / net.bandwidth_gbs])
+    ptr, uses, capacity = net.uses_and_links()
+    factor = unit / capacity
     first = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
     run = Runner(interpreted=len(schedule) < tuning.compiled_from)
     weight = collective.fraction / collective.fraction.min()
