@@ -1,22 +1,27 @@
-"""Running programs and measuring them as nccl-tests does."""
+"""Running programs and measuring them as nccl-tests does.
+
+What a collective must leave behind follows from its goal alone (`count_wrong`), without a look at a program's steps.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from emit.goal import Goal
 from emit.program import Program
 from runtime.buffers import Layout, goal_of, part_in_place
-from runtime.dtypes import TYPES, Array, parse_type
+from runtime.dtypes import TYPES, Array, average, narrow, parse_type, reducer, widen
 from runtime.executor import EmulatedTime, Executor
-from runtime.expected import count_wrong, make_input
 from synth.model.registry import PAIR, SHARE, find_kind
 from topologies.errors import InputError
+from topologies.topology import Topology
 
 # collectives whose programs in place cannot serve buffers that are apart: the output has no room for the input
 _IN_PLACE_OR_NOT = frozenset({"reducescatter"})
@@ -67,6 +72,45 @@ class Settings:
     iterations: int = 5
     warmup: int = 1
     seed: int = 0
+
+
+class Algorithm(Protocol):
+    """A program to measure. communicator: the topology's rank of each of the program's, None: the first ones."""
+
+    name: str
+    program: Program
+    goal: Goal | None
+
+    def communicator(self, topology: Topology) -> tuple[int, ...] | None: ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is measured, and on what."""
+
+    path: Path  # the file or library of the algorithms
+    nranks: int
+    settings: Settings
+    devices: str | None = None  # numbers of GPUs, as `parse_ranks` takes them
+    network: Topology | None = None  # to be emulated, `slower` times slower than it is
+    slower: float = 1.0
+
+
+Measure = Callable[[Algorithm, int], Row]  # an algorithm at a size in bytes
+Session = AbstractContextManager[tuple[Measure, bool]]  # what measures; whether this process is to print
+
+
+@contextmanager
+def in_process(request: Request, make: Callable[[Algorithm], Executor]) -> Iterator[tuple[Measure, bool]]:
+    """Measures with executors of this process, each made once."""
+    executors: dict[str, Executor] = {}
+
+    def measure_algorithm(algorithm: Algorithm, size_bytes: int) -> Row:
+        if algorithm.name not in executors:
+            executors[algorithm.name] = make(algorithm)
+        return measure(algorithm.program, algorithm.goal, size_bytes, executors[algorithm.name], request.settings)
+
+    yield measure_algorithm, True
 
 
 def message_sizes(low: int, high: int, factor: float, step: int = 0) -> Iterator[int]:
@@ -156,8 +200,7 @@ def _measure_side(
         if iteration >= settings.warmup:
             seconds += time.perf_counter() - begun if own_us is None else own_us / 1e6
     if executor.arrays is not np:
-        device: list[list[Any]] = [list(inputs), list(outputs)]
-        inputs, outputs = ([array.get() for array in side] for side in device)
+        inputs, outputs = ([array.get() for array in side] for side in (inputs, outputs))
     if inplace:
         inputs = outputs = [max(pair, key=len) for pair in zip(inputs, outputs, strict=True)]
     wrong = count_wrong(wanted, layout, given, inputs, outputs, kind, op)
@@ -166,10 +209,9 @@ def _measure_side(
 
 def _make_buffers(
     goal: Goal, layout: Layout, kind: str, inplace: bool, executor: Executor
-) -> tuple[list[Array], list[Array]]:
+) -> tuple[list[Any], list[Any]]:
     """Per rank an input and an output, in place one part of the other."""
-    inputs: list[Array] = []
-    outputs: list[Array] = []
+    inputs, outputs = [], []
     for rank, shift in enumerate(goal.o_in_i):
         with executor.at(rank):
             given, made = (executor.arrays.zeros(size, dtype=TYPES[kind]) for size in layout.sizes(rank))
@@ -179,3 +221,51 @@ def _make_buffers(
         inputs.append(given)
         outputs.append(made)
     return inputs, outputs
+
+
+def make_input(layout: Layout, rank: int, kind: str, op: str, seed: int = 0) -> Array:
+    """An input buffer of small numbers whose reductions are exact in every type."""
+    rng = np.random.default_rng([seed, rank])
+    values = rng.integers(1, 3 if op == "prod" else 5, layout.sizes(rank)[0])
+    return narrow(values.astype(np.float32), kind)
+
+
+def count_wrong(
+    goal: Goal,
+    layout: Layout,
+    given: Sequence[Array],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    kind: str,
+    op: str,
+) -> int:
+    """How many elements of the results are not what they must be; averages are compared within a rounding.
+
+    given: per rank the input as it was before. inputs, outputs: the buffers afterwards.
+    """
+    reduce = reducer(op, kind)
+    initial = zip(*(c.tolist() for c in goal.initial), strict=True)
+    place = {(source, chunk): (rank, index) for rank, buffer, index, source, chunk in initial if buffer == 0}
+    wrong = 0
+    made: dict[int, Array] = {}
+    for rank, buffer, index, number in zip(*(c.tolist() for c in goal.required), strict=True):
+        if number not in made:
+            parts = []
+            for row in range(int(goal.sets.start[number]), int(goal.sets.start[number + 1])):
+                r, at = place[int(goal.sets.source[row]), int(goal.sets.chunk[row])]
+                parts.append(given[r][layout.span(at)])
+            total = parts[0].copy()
+            for part in parts[1:]:
+                reduce(total, part, total)
+            if op == "avg" and len(parts) > 1:
+                average(total, kind, layout.program.nranks)
+            made[number] = total
+        has, want = (inputs, outputs)[buffer][rank][layout.span(index)], made[number]
+        if has.shape != want.shape:
+            wrong += max(has.size, want.size)
+        elif op == "avg":
+            close = np.isclose(widen(has, kind).astype(float), widen(want, kind).astype(float), rtol=1e-2)
+            wrong += int((~close).sum())
+        else:
+            wrong += int((has != want).sum())
+    return wrong

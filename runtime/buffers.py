@@ -47,6 +47,10 @@ class Layout:
         at = np.arange(cells + 1, dtype=np.int64)
         return at // self.chunks * self.elements + at % self.chunks * self.elements // self.chunks
 
+    def span(self, cell: int) -> slice:
+        """Where a cell's elements lie in its buffer."""
+        return slice(*self.spans(cell + 1)[cell:].tolist())
+
     def cells(self, rank: int) -> tuple[int, int]:
         """Chunks of the rank's input and output buffer, out of place."""
         p = self.program

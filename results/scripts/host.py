@@ -17,8 +17,8 @@ import numpy as np
 
 from results.measuring.measure import grid, page, write
 from results.scripts.handwritten import instructions_of, right, words
+from runtime.bench import count_wrong, make_input
 from runtime.buffers import Layout, goal_of
-from runtime.expected import count_wrong, make_input
 from runtime.host.executor import HostExecutor
 
 GOAL = 0.6

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
 
 from emit.compiler.compile import compile_instructions
 from emit.language import Script
 from emit.program import Program
-from runtime.algorithms import allpairs, halving_doubling, ring
 from topologies.errors import InputError
 
 _SMALL_BYTES = 32 << 10  # up to here the number of messages counts, not their length
 MOST_RANKS = 64  # beyond, a program of every rank's steps takes seconds to compile
+
+
+def _file(name: str) -> Any:
+    """A file beside this one, an example too; loaded when its algorithm is asked for."""
+    return import_module(f"runtime.algorithms.{name}")
 
 
 def _ring_allgather(ranks: int, _: int) -> Script:
@@ -26,14 +32,6 @@ def _ring_allgather(ranks: int, _: int) -> Script:
         part = script.chunk(r, "i", 0).copy(r, "o", r)
         for hop in range(1, ranks):
             part = part.copy((r + hop) % ranks, "o", r)
-    return script
-
-
-def _direct_allgather(ranks: int, _: int) -> Script:
-    script = Script("direct", "allgather", ranks, inplace=False)
-    for r in range(ranks):
-        for hop in range(ranks):
-            script.chunk(r, "i", 0).copy((r + hop) % ranks, "o", r)
     return script
 
 
@@ -55,12 +53,17 @@ def _direct_reducescatter(ranks: int, _: int) -> Script:
     return script
 
 
-def _direct_alltoall(ranks: int, _: int) -> Script:
-    script = Script("direct", "alltoall", ranks)
+def _direct(collective: str, ranks: int, root: int) -> Script:
+    """Every block straight from where it is to where it is wanted."""
+    script = Script("direct", collective, ranks, root=root, inplace=False if collective == "allgather" else None)
     for r in range(ranks):
-        for hop in range(ranks):
-            peer = (r + hop) % ranks
-            script.chunk(r, "i", peer).copy(peer, "o", r)
+        if collective == "gather":
+            script.chunk(r, "i", 0).copy(root, "o", r)
+        elif collective == "scatter":
+            script.chunk(root, "i", r).copy(r, "o", 0)
+        else:
+            for peer in ((r + hop) % ranks for hop in range(ranks)):
+                script.chunk(r, "i", peer if collective == "alltoall" else 0).copy(peer, "o", r)
     return script
 
 
@@ -78,28 +81,12 @@ def _tree_broadcast(ranks: int, root: int) -> Script:
 
 def _tree_reduce(ranks: int, root: int) -> Script:
     script = Script("tree", "reduce", ranks, root=root, inplace=True)
-    known = 1
-    while known < ranks:
-        known *= 2
+    known = 1 << (ranks - 1).bit_length()
     while known > 1:
         known //= 2
         for place in range(known, min(2 * known, ranks)):
             part = script.chunk((place + root) % ranks, "i", 0)
             script.chunk((place - known + root) % ranks, "i", 0).reduce(part)
-    return script
-
-
-def _direct_gather(ranks: int, root: int) -> Script:
-    script = Script("direct", "gather", ranks, root=root)
-    for r in range(ranks):
-        script.chunk(r, "i", 0).copy(root, "o", r)
-    return script
-
-
-def _direct_scatter(ranks: int, root: int) -> Script:
-    script = Script("direct", "scatter", ranks, root=root)
-    for r in range(ranks):
-        script.chunk(root, "i", r).copy(r, "o", 0)
     return script
 
 
@@ -115,18 +102,18 @@ class BuiltIn:
 
 # of a collective first what large messages take, last what small ones take
 _ROWS = (
-    BuiltIn("allreduce", "ring", lambda n, _: ring.algorithm(n, "Simple")),
-    BuiltIn("allreduce", "allpairs", lambda n, _: allpairs.algorithm(n, 2, "Simple")),
-    BuiltIn("allreduce", "halving_doubling", lambda n, _: halving_doubling.algorithm(n), powers_of_two=True),
+    BuiltIn("allreduce", "ring", lambda n, _: _file("ring").algorithm(n, "Simple")),
+    BuiltIn("allreduce", "allpairs", lambda n, _: _file("allpairs").algorithm(n, 2, "Simple")),
+    BuiltIn("allreduce", "halving_doubling", lambda n, _: _file("halving_doubling").algorithm(n), powers_of_two=True),
     BuiltIn("allgather", "ring", _ring_allgather),
-    BuiltIn("allgather", "direct", _direct_allgather),
+    BuiltIn("allgather", "direct", partial(_direct, "allgather")),
     BuiltIn("reducescatter", "ring", _ring_reducescatter),
     BuiltIn("reducescatter", "direct", _direct_reducescatter),
-    BuiltIn("alltoall", "direct", _direct_alltoall),
+    BuiltIn("alltoall", "direct", partial(_direct, "alltoall")),
     BuiltIn("broadcast", "tree", _tree_broadcast),
     BuiltIn("reduce", "tree", _tree_reduce),
-    BuiltIn("gather", "direct", _direct_gather),
-    BuiltIn("scatter", "direct", _direct_scatter),
+    BuiltIn("gather", "direct", partial(_direct, "gather")),
+    BuiltIn("scatter", "direct", partial(_direct, "scatter")),
 )
 COLLECTIVES = tuple(dict.fromkeys(row.collective for row in _ROWS))  # all that torch calls
 

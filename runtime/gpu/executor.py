@@ -15,12 +15,14 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import Program
+from runtime.bench import Algorithm, Request, Session, in_process
 from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
 from runtime.executor import EmulatedTime
 from runtime.gpu.cuda import THREADS, compiler_options, connect, cupy, threads_that_fit
 from runtime.gpu.encoding import ADDRESSES, REDUCTION_NAMES, REPORT, Encoded, gpu_source, run_in_arena, scratch_offsets
 from runtime.gpu.pace import Pace
+from synth.model.problem import parse_ranks
 from topologies.errors import InputError
 
 
@@ -316,3 +318,17 @@ class GpuExecutor:
             with self.on(share):
                 back.append(part.get())
         return np.concatenate(back), [0] * REPORT
+
+
+def measuring(request: Request) -> Session:
+    """Measures on this machine's GPUs; see `runtime.backends.Backend`."""
+    devices = None
+    if request.devices is not None:
+        devices = parse_ranks(request.devices, "--devices", int(cupy().cuda.runtime.getDeviceCount()))
+
+    def make(a: Algorithm) -> GpuExecutor:
+        network = request.network
+        pace = None if network is None else Pace(a.program, network, a.communicator(network), request.slower)
+        return GpuExecutor(a.program, a.goal, pace=pace, devices=devices)
+
+    return in_process(request, make)

@@ -20,6 +20,7 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, OPS, READS_SRC, Program
+from runtime.bench import Request, Session, in_process
 from runtime.buffers import Layout, describe_wait, executable_columns, prepare_buffers, summed_cells
 from runtime.dtypes import TYPES, Array, average, reducer
 from runtime.executor import EmulatedTime
@@ -85,8 +86,12 @@ class HostExecutor:
             return
         cells = (column.tolist() for column in summed_cells(self.program, self.goal))
         for rank, buffer, index in zip(*cells, strict=True):
-            first, end = layout.spans(index + 1)[index : index + 2].tolist()
-            average((inputs, outputs)[buffer][rank][first:end], kind, self.program.nranks)
+            average((inputs, outputs)[buffer][rank][layout.span(index)], kind, self.program.nranks)
+
+
+def measuring(request: Request) -> Session:
+    """Measures on this CPU; see `runtime.backends.Backend`."""
+    return in_process(request, lambda algorithm: HostExecutor(algorithm.program, algorithm.goal))
 
 
 class _Run:

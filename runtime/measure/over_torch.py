@@ -22,12 +22,12 @@ import torch.distributed as dist
 import runtime.torch.process_group as ours
 from emit.program import Program
 from runtime.algorithms.built_in import COLLECTIVES
-from runtime.bench import Row, Settings, Timing, make_row
+from runtime.bench import Measure, Request, Row, Settings, Timing, make_row
 from runtime.dtypes import parse_type
 from runtime.measure.calibrate import MeasuredLink
 from runtime.measure.tune import Measurement
 from runtime.torch.choice import Call, Method
-from runtime.torch.dispatch import counters
+from runtime.torch.counters import counters
 from runtime.torch.lost import error_text
 from runtime.torch.run import REDUCERS
 from synth.model.registry import BUFFER, OWN, PAIR, ROOT, Kind, find_kind
@@ -69,6 +69,17 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
     except RuntimeError as error:
         _leave(error_text(error))
     dist.destroy_process_group()
+
+
+@contextmanager
+def measuring(request: Request) -> Iterator[tuple[Measure, bool]]:
+    """Measures on the ranks of this job; see `runtime.backends.Backend`."""
+    path = request.path
+    os.environ["SYNTH_LIBRARY"] = str(path.parent if path.name == "index.json" else path)
+    with joined() as (me, world):
+        if world != request.nranks:
+            raise InputError(f"{path}: is for {request.nranks} ranks; this job has {world}")
+        yield lambda a, size: measure_program(a.program, a.name, size, request.settings), me == 0
 
 
 def _number(name: str, most: int = 1 << 30) -> int:
@@ -171,7 +182,7 @@ class Case:
             return torch.cat(parts)
         total = parts[0].clone()
         for part in parts[1:]:
-            REDUCERS[self.op](total, part, total)
+            REDUCERS[self.op](total, part, out=total)
         if self.op == "avg":
             total = torch.div(total, n, rounding_mode=None if total.is_floating_point() else "trunc")
         return total.to(self.dtype)

@@ -86,3 +86,6 @@ class Counters:
             if worst:
                 lines.append("waited for: " + ", ".join(f"rank {rank} {seconds:.3f} s" for rank, seconds in worst))
         return "\n".join(lines)
+
+
+counters = Counters()  # of all groups of this process

@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 from emit.program import Program
 from runtime.torch.choice import REDUCED_TYPES, Call, Choice, Chooser, Method
 from runtime.torch.compare import check_same_call, check_same_choices
-from runtime.torch.counters import Counters
+from runtime.torch.counters import counters
 from runtime.torch.lost import OWN_TAG, FailureWatch, error_text
 from runtime.torch.operations import OPERATIONS, Buffers, Operation
 from runtime.torch.rank_program import RankProgram, rank_program
@@ -29,7 +29,6 @@ Tensor: TypeAlias = Any
 
 _REDUCTIONS = {"SUM": "sum", "PRODUCT": "prod", "MAX": "max", "MIN": "min", "AVG": "avg"}  # torch's → ours
 _REDUCTION_NAMES = (*_REDUCTIONS, "BAND", "BOR", "BXOR", "PREMUL_SUM")
-counters = Counters()  # of all groups of this process
 asked_methods: list[Method] = []  # back ends named for the calls at hand, the innermost last
 
 

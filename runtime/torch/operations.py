@@ -111,7 +111,7 @@ def reduce_blocks(transport: Transport, out: Tensor, parts: Sequence[Tensor], op
     exchange(transport, given, made)
     total = made[0]
     for values in made[1:]:
-        REDUCERS[op](total, values, total)
+        REDUCERS[op](total, values, out=total)
     out.copy_(total.view(out.shape))
 
 

@@ -32,7 +32,8 @@ except ImportError as error:
 import torch.distributed as dist
 
 from runtime.torch.choice import BACKENDS, REDUCED_TYPES, Method
-from runtime.torch.dispatch import Dispatcher, asked_methods, counters, reduction_of, type_name
+from runtime.torch.counters import counters
+from runtime.torch.dispatch import Dispatcher, asked_methods, reduction_of, type_name
 from runtime.torch.operations import OPERATIONS, Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
 from runtime.torch.run import Transport
 from runtime.torch.work import CombinedWork

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
-import numpy as np
-
 from emit.columns import Columns
 from emit.goal import goal_for
 from emit.program import OPS, READS_DST, READS_SRC, WRITES_DST, Program
@@ -34,7 +32,6 @@ class RankStep:
     to: tuple[int, int] | None  # (peer, channel) of what it sends
     source: tuple[int, int] | None  # the same of what it receives
     lengths: tuple[int, ...]  # which chunk of a block each cell is as long as, in what it receives, else reads
-    sent: tuple[int, ...]  # the same for what it sends
     keep: bool  # what it sends may be overwritten before it has arrived, so a copy must be sent
     direct: bool  # what it receives may be put where it belongs before its turn
     at: tuple[int, int]  # (threadblock, position)
@@ -43,11 +40,12 @@ class RankStep:
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What `rank` does in `program`, in order, in place or not."""
+    """What `rank` does in `program`, in order, in place or not; `shift`: then the goal's `o_in_i` of the rank."""
 
     program: Program
     rank: int
     inplace: bool
+    shift: int | None
     steps: tuple[RankStep, ...]
     even: bool  # no chunk takes the place of one that may be longer or shorter
 
@@ -63,10 +61,11 @@ def rank_program(program: Program, rank: int) -> RankProgram:
     """
     c = executable_columns(program)
     order, partner, before = _order(program, c)
-    lengths, sent, even = _lengths(program, c, order, partner)
+    lengths, even = _lengths(program, c, order, partner)
     inplace = program.inplace and (not program.outofplace or program.collective in ("allreduce", "broadcast", "reduce"))
     mine = [step for step in order if int(c.rank[c.block[step]]) == rank]
-    shift = _shift(program, rank) if inplace else None
+    goal = goal_for(program.collective, program.nranks, program.nchunks_per_loop, True, program.root)
+    shift = goal.o_in_i[rank] if inplace and goal is not None else None
     keep, direct = _hazards(c, mine, shift, partner, _past(order, before))
     steps = []
     for position, step in enumerate(mine):
@@ -81,19 +80,13 @@ def rank_program(program: Program, rank: int) -> RankProgram:
                 c.connections[to][1:] if to >= 0 else None,
                 (c.connections[source][0], c.connections[source][2]) if source >= 0 else None,
                 lengths.get(step, ()),
-                sent.get(step, ()),
                 keep[position],
                 direct[position],
                 c.place(step)[1:],
                 c.place(int(c.dep[step]))[1:] if c.dep[step] >= 0 else None,
             )
         )
-    return RankProgram(program, rank, inplace, tuple(steps), even)
-
-
-def _shift(program: Program, rank: int) -> int | None:
-    goal = goal_for(program.collective, program.nranks, program.nchunks_per_loop, True, program.root)
-    return None if goal is None else goal.o_in_i[rank]
+    return RankProgram(program, rank, inplace, shift, tuple(steps), even)
 
 
 def _order(program: Program, c: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:
@@ -130,19 +123,18 @@ def _past(order: list[int], before: list[list[int]]) -> list[int] | None:
 
 def _lengths(
     program: Program, c: Columns, order: list[int], partner: dict[int, int]
-) -> tuple[dict[int, tuple[int, ...]], dict[int, tuple[int, ...]], bool]:
-    """By step, the chunks whose lengths its cells have: what comes (or is read), what it sends; whether all agree."""
+) -> tuple[dict[int, tuple[int, ...]], bool]:
+    """By step, the chunks whose lengths its cells have, in what comes or is read; whether all agree."""
     chunks = Layout.of(program, 1).chunks
     scratch: dict[tuple[int, int], int] = {}
     comes: dict[int, tuple[int, ...]] = {}
-    sent: dict[int, tuple[int, ...]] = {}
     even = True
     for step in order:
         op, rank, count = OPS[int(c.op[step])], int(c.rank[c.block[step]]), int(c.count[step])
         if op == "nop":
             continue
         own = _cells(scratch, rank, int(c.src[step]), int(c.src_at[step]), count, chunks)
-        came = sent[partner[step]] if step in partner else own
+        came = comes[partner[step]] if step in partner else own
         if op in READS_SRC and came != own:
             even = False
         comes[step] = came
@@ -152,9 +144,7 @@ def _lengths(
                 scratch.update({(rank, first + k): chunk for k, chunk in enumerate(came)})
             elif came != _cells(scratch, rank, buffer, first, count, chunks):
                 even = False
-        if c.sends[step] >= 0:
-            sent[step] = came
-    return comes, sent, even
+    return comes, even
 
 
 def _cells(
@@ -207,8 +197,3 @@ def _hazards(
         for cell in touches[position]:
             touched.setdefault(cell, []).append(step)
     return keep, direct
-
-
-def chunk_lengths(layout: Layout) -> list[int]:
-    """Elements of each chunk of a block."""
-    return [int(length) for length in np.diff(layout.spans(layout.chunks))]

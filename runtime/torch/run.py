@@ -10,32 +10,28 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
-from emit.goal import goal_for
 from emit.program import RECEIVES
 from runtime.buffers import Layout, part_in_place
 from runtime.torch.lost import error_text
-from runtime.torch.rank_program import AHEAD, RankProgram, RankStep, chunk_lengths
+from runtime.torch.rank_program import AHEAD, RankProgram, RankStep
 from topologies.errors import InputError, MessageLost
 
 Tensor: TypeAlias = Any  # torch's; there need be no torch where types are checked
-Reducer = Callable[[Tensor, Tensor, Tensor], Any]  # (a, b, out)
+Reducer = Callable[..., Tensor]  # (a, b, out=)
 FIRST_TAG = 1 << 30  # tags from here on are schedules'; those of callers lie below
 MAX_CHANNELS = 1 << 15
 THREADS_FROM_BYTES = 32 << 10  # of a chunk: below, threads that wake one another take longer than they save
 
 
-def _into(function: Callable[..., Tensor]) -> Reducer:
-    return lambda a, b, out: function(a, b, out=out)
-
-
 REDUCERS: dict[str, Reducer] = {
-    "sum": _into(torch.add),
-    "avg": _into(torch.add),
-    "prod": _into(torch.mul),
-    "max": _into(torch.maximum),
-    "min": _into(torch.minimum),
+    "sum": torch.add,
+    "avg": torch.add,
+    "prod": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
 }
 
 
@@ -125,7 +121,8 @@ def run(
     if part.inplace:
         given, made, after = _in_one_memory(part, given, made, sizes, layout)
     elif given is made:  # what is read is kept apart from what is written
-        given = like.new_empty(sizes[0]) if _only_receives(part) else like.clone()
+        only_receives = part.program.collective == "broadcast" and part.rank != part.program.root
+        given = like.new_empty(sizes[0]) if only_receives else like.clone()
     buffers = [t if t is not None else like.new_empty(n) for t, n in zip((given, made), sizes, strict=True)]
     buffers.append(like.new_empty(part.program.gpus[part.rank].s_chunks * layout.longest))
     _Run(part, buffers, layout, REDUCERS[op], transport).go(threads_from)
@@ -133,20 +130,13 @@ def run(
         after[0].copy_(after[1])
 
 
-def _only_receives(part: RankProgram) -> bool:
-    return part.program.collective == "broadcast" and part.rank != part.program.root
-
-
 def _in_one_memory(
     part: RankProgram, given: Tensor | None, made: Tensor | None, sizes: tuple[int, int], layout: Layout
 ) -> tuple[Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None]:
     """Input and output as one memory, and what is to be copied where afterwards."""
-    p = part.program
-    goal = goal_for(p.collective, p.nranks, p.nchunks_per_loop, True, p.root)
-    shift = None if goal is None else goal.o_in_i[part.rank]
-    if shift is None or given is None or given is made:
+    if part.shift is None or given is None or given is made:
         return given, made, None
-    inside, where = part_in_place(layout, shift, *sizes)
+    inside, where = part_in_place(layout, part.shift, *sizes)
     if inside and made is not None:
         made[where].copy_(given)
         return made[where], made, None
@@ -199,7 +189,7 @@ class _Run:
         self, part: RankProgram, buffers: list[Tensor], layout: Layout, reduce: Reducer, transport: Transport
     ) -> None:
         self.part, self.buffers, self.reduce, self.transport = part, buffers, reduce, transport
-        self.length, self.longest = chunk_lengths(layout), layout.longest
+        self.length, self.longest = np.diff(layout.spans(layout.chunks)).tolist(), layout.longest
         gpu = part.program.gpus[part.rank]
         cells = max((*layout.cells(part.rank), gpu.i_chunks, gpu.o_chunks))
         self.spans = layout.spans(cells).tolist()
@@ -321,10 +311,10 @@ class _Run:
                     to.copy_(values)
         elif op == "re":
             for to, values in zip(dst, values_in, strict=True):
-                self.reduce(values, to, to)
+                self.reduce(values, to, out=to)
         elif op != "s":  # rrc, rrs, rrcs
             for own, values, to in zip(src, values_in, values_in if op == "rrs" else dst, strict=True):
-                self.reduce(own, values, to)
+                self.reduce(own, values, out=to)
         if step.to is None:
             return
         values = dst if op in ("rcs", "rrcs") else values_in

@@ -16,8 +16,8 @@ from emit.library.lookup import entry_beside
 from emit.program import Program
 from emit.targets import TARGETS
 from emit.timing.predict import Predictor
-from runtime.backends import BACKENDS, Measure, Request, choose_backend
-from runtime.bench import Row, Settings, Timing, message_sizes
+from runtime.backends import BACKENDS, choose_backend
+from runtime.bench import Measure, Request, Row, Settings, Timing, message_sizes
 from runtime.dtypes import parse_type, reducer
 from synth.bounds.prove import Bound, prove
 from synth.cli.options import json_option, print_json

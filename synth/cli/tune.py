@@ -7,12 +7,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from itertools import groupby, product
 from pathlib import Path
 
 import click
 
+from runtime.backends import BACKENDS
 from runtime.measure.calibrate import calibrate as calibrate_topology
 from runtime.measure.calibrate import linked_pairs, pairs_by_limit
 from runtime.measure.tune import (
@@ -55,7 +55,7 @@ _ranks = click.option(
 @_ranks
 @click.option("-o", "--out", default="table.json", metavar="FILE", help="The table. Default: table.json.")
 def tune(
-    backend: str,  # noqa: ARG001 - there is one
+    backend: str,
     ops: str,
     sizes: str,
     types: str,
@@ -71,7 +71,7 @@ def tune(
     synth tune --ranks 2 --ops allreduce --sizes 1K:64K
     torchrun --nproc-per-node 8 -m synth.cli tune --library out
     """
-    _needs_torch()
+    BACKENDS[backend].require()
     if library is not None:
         os.environ["SYNTH_LIBRARY"] = library
     names, wanted, kinds = parse_collectives(ops), parse_sizes(sizes), parse_types(types)
@@ -182,7 +182,7 @@ def _write_table(found: Sequence[Measurement], out: str, note: str) -> None:
 @_ranks
 @click.option("-o", "--out", default="measured.toml", metavar="FILE", help="Default: measured.toml.")
 def calibrate(
-    backend: str,  # noqa: ARG001 - there is one
+    backend: str,
     spec: str | None,
     ranks: int | None,
     out: str,
@@ -193,7 +193,7 @@ def calibrate(
     synth calibrate --ranks 2 -o here.toml
     torchrun --nproc-per-node 8 -m synth.cli calibrate --topo dgx1 -o here.toml
     """
-    _needs_torch()
+    BACKENDS[backend].require()
     for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
         os.environ.pop(name, None)
     _start_here(ranks, lambda count: _wired(spec, count, out))
@@ -244,11 +244,6 @@ def _name(stem: str) -> str:
         load(stem)
         return f"{stem}-measured"
     return stem
-
-
-def _needs_torch() -> None:
-    if find_spec("torch") is None:
-        raise InputError("the torch back end needs PyTorch: pip install 'synth-collectives[torch]'")
 
 
 def _start_here(ranks: int | None, check: Callable[[int], object]) -> None:

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from emit.msccl.format import write_msccl
-from runtime.backends import BACKENDS, Algorithm, Backend, Measure, Request, choose_backend
-from runtime.bench import Row, measure
+from runtime.backends import BACKENDS, Backend, choose_backend
+from runtime.bench import Algorithm, Measure, Request, Row, measure
 from runtime.executor import Executor
 from runtime.host.executor import HostExecutor
 from synth.cli.bench import bench
@@ -20,18 +20,19 @@ from tests.runtime.example_runs import PROGRAMS
 from topologies.errors import InputError
 
 
+def measuring(request: Request) -> AbstractContextManager[tuple[Measure, bool]]:
+    """The toy back end: it runs everything on the host, and says that it took 7 µs."""
+
+    def run(a: Algorithm, size_bytes: int) -> Row:
+        row = measure(a.program, a.goal, size_bytes, HostExecutor(a.program, a.goal), request.settings)
+        assert row.in_place is not None
+        return replace(row, in_place=replace(row.in_place, time_us=7.0))
+
+    return nullcontext((run, True))
+
+
 def test_a_row_is_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A back end that runs everything on the host, and says that it took 7 µs."""
-
-    def open_toy(request: Request) -> AbstractContextManager[tuple[Measure, bool]]:
-        def run(a: Algorithm, size_bytes: int) -> Row:
-            row = measure(a.program, a.goal, size_bytes, HostExecutor(a.program, a.goal), request.settings)
-            assert row.in_place is not None
-            return replace(row, in_place=replace(row.in_place, time_us=7.0))
-
-        return nullcontext((run, True))
-
-    monkeypatch.setitem(BACKENDS, "toy", Backend("toy", "a toy", lambda: None, open_toy))
+    monkeypatch.setitem(BACKENDS, "toy", Backend("toy", "a toy", __name__))
     path = tmp_path / "ring.xml"
     path.write_text(write_msccl(PROGRAMS[0][0]))
     answer = CliRunner().invoke(bench, [str(path), "--backend", "toy", "-b", "1K", "-n", "1"])

@@ -163,7 +163,7 @@ def test_a_rank_that_is_killed_ends_it_in_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_refusals(synth: Call, words: tuple[str, ...], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("synth.cli.tune.find_spec", lambda _: True)  # refused before torch is loaded
+    monkeypatch.setattr("runtime.backends.find_spec", lambda _: True)  # refused before torch is loaded
     answer = synth(*words)
     assert answer.code == 2
     assert told in answer.err
@@ -171,7 +171,7 @@ def test_refusals(synth: Call, words: tuple[str, ...], told: str, monkeypatch: p
 
 
 def test_without_torch_it_says_how_to_get_it(synth: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("synth.cli.tune.find_spec", lambda _: None)
+    monkeypatch.setattr("runtime.backends.find_spec", lambda _: None)
     for command in ("tune", "calibrate"):
         answer = synth(command, "--ranks", "2")
         assert answer.code == 2
