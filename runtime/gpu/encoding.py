@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from emit.findings import Findings
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, RECEIVES, SENDS, WRITES_DST, Program
 from runtime.buffers import Layout, describe_wait, executable_columns, goal_of, summed_cells
-from runtime.dtypes import TYPES, Array
+from runtime.dtypes import TYPES
 from runtime.gpu.pace import SHEET, Pace
 from topologies.errors import InputError
 
@@ -228,53 +228,6 @@ def _messages_carry_order(program: Program, columns: Columns, goal: Goal | None)
     except InputError:
         return True
     return bool(found.reported) or not free.complete
-
-
-def _placed(inputs: Sequence[Array], outputs: Sequence[Array]) -> tuple[list[tuple[int, int]], int]:
-    """Where each rank's input and output lie in one block of memory, together if they share theirs; its length."""
-    offsets, end = [], 0
-    for rank, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
-        if not (given.flags.c_contiguous and made.flags.c_contiguous):
-            raise InputError(f"rank {rank}: a buffer with gaps; it must be contiguous")
-        pair = [(array.ctypes.data, array.nbytes) for array in (given, made)]
-        if np.shares_memory(given, made):
-            first = min(at for at, _ in pair)
-            offsets.append((end + pair[0][0] - first, end + pair[1][0] - first))
-            end += max(at + size for at, size in pair) - first
-        else:
-            offsets.append((end, end + _up(pair[0][1])))
-            end += _up(pair[0][1]) + pair[1][1]
-        end = _up(end)
-    return offsets, end
-
-
-def run_in_arena(
-    encoded: Encoded,
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
-    launch: Callable[[list[tuple[int, int]], Array], tuple[Array, Sequence[int]]],
-) -> None:
-    """Run the kernel on NumPy buffers: they are copied into one block of memory, the arena, and back.
-
-    launch: given where each rank's input and output begin in the arena, in bytes, and the arena; it gives the arena
-    afterwards and the kernel's report. Raises InputError for what the report says, or arrays with gaps.
-    """
-    offsets, size = _placed(inputs, outputs)
-    arena = np.zeros(-(-size // 8) * 8, dtype=np.uint8)
-    views = [
-        (arena[at : at + array.nbytes], array)
-        for pair, arrays in zip(offsets, zip(inputs, outputs, strict=True), strict=True)
-        for at, array in zip(pair, arrays, strict=True)
-    ]
-    for view, array in views:
-        view[:] = array.view(np.uint8)
-    after, report = launch(offsets, arena)
-    error = encoded.explain(report)
-    if error is not None:
-        raise error
-    arena[:] = after
-    for view, array in views:
-        array.view(np.uint8)[:] = view
 
 
 def scratch_offsets(encoded: Encoded, layout: Layout, kind: str) -> tuple[list[int], int]:

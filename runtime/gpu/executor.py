@@ -20,7 +20,7 @@ from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
 from runtime.executor import EmulatedTime
 from runtime.gpu.cuda import THREADS, compiler_options, connect, cupy, threads_that_fit
-from runtime.gpu.encoding import ADDRESSES, REDUCTION_NAMES, REPORT, Encoded, gpu_source, run_in_arena, scratch_offsets
+from runtime.gpu.encoding import ADDRESSES, REDUCTION_NAMES, REPORT, Encoded, gpu_source, scratch_offsets
 from runtime.gpu.pace import Pace
 from synth.model.problem import parse_ranks
 from topologies.errors import InputError
@@ -207,19 +207,20 @@ class GpuExecutor:
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
         """Execute once; see `Executor.run`. Raises InputError also for more blocks than the GPU holds at once."""
-        if len(inputs) and isinstance(inputs[0], self.cupy.ndarray):
-            launch = self.prepare(inputs, outputs, kind=kind, op=op)
-            self.kernel_us = 0.0
-            if launch is not None:
-                self._run_timed(launch)
-            return
-        layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
-        if not layout.elements:
-            self.kernel_us = None if self.kernel_us is None else 0.0
-            return
-        run_in_arena(
-            self.encoded, inputs, outputs, lambda offsets, arena: self._copied(layout, offsets, arena, kind, op)
-        )
+        here: list[tuple[Array, Array]] = []
+        there: list[list[Any]] = []
+        if not (len(inputs) and isinstance(inputs[0], self.cupy.ndarray)):
+            _, inputs, _ = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
+            here = list(zip(inputs, outputs, strict=True))
+            there = [self._copied(rank, *pair) for rank, pair in enumerate(here)]
+            inputs, outputs = zip(*there, strict=True)
+        launch = self.prepare(inputs, outputs, kind=kind, op=op)
+        self.kernel_us = 0.0
+        if launch is not None:
+            self._run_timed(launch)
+        for pair, copies in zip(here, there, strict=True):
+            for array, copy in zip(pair, copies, strict=True):
+                array[:] = copy.get()
 
     def prepare(
         self, inputs: Sequence[Any], outputs: Sequence[Any], *, kind: str = "float", op: str = "sum"
@@ -300,24 +301,18 @@ class GpuExecutor:
             took.append(1e3 * self.cupy.cuda.get_elapsed_time(begun, ended))
         self.kernel_us = max(took) if self.emulated is None else self.emulated.measured_us
 
-    def _copied(
-        self, layout: Layout, offsets: list[tuple[int, int]], arena: Array, kind: str, op: str
-    ) -> tuple[Array, Sequence[int]]:
-        """Run on an arena that is copied to the GPUs; it and the report afterwards."""
-        cuts = [min(offsets[share.first]) for share in self.shares] + [arena.nbytes]
-        memory = np.array(offsets, dtype=np.int64)
-        there = []
-        for share, low, high in zip(self.shares, cuts, cuts[1:], strict=False):
-            with self.on(share):
-                there.append(self.cupy.asarray(arena[low:high]))
-                memory[share.first : share.end] += there[-1].data.ptr - low
-        if len(self.encoded.blocks):
-            self._run_timed(Launch(self, layout, memory, kind, op))
-        back = []
-        for share, part in zip(self.shares, there, strict=True):
-            with self.on(share):
-                back.append(part.get())
-        return np.concatenate(back), [0] * REPORT
+    def _copied(self, rank: int, given: Array, made: Array) -> list[Any]:
+        """A rank's input and output on its GPU, one a part of the other where it is so here."""
+        pair = (given, made)
+        if not all(array.flags.c_contiguous for array in pair):
+            raise InputError(f"rank {rank}: a buffer with gaps; it must be contiguous")
+        whole = max(pair, key=len)
+        with self.at(rank):
+            if not np.shares_memory(given, made):
+                return [self.cupy.asarray(array) for array in pair]
+            there = self.cupy.asarray(whole)
+        first = [(array.ctypes.data - whole.ctypes.data) // whole.itemsize for array in pair]
+        return [there[at : at + len(array)] for at, array in zip(first, pair, strict=True)]
 
 
 def measuring(request: Request) -> Session:
