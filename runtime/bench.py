@@ -137,7 +137,8 @@ def measure(
     The size is rounded down to whole elements of every block. Raises InputError as `Executor.run` does.
     """
     kind = parse_type(settings.kind)
-    layout = Layout.of(program, size_bytes // TYPES[kind].itemsize // count_blocks(program))
+    blocks = count_blocks(program.collective, program.nranks)
+    layout = Layout.of(program, size_bytes // TYPES[kind].itemsize // blocks)
     apart = inside = None
     if program.outofplace or program.collective not in _IN_PLACE_OR_NOT:
         apart = _measure_side(program, goal, layout, settings, False, executor)
@@ -146,9 +147,9 @@ def measure(
     return make_row(program, program.name, layout.elements, settings, apart, inside, executor.emulated)
 
 
-def count_blocks(program: Program) -> int:
+def count_blocks(collective: str, ranks: int) -> int:
     """Blocks that a message's size is made of."""
-    return program.nranks if find_kind(program.collective).unit in (SHARE, PAIR) else 1
+    return ranks if find_kind(collective).unit in (SHARE, PAIR) else 1
 
 
 def make_row(
@@ -162,7 +163,7 @@ def make_row(
 ) -> Row:
     """The row of a program that was measured on blocks of so many elements; name: as the row has it."""
     kind, what = parse_type(settings.kind), find_kind(program.collective)
-    whole = elements * count_blocks(program)
+    whole = elements * count_blocks(program.collective, program.nranks)
     return Row(
         name,
         whole * TYPES[kind].itemsize,
@@ -256,7 +257,7 @@ def count_wrong(
                 parts.append(given[r][layout.span(at)])
             total = parts[0].copy()
             for part in parts[1:]:
-                reduce(total, part, total)
+                reduce(total, part, out=total)
             if op == "avg" and len(parts) > 1:
                 average(total, kind, layout.program.nranks)
             made[number] = total

@@ -9,7 +9,7 @@ import numpy as np
 
 from emit.columns import Column, Columns, columns_of
 from emit.findings import Findings
-from emit.goal import Goal, buffer_sizes, goal_for
+from emit.goal import Goal, goal_for, sizes_of
 from emit.program import OPS, Program
 from runtime.dtypes import TYPES, Array, parse_type, reducer
 from synth.model.registry import find_kind
@@ -53,11 +53,10 @@ class Layout:
 
     def cells(self, rank: int) -> tuple[int, int]:
         """Chunks of the rank's input and output buffer, out of place."""
-        p = self.program
-        if p.collective == "custom":
-            gpu = p.gpus[rank]
+        if self.program.collective == "custom":
+            gpu = self.program.gpus[rank]
             return gpu.i_chunks, gpu.o_chunks
-        return buffer_sizes(p.collective, p.nranks, p.nchunks_per_loop, rank, p.root)
+        return sizes_of(self.program, rank)
 
     def sizes(self, rank: int) -> tuple[int, int]:
         """Elements of them."""

@@ -51,19 +51,16 @@ def narrow(values: Array, kind: str) -> Array:
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
 
 
-def reducer(op: str, kind: str) -> Callable[[Array, Array, Array], None]:
-    """A function (a, b, out) that puts the reduction of a and b into out; sums for avg. Raises InputError."""
+def reducer(op: str, kind: str) -> Callable[..., Any]:
+    """A function (a, b, out=) that puts the reduction of a and b into out; sums for avg. Raises InputError."""
     if op not in REDUCTIONS:
         raise InputError(f"reduction {op!r} is not known; it must be one of {', '.join(REDUCTIONS)}")
-    ufunc = _UFUNC[op]
-
-    def reduce(a: Array, b: Array, out: Array) -> None:
-        ufunc(a, b, out=out)
+    ufunc: Callable[..., Any] = _UFUNC[op]
 
     def reduce_bfloat16(a: Array, b: Array, out: Array) -> None:
         out[:] = narrow(ufunc(widen(a, kind), widen(b, kind)), kind)
 
-    return reduce_bfloat16 if parse_type(kind) == "bfloat16" else reduce
+    return reduce_bfloat16 if parse_type(kind) == "bfloat16" else ufunc
 
 
 def average(values: Array, kind: str, ranks: int) -> None:

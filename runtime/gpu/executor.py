@@ -263,9 +263,7 @@ class GpuExecutor:
             per: dict[int, int] = {}
             with self.on(share):
                 processors = self.cupy.cuda.Device().attributes["MultiProcessorCount"]
-                for threads in THREADS:
-                    if threads > limit:
-                        continue
+                for threads in (t for t in THREADS if t <= limit):
                     if threads not in modules:
                         paced, several = self.encoded.pace is not None, len(self.shares) > 1
                         options = compiler_options(kind, op, threads, paced=paced, several=several)

@@ -264,16 +264,16 @@ class _Run:
         if op == "rrs":
             assert own is not None
             made = np.empty_like(came)
-            self.reduce(own, came, made)
+            self.reduce(own, came, out=made)
             return made
         target = self._cell(rank, of.dst[step], of.dst_at[step] + chunk, window, len(came))
         if op in ("r", "rcs", "cpy"):
             np.copyto(target, came)
         elif op == "re":
-            self.reduce(target, came, target)
+            self.reduce(target, came, out=target)
         else:
             assert own is not None
-            self.reduce(own, came, target)
+            self.reduce(own, came, out=target)
         if not sends:
             return None
         return target if lend else target.copy()

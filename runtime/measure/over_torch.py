@@ -22,7 +22,7 @@ import torch.distributed as dist
 import runtime.torch.process_group as ours
 from emit.program import Program
 from runtime.algorithms.built_in import COLLECTIVES
-from runtime.bench import Measure, Request, Row, Settings, Timing, make_row
+from runtime.bench import Measure, Request, Row, Settings, Timing, count_blocks, make_row
 from runtime.dtypes import parse_type
 from runtime.measure.calibrate import MeasuredLink
 from runtime.measure.tune import Measurement
@@ -152,7 +152,7 @@ class Case:
     @property
     def blocks(self) -> int:
         """Blocks that the size is made of."""
-        return 1 if self.what.unit == BUFFER else len(self.ranks)
+        return count_blocks(self.collective, len(self.ranks))
 
     @property
     def block(self) -> int:

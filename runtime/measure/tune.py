@@ -16,7 +16,7 @@ from typing import Any
 
 from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import message_sizes
-from runtime.torch.choice import FORMAT, REDUCED_TYPES, Method
+from runtime.torch.choice import FIELDS, FORMAT, REDUCED_TYPES, Method
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from topologies.errors import InputError
@@ -158,18 +158,10 @@ def table_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
             if after is not None and after.method == winner.method:
                 continue
             end = None if after is None else math.isqrt(winner.size_bytes * after.size_bytes)
-            found.append(
-                {
-                    "collective": collective,
-                    "ranks": len(group),
-                    "group": list(group) if len(groups[len(group)]) > 1 else None,
-                    "type": kind if len(kinds[collective, group]) > 1 else None,
-                    "min_bytes": begin,
-                    "max_bytes": end,
-                    "backend": winner.method.backend,
-                    "algorithm": winner.method.algorithm,
-                }
-            )
+            members = list(group) if len(groups[len(group)]) > 1 else None
+            type_name = kind if len(kinds[collective, group]) > 1 else None
+            row = (collective, len(group), members, type_name, begin, end, *winner.method)
+            found.append(dict(zip(FIELDS, row, strict=True)))
             begin = 0 if end is None else end + 1
     return found
 

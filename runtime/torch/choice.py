@@ -74,18 +74,17 @@ class Choice(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class TableRow:
-    """A row of a table."""
+class TableRow(NamedTuple):
+    """A row of a table, in the order of FIELDS."""
 
     collective: str
     ranks: int
+    group: tuple[int, ...] | None
     kind: str | None
     min_bytes: int
     max_bytes: int | None
     backend: str
     algorithm: str | None
-    group: tuple[int, ...] | None = None
 
     def fits(self, call: Call) -> bool:
         """Whether it is for this call."""
@@ -180,7 +179,7 @@ def _row(table: Fields) -> TableRow:
     if algorithm is not None and backend != "synth":
         table.fail("algorithm", f"must be null where the back end is {backend}")
     high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)
-    return TableRow(collective, ranks, kind, low, high, backend, algorithm, None if group is None else tuple(group))
+    return TableRow(collective, ranks, None if group is None else tuple(group), kind, low, high, backend, algorithm)
 
 
 @dataclass
@@ -222,8 +221,7 @@ class Chooser:
             (e.file, e.min_bytes, e.max_bytes, e.group, e.collective, e.root, e.target, _content(e))
             for e in self.entries
         ]
-        rows = [tuple(vars(row).values()) for row in self.rows]
-        return json.dumps([self.backend, listed, rows])
+        return json.dumps([self.backend, listed, self.rows])
 
     def check_ranks(self, ranks: int) -> None:
         """Raises InputError where the library is one file for more ranks than the job has."""

@@ -7,6 +7,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -14,7 +15,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from emit.program import Program
 from runtime.torch.choice import REDUCED_TYPES, Call, Choice, Chooser, Method
 from runtime.torch.compare import check_same_call, check_same_choices
 from runtime.torch.counters import counters
@@ -29,12 +29,8 @@ Tensor: TypeAlias = Any
 
 _REDUCTIONS = {"SUM": "sum", "PRODUCT": "prod", "MAX": "max", "MIN": "min", "AVG": "avg"}  # torch's → ours
 _REDUCTION_NAMES = (*_REDUCTIONS, "BAND", "BOR", "BXOR", "PREMUL_SUM")
+_rank_program = lru_cache(maxsize=256)(rank_program)
 asked_methods: list[Method] = []  # back ends named for the calls at hand, the innermost last
-
-
-@lru_cache(maxsize=256)
-def _rank_program(program: Program, rank: int) -> RankProgram:
-    return rank_program(program, rank)
 
 
 def _reduction_name(redop: Any) -> str:
@@ -78,8 +74,18 @@ class Copies(dict[int, Tensor]):
 Arguments = Callable[[Copies], Sequence[Any]]  # of the wrapped back end's method, before its options
 
 
+@dataclass(frozen=True)
+class _Issued:
+    """A call that all ranks make: which of the group's it is, in words for errors, and torch's options of it."""
+
+    call: Call
+    number: int
+    text: str
+    opts: Any
+
+
 class Dispatcher:
-    """Raises InputError on every rank where ranks would choose differently.
+    """What `runtime.torch.process_group.Group` passes on; raises as it does.
 
     Attributes:
         wrapped: by device type, torch's kind of the wrapped back end and the back end.
@@ -163,23 +169,15 @@ class Dispatcher:
         reduced = "" if redop is None else f" {reduction_of(redop) or _reduction_name(redop)}"
         root = f" of root {self._ranks[call.root]}" if operation.kind.rooted else ""
         text = f"{call.collective}{reduced}{root}, {call.size_bytes} bytes of {call.kind}"
-        self._number += 1
-        self._check_same(f"{text}, on {wrapped.name() if part is None else part.program.name}")
+        issued = self._issue(call, text, opts, f", on {wrapped.name() if part is None else part.program.name}")
         if part is None:
             if choice.reason not in ("asked for", "by the table"):
                 counters.count_fallback(call.collective, choice.reason)
-            return self._run_wrapped(call, operation, wrapped, buffers, opts, arguments, redop, text)
+            return self._run_wrapped(issued, operation, wrapped, buffers, arguments, redop)
         op = "sum" if redop is None else reduction_of(redop)
         assert op is not None
-        return self._start(
-            call,
-            f"synth {part.program.name}",
-            lambda transport: buffers.execute(part, op, transport),
-            buffers.written,
-            op,
-            opts,
-            text,
-        )
+        by = f"synth {part.program.name}"
+        return self._start(issued, by, lambda transport: buffers.execute(part, op, transport), buffers.written, op)
 
     def send_blocks(
         self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"
@@ -188,11 +186,9 @@ class Dispatcher:
         operation = OPERATIONS[name]
         opts = opts or operation.options()
         call = self._call(operation, buffers, opts)
-        self._number += 1
         counters.count_fallback(call.collective, "blocks may be of unequal sizes: sent one by one")
-        text = f"{call.collective} of unequal blocks, {call.kind}"
-        self._check_same(text)
-        return self._start(call, "one by one", work, buffers.written, op, opts, text)
+        issued = self._issue(call, f"{call.collective} of unequal blocks, {call.kind}", opts)
+        return self._start(issued, "one by one", work, buffers.written, op)
 
     def _call(self, operation: Operation, buffers: Buffers, opts: Any) -> Call:
         """What choices depend on; the size is that of the rank that has most elements."""
@@ -229,24 +225,19 @@ class Dispatcher:
             return Choice(None, f"{name}: not on {buffers.block} elements, chunks would differ"), None
         return choice, part
 
-    def _check_same(self, text: str) -> None:
+    def _issue(self, call: Call, text: str, opts: Any, on: str = "") -> _Issued:
+        """Number the group's next call, and compare it between ranks where that is asked for."""
+        self._number += 1
         if self._checks and self._n > 1:
-            with self._watch.guard(text, self._number):
-                check_same_call(self.wrapped["cpu"][1], text, self._ranks)
+            with self._watch.guard(text + on, self._number):
+                check_same_call(self.wrapped["cpu"][1], text + on, self._ranks)
+        return _Issued(call, self._number, text, opts)
 
     def _run_wrapped(
-        self,
-        call: Call,
-        operation: Operation,
-        wrapped: Any,
-        buffers: Buffers,
-        opts: Any,
-        arguments: Arguments,
-        redop: Any,
-        text: str,
+        self, issued: _Issued, operation: Operation, wrapped: Any, buffers: Buffers, arguments: Arguments, redop: Any
     ) -> Any:
-        name, number = wrapped.name(), self._number
-        record = counters.count(call.collective, name, call.size_bytes)
+        name, opts = wrapped.name(), issued.opts
+        record = counters.count(issued.call.collective, name, issued.call.size_bytes)
         copies = Copies(name == "gloo")
         averages = name == "gloo" and redop is not None and reduction_of(redop) == "avg"
         if averages:
@@ -254,7 +245,7 @@ class Dispatcher:
         work = getattr(wrapped, operation.method)(*arguments(copies), opts)
 
         def guard() -> AbstractContextManager[None]:
-            return self._watch.guard(f"{text} on {name}", number)
+            return self._watch.guard(f"{issued.text} on {name}", issued.number)
 
         if not averages and not copies:
             return WrappedWork(work, record, self._watch, guard)
@@ -271,17 +262,10 @@ class Dispatcher:
         return task
 
     def _start(
-        self,
-        call: Call,
-        by: str,
-        work: Callable[[Transport], None],
-        written: Sequence[Tensor],
-        op: str,
-        opts: Any,
-        text: str,
+        self, issued: _Issued, by: str, work: Callable[[Transport], None], written: Sequence[Tensor], op: str
     ) -> Task:
         """Run `work` after what this group was given before it."""
-        number = self._number
+        call, number, text, opts = issued.call, issued.number, issued.text, issued.opts
         tag = FIRST_TAG | (zlib.crc32(f"{number} {text}".encode()) & 0x7FFF) << 15
         waited: dict[int, float] = defaultdict(float)
         limit = getattr(opts, "timeout", None)
@@ -310,7 +294,6 @@ class Dispatcher:
     # ---- what is no collective of data
 
     def barrier(self, opts: Any) -> WrappedWork:
-        """After all that was given to this group."""
         self._thread.drain()
         record = counters.count("barrier", "gloo", 0)
         work = self.wrapped["cpu"][1].barrier(opts or c10d.BarrierOptions())
@@ -340,7 +323,6 @@ class Dispatcher:
         return WrappedWork(work, record, self._watch, guard)
 
     def shutdown(self) -> None:
-        """What was given is still done; then the thread ends."""
         self._thread.drain()
         self._thread.stop()
         for _, wrapped in self.wrapped.values():
@@ -348,7 +330,6 @@ class Dispatcher:
                 wrapped.shutdown()
 
     def abort(self) -> None:
-        """The thread ends when it can."""
         self._thread.stop()
         for _, wrapped in self.wrapped.values():
             with suppress(RuntimeError):

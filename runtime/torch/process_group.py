@@ -19,7 +19,7 @@ before each collective, and raise one error on every rank where it differs; with
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -87,8 +87,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._dispatch.run("all_reduce", buffers, opts, lambda copy: [copy(tensors)])
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        works = [self.allreduce([tensor], _options_for_each("all_reduce", opts)) for tensor in tensors]
-        return CombinedWork(works, tensors)
+        return _coalesced("all_reduce", self.allreduce, tensors, (([tensor],) for tensor in tensors), opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         into, tensor = outputs[0], inputs[0]
@@ -110,15 +109,13 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._dispatch.run("all_gather_into_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        each = _options_for_each("all_gather_into_tensor", opts)
-        pairs = zip(outputs, inputs, strict=True)
-        return CombinedWork([self.all_gather_single(out, tensor, each) for out, tensor in pairs], outputs)
+        calls = zip(outputs, inputs, strict=True)
+        return _coalesced("all_gather_into_tensor", self.all_gather_single, outputs, calls, opts)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         lists = zip(*outputs, strict=True) if len(outputs) == self._n != len(inputs) else outputs
-        each = _options_for_each("all_gather", opts)
-        pairs = zip(lists, inputs, strict=True)
-        return CombinedWork([self.allgather([list(into)], [tensor], each) for into, tensor in pairs], outputs)
+        calls = (([list(into)], [tensor]) for into, tensor in zip(lists, inputs, strict=True))
+        return _coalesced("all_gather", self.allgather, outputs, calls, opts)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         out, parts = outputs[0], inputs[0]
@@ -151,12 +148,8 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         return self._dispatch.run("reduce_scatter_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        pairs = zip(outputs, inputs, strict=True)
-        works = [
-            self.reduce_scatter_single(out, tensor, _options_for_each("reduce_scatter_tensor", opts))
-            for out, tensor in pairs
-        ]
-        return CombinedWork(works, outputs)
+        calls = zip(outputs, inputs, strict=True)
+        return _coalesced("reduce_scatter_tensor", self.reduce_scatter_single, outputs, calls, opts)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
@@ -264,14 +257,19 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         self._dispatch.abort()
 
 
-def _options_for_each(name: str, opts: Any) -> Any:
-    """The options of one of several coalesced calls: as those of all, and not waited for one by one."""
-    each = OPERATIONS[name].options()
-    if opts is not None:
-        each.timeout = opts.timeout
-        if OPERATIONS[name].kind.reduces:
-            each.reduceOp = opts.reduceOp
-    return each
+def _coalesced(
+    name: str, method: Callable[..., Any], written: Sequence[Any], calls: Iterable[Sequence[Any]], opts: Any
+) -> CombinedWork:
+    """Several calls as one: each with the options of all, and not waited for one by one."""
+    works = []
+    for arguments in calls:
+        each = OPERATIONS[name].options()
+        if opts is not None:
+            each.timeout = opts.timeout
+            if OPERATIONS[name].kind.reduces:
+                each.reduceOp = opts.reduceOp
+        works.append(method(*arguments, each))
+    return CombinedWork(works, written)
 
 
 def _create(options: Any, _: Any) -> Group:
