@@ -111,7 +111,7 @@ def _in_slots(
         return None
     bound_us = ceiling_us  # where nothing beats the schedule that is known
     if result.status != "infeasible":
-        bound_us = min(result.report.dual_bound, ceiling_us)
+        bound_us = min(result.dual_bound, ceiling_us)
     if result.solution is not None:
         found = read_schedule(copying, model, np.flatnonzero(result.solution.values[:-1] > 0.5))
         if predict_us(copying, found, size) < ceiling_us:

@@ -9,7 +9,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from synth.solvers.boolean_model import BooleanModel
-from synth.solvers.result import Report, Result, Solution
+from synth.solvers.result import Result, Solution
 
 NAME = "cp-sat"
 _FIRST_TRY = 0.05  # of CP-SAT's deterministic seconds
@@ -25,7 +25,7 @@ def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.
     """
     begun = time.monotonic()
     if model.most_rounds < 1:
-        return Result("infeasible", None, "fewer rounds than steps", Report(0.0))
+        return Result("infeasible", None, "fewer rounds than steps")
     cp = cp_model.CpModel()
     rounds = [cp.new_int_var(1, model.most_rounds, "") for _ in range(model.nsteps)]
     cp.add(sum(rounds) == model.nrounds)
@@ -59,8 +59,7 @@ def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.
         solver.parameters.num_workers = 8
         solver.parameters.interleave_search = True
         status = solver.solve(cp)
-    report = Report(time.monotonic() - begun)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         values = np.array([solver.boolean_value(x[v]) for v in range(model.nasked)], dtype=bool)
-        return Result("feasible", Solution(values), NAME, report)
-    return Result("infeasible" if status == cp_model.INFEASIBLE else "unknown", None, NAME, report)
+        return Result("feasible", Solution(values), NAME)
+    return Result("infeasible" if status == cp_model.INFEASIBLE else "unknown", None, NAME)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import time
-
 import highspy
 import numpy as np
 
 from synth.solvers.linear_program import LinearProgram
-from synth.solvers.result import Report, Result, Solution
+from synth.solvers.result import Result, Solution
 
 NAME = "HiGHS"
 
 
 def solve(program: LinearProgram, budget_s: float) -> Result:
     """Solve with the simplex method, which ends in a vertex and exact-looking dual prices."""
-    begun = time.monotonic()
     order = np.lexsort((program.row, program.column))
     starts = np.searchsorted(program.column[order], np.arange(len(program.cost) + 1))
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(program.cost), len(program.least)
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = program.cost, program.low, program.high
-    no_limit = np.full(len(program.least), highspy.kHighsInf)
-    lp.row_lower_, lp.row_upper_ = program.least, no_limit if program.most is None else program.most
+    lp.row_lower_, lp.row_upper_ = program.least, program.most
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
     lp.a_matrix_.start_ = starts.astype(np.int32)
     lp.a_matrix_.index_ = program.row[order].astype(np.int32)
@@ -34,11 +30,9 @@ def solve(program: LinearProgram, budget_s: float) -> Result:
     highs.passModel(lp)
     highs.run()
     status = highs.getModelStatus()
-    seconds = time.monotonic() - begun
     if status != highspy.HighsModelStatus.kOptimal:
         infeasible = status == highspy.HighsModelStatus.kInfeasible
-        return Result("infeasible" if infeasible else "unknown", None, NAME, Report(seconds))
+        return Result("infeasible" if infeasible else "unknown", None, NAME)
     solution = highs.getSolution()
-    value = highs.getInfo().objective_function_value
-    point = Solution(np.array(solution.col_value), value, np.array(solution.row_dual))
-    return Result("optimal", point, NAME, Report(seconds, value))
+    point = Solution(np.array(solution.col_value), np.array(solution.row_dual))
+    return Result("optimal", point, NAME, highs.getInfo().objective_function_value)

@@ -15,20 +15,20 @@ class LinearProgram:
 
     Attributes:
         cost, low, high: shape (nvars,).
-        least, most: shape (nrows,); `most` is None where no row has a limit above, either may hold infinities.
+        least, most: shape (nrows,); both may hold infinities.
         row, column, value: the entries of `rows`, shape (nentries,).
-        binary: shape (nvars,): variables that are 0 or 1; None where there are none.
+        binary: shape (nvars,): variables that are 0 or 1.
     """
 
     cost: Floats
     low: Floats
     high: Floats
     least: Floats
+    most: Floats
     row: Ints
     column: Ints
     value: Floats
-    most: Floats | None = None
-    binary: Bools | None = None
+    binary: Bools
 
 
 class ProgramBuilder:
@@ -63,4 +63,4 @@ class ProgramBuilder:
         cost, low, high, binary = (np.concatenate(part) for part in zip(*self._variables, strict=True))
         least, most = (np.concatenate(part) for part in zip(*self._limits, strict=True))
         row, column, value = (np.concatenate(part) for part in zip(*self._entries, strict=True))
-        return LinearProgram(cost, low, high, least, row, column, value, most, binary if binary.any() else None)
+        return LinearProgram(cost, low, high, least, most, row, column, value, binary)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pulp
 
 from synth.solvers.linear_program import LinearProgram
-from synth.solvers.result import Report, Result, Solution
+from synth.solvers.result import Result, Solution
 
 HIGHS, CBC = "HiGHS", "CBC"
 _MOST_NODES = 20_000  # of HiGHS's tree: its bound is the same each time, unless the budget ends first
@@ -27,7 +26,6 @@ def solve(program: LinearProgram, budget_s: float, seed: int, solver: str = "") 
         seed: the same program and seed get the same answer, unless the budget ends first.
         solver: HiGHS or CBC; HiGHS where it is installed when "".
     """
-    begun = time.monotonic()
     model, variables = _model(program)
     if (solver or HIGHS) == HIGHS and pulp.HiGHS().available():
         solver = HIGHS
@@ -35,32 +33,28 @@ def solve(program: LinearProgram, budget_s: float, seed: int, solver: str = "") 
     else:
         solver = CBC
         bound, status = _run_cbc(model, budget_s, seed)
-    report = Report(time.monotonic() - begun, bound)
     values = [v.value() for v in variables]
     if status == "infeasible":
-        return Result("infeasible", None, solver, report)
-    if status == "unknown" or any(value is None for value in values):
-        return Result("unknown", None, solver, report)
-    at = np.array(values, dtype=np.float64)
-    return Result("feasible", Solution(at, float(program.cost @ at)), solver, report)
+        return Result("infeasible", None, solver, bound)
+    if status == "unknown" or None in values:
+        return Result("unknown", None, solver, bound)
+    return Result("feasible", Solution(np.array(values, dtype=np.float64)), solver, bound)
 
 
 def _model(program: LinearProgram) -> tuple[Any, list[Any]]:
     """PuLP's model and its variables; PuLP orders them by name, continuous ones before binary ones."""
     nvars, nrows = len(program.cost), len(program.least)
-    binary = np.zeros(nvars, dtype=bool) if program.binary is None else program.binary
-    most = np.full(nrows, np.inf) if program.most is None else program.most
     model = pulp.LpProblem("program", pulp.LpMinimize)
     variables = [
         model.add_variable(f"x{v}", cat="Binary")
-        if binary[v]
+        if program.binary[v]
         else model.add_variable(f"c{v}", float(program.low[v]), float(program.high[v]))
         for v in range(nvars)
     ]
     model += pulp.LpAffineExpression([(variables[v], float(program.cost[v])) for v in np.flatnonzero(program.cost)])
     order = np.argsort(program.row, kind="stable")
     ends = np.searchsorted(program.row[order], np.arange(nrows + 1))
-    for row, (low, high) in enumerate(zip(program.least.tolist(), most.tolist(), strict=True)):
+    for row, (low, high) in enumerate(zip(program.least.tolist(), program.most.tolist(), strict=True)):
         entries = order[ends[row] : ends[row + 1]]
         terms = zip(program.column[entries].tolist(), program.value[entries].tolist(), strict=True)
         total = pulp.LpAffineExpression([(variables[v], value) for v, value in terms])
@@ -79,8 +73,7 @@ def _run_highs(model: Any, budget_s: float, seed: int) -> tuple[float, str]:
     model.solve(pulp.HiGHS(msg=False, timeLimit=budget_s, threads=1, random_seed=seed, mip_max_nodes=_MOST_NODES))
     info = model.solverModel.getInfo()
     status = {1: "feasible", -1: "infeasible"}.get(model.status, "unknown")
-    found = bool(np.isfinite(info.primal_solution_status) and info.primal_solution_status == 2)
-    return float(info.mip_dual_bound), "feasible" if found else status
+    return float(info.mip_dual_bound), "feasible" if info.primal_solution_status == 2 else status
 
 
 def _run_cbc(model: Any, budget_s: float, seed: int) -> tuple[float, str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import time
 from itertools import pairwise
 
 import numpy as np
 import z3
 
 from synth.solvers.boolean_model import BooleanModel
-from synth.solvers.result import Report, Result, Solution
+from synth.solvers.result import Result, Solution
 
 NAME = "z3"
 _UNITS_OF_EFFORT = 3_000_000  # of Z3's resource count
@@ -18,10 +17,9 @@ _UNITS_OF_EFFORT = 3_000_000  # of Z3's resource count
 
 def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.inf) -> Result:
     """Decide the model; `effort` as for CP-SAT, so that what it cannot do does not depend on the clock."""
-    begun = time.monotonic()
     most = model.most_rounds
     if most < 1:
-        return Result("infeasible", None, "fewer rounds than steps", Report(0.0))
+        return Result("infeasible", None, "fewer rounds than steps")
     solver = z3.SolverFor("QF_FD")
     solver.set("timeout", max(1, int(budget_s * 1000)))
     solver.set("random_seed", seed)
@@ -49,9 +47,8 @@ def solve(model: BooleanModel, budget_s: float, seed: int, effort: float = math.
         terms = [(x[v], w) for v, w in zip(vs, weights, strict=True)]
         solver.add(z3.PbLe(terms + unused, capacity * most))
     status = solver.check()
-    report = Report(time.monotonic() - begun)
     if status == z3.sat:
         assignment = solver.model()
         values = np.array([z3.is_true(assignment.eval(x[v])) for v in range(model.nasked)], dtype=bool)
-        return Result("feasible", Solution(values), NAME, report)
-    return Result("infeasible" if status == z3.unsat else "unknown", None, NAME, report)
+        return Result("feasible", Solution(values), NAME)
+    return Result("infeasible" if status == z3.unsat else "unknown", None, NAME)

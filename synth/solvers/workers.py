@@ -23,7 +23,6 @@ from synth.solvers.result import Result
 class Ticket:
     """A question asked of a solver, and the reply once `Workers.first` has handed it out."""
 
-    solver: str
     reply: Result | None = None
     failure: str = ""
     done: bool = False
@@ -71,7 +70,7 @@ class Workers:
 
     def ask(self, solver: str, *arguments: Any) -> Ticket:
         """Start `solve(*arguments)` of a row of `SOLVERS` in a child process."""
-        ticket = Ticket(solver)
+        ticket = Ticket()
         if not is_available(solver):
             self._fail(ticket, f"{SOLVERS[solver].library} is not installed")
             return ticket

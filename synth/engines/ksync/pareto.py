@@ -23,7 +23,7 @@ from synth.engines.ksync.step_bounds import lockstep, safe_value
 from synth.engines.request import Decision, Progress, Shape, StepBound, StepClaim
 from synth.model.problem import Problem
 from synth.solvers.boolean_model import BooleanModel
-from synth.solvers.result import Report, Result
+from synth.solvers.result import Result
 from synth.solvers.workers import Ticket, Workers
 from synth.symmetry.relabelling import Symmetry, trivial
 from synth.timing.rounds import rounds as rounds_of
@@ -142,7 +142,7 @@ class ShapeSearch:
 
         ask(self.solvers[0])
         first = self.workers.first(tickets, min(self.deadline, time.monotonic() + self.tuning.head_start_s))
-        spare = Result("unknown", None, "", Report(0.0))
+        spare = Result("unknown", None, "")
         try:
             if first is None or first.reply is None or first.reply.status == "unknown":
                 for name in self.solvers[1:]:

@@ -37,8 +37,7 @@ def test_boolean_models(workers: Workers, solver: str) -> None:
     assert (a, b) != (c, d)
     assert a != b
     assert c != d
-    assert result.report.runtime_s > 0
-    assert np.isnan(result.gap)
+    assert np.isnan(result.dual_bound)
     refuted = answer(workers, solver, loads(2), 20.0, 0)
     assert (refuted.status, refuted.solution) == ("infeasible", None)
     too_few = answer(workers, solver, BooleanModel(3, 2), 20.0, 0)
@@ -64,15 +63,14 @@ def knapsack(binary: bool) -> LinearProgram:
 def test_linear_programs(
     workers: Workers, solver: str, options: tuple[object, ...], binary: bool, least: float
 ) -> None:
-    result = answer(workers, solver, knapsack(binary), 20.0, *options)
+    program = knapsack(binary)
+    result = answer(workers, solver, program, 20.0, *options)
     assert result.solution is not None
-    assert result.solution.objective == pytest.approx(least)
-    assert result.report.dual_bound == pytest.approx(least)
-    assert result.gap == pytest.approx(0.0, abs=1e-9)
+    assert program.cost @ result.solution.values == pytest.approx(least)
+    assert result.dual_bound == pytest.approx(least)
     assert result.solver == ("CBC" if "CBC" in options else "HiGHS")
     if solver == "linear":
         assert result.solution.dual_prices == pytest.approx([-1.5])
-    program = knapsack(binary)
     never = replace(program, least=np.array([30.0]), most=np.array([40.0]))
     assert answer(workers, solver, never, 20.0, *options).status == "infeasible"
 
