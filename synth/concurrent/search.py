@@ -23,8 +23,8 @@ from synth.concurrent.isolated import Isolated, isolated_parts, run_each_isolate
 from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.union import Relays, UnionProblem, check_within_groups, times_by_group, union_problem
 from synth.engines.estimates import estimated_sends
-from synth.engines.flow import search as flow
 from synth.engines.flow.tuning import SEARCH
+from synth.engines.registry import ENGINES
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Collective, Floats, subdivided
 from synth.model.problem import Problem
@@ -312,7 +312,7 @@ class ConcurrentSearch:
             known=self,
             bound=self.bound.merged(self._own_witnesses()),
         )
-        return flow.solve(problem, request)
+        return ENGINES["flow"].solve(problem, request)
 
     # bounds
 

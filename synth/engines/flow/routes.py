@@ -86,14 +86,13 @@ class Router:
         )
         holders, self.goals = collective.holders, collective.goals
         none = np.zeros(collective.nchunks + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-        self.owned = self.parts = none
+        self.owned = self.parts = self.gathering = self.spreading = none
         self.sources = holders
         if collective.reducing:
             sums = collective.reduces & (np.diff(self.goals[0]) > 0)  # what nobody wants is not gathered
-            self.owned = one_each(np.flatnonzero(sums), owners(problem)[sums], collective.nchunks)
+            self.owned = (pointers(sums.astype(np.int64)), owners(problem)[sums])
             self.parts = only(holders, sums)
             self.sources = merged(self.owned, only(holders, ~sums))
-        self.gathering = self.spreading = none
         self.passes = 0
         nres, nbundles = len(self.net.capacity_gbs), self.net.nbundles
         zeros = (np.zeros(count) for count in (nres, nres, nbundles, nbundles, 2))
@@ -262,20 +261,13 @@ def _count_hops(net: CsrNetwork, sources: Any, table: Any, queue: Any) -> None:
                     last += 1
 
 
-def only(table: tuple[Ints, Ints], which: Bools) -> tuple[Ints, Ints]:
+def only(table: Csr, which: Bools) -> Csr:
     """The rows of the chunks given."""
     count = np.diff(table[0])
     return pointers(np.where(which, count, 0)), table[1][np.repeat(which, count)]
 
 
-def one_each(chunks: Ints, ranks: Ints, nchunks: int) -> tuple[Ints, Ints]:
-    """One rank for each of the chunks given (ascending), as a CSR over all."""
-    count = np.zeros(nchunks, dtype=np.int64)
-    count[chunks] = 1
-    return pointers(count), ranks.astype(np.int64)
-
-
-def merged(one: tuple[Ints, Ints], two: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+def merged(one: Csr, two: Csr) -> Csr:
     """Two tables of which each chunk has rows in one only."""
     ptr = pointers(np.diff(one[0]) + np.diff(two[0]))
     ranks = np.empty(ptr[-1], dtype=np.int64)

@@ -7,15 +7,22 @@ resources may differ, and over all links that leave a rank, switches included.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from synth.engines.flow.congestion_prices import pop_key, push_key
-from synth.engines.flow.csr_network import CsrNetwork
-from synth.engines.flow.trees import Csr
+from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
+from synth.engines.flow.trees import Csr, find_parents
+from synth.engines.flow.tuning import TUNING, Tuning
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.compiled import Runner
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule, untimed
+from synth.phases.reversal import reversible
+from synth.timing.simulate import predict_us, resource_loads_us
+from topologies.arrays import pointers
 
 
 class _Offers(NamedTuple):
@@ -36,6 +43,61 @@ class _Scratch(NamedTuple):
     times: Any  # a heap of events: (µs, twice the send, plus 1 where it arrives)
     codes: Any
     arrived: Any  # sends that have arrived since bundles were last looked at
+
+
+@dataclass(frozen=True, eq=False)
+class FlowSchedule:
+    """A schedule, its time, and how long it keeps each resource busy (for bounds)."""
+
+    took_us: float
+    schedule: Schedule
+    load_us: Floats
+
+
+def is_matchable(problem: Problem, tuning: Tuning = TUNING) -> bool:
+    """Whether nearly everybody wants every chunk, or adds to it, so that matching in time is worth a try."""
+    collective = problem.collective
+    if collective.reducing and not reversible(collective):
+        return False
+    wanted = len(collective.pre if collective.reducing else collective.post) / max(1, collective.nchunks)
+    cells = collective.nchunks * problem.nranks
+    return wanted > tuning.matched_share * problem.nranks and cells <= tuning.matched_cells
+
+
+def matched(problem: Problem, size_bytes: float, run: Runner) -> FlowSchedule | None:
+    """A schedule by matching in time; None where some goal is reached only through ranks that want nothing.
+
+    A sum that one rank wants is matched from there over the links reversed, and read backwards.
+    """
+    collective = problem.collective
+    back = collective.reducing
+    net = csr_network(problem.network)
+    over = run.table(reverse_network(net) if back else net)
+    first, last = (collective.post, collective.pre) if back else (collective.pre, collective.post)
+    wanted = np.zeros((collective.nchunks, problem.nranks), dtype=bool)
+    wanted[last[:, 1], last[:, 0]] = True
+    wanted[first[:, 1], first[:, 0]] = False
+    total = int(wanted.sum())
+    work = collective.chunk_bytes(size_bytes) * 1e-3
+    eps = float(work.min()) / float(net.bandwidth_gbs.max()) * 1e-9
+    holders = collective.goals if back else collective.holders
+    chunk, link, start = match_in_time(run, over, wanted, holders, work, eps)
+    if len(chunk) < total:
+        return None
+    order = np.argsort(chunk, kind="stable")
+    ptr = pointers(np.bincount(chunk, minlength=collective.nchunks))
+    _, depth = find_parents(run, over, (ptr, link[order]))
+    step = np.empty(len(chunk), dtype=np.int64)
+    step[order] = depth
+    bundle = net.bundle[link]
+    end = start + work[chunk] / net.bandwidth_gbs[bundle] + net.alpha_us[bundle]
+    if back:
+        rows = np.argsort(-end, kind="stable")
+        chunk, link, step = chunk[rows], link[rows], step.max(initial=0) - step[rows]
+    schedule = untimed(chunk, link, step, np.full(len(chunk), back))
+    # read backwards, sends through a resource that several share may not fit as they did
+    took = predict_us(problem, schedule, size_bytes) if back else float(end.max(initial=0.0))
+    return FlowSchedule(took, schedule, resource_loads_us(problem, replace(schedule, size_bytes=size_bytes)))
 
 
 def match_in_time(

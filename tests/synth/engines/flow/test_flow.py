@@ -23,7 +23,7 @@ from synth.bounds.lengths import from_loads
 from synth.bounds.prove import prove
 from synth.bounds.registry import check
 from synth.cli.prove import prove as prove_command
-from synth.engines.flow import schedules as flow
+from synth.engines.flow import search as flow
 from synth.engines.request import Options
 from synth.model.collective import Floats, alltoallv
 from synth.model.problem import LARGEST, Problem, make_problem
@@ -61,7 +61,7 @@ def random_question(rng: random.Random) -> Problem:
     return random_large(rng, folder())
 
 
-def answer(rng: random.Random, problem: Problem, size: float) -> flow.Answer:
+def answer(rng: random.Random, problem: Problem, size: float) -> flow.FlowSchedule:
     """With any options."""
     likely, latency = (rng.choice((0.0, 1.0, 1e3)) for _ in range(2))
     return flow.best_of(
@@ -76,7 +76,7 @@ def answer(rng: random.Random, problem: Problem, size: float) -> flow.Answer:
     )
 
 
-def made(seed: int) -> tuple[random.Random, Problem, flow.Answer, Schedule]:
+def made(seed: int) -> tuple[random.Random, Problem, flow.FlowSchedule, Schedule]:
     """A random problem's answer, timed."""
     rng = random.Random(seed)
     problem, size = random_question(rng), rng.choice(SIZES)

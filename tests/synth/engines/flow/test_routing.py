@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from synth.engines.flow.congestion_prices import Congestion, cost_of, set_prices
 from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
 from synth.engines.flow.routes import Router, Routing, hop_table, route_shortest
-from synth.engines.flow.schedules import Sends, best_of
+from synth.engines.flow.search import Sends, best_of
 from synth.engines.flow.trees import find_parents, route_trees
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner

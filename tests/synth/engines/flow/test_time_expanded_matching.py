@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from synth.engines.flow.csr_network import csr_network
-from synth.engines.flow.schedules import matched
-from synth.engines.flow.time_expanded_matching import match_in_time
+from synth.engines.flow.time_expanded_matching import match_in_time, matched
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.compiled import Runner
 from synth.model.problem import Problem, hops, make_problem
