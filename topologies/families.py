@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,31 +20,25 @@ _SIZES = re.compile(r"[0-9]{1,7}(x[0-9]{1,7}){0,9}")
 
 @dataclass(frozen=True, eq=False)
 class _Shape:
-    """A family's member before figures: links both ways between a[i] and b[i] (int64 columns of vertices)."""
+    """A family's member before figures. ends: vertices, int64 (2, pairs): links both ways between ends[:, i]."""
 
     nranks: int
-    a: Ints
-    b: Ints
+    ends: Ints
     summary: str
     switches: Sequence[str] = ()
-    nodes: Ints | None = None
-
-
-def _joined(*pairs: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Pairs one list after the other."""
-    return np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
+    nodes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def _grid(dims: Sequence[int], wrap: bool, summary: str) -> _Shape:
     n = math.prod(dims)
     index = np.arange(n, dtype=np.int64).reshape(dims)
-    pairs: list[tuple[Ints, Ints]] = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))]
+    pairs: list[tuple[Ints, Ints]] = []
     for axis, size in enumerate(dims):
         along = np.moveaxis(index, axis, 0)
         pairs.append((along[:-1].reshape(-1), along[1:].reshape(-1)))
         if wrap and size > 2:  # with two, the link around is the same pair again
             pairs.append((along[-1].reshape(-1), along[0].reshape(-1)))
-    return _Shape(n, *_joined(*pairs), summary)
+    return _Shape(n, np.concatenate(pairs, axis=1), summary)
 
 
 def _by_x(dims: Sequence[int]) -> str:
@@ -52,20 +46,19 @@ def _by_x(dims: Sequence[int]) -> str:
 
 
 def _full(dims: Sequence[int]) -> _Shape:
-    a, b = np.triu_indices(dims[0], 1)
-    return _Shape(dims[0], a.astype(np.int64), b.astype(np.int64), f"{dims[0]} ranks, all to all")
+    return _Shape(dims[0], np.stack(np.triu_indices(dims[0], 1)), f"{dims[0]} ranks, all to all")
 
 
 def _hypercube(dims: Sequence[int]) -> _Shape:
     n = 1 << dims[0]
     index = np.arange(n, dtype=np.int64)
     zeros = [(index[index & bit == 0], bit) for bit in 1 << np.arange(dims[0])]
-    return _Shape(n, *_joined(*((low, low | bit) for low, bit in zeros)), f"hypercube of {n}")
+    return _Shape(n, np.concatenate([(low, low | bit) for low, bit in zeros], axis=1), f"hypercube of {n}")
 
 
 def _star(dims: Sequence[int]) -> _Shape:
     n = dims[0]
-    return _Shape(n, np.arange(n, dtype=np.int64), np.full(n, n), f"{n} ranks on one switch", ("switch",))
+    return _Shape(n, np.stack([np.arange(n), np.full(n, n)]), f"{n} ranks on one switch", ("switch",))
 
 
 def _fattree(dims: Sequence[int]) -> _Shape:
@@ -85,7 +78,7 @@ def _fattree(dims: Sequence[int]) -> _Shape:
     aggregation = edge + k * half
     core = hosts + 2 * k * half + np.arange(half * half, dtype=np.int64)
     pod_edges, pod_tops = edge.reshape(k, half), aggregation.reshape(k, half)
-    a, b = _joined(
+    pairs = (
         (np.arange(hosts, dtype=np.int64), np.repeat(edge, half)),
         (np.repeat(pod_edges, half, axis=1).reshape(-1), np.tile(pod_tops, (1, half)).reshape(-1)),
         # Aggregation switch j of each pod reaches cores j·k/2 … j·k/2 + k/2 − 1.
@@ -94,7 +87,7 @@ def _fattree(dims: Sequence[int]) -> _Shape:
     layers = (("edge", len(edge)), ("aggr", len(edge)), ("core", len(core)))
     names = [f"{layer}{i}" for layer, count in layers for i in range(count)]
     nodes = np.arange(hosts, dtype=np.int64) // half
-    return _Shape(hosts, a, b, f"{k}-ary fat tree, {hosts} ranks", names, nodes)
+    return _Shape(hosts, np.concatenate(pairs, axis=1), f"{k}-ary fat tree, {hosts} ranks", names, nodes)
 
 
 def _leaf_spine(dims: Sequence[int]) -> _Shape:
@@ -103,9 +96,9 @@ def _leaf_spine(dims: Sequence[int]) -> _Shape:
     leaf = n + np.arange(leaves, dtype=np.int64)
     spine = n + leaves + np.arange(spines, dtype=np.int64)
     ranks = np.arange(n, dtype=np.int64)
-    a, b = _joined((ranks, np.repeat(leaf, each)), (np.repeat(leaf, spines), np.tile(spine, leaves)))
+    ends = np.concatenate([(ranks, np.repeat(leaf, each)), (np.repeat(leaf, spines), np.tile(spine, leaves))], axis=1)
     names = [f"leaf{i}" for i in range(leaves)] + [f"spine{i}" for i in range(spines)]
-    return _Shape(n, a, b, f"{leaves} leaves of {each} ranks, {spines} spines", names, ranks // each)
+    return _Shape(n, ends, f"{leaves} leaves of {each} ranks, {spines} spines", names, ranks // each)
 
 
 def _dragonfly(dims: Sequence[int]) -> _Shape:
@@ -117,14 +110,14 @@ def _dragonfly(dims: Sequence[int]) -> _Shape:
     g, h = np.triu_indices(groups, 1)
     # One global link a pair of groups: group g takes g+1, g+2, … around, router by router.
     up, down = (h - g - 1) % routers, (g - h - 1) % groups % routers
-    a, b = _joined(
+    pairs = (
         (ranks, np.repeat(router.reshape(-1), hosts)),
         (router[:, i].reshape(-1), router[:, j].reshape(-1)),
         (router[g, up], router[h, down]),
     )
     names = [f"g{x}r{y}" for x in range(groups) for y in range(routers)]
     summary = f"dragonfly, {groups} groups of {routers} routers of {hosts} ranks"
-    return _Shape(n, a, b, summary, names, ranks // hosts)
+    return _Shape(n, np.concatenate(pairs, axis=1), summary, names, ranks // hosts)
 
 
 @dataclass(frozen=True)
@@ -178,18 +171,18 @@ def family(spec: str) -> Topology:
     given = _options(where, options)
     gbs, alpha_us = given.get("bw", DEFAULT_GBS), given.get("alpha", DEFAULT_ALPHA_US)
     shape = known.build(dims)
-    links = 2 * len(shape.a)
+    src, dst = np.concatenate([shape.ends, shape.ends[::-1]], axis=1)
     source = "bw and alpha given" if len(given) == 2 else "default figures, nobody's machine"
     return Topology(
         name=spec,
         nranks=shape.nranks,
         switches=tuple(shape.switches),
-        link_src=np.concatenate([shape.a, shape.b]),
-        link_dst=np.concatenate([shape.b, shape.a]),
-        alpha_us=np.full(links, alpha_us),
-        bandwidth_gbs=np.full(links, gbs),
+        link_src=src,
+        link_dst=dst,
+        alpha_us=np.full(len(src), alpha_us),
+        bandwidth_gbs=np.full(len(src), gbs),
         alpha_assumed="alpha" not in given,
-        nodes=np.zeros(shape.nranks, dtype=np.int64) if shape.nodes is None else shape.nodes,
+        nodes=shape.nodes,
         summary=f"{shape.summary}, {gbs:g} GB/s each way a link",
         source=f"formula {kind}; {source}",
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from topologies.clusters import Machine, join
@@ -33,24 +31,20 @@ def load(spec: str | Path) -> Topology:
         return _read_file(spec).topology
     if not isinstance(spec, str) or not spec:
         raise InputError(f"topology {spec!r}: must be a text such as dgx1, dgx-a100:4, ring:8 or my.toml")
-    for source in SOURCES:
-        if source.names(spec):
-            return source.read(spec)
-    asked = re.split("[:,]", spec)[0].lower()
-    hint = did_you_mean(asked, [*machines(), *FAMILIES])
+    if _is_node(spec.rpartition(":")[0]):
+        return _read_cluster(spec)
+    if spec in machines():
+        return _read_node(spec).topology
+    kind = re.split("[:,]", spec)[0]
+    if kind in FAMILIES:
+        return family(spec)
+    if spec.endswith(_suffixes()) or "/" in spec or "\\" in spec:
+        return _read_file(Path(spec)).topology
+    hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES])
     raise InputError(
         f"topology {spec[:80]!r}: not known; {hint}{' ' if hint else ''}machines are {', '.join(machines())}; "
         f"families are {', '.join(FAMILIES)}; or give a file that ends in {' or '.join(_suffixes())}"
     )
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where topologies come from. names: whether a text names one of these. read: that one; raises InputError."""
-
-    name: str
-    names: Callable[[str], bool]
-    read: Callable[[str], Topology]
 
 
 def _suffixes() -> tuple[str, ...]:
@@ -73,19 +67,6 @@ def _read_cluster(spec: str) -> Topology:
             f"topology {spec[:80]!r}: {count[:40]!r} is no number of nodes; it must be one as in {name[:40]}:2"
         )
     return join(machine, int(count), f"{Path(name).name}:{count}" if "/" in name else spec)
-
-
-# The first that knows a name reads it.
-SOURCES = (
-    Source("machine:N", lambda spec: _is_node(spec.rpartition(":")[0]), _read_cluster),
-    Source("machine", lambda spec: spec in machines(), lambda spec: _read_node(spec).topology),
-    Source("family", lambda spec: re.split("[:,]", spec)[0] in FAMILIES, family),
-    Source(
-        "file",
-        lambda spec: spec.endswith(_suffixes()) or "/" in spec or "\\" in spec,
-        lambda spec: _read_file(Path(spec)).topology,
-    ),
-)
 
 
 def _read_file(path: Path) -> Machine:

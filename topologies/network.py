@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.arrays import Bools, Floats, Ints, pointers, ranges, row_of_entry
+from topologies.arrays import Bools, Floats, Ints, marked, pointers, ranges, row_entries, row_of_entry
 from topologies.errors import InputError
 from topologies.topology import Topology
-
-_FAR = np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +102,45 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
     all_src, all_dst, all_first = np.concatenate(src), np.concatenate(dst), np.concatenate(first)
     order = np.lexsort((all_first, all_dst, all_src))
     return _assembled(topology, wanted, all_src[order], all_dst[order], crossed[order])
+
+
+def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
+    """(link of `net`, source, destination) of the links among some local ranks, renumbered in the order given.
+
+    Sorted as a network's links are: by source and destination, several of one pair as they stand in `net`.
+    """
+    number = np.full(net.nranks, -1, dtype=np.int64)
+    number[chosen] = np.arange(len(chosen))
+    begin = np.searchsorted(net.src, chosen)
+    links = ranges(begin, np.searchsorted(net.src, chosen, side="right") - begin)
+    links = links[number[net.dst[links]] >= 0]
+    links = links[np.lexsort((number[net.dst[links]], number[net.src[links]]))]
+    return links, number[net.src[links]], number[net.dst[links]]
+
+
+def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
+    """What `network` gives for the local ranks `chosen`, and the link of `net` that each of its links is.
+
+    A path between two ranks does not depend on who else takes part, so it can be taken from the larger network.
+    """
+    links, src, dst = links_among(net, chosen)
+    count = net.uses_ptr[links + 1] - net.uses_ptr[links]
+    used = net.uses_idx[row_entries(net.uses_ptr, links)]
+    there = marked(net.nresources, used)
+    kept = np.flatnonzero(there)
+    part = Network(
+        nranks=len(chosen),
+        ranks=net.ranks[chosen],
+        src=src,
+        dst=dst,
+        alpha_us=net.alpha_us[links],
+        bandwidth_gbs=net.bandwidth_gbs[links],
+        uses_ptr=pointers(count),
+        uses_idx=(np.cumsum(there) - 1)[used],
+        capacity_gbs=net.capacity_gbs[kept],
+        resource_names=tuple(net.resource_names[i] for i in kept.tolist()),
+    )
+    return part, links
 
 
 def _checked(topology: Topology, ranks: Sequence[int]) -> Ints:
@@ -217,31 +254,26 @@ def _forwarding_tables(topology: Topology, ranks: Ints) -> _Tables:
     blocks = start[sources]
     cost, width = picos[edges][:, None], gbs[edges][:, None]
 
-    while True:
-        found = np.minimum.reduceat(cost + alpha[head], blocks)
-        if not (found < alpha[sources]).any():
-            break
-        alpha[sources] = np.minimum(alpha[sources], found)
+    def relax(values: Floats, better: np.ufunc, over_edges: Callable[[], Floats]) -> None:
+        """Improves what switches have by what their edges offer them, until nothing changes."""
+        while True:
+            found = better(values[sources], better.reduceat(over_edges(), blocks))
+            if (found == values[sources]).all():
+                return
+            values[sources] = found
+
+    relax(alpha, np.minimum, lambda: cost + alpha[head])
     reach = np.isfinite(alpha)
     best = (cost + alpha[head] == alpha[tail]) & reach[tail]
     straight = (straight_alpha == alpha) & reach
 
     rate = np.where(straight, straight_rate, 0.0)
-    while True:
-        wide = np.where(best, np.minimum(width, rate[head]), 0.0)
-        found = np.maximum.reduceat(wide, blocks)
-        if not (found > rate[sources]).any():
-            break
-        rate[sources] = np.maximum(rate[sources], found)
+    relax(rate, np.maximum, lambda: np.where(best, np.minimum(width, rate[head]), 0.0))
     best &= np.minimum(width, rate[head]) == rate[tail]
     straight &= straight_rate == rate
 
-    hops = np.where(straight, 1, _FAR).astype(np.int64)
-    while True:
-        found_hops = np.minimum.reduceat(np.where(best, hops[head] + 1, _FAR), blocks)
-        if not (found_hops < hops[sources]).any():
-            break
-        hops[sources] = np.minimum(hops[sources], found_hops)
+    hops = np.where(straight, 1.0, np.inf)
+    relax(hops, np.minimum, lambda: np.where(best, hops[head] + 1, np.inf))
     best &= hops[head] + 1 == hops[tail]
     return _Tables(edges, start, head, best, np.where(straight, last, -1), reach)
 

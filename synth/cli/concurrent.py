@@ -49,7 +49,7 @@ from synth.storage.schedule_file import save_schedule, write_schedule
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import replay
 from topologies.errors import InputError
-from topologies.faults.ranks import dead_ranks, live_ranks
+from topologies.faults.notation import dead_ranks, live_ranks
 from topologies.load import load
 from topologies.text.fields import shown
 from topologies.topology import Topology

@@ -24,7 +24,7 @@ from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.simulate import time_us, timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
-from topologies.subnetwork import links_among
+from topologies.network import links_among
 
 # A group's isolated run is one of many and has a part of a second: constructive engines only.
 ISOLATED = Tuning(

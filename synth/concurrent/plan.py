@@ -31,7 +31,7 @@ from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.faults.apply import degraded
-from topologies.faults.ranks import dead_ranks, live_ranks
+from topologies.faults.notation import dead_ranks, live_ranks
 from topologies.load import load
 from topologies.topology import Topology
 

@@ -25,7 +25,7 @@ from synth.model.schedule import Schedule, untimed
 from synth.timing.simulate import timed
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.subnetwork import links_among
+from topologies.network import links_among
 
 Restate = Callable[[Sequence[Collective]], UnionProblem]  # the same groups with other collectives
 Plan = tuple[UnionProblem, Schedule]

@@ -23,7 +23,7 @@ from synth.model.problem import Allowed, Problem, check_ranks, make_problem
 from synth.model.schedule import Schedule, untimed
 from topologies.arrays import pointers, reached, row_of_entry
 from topologies.errors import InputError, ScheduleRefused
-from topologies.subnetwork import links_among, subnetwork
+from topologies.network import links_among, subnetwork
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Topology
 

@@ -28,9 +28,8 @@ from synth.model.collective import Collective, Floats, Ints, alltoallv, make_col
 from synth.model.registry import parse_name
 from synth.model.sizes import MAX_CELLS, MAX_FILE_BYTES, MAX_POSITIONS, read_sizes
 from topologies.errors import InputError
-from topologies.text.fields import Fields, shown
+from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.files import origin_of, read_text
-from topologies.text.toml import parse_toml
 
 MAX_COUNT = 100_000
 # Beyond these a chunk is nothing beside another, and its share of the message loses its digits.
@@ -74,8 +73,7 @@ def read_pattern(path: str | Path) -> Collective:
     Raises InputError: the file cannot be read, is not TOML, or does not state a pattern with something to move.
     """
     text, origin = read_text(path, "a pattern's .toml file", MAX_FILE_BYTES), origin_of(path)
-    document = parse_toml(text, origin, "a pattern's two keys and [[chunk]] tables")
-    top = Fields(document, text, origin)
+    top = parse_toml(text, origin, "a pattern's two keys and [[chunk]] tables")
     top.only(_TOP)
     name = _read_name(top)
     nranks = top.integer("ranks", 2, MAX_POSITIONS)

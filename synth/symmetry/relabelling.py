@@ -11,8 +11,7 @@ import numpy as np
 from synth.model.collective import Collective, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from topologies.network import Network, network
-from topologies.subnetwork import links_among
+from topologies.network import Network, links_among, network
 from topologies.symmetry.automorphism import automorphisms
 from topologies.symmetry.free_subgroup import free_subgroup
 from topologies.symmetry.refinement import link_image

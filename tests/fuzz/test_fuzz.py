@@ -14,7 +14,7 @@ from tests.fuzz.trying import FORMATS, Outcome, folder_for, hostile, no_files, p
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
-from topologies.text.toml import MOST_DOTS, parse_toml
+from topologies.text.fields import MOST_DOTS, parse_toml
 
 EACH = 100
 SMALL = 200_000  # bytes: of those made by hand, these are quick
@@ -163,7 +163,7 @@ def test_toml_that_asks_for_too_much() -> None:
         assert words in str(error.value)
         assert len(str(error.value).splitlines()) == 1
     held = parse_toml(f"note = 'see {'.'.join('ab' * 4)}'\n{'.'.join('a' * MOST_DOTS)} = 1.5", "f.toml", "")
-    assert set(held) == {"note", "a"}
+    assert set(held.values) == {"note", "a"}
 
 
 def test_the_limits_of_a_pipe_are_not_waited_for(tmp_path: Path) -> None:

@@ -24,8 +24,16 @@ import numpy as np
 
 from topologies.arrays import Bools, Floats
 from topologies.errors import InputError
-from topologies.faults.notation import Fault, removals, slowdowns
-from topologies.faults.places import limit_at, link_name, links_at, touched_links, vertices_at
+from topologies.faults.notation import (
+    Fault,
+    limit_at,
+    link_name,
+    links_at,
+    removals,
+    slowdowns,
+    touched_links,
+    vertices_at,
+)
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Limit, Topology
 
@@ -35,7 +43,7 @@ _LONG_NAME = 80  # characters of a list of faults that a name, and with it a fil
 def degraded(topology: Topology, without: Sequence[str], degrade: Sequence[str]) -> Topology:
     """The topology without some parts and with others slower, its name saying so.
 
-    Ranks keep their numbers, those taken out have no link (see `ranks.dead_ranks`); a switch taken out is gone.
+    Ranks keep their numbers, those taken out have no link (see `notation.dead_ranks`); a switch taken out is gone.
     Latencies stay, and so do limits, over the links that are left to them; a limit without any goes.
     Both are texts of faults, each a list with commas. Raises InputError for no such fault, part or bandwidth, or where
     nothing is left.

@@ -7,7 +7,7 @@ from itertools import chain
 
 import numpy as np
 
-from topologies.arrays import Ints, reached
+from topologies.arrays import Ints, marked, reached
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.free_subgroup import generate
@@ -58,9 +58,7 @@ def automorphisms(net: Network, fixed: Sequence[Sequence[int]], limit: int = 200
         at = np.asarray(members, dtype=np.int64)
         if at.size and (at.min() < 0 or at.max() >= n):
             raise InputError(f"fixed set {i}: holds a rank outside; it must be 0..{n - 1}")
-        inside = np.zeros(n, dtype=np.int64)
-        inside[at] = 1
-        classes = np.unique(classes * 2 + inside, return_inverse=True)[1].reshape(-1)
+        classes = np.unique(classes * 2 + marked(n, at), return_inverse=True)[1].reshape(-1)
     firsts = [int(members[0]) for members in fixed if len(members)] or [0]
     search = _Search(net, classes, budget_s * TUNING.work_per_s)
     generators: list[Ints] = []
@@ -89,22 +87,19 @@ def _candidates(n: int) -> Iterator[Ints]:
     """Rotations, XOR masks, reversals and exchanges of equal digits, the whole range first."""
     i = np.arange(n, dtype=np.int64)
     divisors = [d for d in range(1, n + 1) if n % d == 0]
-    for block in reversed(divisors):
-        for unit in divisors:
-            if unit < block and block % unit == 0:
-                yield i - i % block + (i + unit) % block
+    blocks = [(b, unit) for b in reversed(divisors) for unit in divisors if unit < b and b % unit == 0]
+    for block, unit in blocks:
+        yield i - i % block + (i + unit) % block
     if n & (n - 1) == 0:
         for bit in range(n.bit_length() - 1):
             yield i ^ (1 << bit)
         if n <= 64:
             for m in range(3, n):
                 yield i ^ m
-    for block in reversed(divisors):
-        for unit in divisors:
-            if unit < block and block % unit == 0:
-                digit = i % block // unit
-                yield i + (block // unit - 1 - 2 * digit) * unit
-                yield i + ((-digit) % (block // unit) - digit) * unit
+    for block, unit in blocks:
+        digit = i % block // unit
+        yield i + (block // unit - 1 - 2 * digit) * unit
+        yield i + ((-digit) % (block // unit) - digit) * unit
     for low in divisors:
         for size in divisors:
             if size > 1 and n % (low * size * size) == 0:
@@ -133,10 +128,9 @@ def _orbit_search(search: _Search, generators: list[Ints], firsts: Sequence[int]
         _complete_orbit(search, search.root, first, generators, [])
     root, base = search.root, list[int]()
     while len(_generated(generators, n, limit)) < limit:
-        size = _cell_sizes(root)
-        if size.max() == 1:
+        vertex = _in_smallest_cell(root)
+        if vertex is None:
             return
-        vertex = int(np.argmin(np.where(size > 1, size, n + 1)))
         _complete_orbit(search, root, vertex, generators, base)
         base.append(vertex)
         search.spend(2 * TUNING.refine_cost)
@@ -169,10 +163,11 @@ def _orbit(start: int, generators: Sequence[Ints], n: int) -> set[int]:
     return set(np.flatnonzero(found).tolist())
 
 
-def _cell_sizes(colours: Colours) -> Ints:
-    """How many ranks have each rank's colour, int64 (nranks,)."""
+def _in_smallest_cell(colours: Colours) -> int | None:
+    """The first rank of those that share their colour with the fewest others; None where all colours differ."""
     _, cell, sizes = np.unique(colours.ranks, return_inverse=True, return_counts=True)
-    return np.asarray(sizes[cell.reshape(-1)])
+    size = sizes[cell.reshape(-1)]
+    return int(np.argmin(np.where(size > 1, size, len(size) + 1))) if size.max() > 1 else None
 
 
 def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | None:
@@ -185,7 +180,6 @@ def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | 
 
     # The left side always marks the same ranks, so its colours depend on the depth alone.
     left = [refined(root, first)]
-    cells: list[int] = []
     trail: list[tuple[Colours, Iterator[int]]] = [(root, iter([target]))]
     while trail:
         colours, choices = trail[-1]
@@ -203,13 +197,11 @@ def _sending(search: _Search, root: Colours, first: int, target: int) -> Ints | 
         # Also before all ranks are told apart: in a very symmetric network the plain guess is often right.
         if (root.ranks[p] == root.ranks).all() and search.accepts(p):
             return p
-        size = _cell_sizes(here)
-        if size.max() == 1:
+        vertex = _in_smallest_cell(here)
+        if vertex is None:
             continue
         if len(left) == len(trail):
-            cells.append(int(np.argmin(np.where(size > 1, size, len(size) + 1))))
-            left.append(refined(here, cells[-1]))
-        vertex = cells[len(trail) - 1]
+            left.append(refined(here, vertex))
         trail.append((right, iter(np.flatnonzero(right.ranks == here.ranks[vertex]).tolist())))
     return None
 

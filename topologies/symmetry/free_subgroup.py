@@ -102,20 +102,13 @@ def _power(p: Ints, exponent: int) -> Ints:
 
 def _goal(perms: Sequence[Ints], where: Ints) -> int:
     """A free group's order divides the size of every orbit of members: their greatest common divisor."""
-    n = len(perms[0])
-    orbit = np.arange(n, dtype=np.int64)
-    while True:
-        before = orbit.copy()
+    before, orbit = where[:0], np.arange(len(perms[0]))
+    while not np.array_equal(before, orbit):
+        before = orbit
         for p in perms:
-            low = np.minimum(orbit, orbit[p])
-            orbit = low.copy()
-            orbit[p] = np.minimum(low[p], low)
-        if (before == orbit).all():
-            break
-    inside = np.zeros(n, dtype=bool)
-    inside[where] = True
-    sizes = np.bincount(orbit[inside])
-    return math.gcd(*sizes[sizes > 0].tolist())
+            orbit = np.minimum(orbit, orbit[p])
+    sizes = np.unique(orbit[np.unique(where)], return_counts=True)[1]
+    return math.gcd(*sizes.tolist())
 
 
 def _extended(group: list[Ints], p: Ints, where: Ints, goal: int) -> tuple[list[Ints] | None, int]:

@@ -1,4 +1,4 @@
-"""Colour refinement of a network, and with it the permutation of links that one of ranks induces.
+"""Colour refinement of a network, the permutation of links that one of ranks induces, and what it must keep.
 
 Refinement gives ranks, links and resources colours that differ where what they touch differs.
 """
@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topologies.arrays import Ints, segment_sums
+from topologies.arrays import Ints, grouped, segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
-from topologies.symmetry.link_sets import LinkSets
 from topologies.symmetry.tuning import TUNING
 
 Hashes = NDArray[np.uint64]
@@ -61,6 +60,36 @@ class Colours:
         return sum(len(np.unique(x)) for x in (self.ranks, self.links, self.resources))
 
 
+class LinkSets:
+    """A network prepared to check symmetries, by fixed random numbers of links (`salt`): equal sets have equal sums.
+
+    user: the link of each entry of `uses_idx`. users, ptr: CSR by resource: the links that use it.
+    """
+
+    def __init__(self, net: Network) -> None:
+        self.net = net
+        self.user = net.link_of_use
+        self.ptr, order = grouped(net.uses_idx, net.nresources)
+        self.users = self.user[order]
+        self.salt = np.random.default_rng(0).integers(1 << 63, size=net.nlinks, dtype=np.uint64)
+        self.sums = segment_sums(self.salt[self.users], self.ptr)
+
+    def are_kept_by(self, image: Ints) -> bool:
+        """Whether l → image[l] keeps α and bandwidth, and sets of resources go to those of equal capacity."""
+        net = self.net
+        if (net.alpha_us[image] != net.alpha_us).any() or (net.bandwidth_gbs[image] != net.bandwidth_gbs).any():
+            return False
+        moved = segment_sums(self.salt[image[self.users]], self.ptr)
+        a, b = np.lexsort((net.capacity_gbs, moved)), np.lexsort((net.capacity_gbs, self.sums))
+        if (moved[a] != self.sums[b]).any() or (net.capacity_gbs[a] != net.capacity_gbs[b]).any():
+            return False
+        resource = np.empty(net.nresources, dtype=np.int64)
+        resource[a] = b
+        here = self.user * net.nresources + net.uses_idx
+        there = image[self.user] * net.nresources + resource[net.uses_idx]
+        return bool((np.sort(there) == here).all())
+
+
 class Structure:
     """A network prepared for refinement. `size` counts what one round touches."""
 
@@ -79,20 +108,17 @@ class Structure:
         self, ranks: Hashes, links: Hashes | None = None, resources: Hashes | None = None, rounds: int = 0
     ) -> Colours:
         """Refines from these colours until no cell splits, or for exactly `rounds` where that is not 0."""
-        now = Colours(
-            ranks, self.links if links is None else links, self.resources if resources is None else resources, 0
-        )
-        cells = 0 if rounds else now.cells()
-        while True:
+        links, resources = self.links if links is None else links, self.resources if resources is None else resources
+        now = Colours(ranks, links, resources, 0)
+        if rounds:
+            for _ in range(rounds):
+                now = self._round(now)
+            return now
+        cells, more = 0, now.cells()
+        while more != cells:
             now = self._round(now)
-            if rounds:
-                if now.rounds == rounds:
-                    return now
-                continue
-            more = now.cells()
-            if more == cells:
-                return now
-            cells = more
+            cells, more = more, now.cells()
+        return now
 
     def _round(self, c: Colours) -> Colours:
         net = self.net

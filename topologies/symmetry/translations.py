@@ -18,7 +18,7 @@ import numpy as np
 from topologies.arrays import Ints, positions, segment_sums
 from topologies.errors import InputError
 from topologies.network import Network
-from topologies.symmetry.link_sets import LinkSets
+from topologies.symmetry.refinement import LinkSets
 from topologies.symmetry.tuning import TUNING
 
 Translations = tuple[tuple[int, int], ...]  # (stride, extent) each
@@ -163,9 +163,7 @@ class _Pairs:
         return np.where(there, self.order[np.where(there, self.first[i] + place, 0)], -1)
 
 
-@lru_cache(maxsize=4)
-def _pairs(net: Network) -> _Pairs:
-    return _Pairs(net)
+_pairs = lru_cache(maxsize=4)(_Pairs)
 
 
 class _Candidates:

@@ -12,8 +12,7 @@ import numpy as np
 from topologies.arrays import Floats, Ints, row_of_entry
 from topologies.clusters import Machine, Nics
 from topologies.errors import InputError
-from topologies.text.fields import Fields, shown
-from topologies.text.toml import parse_toml
+from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.vertex_sets import expand_names, parse_set
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Limit, Topology
 
@@ -33,8 +32,7 @@ def from_toml(text: str, origin: str) -> Topology:
 
 def read_machine(text: str, origin: str) -> Machine:
     """The machine that `text` (TOML) describes. Raises InputError (one line) for anything that is not one."""
-    document = parse_toml(text, origin, "a topology's tables and arrays, two levels at most")
-    top = Fields(document, text, origin)
+    top = parse_toml(text, origin, "a topology's tables and arrays, two levels at most")
     top.only(_TOP)
     name = top.string("name")
     if not name or not name.isprintable() or len(name) > 200:

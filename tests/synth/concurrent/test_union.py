@@ -30,8 +30,7 @@ from synth.verify.replay import replay
 from tests.random_problems import ROOTED, answered, random_collective, random_topology
 from topologies.errors import InputError, ScheduleRefused
 from topologies.load import load
-from topologies.network import network
-from topologies.subnetwork import subnetwork
+from topologies.network import network, subnetwork
 from topologies.topology import Topology
 
 SEEDS = st.integers(0, 2**32)

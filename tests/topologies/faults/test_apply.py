@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from topologies.errors import InputError
 from topologies.faults.apply import degraded
-from topologies.faults.notation import parse_fault
-from topologies.faults.ranks import dead_ranks, live_ranks
+from topologies.faults.notation import dead_ranks, live_ranks, parse_fault
 from topologies.load import load
 from topologies.network import network
 from topologies.text.reader import from_toml
