@@ -8,14 +8,14 @@ A chunk that does not reduce is one value; several holders before mean several c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from synth.model.registry import AHEAD, BUFFER, EVERY, KINDS, OWN, PAIR, ROOT, Kind, find_kind, parse_name
-from topologies.arrays import grouped
+from topologies.arrays import grouped, positions
 from topologies.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -101,12 +101,8 @@ class Collective:
 
     def equals(self, other: Collective, places: bool = True) -> bool:
         """Whether both state the same; `places`: in the same places of the ranks' buffers."""
-        plain = ("name", "nranks", "chunks", "nchunks", "root")
-        columns = ("reduces", "fraction", "pre", "post", *(("in_index", "out_index") if places else ()))
-        return self is other or (
-            all(getattr(self, name) == getattr(other, name) for name in plain)
-            and all(np.array_equal(getattr(self, name), getattr(other, name)) for name in columns)
-        )
+        names = [f.name for f in fields(self) if places or f.name not in ("in_index", "out_index")]
+        return self is other or all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
 
     def chunk_bytes(self, size_bytes: float) -> Floats:
         """Bytes of every chunk, shape (nchunks,), when the message has `size_bytes`."""
@@ -200,16 +196,15 @@ def alltoallv(sizes_bytes: Sequence[Sequence[float]] | Floats) -> Collective:
     ident = np.arange(len(source))
     pre, post = np.column_stack([source, ident]), np.column_stack([dest, ident])
     # a rank's blocks lie one after the other in its buffers, empty ones take no place
-    places, share = (_place_within(source), _place_within(dest)), table[source, dest] / size
+    places, share = (_place_within(end, len(table)) for end in (source, dest)), table[source, dest] / size
     return make_collective("alltoallv", len(table), share, pre, post, *places, nchunks=len(ident))
 
 
-def _place_within(owner: Ints) -> Ints:
-    """For every entry, how many earlier ones have the same owner."""
-    order = np.argsort(owner, kind="stable")
-    first = np.searchsorted(owner[order], owner[order])
+def _place_within(owner: Ints, k: int) -> Ints:
+    """For every entry, how many earlier ones have the same owner 0..k-1."""
+    ptr, order = grouped(owner, k)
     place = np.empty(len(owner), dtype=np.int64)
-    place[order] = np.arange(len(owner)) - first
+    place[order] = positions(np.diff(ptr))
     return place
 
 

@@ -51,21 +51,12 @@ def find_requirements(collective: Collective) -> Requirements:
     hold_chunk, goal_chunk = np.repeat(every, nhold), np.repeat(every, ngoal)
     at_hold = hold_chunk * collective.nranks + hold_rank
     at_goal = goal_chunk * collective.nranks + goal_rank
-    held, wanted = _among(at_goal, at_hold), _among(at_hold, at_goal)
+    held, wanted = np.isin(at_goal, at_hold), np.isin(at_hold, at_goal)
     sums = collective.reduces
     complete = held & (nhold == 1)[goal_chunk]
     others = (ngoal[hold_chunk] - wanted) > 0
     arrive, depart = np.where(sums[goal_chunk], ~complete, ~held), others & (sums | (nhold == 1))[hold_chunk]
     return Requirements(hold_chunk, goal_chunk, nhold, ngoal, held, wanted, arrive, depart)
-
-
-def _among(values: Ints, others: Ints) -> Bools:
-    """Whether each of the ascending `values` is among the ascending `others`."""
-    if not len(others):
-        return np.zeros(len(values), dtype=bool)
-    at = np.minimum(np.searchsorted(others, values), len(others) - 1)
-    found: Bools = others[at] == values
-    return found
 
 
 def sum_by(where: Ints, amount: Floats, count: int) -> Floats:

@@ -58,24 +58,28 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
         },
         "group": list(problem.group),
         "relays": list(problem.relays),
-        "fold": None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations],
+        "fold": state_fold(problem),
     }
     return header, {f"collective/{name}": getattr(collective, name) for name in _OWN if whole}
+
+
+def state_fold(problem: Problem) -> list[list[int]] | None:
+    """The translations of a quotient problem, (stride, extent) each, as files state them; None where it is whole."""
+    return None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations]
 
 
 def _text(topology: Topology) -> str:
     """The topology's text form, which gives the same topology back."""
     text = to_toml(topology)
     again = from_toml(text, f"topology {shown(topology.name)}")
-    same = (again.nranks, again.switches) == (topology.nranks, topology.switches) and all(
-        np.array_equal(getattr(again, name), getattr(topology, name))
-        for name in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes")
+    plain, found = (
+        (t.nranks, t.switches, [(limit.name, limit.bandwidth_gbs) for limit in t.limits]) for t in (topology, again)
     )
-    limits = len(again.limits) == len(topology.limits) and all(
-        a.name == b.name and a.bandwidth_gbs == b.bandwidth_gbs and np.array_equal(a.links, b.links)
-        for a, b in zip(again.limits, topology.limits, strict=True)
+    columns, read = (
+        [t.link_src, t.link_dst, t.alpha_us, t.bandwidth_gbs, t.nodes, *(limit.links for limit in t.limits)]
+        for t in (topology, again)
     )
-    if not (same and limits):
+    if plain != found or not all(map(np.array_equal, columns, read)):
         raise InputError(f"topology {shown(topology.name)}: is not the same when written as text and read")
     return text
 

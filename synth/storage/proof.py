@@ -30,6 +30,7 @@ from synth.bounds.registry import recompute
 from synth.bounds.witness import Witness
 from synth.model.problem import Problem, question
 from synth.storage.columns import json_object, replaced
+from synth.storage.problem import state_fold
 from topologies.errors import ProofRefused
 from topologies.text.fields import Fields, shown
 from topologies.text.files import opened, origin_of, read_bytes
@@ -184,7 +185,7 @@ def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
     return {
         **question(problem),
         "size_bytes": float(size_bytes),
-        "fold": None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations],
+        "fold": state_fold(problem),
     }
 
 
@@ -204,28 +205,19 @@ def _text(proof: Proof) -> str:
     """JSON with a field a line, floats so that they come back to the last bit."""
 
     def compact(value: object) -> str:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=np.generic.item)
 
     blocks = []
     for witness, names in zip(proof.witnesses, proof.names, strict=True):
-        known = {f.name: _plain(getattr(witness, f.name)) for f in fields(witness)}
+        known = {f.name: getattr(witness, f.name) for f in fields(witness)}
+        if math.isinf(witness.cap_us):
+            known["cap_us"] = None
         known[_NAMES] = {str(resource): name for resource, name in names.items()}
         rows = ",\n".join(f"   {compact(key)}: {compact(value)}" for key, value in known.items())
         blocks.append(f"  {{\n{rows}\n  }}")
     head = {"format": FORMAT, "question": dict(proof.question)} | {key: getattr(proof, key) for key in _KEYS[2:-1]}
     rows = "".join(f" {compact(key)}: {compact(value)},\n" for key, value in head.items())
     return "{\n" + rows + ' "witnesses": [\n' + ",\n".join(blocks) + "\n ]\n}\n"
-
-
-def _plain(value: Any) -> Any:
-    """A field's value as JSON has it: arrays for tuples, null for an infinity."""
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float):
-        return None if math.isinf(value) else float(value)
-    return value
 
 
 def load_proof(path: str | Path) -> Proof:

@@ -176,9 +176,7 @@ def _check_header(file: ColumnFile) -> None:
 
 
 def _schedule(file: ColumnFile, problem: Problem) -> Schedule:
-    top = Fields(file.header, "", f"{file.origin}: header.json")
-    sends = top.integer("sends", 0, MAX_SENDS)
-    net, collective = problem.network, problem.collective
+    net, collective, sends = problem.network, problem.collective, file.header["sends"]
     columns: dict[str, Any] = {}
     for name, end in (("chunk", collective.nchunks), ("link", net.nlinks), ("step", MAX_STEP + 1)):
         column = file.column(name, "int", (sends,))

@@ -75,35 +75,29 @@ def _unknown(name: str, switches: Sequence[str]) -> str:
     return f"{name[:60]!r} is no rank and no switch; {right}"
 
 
-def _runs(values: Iterable[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for value in values:
-        if runs and runs[-1][1] + 1 == value:
-            runs[-1] = (runs[-1][0], value)
+def _runs(numbered: Iterable[tuple[str, int]]) -> list[tuple[str, int, int]]:
+    """(prefix, first, last) of each run of consecutive numbers of one prefix; -1 is no number and a run alone."""
+    runs: list[tuple[str, int, int]] = []
+    for prefix, number in numbered:
+        if runs and runs[-1][0] == prefix and 0 <= runs[-1][2] == number - 1:
+            runs[-1] = (prefix, runs[-1][1], number)
         else:
-            runs.append((value, value))
+            runs.append((prefix, number, number))
     return runs
 
 
 def format_names(names: Sequence[str]) -> list[str]:
     """Items that `expand_names` turns back into exactly these names in this order, series made short."""
-    runs: list[tuple[str, int, int]] = []  # prefix, first and last number; -1 where there is none
-    for name in names:
-        match = _NUMBERED.fullmatch(name)
-        prefix, number = (match[1], int(match[2])) if match else (name, -1)
-        if match and runs and runs[-1][0] == prefix and 0 <= runs[-1][2] == number - 1:
-            runs[-1] = (prefix, runs[-1][1], number)
-        else:
-            runs.append((prefix, number, number))
+    matches = [(_NUMBERED.fullmatch(name), name) for name in names]
     return [
         prefix if low < 0 else f"{prefix}{low}" if low == high else f"{prefix}[{low}-{high}]"
-        for prefix, low, high in runs
+        for prefix, low, high in _runs((match[1], int(match[2])) if match else (name, -1) for match, name in matches)
     ]
 
 
 def format_set(vertices: Sequence[int], nranks: int, switches: Sequence[str]) -> str:
     """Text of a sorted sequence of vertices; `parse_set` gives the same vertices back."""
-    ranks = [v for v in vertices if v < nranks]
-    items = [str(a) if a == b else f"{a}-{b}" for a, b in _runs(ranks)]
+    ranks = _runs(("", v) for v in vertices if v < nranks)
+    items = [str(low) if low == high else f"{low}-{high}" for _, low, high in ranks]
     items += format_names([switches[v - nranks] for v in vertices if v >= nranks])
     return ",".join(items)

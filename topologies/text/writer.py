@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from textwrap import fill
 
 import numpy as np
 
-from topologies.arrays import Ints
+from topologies.arrays import Ints, grouped
 from topologies.text.vertex_sets import format_names, format_set
 from topologies.topology import Topology
 
@@ -30,8 +31,7 @@ def to_toml(topology: Topology) -> str:
         both = bool(np.isin(dst * t.nvertices + src, key).all())
         if both:
             src, dst = src[src < dst], dst[src < dst]
-        pairs = _pairs(t, src, dst)
-        lines += ["", "[[links]]", f"pairs = {pairs}"]
+        lines += ["", "[[links]]", f"pairs = {_pairs(t, src, dst)}"]
         if both:
             lines.append("both = true")
         lines.append(f"gbs = {_number(t.bandwidth_gbs[index[0]])}")
@@ -49,8 +49,8 @@ def _groups(t: Topology) -> list[Ints]:
         return []
     figures = np.stack([t.bandwidth_gbs, t.alpha_us], axis=1)
     _, first, group = np.unique(figures, axis=0, return_index=True, return_inverse=True)
-    by_group = np.argsort(group.reshape(-1), kind="stable")
-    parts = np.split(by_group, np.cumsum(np.bincount(group.reshape(-1)))[:-1])
+    ptr, by_group = grouped(group.reshape(-1), len(first))
+    parts = np.split(by_group, ptr[1:-1])
     return [parts[i] for i in np.argsort(first)]
 
 
@@ -62,25 +62,15 @@ def _pairs(t: Topology, src: Ints, dst: Ints) -> str:
     by_targets: dict[str, list[int]] = {}
     for source, targets in zip(src[starts].tolist(), np.split(dst, starts[1:]), strict=True):
         by_targets.setdefault(format_set(targets.tolist(), t.nranks, t.switches), []).append(source)
-    tokens: list[str] = []
-    for targets_text, sources in by_targets.items():
-        tokens.append(f"{format_set(sources, t.nranks, t.switches)}>{targets_text}")
-    if sum(len(token) + 1 for token in tokens) <= 90:
-        return f'"{" ".join(tokens)}"'
-    rows: list[str] = []
-    for token in tokens:
-        if rows and len(rows[-1]) + len(token) < 100:
-            rows[-1] += " " + token
-        else:
-            rows.append(token)
-    body = "\n".join(rows)
-    return f'"""\n{body}\n"""'
+    pairs = " ".join(f"{format_set(sources, t.nranks, t.switches)}>{to}" for to, sources in by_targets.items())
+    if len(pairs) < 90:
+        return f'"{pairs}"'
+    return f'"""\n{fill(pairs, 100, break_long_words=False, break_on_hyphens=False)}\n"""'
 
 
 def _node_sets(t: Topology) -> list[str]:
-    order = np.argsort(t.nodes, kind="stable")
-    counts = np.bincount(t.nodes)
-    return [format_set(part.tolist(), t.nranks, ()) for part in np.split(order, np.cumsum(counts)[:-1])]
+    ptr, order = grouped(t.nodes, int(t.nodes.max()) + 1)
+    return [format_set(part.tolist(), t.nranks, ()) for part in np.split(order, ptr[1:-1])]
 
 
 def _number(value: float) -> str:
