@@ -12,8 +12,7 @@ from synth.model.collective import Collective, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from topologies.network import Network, links_among, network
-from topologies.symmetry.automorphism import automorphisms
-from topologies.symmetry.free_subgroup import free_subgroup
+from topologies.symmetry.automorphism import automorphisms, free_subgroup
 from topologies.symmetry.refinement import link_image
 from topologies.symmetry.translations import Translations, digits, find_translations, translate, translate_links
 from topologies.topology import Topology

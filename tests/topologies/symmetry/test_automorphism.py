@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from topologies.load import load
 from topologies.network import Network, network
-from topologies.symmetry.automorphism import automorphisms
-from topologies.symmetry.free_subgroup import free_subgroup
+from topologies.symmetry.automorphism import automorphisms, free_subgroup
 from topologies.symmetry.refinement import link_image
 from topologies.topology import Limit, Topology
 
