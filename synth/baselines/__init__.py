@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from synth.baselines.direct import direct_baselines
-from synth.baselines.fifo import Unordered, same_order
+from synth.baselines.fifo import Unordered, is_new
 from synth.baselines.ring import RINGED, ring_baselines
 from synth.baselines.spreading import doubling_baselines
 from synth.baselines.tuning import TUNING
@@ -40,7 +40,7 @@ def baseline(problem: Problem) -> list[Algorithm]:
     for name, sends in most.items() if collective.nranks > 2 else list(most.items())[:1]:
         with suppress(TooManySends):
             for algorithm in _made(problem, name, sends):
-                if not any(same_order(algorithm.schedule, known.schedule) for known in made):
+                if is_new(algorithm.schedule, made):
                     made.append(algorithm)
     return made
 
@@ -56,7 +56,7 @@ def baseline_named(problem: Problem, name: str, size_bytes: float | None = None)
         InputError: unknown name, several chunks a block, a quotient problem, or too many sends for the memory.
     """
     _check(problem)
-    if name not in _MAKERS:
+    if name not in BASELINES:
         near = did_you_mean(name, list(BASELINES))
         hint = f"; {near}" if near else ""
         raise InputError(f"baseline: {name[:40]!r} is not known{hint} It is one of: {', '.join(BASELINES)}")
@@ -73,7 +73,7 @@ def _check(problem: Problem) -> None:
         raise InputError("baseline: the problem is a quotient; it must be the whole one")
 
 
-_MAKERS: dict[str, Callable[[Problem, int], list[Unordered]]] = {
+BASELINES: dict[str, Callable[[Problem, int], list[Unordered]]] = {
     "direct": direct_baselines,
     "direct in turns": partial(direct_baselines, turns=True),
     "ring": ring_baselines,
@@ -84,14 +84,6 @@ _MAKERS: dict[str, Callable[[Problem, int], list[Unordered]]] = {
 
 def _made(problem: Problem, name: str, most: int, size_bytes: float | None = None) -> list[Algorithm]:
     try:
-        plans = _MAKERS[name](problem, most)
-        return [algorithm for plan in plans for algorithm in plan.algorithms(size_bytes)]
+        return [algorithm for plan in BASELINES[name](problem, most) for algorithm in plan.algorithms(size_bytes)]
     except NoRoute:
         return []
-
-
-def _named(name: str) -> Callable[[Problem], list[Algorithm]]:
-    return lambda problem: baseline_named(problem, name)
-
-
-BASELINES: dict[str, Callable[[Problem], list[Algorithm]]] = {name: _named(name) for name in _MAKERS}

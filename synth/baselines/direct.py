@@ -11,6 +11,7 @@ from synth.baselines.routes import Routes, reverse_links
 from synth.baselines.tuning import TUNING
 from synth.model.collective import Ints
 from synth.model.problem import Problem
+from synth.model.requirements import find_requirements
 from synth.model.schedule import Schedule, untimed
 from synth.phases.split import join
 from topologies.arrays import positions, ranges, row_of_entry
@@ -21,7 +22,7 @@ def direct_baselines(problem: Problem, most: int = TUNING.most_sends, turns: boo
     """Direct as `direct_schedule` has it; empty for problems that it does not take."""
     collective = problem.collective
     one_goal = (np.diff(collective.goals[0]) <= 1).all()
-    if collective.name == "allreduce":
+    if collective.kind.in_shares:
         problem = problem.with_chunks(collective.nranks)
     elif collective.reducing and not (collective.reduces.all() and one_goal):
         return []
@@ -58,7 +59,7 @@ def direct_schedule(
         chunk, source, goal = flows(problem)
         issue = (goal - source) % problem.nranks if turns else goal
         return messages(problem, chunk, [source, goal], issue, chunk_bytes, most)
-    if collective.name != "allreduce":
+    if not collective.kind.in_shares:
         ptr, goals = collective.goals
         root = np.full(collective.nchunks, -1, dtype=np.int64)
         root[np.diff(ptr) == 1] = goals
@@ -72,22 +73,17 @@ def direct_schedule(
 
 def flows(problem: Problem) -> tuple[Ints, Ints, Ints]:
     """(chunk, source, goal) for every goal that does not hold its chunk, by chunk, then goal; plain values only."""
-    collective, n = problem.collective, problem.nranks
-    ptr, goal = collective.goals
-    chunk = row_of_entry(ptr)
+    collective, need = problem.collective, find_requirements(problem.collective)
+    chunk, goal = need.goal_chunk[~need.held], collective.goals[1][~need.held]
     held_ptr, holder = collective.holders
-    held = np.sort(collective.pre[:, 1] * n + collective.pre[:, 0])
-    cell = chunk * n + goal
-    there = held[np.minimum(np.searchsorted(held, cell), len(held) - 1)] == cell
-    chunk, goal = chunk[~there], goal[~there]
-    many = np.diff(held_ptr)[chunk]
+    many = need.nhold[chunk]
     if (many == 1).all():
         return chunk, holder[held_ptr[chunk]], goal
     begin = np.cumsum(many) - many
     pair = np.repeat(np.arange(len(chunk)), many)
     place = ranges(held_ptr[chunk], many)
     hops = Routes(problem.network, goal).hops(holder[place], goal[pair])
-    far = np.where(hops < 0, n, hops)
+    far = np.where(hops < 0, problem.nranks, hops)
     # pairs stay together; the nearest holder comes first, of equals the smallest rank
     nearest = np.lexsort((holder[place], far, pair))[begin]
     return chunk, holder[place[nearest]], goal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heappop, heappush, heapreplace
 from typing import Any, NamedTuple
@@ -37,21 +37,20 @@ class Unordered(NamedTuple):
 
     def algorithms(self, size_bytes: float | None) -> list[Algorithm]:
         """Algorithms for the order at a message size; for the different orders at several, and by step, when None."""
-        smallest = float(self.problem.collective.fraction.min())
-        sizes = TUNING.orders_bytes if size_bytes is None else (size_bytes * smallest,)
-        orders = [] if self.settled else [partial(self.queued, chunk_bytes) for chunk_bytes in sizes]
         made: list[Algorithm] = []
-        for order in orders:
-            self._add(made, order())
-            if len(made[0].schedule) > TUNING.ordered_once:
-                return made
-        if self.by_step is not None and (self.settled or size_bytes is None):
-            self._add(made, self.by_step)
+        for schedule in self._orders(size_bytes):
+            if is_new(schedule, made):
+                made.append(Algorithm(self.problem, schedule, self.engine))
+            if len(schedule) > TUNING.ordered_once:
+                break
         return made
 
-    def _add(self, made: list[Algorithm], schedule: Schedule) -> None:
-        if not any(same_order(schedule, known.schedule) for known in made):
-            made.append(Algorithm(self.problem, schedule, self.engine))
+    def _orders(self, size_bytes: float | None) -> Iterator[Schedule]:
+        smallest = float(self.problem.collective.fraction.min())
+        if not self.settled:
+            yield from map(self.queued, TUNING.orders_bytes if size_bytes is None else (size_bytes * smallest,))
+        if self.by_step is not None and (self.settled or size_bytes is None):
+            yield self.by_step
 
 
 def stepped(problem: Problem, schedule: Schedule, engine: str, settled: bool = False) -> Unordered:
@@ -59,10 +58,10 @@ def stepped(problem: Problem, schedule: Schedule, engine: str, settled: bool = F
     return Unordered(problem, engine, partial(served, problem, schedule), schedule, settled)
 
 
-def same_order(one: Schedule, two: Schedule) -> bool:
-    """Whether the same sends stand in the same order."""
-    columns = ("chunk", "link", "step", "reduces")
-    return all(np.array_equal(getattr(one, name), getattr(two, name)) for name in columns)
+def is_new(schedule: Schedule, made: list[Algorithm]) -> bool:
+    """Whether no algorithm has the same sends in the same order."""
+    columns = [(name, getattr(schedule, name)) for name in ("chunk", "link", "step", "reduces")]
+    return not any(all(np.array_equal(getattr(a.schedule, name), here) for name, here in columns) for a in made)
 
 
 def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule:

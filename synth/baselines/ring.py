@@ -281,9 +281,7 @@ def _round(cycles: list[Cycle]) -> Copies:
         step = positions(length)
         link = cycle.links[(cycle.stops[which] + step) % width]
         columns.append((cycle.members[which] * len(cycles) + i, link, step))
-    chunk, link, step = (np.concatenate(column) for column in zip(*columns, strict=True))
-    order = np.lexsort((chunk, step))
-    return Copies(chunk[order], link[order], step[order])
+    return _by_step(columns)
 
 
 def _pipeline(cycles: list[Cycle], root: int, pieces: int) -> Copies:
@@ -295,6 +293,10 @@ def _pipeline(cycles: list[Cycle], root: int, pieces: int) -> Copies:
         length = int(cycle.stops[first - 1] - cycle.stops[first]) % width
         piece, hop = (grid.ravel() for grid in np.indices((pieces, length)))
         columns.append((piece * len(cycles) + i, cycle.links[(cycle.stops[first] + hop) % width], piece + hop))
+    return _by_step(columns)
+
+
+def _by_step(columns: list[tuple[Ints, Ints, Ints]]) -> Copies:
     chunk, link, step = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((chunk, step))
     return Copies(chunk[order], link[order], step[order])

@@ -50,15 +50,13 @@ def unreverse(original: Problem, schedule: Schedule) -> Schedule:
 
 def mirror_links(net: Network) -> Ints | None:
     """For every link of the reversed network the link of `net` that runs the same way; None if they differ."""
-    back: dict[tuple[int, int], list[int]] = {}
-    for link, pair in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True)):
-        back.setdefault(pair, []).append(link)
+    n = net.nranks
+    forth, back = net.src * n + net.dst, net.dst * n + net.src
+    order, other = (np.argsort(pair, kind="stable") for pair in (forth, back))
+    if not np.array_equal(forth[order], back[other]):
+        return None
     mirror = np.empty(net.nlinks, dtype=np.int64)
-    for (u, v), links in back.items():
-        others = back.get((v, u), [])
-        if len(others) != len(links):
-            return None
-        mirror[links] = others
+    mirror[order] = other
     if not all(np.array_equal(figure[mirror], figure) for figure in (net.alpha_us, net.bandwidth_gbs)):
         return None
     ptr, entries = grouped(net.uses_idx, net.nresources)

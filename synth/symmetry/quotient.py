@@ -167,25 +167,6 @@ def whole_problem(problem: Problem) -> Problem:
     return replace(problem, collective=collective, network=quotient.whole, quotient=None)
 
 
-def _places(problem: Problem, chunk: Ints) -> tuple[Ints, Ints, Ints]:
-    """Of chunks of a quotient problem: the owner, the destination (alltoall; else 0), and the part."""
-    quotient, chunks = _stated(problem)
-    k = problem.collective.nranks
-    owners = representatives(quotient.translations, k)
-    block, part = chunk // chunks, chunk % chunks
-    if problem.collective.kind.unit == PAIR:
-        return owners[block // k], block % k, part
-    return owners[block], np.zeros_like(block), part
-
-
-def _numbers(problem: Problem, owner: Ints, dest: Ints, part: Ints) -> Ints:
-    """Chunks of the whole problem."""
-    chunks = _stated(problem)[1]
-    if problem.collective.kind.unit == PAIR:
-        owner = owner * problem.collective.nranks + dest
-    return owner * chunks + part
-
-
 def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
     """The whole problem and its schedule: every send once for every product of translations.
 
@@ -194,18 +175,20 @@ def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
 
     Raises InputError where the whole problem is too large to be held in memory.
     """
-    full, (quotient, _) = whole_problem(problem), _stated(problem)
+    full, (quotient, chunks) = whole_problem(problem), _stated(problem)
     schedule = schedule.take(np.lexsort((schedule.step, schedule.start_us)))
     order, n = quotient.order, len(schedule)
     chunk, link = np.empty((n, order), dtype=np.int64), np.empty((n, order), dtype=np.int64)
     tables = _Translates(quotient)
-    owner, dest, part = _places(problem, schedule.chunk)
-    block = max(1, _CELLS_AT_ONCE // order)
-    for low in range(0, n, block):
-        rows = slice(low, low + block)
+    block, part = np.divmod(schedule.chunk, chunks)
+    wide = full.nranks if full.collective.kind.unit == PAIR else 1  # destinations that an owner's chunks have
+    owner, dest = representatives(quotient.translations, full.nranks)[block // wide], block % wide
+    at_once = max(1, _CELLS_AT_ONCE // order)
+    for low in range(0, n, at_once):
+        rows = slice(low, low + at_once)
         link[rows] = tables.links(schedule.link[rows])
-        goals = tables.ranks(dest[rows]) if problem.collective.kind.unit == PAIR else np.zeros(1, dtype=np.int64)
-        chunk[rows] = _numbers(problem, tables.owners(owner[rows]), goals, part[rows, None])
+        goals = tables.ranks(dest[rows]) if wide > 1 else 0
+        chunk[rows] = (tables.owners(owner[rows]) * wide + goals) * chunks + part[rows, None]
     return full, Schedule(
         chunk=chunk.reshape(-1),
         link=link.reshape(-1),
