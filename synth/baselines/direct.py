@@ -111,7 +111,7 @@ def messages(
     before = np.flatnonzero(step + 1 < length[message])
     carried = chunk[message]
     rows = fifo_order(problem, carried, link, (before, before + 1), chunk_bytes)
-    return untimed(carried[rows], link[rows], step[rows], np.zeros(len(rows), dtype=bool))
+    return untimed(carried[rows], link[rows], step[rows])
 
 
 def _issue_order(source: Ints, issue: Ints, chunk: Ints) -> Ints:

@@ -11,10 +11,11 @@ import numpy as np
 
 from synth.baselines.fifo import Unordered, stepped
 from synth.baselines.routes import Routes
-from synth.baselines.spreading import GATHERING, Copies, added, copied, gathered
+from synth.baselines.spreading import GATHERING, added, gathered
 from synth.baselines.tuning import TUNING
 from synth.model.collective import MAX_ENTRIES, Floats, Ints
 from synth.model.problem import Problem
+from synth.model.schedule import Schedule, untimed
 from topologies.arrays import positions
 from topologies.errors import TooManySends
 from topologies.network import Network
@@ -76,12 +77,9 @@ def find_cycles(net: Network, members: Ints) -> list[Cycle]:
             break
     if not found:
         return []
-    shares = np.maximum(1, np.round(np.array(rates) / min(rates)).astype(int))
-    stops = np.arange(len(members))
-    made = [Cycle(walk, stops, net.src[walk]) for walk in found]
-    return [
-        cycle for cycle, share in zip(made, shares.tolist(), strict=True) for _ in range(min(share, TUNING.most_shares))
-    ]
+    shares = np.clip(np.round(np.array(rates) / min(rates)).astype(int), 1, TUNING.most_shares).tolist()
+    stops, walks = np.arange(len(members)), zip(found, shares, strict=True)
+    return [Cycle(walk, stops, net.src[walk]) for walk, share in walks for _ in range(share)]
 
 
 def routed_cycle(net: Network, members: Ints) -> Cycle:
@@ -255,7 +253,7 @@ def ring_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unor
         cut = problem.with_chunks(pieces * parts)
         root = cut.collective.root
         if name == "broadcast":
-            schedule = copied(_pipeline(found, root, pieces))
+            schedule = _pipeline(found, root, pieces)
         else:
             schedule = added(cut, _pipeline(back, root, pieces), np.full(cut.collective.nchunks, root))
         made.append(stepped(cut, schedule, engine, apart))
@@ -271,7 +269,7 @@ def _apart(net: Network, cycles: list[Cycle]) -> bool:
     return once and bool(np.bincount(net.uses_idx[uses]).max() == 1)
 
 
-def _round(cycles: list[Cycle]) -> Copies:
+def _round(cycles: list[Cycle]) -> Schedule:
     """Every member's share goes on to the member before it; the i-th part of a share takes the i-th cycle."""
     columns = []
     for i, cycle in enumerate(cycles):
@@ -284,7 +282,7 @@ def _round(cycles: list[Cycle]) -> Copies:
     return _by_step(columns)
 
 
-def _pipeline(cycles: list[Cycle], root: int, pieces: int) -> Copies:
+def _pipeline(cycles: list[Cycle], root: int, pieces: int) -> Schedule:
     """Pieces follow each other from the root to the member before it; chunk p · cycles + i takes the i-th cycle."""
     columns = []
     for i, cycle in enumerate(cycles):
@@ -296,7 +294,7 @@ def _pipeline(cycles: list[Cycle], root: int, pieces: int) -> Copies:
     return _by_step(columns)
 
 
-def _by_step(columns: list[tuple[Ints, Ints, Ints]]) -> Copies:
+def _by_step(columns: list[tuple[Ints, Ints, Ints]]) -> Schedule:
     chunk, link, step = (np.concatenate(column) for column in zip(*columns, strict=True))
     order = np.lexsort((chunk, step))
-    return Copies(chunk[order], link[order], step[order])
+    return untimed(chunk[order], link[order], step[order])

@@ -6,7 +6,6 @@ Reduce-scatter is allgather backwards, allreduce is both.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,22 +15,15 @@ from synth.baselines.tuning import TUNING
 from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
+from synth.phases.reversal import backwards
 from synth.phases.split import join
 from topologies.network import Network
 
 GATHERING = ("allgather", "reducescatter", "allreduce")
 
 
-class Copies(NamedTuple):
-    """Sends of plain chunks, int, shape (n,) each, in order of priority and of step."""
-
-    chunk: Ints
-    link: Ints
-    step: Ints
-
-
-Spread = Callable[[Network], Copies]
-"""An allgather over a network in which every rank has `parts` chunks: chunk c is at rank c // parts."""
+Spread = Callable[[Network], Schedule]
+"""An allgather over a network in which every rank has `parts` chunks: chunk c is at rank c // parts; copies only."""
 
 
 def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, settled: bool = False) -> Unordered:
@@ -47,29 +39,21 @@ def gathered(problem: Problem, spread: Spread, engine: str, parts: int = 1, sett
     cut = problem.with_chunks(parts * (k if name == "allreduce" else 1))
     root = np.repeat(np.arange(k), parts)
     if name == "allgather":
-        schedule = copied(spread(cut.network))
+        schedule = spread(cut.network)
     elif name == "reducescatter":
         schedule = added(cut, spread(reverse_links(cut.network)), root)
     else:
         complete = first_copies(cut, cut.network, spread(cut.network), root)
-        schedule = join(added(cut, spread(reverse_links(cut.network)), root), copied(complete))
+        schedule = join(added(cut, spread(reverse_links(cut.network)), root), complete)
     return stepped(cut, schedule, engine, settled)
 
 
-def copied(copies: Copies) -> Schedule:
-    """Copies as they are."""
-    return untimed(copies.chunk, copies.link, copies.step, np.zeros(len(copies.chunk), dtype=bool))
-
-
-def added(problem: Problem, copies: Copies, root: Ints) -> Schedule:
+def added(problem: Problem, copies: Schedule, root: Ints) -> Schedule:
     """The sums that come together at root[chunk] where `copies` over the reversed links go out from there."""
-    chunk, link, step = first_copies(problem, reverse_links(problem.network), copies, root)
-    last = int(step.max(initial=0))
-    back = np.arange(len(chunk))[::-1]
-    return untimed(chunk[back], link[back], last - step[back], np.ones(len(chunk), dtype=bool))
+    return backwards(problem, first_copies(problem, reverse_links(problem.network), copies, root))
 
 
-def first_copies(problem: Problem, net: Network, copies: Copies, root: Ints) -> Copies:
+def first_copies(problem: Problem, net: Network, copies: Schedule, root: Ints) -> Schedule:
     """Of several copies that come to a rank the first one; none to the root, nor to relays that need none."""
     k, n = problem.collective.nranks, net.nranks
     leaves, into = copies.chunk * n + net.src[copies.link], copies.chunk * n + net.dst[copies.link]
@@ -84,7 +68,7 @@ def first_copies(problem: Problem, net: Network, copies: Copies, root: Ints) -> 
         if not idle.any():
             break
         kept &= ~idle
-    return Copies(*(column[kept] for column in copies))
+    return copies.take(kept)
 
 
 class Messages:
@@ -105,10 +89,11 @@ class Messages:
         self.columns.append((chunk, link, step, place))
         self.steps = max(self.steps, int(step.max(initial=-1)) + 1)
 
-    def copies(self) -> Copies:
+    def copies(self) -> Schedule:
+        """All sends, by step, then place."""
         chunk, link, step, place = (np.concatenate(column) for column in zip(*self.columns, strict=True))
         order = np.lexsort((link, place, step))
-        return Copies(chunk[order], link[order], step[order])
+        return untimed(chunk[order], link[order], step[order])
 
 
 def doubling_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
@@ -128,7 +113,7 @@ def doubling_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[
     position = np.arange(k)
     partners = position ^ (1 << np.arange(k.bit_length() - 1))[:, None]
 
-    def spread(net: Network) -> Copies:
+    def spread(net: Network) -> Schedule:
         routes = Routes(net, position, most)
         messages = Messages(routes)
         for bit, partner in enumerate(partners):
@@ -140,7 +125,7 @@ def doubling_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[
         return messages.copies()
 
     made = [gathered(problem, spread, "recursive doubling")]
-    if collective.name == "allreduce":
+    if collective.kind.in_shares:
         routes = Routes(problem.network, position)
         goal = partners.ravel()
         at = np.tile(position, len(partners))

@@ -8,7 +8,7 @@ from synth.baselines.direct import flows, messages
 from synth.baselines.fifo import Unordered
 from synth.baselines.ring import Cycle, find_cycles
 from synth.baselines.routes import Routes
-from synth.baselines.spreading import GATHERING, Copies, Messages, gathered
+from synth.baselines.spreading import GATHERING, Messages, gathered
 from synth.baselines.tuning import TUNING
 from synth.model.collective import MAX_ENTRIES, Ints
 from synth.model.problem import Problem
@@ -41,7 +41,7 @@ def two_level_baselines(problem: Problem, most: int = TUNING.most_sends) -> list
     parts = len(rings[0]) if rings else 1
     back = [[ring.backward() for ring in node] for node in rings]
 
-    def spread(net: Network) -> Copies:
+    def spread(net: Network) -> Schedule:
         return _spread(net, grid, rings if net.src is problem.network.src else back, parts, most)
 
     return [gathered(problem, spread, NAME, parts)]
@@ -69,7 +69,7 @@ def _inside(net: Network, grid: Ints) -> list[list[Cycle]]:
     return [node[:fewest] for node in rings] if fewest else []
 
 
-def _spread(net: Network, grid: Ints, rings: list[list[Cycle]], parts: int, most: int) -> Copies:
+def _spread(net: Network, grid: Ints, rings: list[list[Cycle]], parts: int, most: int) -> Schedule:
     sent = Messages(Routes(net, grid.ravel(), most))
     nodes, places = grid.shape
     part = np.arange(parts)

@@ -25,35 +25,34 @@ def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools
     nodes = [flags for flags in node_sets(problem) if not flags.all()]
     found = _single_ranks(problem, traffic, tuning)
     if len(nodes) <= few or n <= tuning.all_sets:
-        found += [flags for node in nodes for flags in (node, ~node)]
+        found += _both_sides(nodes)
         nodes = []
     if traffic.known:
         graph = _HopGraph(problem, tuning)
         sets = nodes + list(graph.sides()) if n > 3 else nodes
         sets = sets[: max(4, min(tuning.most_sets, tuning.table_cells // problem.network.nlinks))]
-        table = np.array([flags for one in sets for flags in (one, ~one)], dtype=bool).reshape(-1, n)
+        table = np.array(_both_sides(sets), dtype=bool).reshape(-1, n)
         if len(table):
-            best = worst(traffic.leaving(table), capacities_out(problem.network, table), few)
-            found += [table[i] for i in best]
+            found += [*table[worst(traffic.leaving(table), capacities_out(problem.network, table), few)]]
         if n > 3:
             found += _swept(problem, traffic, graph, tuning)
     else:
-        found += [flags for node in nodes[:few] for flags in (node, ~node)]
-    kept: dict[bytes, Bools] = {}
-    for flags in found:
-        if flags.any() and not flags.all():
-            kept.setdefault(flags.tobytes(), flags)
-    return list(kept.values())
+        found += _both_sides(nodes[:few])
+    return list({flags.tobytes(): flags for flags in found if flags.any() and not flags.all()}.values())
 
 
 def _single_ranks(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
     """Every rank of the group and what is outside it, or the worst few where there are many."""
     net, n, k = problem.network, problem.nranks, problem.collective.nranks
     if n <= tuning.all_sets:
-        return [flags for rank in range(k) for flags in (np.arange(n) == rank, np.arange(n) != rank)]
+        return _both_sides([np.arange(n) == rank for rank in range(k)])
     out, into = (gbs_by_end(net, end, n)[:k] for end in (net.src, net.dst))
     found: list[Bools] = [np.arange(n) == r for r in worst(traffic.leaves, out, tuning.few)]
     return found + [np.arange(n) != r for r in worst(traffic.comes, into, tuning.few)]
+
+
+def _both_sides(sets: list[Bools]) -> list[Bools]:
+    return [flags for one in sets for flags in (one, ~one)]
 
 
 def node_sets(problem: Problem) -> list[Bools]:

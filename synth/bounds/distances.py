@@ -41,7 +41,7 @@ class Distances:
 
     def _joined(self, src: Ints, dst: Ints) -> Ints:
         free = _sparse(np.ones(len(src)), src, dst, self.nranks)
-        labels = _scipy()[1].connected_components(free, directed=True, connection="strong")[1]
+        labels = _csgraph().connected_components(free, directed=True, connection="strong")[1]
         return np.asarray(labels, dtype=np.int64)
 
     @cached_property
@@ -56,34 +56,34 @@ class Distances:
     def _back(self) -> Any:
         return _sparse(self._length, self._dst, self._src, self._points)
 
+    def _between_points(self, points: Ints, to: bool, nearest: bool) -> Floats:
+        """Rows from (or to) the points given to all, or the least of each column."""
+        if self._points <= _SMALL:
+            table = self._table[:, points].T if to else self._table[points]
+            return np.asarray(table.min(axis=0) if nearest else table)
+        return np.asarray(_csgraph().dijkstra(self._back if to else self._forth, indices=points, min_only=nearest))
+
     def rows(self, sources: Ints, *, to: bool = False) -> Floats:
         """From each of `sources` to every rank, or `to` each from every rank: shape (len(sources), nranks)."""
         points, place = np.unique(self.point[sources], return_inverse=True)
-        if self._points <= _SMALL:
-            table = self._table[:, points].T if to else self._table[points]
-        else:
-            table = _scipy()[1].dijkstra(self._back if to else self._forth, indices=points)
-        if self._points == self.nranks and len(points) == len(sources) and (points == sources).all():
+        table = self._between_points(points, to, nearest=False)
+        if self._points == self.nranks and np.array_equal(points, sources):
             return table
         return np.asarray(table[place.reshape(-1)][:, self.point])
 
     def nearest(self, sources: Ints, *, to: bool = False) -> Floats:
         """From that of `sources` which is nearest to every rank, or `to` it: shape (nranks,)."""
-        points = np.unique(self.point[sources])
-        if self._points <= _SMALL:
-            row = (self._table[:, points].T if to else self._table[points]).min(axis=0)
-        else:
-            row = _scipy()[1].dijkstra(self._back if to else self._forth, indices=points, min_only=True)
-        return np.asarray(row[self.point])
+        return np.asarray(self._between_points(np.unique(self.point[sources]), to, nearest=True)[self.point])
 
 
-def _scipy() -> tuple[Any, Any]:
-    """`csr_array` and `csgraph`."""
-    from scipy.sparse import csgraph, csr_array  # starts slowly, and small networks do without
+def _csgraph() -> Any:
+    from scipy.sparse import csgraph  # starts slowly, and small networks do without
 
-    return csr_array, csgraph
+    return csgraph
 
 
 def _sparse(length: Floats, src: Ints, dst: Ints, count: int) -> Any:
     """The graph as SciPy takes it; an entry that is there counts as a link, also with length 0."""
-    return _scipy()[0]((length, (src, dst)), shape=(count, count))
+    from scipy.sparse import csr_array  # starts slowly
+
+    return csr_array((length, (src, dst)), shape=(count, count))

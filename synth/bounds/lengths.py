@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from synth.bounds.metric import fewer_ends, lengths_at_ends, link_lengths, pairs, resource_loads
 from synth.bounds.relaxation import dual_prices, steady, variables
-from synth.bounds.search import Search
+from synth.bounds.search import DEFAULT, Search, Tuning
 from synth.bounds.witness import Witness, countable, lengths_limit, lengths_us_per_byte
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
@@ -25,19 +25,6 @@ from synth.symmetry.relabelling import free_symmetry
 _NOTHING = 1e-12  # of the highest price: not worth a place in the witness
 _FLOOR = 1e-4  # of the average weight: in mirror ascent, what nothing costs never comes back
 _STEP = 1.0  # of mirror ascent
-
-
-@dataclass(frozen=True)
-class LoadTuning:
-    """How prices are drawn from loads: more of each find little more, and take as much longer."""
-
-    # shares of the highest load from which on all resources get the same price
-    near_full: tuple[float, ...] = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)
-    # the price is exp(steepness · load / highest load)
-    steepness: tuple[float, ...] = (5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
-    sampled_ranks: int = 96  # whose chunks tell good prices from bad ones, where there are more
-    step_ranks: int = 64  # whose chunks one step of mirror ascent looks at
-    tried: int = 3  # candidates, on all chunks
 
 
 def find_uniform(search: Search) -> Iterator[Witness]:
@@ -51,7 +38,7 @@ def find_uniform(search: Search) -> Iterator[Witness]:
 def find_by_loads(search: Search) -> Iterator[Witness]:
     """Prices from the loads of the routing that the search knows, improved by mirror ascent."""
     if search.loads_us is not None:
-        yield _claim(_prices_from_loads(search.problem, search.loads_us, search.tuning.mirror_rounds))
+        yield _claim(_prices_from_loads(search.problem, search.loads_us, search.tuning))
 
 
 def find_by_linear_program(search: Search) -> Iterator[Witness]:
@@ -95,7 +82,8 @@ def from_loads(problem: Problem, loads_us: Floats, rounds: int = 0) -> Witness:
         loads_us: how long each resource is busy, shape (nresources,), in any unit (see `resource_loads_us`).
         rounds: of mirror ascent from the best candidate; each looks for the shortest paths once.
     """
-    return from_prices(problem, _prices_from_loads(countable(problem), loads_us, rounds))
+    tuning = replace(DEFAULT, mirror_rounds=rounds)
+    return from_prices(problem, _prices_from_loads(countable(problem), loads_us, tuning))
 
 
 def _claim(prices: Floats, text: str = "") -> Witness:
@@ -105,19 +93,19 @@ def _claim(prices: Floats, text: str = "") -> Witness:
     return Witness("lengths", text=text or f"link lengths, {len(loaded)} loaded resources", prices=rows)
 
 
-def _prices_from_loads(problem: Problem, loads_us: Floats, rounds: int, tuning: LoadTuning = LoadTuning()) -> Floats:
+def _prices_from_loads(problem: Problem, loads_us: Floats, tuning: Tuning) -> Floats:
     load = np.maximum(np.nan_to_num(np.asarray(loads_us, dtype=np.float64)), 0.0)
     small = sampled(problem, tuning.sampled_ranks)
     best, value = _best(problem, small, [np.ones(len(load)), *_weights(load, tuning)], tuning)
-    if rounds > 0:
-        better, loads = ascend(shared_out(problem, tuning.step_ranks), best, rounds)
+    if tuning.mirror_rounds > 0:
+        better, loads = ascend(shared_out(problem, tuning.step_ranks), best, tuning.mirror_rounds)
         further = [better, *_weights(better, tuning, steep=False), *_weights(loads, tuning)]
         better, proved = _best(problem, small, further, tuning)
         best = better if proved > value else best
     return best / problem.network.capacity_gbs
 
 
-def _weights(load: Floats, tuning: LoadTuning, steep: bool = True) -> list[Floats]:
+def _weights(load: Floats, tuning: Tuning, steep: bool = True) -> list[Floats]:
     """Weight 1 for whatever is nearly as busy as the busiest, and weights that grow steeply with the load."""
     highest = float(load.max(initial=0.0))
     if highest <= 0:
@@ -126,7 +114,7 @@ def _weights(load: Floats, tuning: LoadTuning, steep: bool = True) -> list[Float
     return flat + [np.exp(one * (load / highest - 1.0)) for one in (tuning.steepness if steep else ())]
 
 
-def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: LoadTuning) -> tuple[Floats, float]:
+def _best(problem: Problem, small: Problem, weights: list[Floats], tuning: Tuning) -> tuple[Floats, float]:
     """Of several weights those that prove most, and what they prove; the first ones told apart by `small`."""
     capacity = problem.network.capacity_gbs
     weights = list({w.tobytes(): w for w in weights}.values())

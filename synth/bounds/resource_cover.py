@@ -8,7 +8,7 @@ import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.requirements import sum_by
-from topologies.arrays import grouped, marked, row_entries
+from topologies.arrays import marked, pointers, row_entries, sorted_rows
 from topologies.network import Network
 
 _MOST_PICKS = 4000  # then every link that is left takes its own cheapest
@@ -31,9 +31,8 @@ def cover(net: Network, links: Ints) -> Ints:
 @lru_cache(maxsize=2)
 def _users(net: Network) -> tuple[Ints, Ints]:
     """(ptr, links): resource r is used by links[ptr[r]:ptr[r+1]]."""
-    # 16 bits are sorted by counting
-    ptr, entries = grouped(net.uses_idx.astype(np.uint16) if net.nresources < 1 << 16 else net.uses_idx, net.nresources)
-    return ptr, net.link_of_use[entries]
+    ptr = pointers(np.bincount(net.uses_idx, minlength=net.nresources))
+    return ptr, net.link_of_use[sorted_rows(net.uses_idx)]
 
 
 def _pick(picked: Bools, net: Network, links: Ints) -> None:

@@ -38,6 +38,12 @@ class Tuning:
     path_work: int = 15_000_000  # links and ranks looked at for the longest shortest path: some seconds
     widths: int = 32  # bandwidths at which ranks are joined to parts
     max_flow_work: int = 1_200_000  # edges looked at over all flows: some ten seconds
+    # of prices drawn from loads more of each find little more, and take as much longer:
+    near_full: tuple[float, ...] = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)  # of the highest load: one price
+    steepness: tuple[float, ...] = (5.0, 10.0, 20.0, 50.0, 100.0, 200.0)  # price exp(steepness · load / highest load)
+    sampled_ranks: int = 96  # whose chunks tell good prices from bad ones, where there are more
+    step_ranks: int = 64  # whose chunks one step of mirror ascent looks at
+    tried: int = 3  # candidates, on all chunks
     mirror_rounds: int = 10  # of mirror ascent from a routing's loads; more gain less than 1 %
     program_variables: int = 400_000  # of a linear program: a minute
     program_cells: int = 4_000_000  # chunks × ranks of the tables from which a program is made: 32 MB

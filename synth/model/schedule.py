@@ -44,8 +44,9 @@ class Schedule:
         return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
 
-def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools) -> Schedule:
-    """A schedule whose times are still to be set by `simulate.timed`."""
+def untimed(chunk: Ints, link: Ints, step: Ints, reduces: Bools | None = None) -> Schedule:
+    """A schedule whose times are still to be set by `simulate.timed`; no send reduces where `reduces` is None."""
     none = np.zeros(len(chunk))
+    reduces = np.zeros(len(chunk), dtype=bool) if reduces is None else reduces
     chunk, link, step = (np.asarray(column, dtype=np.int64) for column in (chunk, link, step))
     return Schedule(chunk, link, step, np.asarray(reduces, dtype=bool), none, none, 0.0)

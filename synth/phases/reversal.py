@@ -41,11 +41,13 @@ def reverse(problem: Problem) -> Problem:
 
 def unreverse(original: Problem, schedule: Schedule) -> Schedule:
     """The schedule of `original` from one of `reverse(original)`; plain values stay copies."""
-    schedule = prune_copies(reverse(original), schedule)
-    last = schedule.nsteps - 1
-    rows = np.arange(len(schedule))[::-1]
-    chunk = schedule.chunk[rows]
-    return untimed(chunk, schedule.link[rows], last - schedule.step[rows], original.collective.reduces[chunk])
+    return backwards(original, prune_copies(reverse(original), schedule))
+
+
+def backwards(original: Problem, copies: Schedule) -> Schedule:
+    """Copies over reversed links from the last to the first, each the other way; what `original` sums is added."""
+    back = copies.take(np.arange(len(copies))[::-1])
+    return untimed(back.chunk, back.link, copies.nsteps - 1 - back.step, original.collective.reduces[back.chunk])
 
 
 def mirror_links(net: Network) -> Ints | None:

@@ -47,8 +47,7 @@ def check_quotient(problem: Problem) -> None:
 def _check_networks(problem: Problem, net: Network) -> None:
     real = network(problem.topology, problem.group)
     columns = ("ranks", "src", "dst", "alpha_us", "bandwidth_gbs")
-    wanted = (*columns, "uses_ptr", "uses_idx", "capacity_gbs")
-    for name in wanted:
+    for name in (*columns, "uses_ptr", "uses_idx", "capacity_gbs"):
         if not np.array_equal(getattr(real, name), getattr(net, name)):
             raise _refused(f"its network is not that of {problem.topology.name} ({name} differs)")
     for name in columns:

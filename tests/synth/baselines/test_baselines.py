@@ -15,10 +15,10 @@ from synth.baselines.direct import direct_schedule, flows
 from synth.baselines.fifo import fifo_order
 from synth.baselines.ring import Cycle, find_cycles, routed_cycle
 from synth.baselines.routes import Routes, reverse_links
-from synth.baselines.spreading import Copies, first_copies
+from synth.baselines.spreading import first_copies
 from synth.model.compiled import Runner
 from synth.model.problem import Problem, hops, make_problem
-from synth.model.schedule import Schedule
+from synth.model.schedule import Schedule, untimed
 from synth.symmetry.quotient import quotient_problem
 from synth.timing.simulate import time_us, timed
 from synth.verify.algorithm import Algorithm
@@ -389,10 +389,10 @@ def test_copies_that_nobody_needs() -> None:
     net = problem.network
     name = [problem.link_name(i) for i in range(net.nlinks)]
     way = [name.index(x) for x in ("0→1", "0→2", "2→1", "1→0")]
-    sends = Copies(np.zeros(4, dtype=np.int64), np.array(way), np.array([0, 0, 1, 1]))
+    sends = untimed(np.zeros(4), np.array(way), np.array([0, 0, 1, 1]))
     kept = first_copies(problem, net, sends, np.array([0]))
     assert kept.link.tolist() == way[:1]
-    late = Copies(*(column[[1, 2, 0]] for column in (sends.chunk, sends.link, np.array([2, 0, 1, 3]))))
+    late = replace(sends, step=np.array([2, 0, 1, 3])).take(np.array([1, 2, 0]))
     assert first_copies(problem, net, late, np.array([0])).link.tolist() == way[1:3]
 
 
