@@ -6,6 +6,9 @@ unlucky order they leave ports idle. By König's theorem as many slots as the bu
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from itertools import count
+
 import numpy as np
 
 from synth.model.problem import Problem
@@ -18,17 +21,18 @@ def slotted(problem: Problem, schedule: Schedule) -> Schedule:
     order = np.argsort(schedule.step, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(schedule.step[order])) + 1):
         if len(rows):
-            slot[rows] = _slots(_ports(problem, schedule, rows))
+            ports = _ports(problem, schedule, rows)
+            slot[rows] = _coloured(ports) if _is_bipartite(ports) else _first_free(ports)
     return schedule.take(np.lexsort((np.arange(len(schedule)), slot, schedule.step)))
 
 
 def _ports(problem: Problem, schedule: Schedule, rows: np.ndarray) -> list[list[int]]:
     """For every send of a step the resources that it shares with other sends, those alike taken as one."""
     net = problem.network
-    users: dict[int, list[int]] = {}
+    users: dict[int, list[int]] = defaultdict(list)
     for i, link in enumerate(schedule.link[rows].tolist()):
         for r in net.uses(link).tolist():
-            users.setdefault(r, []).append(i)
+            users[r].append(i)
     distinct = sorted({tuple(u) for u in users.values() if len(u) > 1}, key=lambda u: (-len(u), u))
     ports: list[list[int]] = [[] for _ in rows]
     for port, sends in enumerate(distinct):
@@ -37,14 +41,14 @@ def _ports(problem: Problem, schedule: Schedule, rows: np.ndarray) -> list[list[
     return ports
 
 
-def _sides(ports: list[list[int]]) -> dict[int, int] | None:
-    """A two-colouring of the ports in which every send joins two colours, if there is one."""
-    joined: dict[int, list[int]] = {}
+def _is_bipartite(ports: list[list[int]]) -> bool:
+    """Whether the ports have a two-colouring in which every send joins two colours."""
+    joined: dict[int, list[int]] = defaultdict(list)
     for pair in ports:
         if len(pair) > 2:
-            return None
+            return False
         for p in pair:
-            joined.setdefault(p, []).extend(q for q in pair if q != p)
+            joined[p].extend(q for q in pair if q != p)
     side: dict[int, int] = {}
     for start in sorted(joined):
         if start in side:
@@ -58,21 +62,14 @@ def _sides(ports: list[list[int]]) -> dict[int, int] | None:
                     side[q] = 1 - side[p]
                     stack.append(q)
                 elif side[q] == side[p]:
-                    return None
-    return side
-
-
-def _slots(ports: list[list[int]]) -> list[int]:
-    return _coloured(ports) if _sides(ports) is not None else _first_free(ports)
+                    return False
+    return True
 
 
 def _first_free(ports: list[list[int]]) -> list[int]:
     """The first slot that is free at all ports of a send; sends at busy ports choose first."""
-    load: dict[int, int] = {}
-    for pair in ports:
-        for p in pair:
-            load[p] = load.get(p, 0) + 1
-    taken: dict[int, set[int]] = {p: set() for p in load}
+    load = Counter(p for pair in ports for p in pair)
+    taken: dict[int, set[int]] = defaultdict(set)
     slots = [0] * len(ports)
     for i in sorted(range(len(ports)), key=lambda i: (-max((load[p] for p in ports[i]), default=0), i)):
         slot = 0
@@ -86,15 +83,11 @@ def _first_free(ports: list[list[int]]) -> list[int]:
 
 def _coloured(ports: list[list[int]]) -> list[int]:
     """Edge colouring of a bipartite multigraph with as many colours as its largest degree (alternating paths)."""
-    at: dict[int, dict[int, int]] = {}  # port → slot → send
+    at: dict[int, dict[int, int]] = defaultdict(dict)  # port → slot → send
     slots = [-1] * len(ports)
 
     def free(port: int) -> int:
-        taken = at.setdefault(port, {})
-        slot = 0
-        while slot in taken:
-            slot += 1
-        return slot
+        return next(slot for slot in count() if slot not in at[port])
 
     for i, pair in enumerate(ports):
         if not pair:
@@ -104,18 +97,19 @@ def _coloured(ports: list[list[int]]) -> list[int]:
         a, b = free(first), free(last)
         if a != b:
             # from `last` along sends that have a, b, a, … in turn; swapped, a is free at both ends
-            way, port, slot = [], last, a
+            path, port, slot = [], last, a
             while slot in at[port]:
                 send = at[port][slot]
-                way.append((send, slot))
-                port = _other(ports[send], port)
-                if port < 0:
+                path.append((send, slot))
+                others = [p for p in ports[send] if p != port]
+                if not others:
                     break
+                port = others[0]
                 slot = b if slot == a else a
-            for send, slot in way:
+            for send, slot in path:
                 for p in ports[send]:
                     del at[p][slot]
-            for send, slot in way:
+            for send, slot in path:
                 slots[send] = b if slot == a else a
                 for p in ports[send]:
                     at[p][slots[send]] = send
@@ -123,7 +117,3 @@ def _coloured(ports: list[list[int]]) -> list[int]:
         for p in pair:
             at[p][a] = i
     return slots
-
-
-def _other(pair: list[int], port: int) -> int:
-    return next((p for p in pair if p != port), -1)

@@ -78,22 +78,14 @@ def _carried(problem: Problem, schedule: Schedule) -> list[list[int]]:
     """For every send the sends that bring what it carries (of a plain value the first to be listed)."""
     net, collective = problem.network, problem.collective
     held = {(c, r) for r, c in collective.pre.tolist()}
+    chunk, step = schedule.chunk.tolist(), schedule.step.tolist()
     into: dict[tuple[int, int], list[int]] = defaultdict(list)
-    rows = list(
-        zip(
-            schedule.chunk.tolist(),
-            net.src[schedule.link].tolist(),
-            net.dst[schedule.link].tolist(),
-            schedule.step.tolist(),
-            strict=True,
-        )
-    )
-    for row, (chunk, _, v, _) in enumerate(rows):
-        into[chunk, v].append(row)
+    for row, cell in enumerate(zip(chunk, net.dst[schedule.link].tolist(), strict=True)):
+        into[cell].append(row)
     before: list[list[int]] = []
-    for chunk, u, _, step in rows:
-        brought = [r for r in into.get((chunk, u), ()) if rows[r][3] < step]
-        if not collective.reduces[chunk]:
-            brought = [] if (chunk, u) in held else brought[:1]
+    for row, cell in enumerate(zip(chunk, net.src[schedule.link].tolist(), strict=True)):
+        brought = [r for r in into.get(cell, ()) if step[r] < step[row]]
+        if not collective.reduces[cell[0]]:
+            brought = [] if cell in held else brought[:1]
         before.append(brought)
     return before

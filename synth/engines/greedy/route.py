@@ -10,15 +10,17 @@ reductions come by reversal.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from synth.engines.greedy.list_scheduling import order_sends
-from synth.model.collective import Floats
+from synth.model.collective import Bools, Floats
 from synth.model.problem import Problem, hops
 from synth.model.schedule import Schedule, untimed
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
+from topologies.arrays import marked
 from topologies.errors import InputError
 
 NAME = "route"
@@ -87,7 +89,7 @@ class _Router:
 
     def _order(self) -> list[int]:
         """A chunk of every source, then the next of every source; of a source's chunks the most distant goals first."""
-        made: dict[int, int] = {}
+        made: Counter[int] = Counter()
         keyed = []
         far = [
             max((int(self.distance[h[0], v]) for v in g), default=0) if h else 0
@@ -96,8 +98,8 @@ class _Router:
         for chunk in sorted(range(len(far)), key=lambda c: (-far[c], c)):
             if self.goals[chunk]:
                 source = self.holders[chunk][0]
-                keyed.append((made.get(source, 0), source, chunk))
-                made[source] = made.get(source, 0) + 1
+                keyed.append((made[source], source, chunk))
+                made[source] += 1
         return [chunk for _, _, chunk in sorted(keyed)]
 
     def _add(self, chunk: int, link: int, sign: float) -> None:
@@ -122,17 +124,21 @@ class _Router:
     def route(self, chunk: int) -> None:
         """Route a chunk to all its goals."""
         goals = set(self.goals[chunk])
+        inside = marked(self.net.nranks, self.holders[chunk])
         everyone = len(goals) + len(self.holders[chunk]) >= self.net.nranks
-        if everyone:
-            self._grow(chunk, goals)
-        else:
-            self._reach(chunk, goals)
+        (self._grow if everyone else self._reach)(chunk, goals, inside)
 
-    def _grow(self, chunk: int, goals: set[int]) -> None:
+    def _join(self, chunk: int, link: int, goals: set[int], inside: Bools) -> None:
+        """Have the link's end in the chunk's tree."""
+        v = int(self.net.dst[link])
+        inside[v] = True
+        goals.discard(v)
+        self.trees[chunk].append(link)
+        self._add(chunk, link, 1.0)
+
+    def _grow(self, chunk: int, goals: set[int], inside: Bools) -> None:
         """A tree to all ranks, a rank at a time; prices follow the load while it grows."""
         net = self.net
-        inside = np.zeros(net.nranks, dtype=bool)
-        inside[self.holders[chunk]] = True
         away = np.where(inside, 0.0, np.inf)
         while goals:
             length = self.lengths(chunk)
@@ -140,18 +146,12 @@ class _Router:
             if not len(links):
                 raise InputError(f"chunk {chunk} cannot reach rank {min(goals)} of the problem")
             link = int(links[(length[links] + away[net.src[links]]).argmin()])
-            u, v = int(net.src[link]), int(net.dst[link])
-            away[v] = self.depth * (away[u] + length[link])
-            inside[v] = True
-            goals.discard(v)
-            self.trees[chunk].append(link)
-            self._add(chunk, link, 1.0)
+            away[net.dst[link]] = self.depth * (away[net.src[link]] + length[link])
+            self._join(chunk, link, goals, inside)
 
-    def _reach(self, chunk: int, goals: set[int]) -> None:
+    def _reach(self, chunk: int, goals: set[int], inside: Bools) -> None:
         """Shortest paths, each from the part of the tree that is there already, to the nearest goal first."""
         net = self.net
-        inside = np.zeros(net.nranks, dtype=bool)
-        inside[self.holders[chunk]] = True
         while goals:
             length = self.lengths(chunk)
             away = np.where(inside, 0.0, np.inf)
@@ -174,8 +174,4 @@ class _Router:
                 path.append(int(parent[at]))
                 at = int(net.src[path[-1]])
             for link in reversed(path):
-                v = int(net.dst[link])
-                inside[v] = True
-                goals.discard(v)
-                self.trees[chunk].append(link)
-                self._add(chunk, link, 1.0)
+                self._join(chunk, link, goals, inside)

@@ -107,11 +107,8 @@ class _Exact:
     def _shapes(
         self, stated: Callable[[int], Problem], symmetry: Callable[[Problem], Symmetry], share: float
     ) -> ShapeSearch:
-        asked, options = self.request, self.request.options
-        effort = options.budget_s * share
-        return ShapeSearch(
-            asked.workers, stated, symmetry, asked.deadline, effort, asked.solvers, options.seed, self.tuning
-        )
+        asked, seed, effort = self.request, self.request.options.seed, self.request.options.budget_s * share
+        return ShapeSearch(asked.workers, stated, symmetry, asked.deadline, effort, asked.solvers, seed, self.tuning)
 
     def _composed(self, both: list[Phase], decision: Decision) -> Candidate:
         """The whole schedule from that of its first phase."""
@@ -166,10 +163,8 @@ class _Exact:
 
     def _recheck(self, problem: Problem, claim: StepClaim) -> None:
         """A step bound again, from its prices alone; one that does not hold is a defect and is not hidden."""
-        few = problem.collective.nranks <= MOST_GOALS + 1
-        if claim.bound is None or not few or time.monotonic() >= self.request.deadline:
-            return
-        if np.isfinite(claim.bound.ratio):
+        few = problem.collective.nranks <= MOST_GOALS + 1 and time.monotonic() < self.request.deadline
+        if few and claim.bound is not None and np.isfinite(claim.bound.ratio):
             check_step_bound(problem, claim.bound)
 
 
