@@ -155,13 +155,14 @@ class _Run:
             if of.name not in known:
                 known[of.name] = Known(of, self._about or of.made_for(), self._about is not None)
             figures = known[of.name].predicted_us(row.size_bytes), known[of.name].bound_us(row.size_bytes)
-            self._rows.append(as_object(row, of.name, self._backend, *figures))
+            shown = as_object(row, of.name, self._backend, *figures)
+            self._rows.append(shown)
             if row.emulated is not None and network is not None:
                 due_us = row.emulated.due_us
-                self._rows[-1] |= {"network": network.name, "slower": self._request.slower, "due_us": due_us}
+                shown |= {"network": network.name, "slower": self._request.slower, "due_us": due_us}
                 self._behind = max(self._behind, row.emulated.measured_us / max(due_us, 1e-9))
             if not self._json:
-                click.echo((HEAD + "\n" if len(self._rows) == 1 else "") + format_row(row, of.name, *figures))
+                click.echo((HEAD + "\n" if len(self._rows) == 1 else "") + format_row(shown))
 
     def end(self) -> None:
         """The last lines."""
@@ -179,24 +180,8 @@ class _Run:
             )
 
 
-def format_row(row: Row, name: str, predicted: float | None, bound: float | None) -> str:
-    """A row of the table; `predicted`, `bound`: µs, None where not known."""
-
-    def side(timing: Timing | None) -> str:
-        if timing is None:
-            return f"{'N/A':>11}{'N/A':>8}{'N/A':>8}{'N/A':>8}"
-        return f"{timing.time_us:>11.1f}{row.algbw(timing):>8.2f}{row.busbw(timing):>8.2f}{timing.wrong:>8}"
-
-    last = "".join(f"{us:>11.1f}" if us is not None else f"{'–':>11}" for us in (predicted, bound))
-    redop = row.op if row.reduces else "none"
-    return (
-        f" {row.size_bytes:>12}{row.count:>12}{row.kind:>10}{redop:>7}{row.root:>5}"
-        f"{side(row.out_of_place)}{side(row.in_place)}{last}  {name}"
-    )
-
-
 def as_object(row: Row, name: str, backend: str, predicted: float | None, bound: float | None) -> dict[str, Any]:
-    """The same as an object of JSON."""
+    """A row as an object of JSON; `predicted`, `bound`: µs, None where not known."""
 
     def side(timing: Timing | None) -> dict[str, Any] | None:
         if timing is None:
@@ -217,6 +202,19 @@ def as_object(row: Row, name: str, backend: str, predicted: float | None, bound:
         "predicted_us": predicted,
         "bound_us": bound,
     }
+
+
+def format_row(row: dict[str, Any]) -> str:
+    """That object as a row of the table."""
+
+    def side(timing: dict[str, Any] | None) -> str:
+        if timing is None:
+            return f"{'N/A':>11}{'N/A':>8}{'N/A':>8}{'N/A':>8}"
+        return "{time_us:>11.1f}{algbw_gbs:>8.2f}{busbw_gbs:>8.2f}{wrong:>8}".format_map(timing)
+
+    last = "".join(f"{us:>11.1f}" if us is not None else f"{'–':>11}" for us in (row["predicted_us"], row["bound_us"]))
+    asked = " {size_bytes:>12}{count:>12}{type:>10}{redop:>7}{root:>5}".format_map(row)
+    return f"{asked}{side(row['out_of_place'])}{side(row['in_place'])}{last}  {row['algorithm']}"
 
 
 @dataclass(eq=False)

@@ -17,6 +17,8 @@ from synth.model.registry import Kind
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}  # seconds
+
 _question = declare(
     topo_option,
     click.option("--group", metavar="RANKS", help="Ordered ranks that take part, as 0,2,4-7. Default: all."),
@@ -96,14 +98,11 @@ def _answer(name: str, file: str | None, *, budget: str, out: str, engine: str, 
 
 def _seconds(text: str) -> float:
     """A budget in seconds from `30s`, `500ms`, `5m`, `1h` or `30`; InputError for anything else."""
-    for unit, factor in (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0)):
-        if text.endswith(unit):
-            number = text[: len(text) - len(unit)]
-            try:
-                value = float(number) * factor
-            except ValueError:
-                break
-            if not 0 < value < 1e7:
-                raise InputError(f"--budget {text}: must be more than 0 seconds, as in 30s")
-            return value
-    raise InputError(f"--budget {text!r}: is not a time; write it as in 30s, 500ms or 5m")
+    number = text.rstrip("hms")
+    try:
+        value = float(number) * _UNITS[text.removeprefix(number)]
+    except (KeyError, ValueError):
+        raise InputError(f"--budget {text!r}: is not a time; write it as in 30s, 500ms or 5m") from None
+    if not 0 < value < 1e7:
+        raise InputError(f"--budget {text}: must be more than 0 seconds, as in 30s")
+    return value

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import compress, pairwise
 
+import numpy as np
+
+from synth.model.collective import Floats
 from synth.model.problem import LARGEST, SMALLEST
 from synth.verify.algorithm import Algorithm
 
@@ -30,48 +34,48 @@ def frontier(algorithms: Sequence[Algorithm]) -> list[Range]:
     """Cover all sizes with the fastest of the algorithms, in predicted time; few rather than many."""
     if not algorithms:
         return []
-    algorithms = _worth_looking_at(algorithms)
+    kept = sorted(_worth_looking_at(algorithms), key=lambda a: (a.steps, len(a.schedule), a.chunks))
     sizes = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
-    times = {id(a): [a.time_us(size) for size in sizes] for a in algorithms}
-    kept = sorted(algorithms, key=lambda a: (a.steps, len(a.schedule), a.chunks))
+    times = _times(kept, sizes)
     while len(kept) > 1:
-        losses = [(_loss(kept, a, times), -i) for i, a in enumerate(kept)]
-        least, at = min(losses)
+        losses = [_loss(times, i) for i in range(len(kept))]
+        least = min(losses)
         if least > _WORTH:
             break
-        kept.pop(-at)
-    winners = [min(kept, key=lambda a: (times[id(a)][i], kept.index(a))) for i in range(len(sizes))]
+        last = max(i for i, loss in enumerate(losses) if loss == least)
+        kept.pop(last)
+        times = np.delete(times, last, axis=0)
+    winner = times.argmin(axis=0)
+    starts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), len(sizes)]
     ranges: list[Range] = []
-    low, first = 0, 0
-    for i in range(1, len(sizes) + 1):
-        if i < len(sizes) and winners[i] is winners[i - 1]:
-            continue
-        after = winners[i] if i < len(sizes) else None
-        high = None if after is None else _takeover(winners[i - 1], after, sizes[i - 1], sizes[i]) - 1
-        shown = sizes[0] if first == 0 else sizes[-1] if high is None else sizes[(first + i - 1) // 2]
-        ranges.append(Range(winners[i - 1], low, high, shown))
-        low, first = (high or 0) + 1, i
-    if len(ranges) == 1:
-        return [Range(ranges[0].algorithm, 0, None, LARGEST)]
-    return ranges
+    low = 0
+    for first, after in pairwise(starts):
+        algorithm, high = kept[winner[first]], None
+        if after < len(sizes):
+            high = _takeover(algorithm, kept[winner[after]], sizes[after - 1], sizes[after]) - 1
+        shown = sizes[0] if first == 0 else sizes[-1] if high is None else sizes[(first + after - 1) // 2]
+        ranges.append(Range(algorithm, low, high, shown))
+        low = (high or 0) + 1
+    return ranges if len(ranges) > 1 else [replace(ranges[0], shown=LARGEST)]
+
+
+def _times(algorithms: Sequence[Algorithm], sizes: Sequence[int]) -> Floats:
+    """µs, shape (algorithms, sizes)."""
+    return np.array([[a.time_us(size) for size in sizes] for a in algorithms])
 
 
 def _worth_looking_at(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
     """Without those that are clearly slower than others at a few sizes spread over the whole range."""
     every = 1 if sum(len(a.schedule) for a in algorithms) < _QUICK else 4
-    few = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), every)]
-    times = [[a.time_us(size) for size in few] for a in algorithms]
-    best = [min(column) for column in zip(*times, strict=True)]
-    near = [any(t <= 1.2 * b for t, b in zip(own, best, strict=True)) for own in times]
-    return [a for a, keep in zip(algorithms, near, strict=True) if keep]
+    times = _times(algorithms, [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), every)])
+    return list(compress(algorithms, (times <= 1.2 * times.min(axis=0)).any(axis=1)))
 
 
-def _loss(kept: Sequence[Algorithm], without: Algorithm, times: dict[int, list[float]]) -> float:
-    """The largest part by which some size gets slower when one algorithm is left out."""
-    mine = times[id(without)]
-    rest = [min(column) for column in zip(*(times[id(a)] for a in kept if a is not without), strict=True)]
-    losses = [other / own - 1 if own > 0 else 0.0 for own, other in zip(mine, rest, strict=True)]
-    return max(max(losses), losses[0] * _ENDS, losses[-1] * _ENDS)
+def _loss(times: Floats, without: int) -> float:
+    """The largest part by which some size gets slower when one algorithm (row) is left out."""
+    own, rest = times[without], np.delete(times, without, axis=0).min(axis=0)
+    losses = np.divide(rest, own, out=np.ones_like(own), where=own > 0) - 1
+    return float(max(losses.max(), losses[0] * _ENDS, losses[-1] * _ENDS))
 
 
 def _takeover(before: Algorithm, after: Algorithm, low: int, high: int) -> int:
