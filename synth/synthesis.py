@@ -21,11 +21,9 @@ from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.faults.apply import degraded
-from topologies.faults.notation import dead_ranks, live_ranks
+from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
 from topologies.load import load
 from topologies.topology import Topology
-
-_SEEDS = 2**31  # what all solvers take
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,25 +86,14 @@ def ask(
     seed: int = 0,
 ) -> Question:
     """State a question without answering it; arguments and errors as those of `synthesize`."""
-    for name, value in (("size", size), ("chunks", chunks), ("steps", steps), ("rounds", rounds)):
-        if value is not None and value < 1:
-            raise InputError(f"{name}: {value} is not possible; it must be 1 or more")
-    if not 0 < budget < 1e7:
-        raise InputError(f"budget: {budget:g} s is not possible; it must be more than 0 seconds")
-    if not 0 <= seed < _SEEDS:
-        raise InputError(f"seed: {seed} is not possible; it must be in 0..{_SEEDS - 1}")
+    options = Options(size, chunks, steps, rounds, engine, budget, seed)
+    options.check()
     chosen(engine)  # whether there is such an engine is said now
     healthy = topo if isinstance(topo, Topology) else load(topo)
     topology = degraded(healthy, without, degrade)
     dead = dead_ranks(healthy, without)
     members = list(live_ranks(healthy, dead, group, "group"))
-    if isinstance(relay, str):
-        if relay not in ("none", "all"):
-            raise InputError(f"relay: {relay!r} is not known; it is none, all or ranks")
-        idle = set(members) | set(dead)
-        outsiders = [r for r in range(topology.nranks) if r not in idle] if relay == "all" else []
-    else:
-        outsiders = list(live_ranks(healthy, dead, relay, "relay"))
+    outsiders = relay_ranks(healthy, dead, relay, members)
 
     def stated(where: Topology) -> Problem:
         plain = isinstance(collective, str) and (steps, rounds, root) == (None, None, None)
@@ -116,7 +103,6 @@ def ask(
     problem = stated(topology)
     if chunks is not None:
         problem.with_chunks(chunks)  # whether so many are possible is said now
-    options = Options(size, chunks, steps, rounds, engine, budget, seed)
     return Question(problem, options, stated(healthy) if topology is not healthy else None)
 
 

@@ -25,7 +25,8 @@ from click.testing import CliRunner
 from results.measuring.measure import geometric_mean, grid, page, seconds_words, write
 from synth.cli.concurrent import saved
 from synth.cli.prove import prove
-from synth.concurrent.plan import ConcurrentResult, plan
+from synth.concurrent.result import ConcurrentResult
+from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.engines.registry import AUTO, processes
 from synth.model.collective import named

@@ -35,7 +35,8 @@ from emit.library.write import writing
 from synth.cli.answer import check_writable, clear_progress, ending, progress_line
 from synth.cli.options import Asked, print_json
 from synth.concurrent.isolated import isolated_parts
-from synth.concurrent.plan import ConcurrentResult, plan, statement
+from synth.concurrent.result import ConcurrentResult, statement
+from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import Collective, named
 from synth.model.pattern import collective_of

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from synth.bounds.prove import Bound
+from synth.bounds.witness import Witness
 from synth.concurrent.union import UnionProblem, isolated_problems, split_by_group
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.request import Options
@@ -96,26 +97,18 @@ def with_blocks_as_chunks(problem: Problem) -> Problem:
 
 
 def run_isolated(
-    problem: Problem,
-    size_bytes: float,
-    workers: Workers,
-    *,
-    chunks: int | None = None,
-    engine: str = "auto",
-    budget_s: float = 30.0,
-    report: Report | None = None,
+    problem: Problem, size_bytes: float, options: Options, workers: Workers, report: Report | None = None
 ) -> tuple[Isolated, bool]:
     """The best answer found for one group by itself, with its bound; and whether Ctrl-C cut it short.
 
     Args:
-        problem: with the chunks that the group's collective has; `chunks` of each are pinned, any where None.
-        engine: as in `Options`.
-        budget_s: seconds; there is an answer even where they are few.
+        problem: with the chunks that the group's collective has.
+        options: chunks (of each of these; any where None), engine, and budget: there is an answer even where it is 0.
 
     Raises:
         InputError: chunks that cannot get to where they are wanted.
     """
-    options = Options(size=max(1, round(size_bytes)), chunks=chunks, engine=engine, budget_s=budget_s)
+    options = Options(max(1, round(size_bytes)), options.chunks, engine=options.engine, budget_s=options.budget_s)
     found = search(problem, options, workers, report, ISOLATED)
     best = found.ranges[0].algorithm
     schedule = timed(best.problem, best.schedule, size_bytes)
@@ -123,45 +116,35 @@ def run_isolated(
 
 
 def run_each_isolated(
-    asked: UnionProblem,
-    workers: Workers,
-    *,
-    chunks: int | None = None,
-    engine: str = "auto",
-    until: float = np.inf,
-    report: Callable[[str], None] = lambda _: None,
+    asked: UnionProblem, options: Options, workers: Workers, until: float, report: Callable[[str], None]
 ) -> tuple[list[Isolated], bool]:
     """Every group's isolated run; isomorphic groups are searched once.
 
     Args:
+        options: see `run_isolated`.
         until: of `time.monotonic()`: what there is time for is shared out evenly.
 
     Returns:
         The answers, and whether Ctrl-C came: what was left was done in haste.
     """
     isomorphic = IsomorphicGroups(asked.topology)
-    sources = _first_of_a_kind(asked, isomorphic)
+    problems = isolated_problems(asked)
+    sources = _first_of_a_kind(asked, problems, isomorphic)
     left = sum(group == source for group, (source, _) in enumerate(sources))
     found: list[Isolated] = []
     interrupted = False
     for group, (source, by) in enumerate(sources):
+        problem, member = problems[group], asked.members[group]
         if group == source:
-            run = partial(
-                run_isolated,
-                isolated_problems(asked, [group])[0],
-                asked.members[group].size_bytes,
-                workers,
-                chunks=chunks,
-                engine=engine,
-                report=partial(_report_group, report, asked.members[group].label),
-            )
+            tell = partial(_report_group, report, member.label)
             share_s = 0.0 if interrupted else max(0.0, until - time.monotonic()) / left
             try:
-                one, cut = run(budget_s=share_s)
+                one, cut = run_isolated(problem, member.size_bytes, replace(options, budget_s=share_s), workers, tell)
             except KeyboardInterrupt:
                 if interrupted:
                     raise
-                one, cut = run(budget_s=0.0)[0], True
+                one, _ = run_isolated(problem, member.size_bytes, replace(options, budget_s=0.0), workers, tell)
+                cut = True
             interrupted |= cut
             found.append(one)
             left -= 1
@@ -169,7 +152,6 @@ def run_each_isolated(
             found.append(found[source])
         else:
             known = found[source]
-            problem = isolated_problems(asked, [group])[0]
             refined = problem.with_chunks(known.problem.collective.nchunks // problem.collective.nchunks)
             moved = isomorphic.translate_schedule(known.problem, known.schedule, refined, by)
             replay(refined, moved)
@@ -181,13 +163,14 @@ def _report_group(report: Callable[[str], None], label: str, text: str, _: Algor
     report(f"group {label} alone: {text}")
 
 
-def _first_of_a_kind(asked: UnionProblem, isomorphic: IsomorphicGroups) -> list[tuple[int, tuple[int, ...] | None]]:
+def _first_of_a_kind(
+    asked: UnionProblem, problems: Sequence[Problem], isomorphic: IsomorphicGroups
+) -> list[tuple[int, tuple[int, ...] | None]]:
     """For each group the first isomorphic to it (maybe itself), and the translation (None: numbers are the same)."""
     digests: dict[bytes, int] = {}
     kinds: dict[tuple[int, int, float], list[tuple[int, Problem]]] = {}
     found: list[tuple[int, tuple[int, ...] | None]] = []
-    for group, member in enumerate(asked.members):
-        problem = isolated_problems(asked, [group])[0]
+    for group, (problem, member) in enumerate(zip(problems, asked.members, strict=True)):
         size = float(member.size_bytes)
         same = digests.setdefault(problem_digest(problem, size), group)
         if same != group:
@@ -216,3 +199,12 @@ def isolated_parts(
         place = {rank: i for i, rank in enumerate(whole.ranks)}
         links = links_among(whole.network, np.array([place[rank] for rank in problem.ranks]))[0]
         yield whole, replace(part, link=links[part.link])
+
+
+def own_witnesses(isolated: Sequence[Isolated], size_bytes: float) -> list[Witness]:
+    """The groups' own bounds at the sizes of a union whose message has `size_bytes`; good for their numbers only."""
+    found = []
+    for one in dict.fromkeys(isolated):
+        ratio = one.size_bytes / size_bytes
+        found += [replace(w, per_byte_us=w.per_byte_us * ratio) for w in one.bound.witnesses]
+    return found

@@ -5,13 +5,14 @@ Each is a union problem, with the chunks that the plan has, and a schedule of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 
 import numpy as np
 
 from synth.baselines import baseline_named
-from synth.concurrent.isolated import Isolated, problem_digest, with_blocks_as_chunks
+from synth.concurrent.isolated import Isolated, isolated_parts, problem_digest, with_blocks_as_chunks
 from synth.concurrent.union import (
     Member,
     UnionProblem,
@@ -22,13 +23,18 @@ from synth.concurrent.union import (
 )
 from synth.model.collective import Collective, Floats, Ints, subdivided
 from synth.model.schedule import Schedule, untimed
-from synth.timing.simulate import timed
+from synth.timing.simulate import time_us, timed
 from synth.verify.algorithm import Algorithm
+from synth.verify.replay import replay
 from topologies.errors import InputError
 from topologies.network import links_among
 
 Restate = Callable[[Sequence[Collective]], UnionProblem]  # the same groups with other collectives
 Plan = tuple[UnionProblem, Schedule]
+
+TOGETHER, DIRECT = "planned together", "direct"
+AT_ONCE, IN_TURN, WITHIN = "each alone, at once", "in turn, overlapped", "each without relays"
+REORDERED = ", reordered"
 
 _UNEVEN = 8  # how many times finer the chunks of large messages are cut than those of small ones
 _ROUNDS, _FEWER_ROUNDS = 16, 6  # of trying orders
@@ -44,13 +50,21 @@ class ConcurrentPlan:
         problem: the groups as one problem, with the chunks that the plan has.
         algorithm: of the union, replayed.
         method: how it was made.
-        times_us: when each group is done, shape (groups,).
     """
 
     problem: UnionProblem
     algorithm: Algorithm
     method: str
-    times_us: Floats
+
+    @cached_property
+    def at_size(self) -> Schedule:
+        """The schedule with its times at the message size that is asked."""
+        return timed(self.problem, self.algorithm.schedule, self.problem.size_bytes)
+
+    @cached_property
+    def times_us(self) -> Floats:
+        """When each group is done, shape (groups,)."""
+        return times_by_group(self.problem, self.at_size)
 
     @property
     def makespan_us(self) -> float:
@@ -70,16 +84,17 @@ def at_once(isolated: Sequence[Isolated], restate: Restate) -> Plan:
 
 def in_turn(isolated: Sequence[Isolated], restate: Restate) -> Plan:
     """The same one after another, the shortest first, overlapped as far as the links allow."""
-    asked = restate([one.problem.collective for one in isolated])
     times_us = np.array([one.time_us for one in isolated])
     begin = np.zeros(len(isolated))
     order = np.argsort(times_us, kind="stable")
     begin[order] = np.cumsum(times_us[order]) - times_us[order]
     late = [
-        replace(one.schedule, start_us=one.schedule.start_us + at, end_us=one.schedule.end_us + at)
+        replace(
+            one, schedule=replace(one.schedule, start_us=one.schedule.start_us + at, end_us=one.schedule.end_us + at)
+        )
         for one, at in zip(isolated, begin.tolist(), strict=True)
     ]
-    return asked, merge_schedules(asked, late)
+    return at_once(late, restate)
 
 
 def within_groups(within: UnionProblem, isolated: Sequence[Isolated], restate: Restate) -> Plan:
@@ -178,6 +193,28 @@ def even_counts(members: Sequence[Member]) -> list[int]:
         sizes.append(float(whole.fraction.max()) * member.size_bytes / shares[-1])
     least = max(min(sizes), max(sizes) / _UNEVEN)
     return [share * max(1, round(size / least)) for share, size in zip(shares, sizes, strict=True)]
+
+
+def refined_union(asked: UnionProblem, restate: Restate, chunks: int | None) -> UnionProblem:
+    """The union with the chunks from which an engine begins: so many a block, even ones when None."""
+    counts = even_counts(asked.members) if chunks is None else [chunks] * len(asked.members)
+    subdivided_once = cache(subdivided)  # many groups have one collective
+    refined = restate([subdivided_once(m.collective, n) for m, n in zip(asked.members, counts, strict=True)])
+    # a block is what the engine asks for part by part
+    return replace(refined, collective=replace(refined.collective, chunks=chunks or 1))
+
+
+def faster_parts(plan: ConcurrentPlan, isolated: Mapping[int, Isolated]) -> dict[int, Isolated]:
+    """Those of some groups' isolated runs (by group) that their parts of a plan beat, replaced by these parts."""
+    faster = {}
+    parts = isolated_parts(plan.problem, plan.at_size, list(isolated))
+    for (group, own), (problem, part) in zip(isolated.items(), parts, strict=True):
+        # beside no others it is as fast at least, but a greedy clock may not see that
+        best = min(timed(problem, part, own.size_bytes), part, key=partial(time_us, problem))
+        if time_us(problem, best) < own.time_us * (1 - 1e-9):
+            replay(problem, best)
+            faster[group] = Isolated(problem, best, plan.algorithm.engine, own.bound)
+    return faster
 
 
 def fairer(asked: UnionProblem, schedule: Schedule, size_bytes: float, isolated_us: Floats) -> Schedule | None:

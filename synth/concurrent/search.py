@@ -2,44 +2,45 @@
 
 Three plans are always there: every group as it is best in isolation, all begun at once; the same one after another;
 and direct. The engine's plans for the union of all groups come on top, so that the answer is never slower than any of
-these.
+these. All times are those of `synth.timing.simulate`; every plan is replayed as one schedule of the union, and where
+chunks may not leave their group that is checked too.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, prove, tighten
-from synth.bounds.witness import Witness
 from synth.concurrent import plans
-from synth.concurrent.isolated import Isolated, isolated_parts, run_each_isolated
-from synth.concurrent.plans import ConcurrentPlan
-from synth.concurrent.union import Relays, UnionProblem, check_within_groups, times_by_group, union_problem
+from synth.concurrent.isolated import Isolated, own_witnesses, run_each_isolated
+from synth.concurrent.plans import AT_ONCE, DIRECT, IN_TURN, REORDERED, TOGETHER, WITHIN, ConcurrentPlan
+from synth.concurrent.result import ConcurrentResult
+from synth.concurrent.union import Member, Relays, UnionProblem, check_within_groups, union_problem
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.tuning import SEARCH
 from synth.engines.registry import ENGINES
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
-from synth.model.collective import Collective, Floats, subdivided
+from synth.model.collective import Collective, Floats
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.search.portfolio import Run, compiled_interrupts, race
 from synth.search.result import Report
 from synth.solvers.workers import Workers
-from synth.timing.simulate import resource_loads_us, time_us, timed
+from synth.timing.simulate import resource_loads_us
 from synth.verify.algorithm import Algorithm
-from synth.verify.replay import replay
 from topologies.errors import InputError
-
-TOGETHER, DIRECT = "planned together", "direct"
-AT_ONCE, IN_TURN, WITHIN = "each alone, at once", "in turn, overlapped", "each without relays"
-REORDERED = ", reordered"
+from topologies.faults.apply import degraded
+from topologies.faults.notation import dead_ranks, live_ranks
+from topologies.load import load
+from topologies.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -67,15 +68,61 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked beside the groups; see `synth.concurrent.plan`. dead: ranks that are no relays."""
+class Asked(Options):
+    """What is asked beside the groups; see `plan`. dead: ranks that are no relays."""
 
     relays: Relays = "none"
     dead: Sequence[int] = ()
     objective: str = "makespan"
-    chunks: int | None = None
-    engine: str = "auto"
-    budget_s: float = 30.0
+
+
+def plan(
+    topo: str | Path | Topology,
+    members: Sequence[Member],
+    *,
+    relays: Sequence[int] | str = "none",
+    without: Sequence[str] = (),
+    degrade: Sequence[str] = (),
+    objective: str = "makespan",
+    chunks: int | None = None,
+    engine: str = "auto",
+    budget: float = 30.0,
+    seed: int = 0,
+    workers: Workers | None = None,
+    progress: Report | None = None,
+) -> ConcurrentResult:
+    """Plan several groups together.
+
+    Args:
+        topo: a machine, a family, a file, or a Topology.
+        members: the groups, each with a collective (one chunk a block) and a size of its own.
+        relays: who may forward chunks of a group beside its members: "none"; "all": every rank that lives; or
+            ranks, then these and the members of all groups.
+        without, degrade: dead and slow parts, as texts (see `topologies.faults.apply`).
+        objective: makespan: the end of the last group; fair: the largest slowdown of a group (see
+            `synth.concurrent.plans.fairer`), then the makespan.
+        chunks: of every block; any when None.
+        engine: flow; or auto, which also tries what a vendor library would run.
+        budget: seconds.
+        seed: taken for likeness with other questions: these engines draw nothing at random.
+        workers: solver processes to use again.
+        progress: called with what is tried and the best so far.
+
+    Raises:
+        InputError: anything that cannot be, in one line.
+    """
+    for name, value, known in (("objective", objective, ("makespan", "fair")), ("engine", engine, ("auto", "flow"))):
+        if value not in known:
+            raise InputError(f"{name}: {value!r} is not known for several groups; it is {' or '.join(known)}")
+    Options(chunks=chunks, budget_s=budget, seed=seed).check()
+    healthy = topo if isinstance(topo, Topology) else load(topo)
+    dead = dead_ranks(healthy, without)
+    for member in members:
+        live_ranks(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")
+    problem = union_problem(degraded(healthy, without, degrade), members, relays, dead)
+    asked = Asked(chunks=chunks, engine=engine, budget_s=budget, relays=relays, dead=dead, objective=objective)
+    with ExitStack() as stack:
+        return ConcurrentSearch(problem, asked, workers or stack.enter_context(Workers()), progress).run()
 
 
 class ConcurrentSearch:
@@ -85,30 +132,26 @@ class ConcurrentSearch:
         isolated: each group's isolated run.
         plans: every plan made.
         bound: on the union's time.
-        ended, seconds: as in `synth.search.result.SearchResult`.
     """
 
-    def __init__(
-        self, problem: UnionProblem, asked: Asked, workers: Workers, report: Report | None, tuning: Tuning | None = None
-    ) -> None:
-        self.problem, self.asked, self.workers, self.report = problem, asked, workers, report
-        self.tuning = tuning or Tuning()
+    def __init__(self, problem: UnionProblem, asked: Asked, workers: Workers, report: Report | None) -> None:
+        self.problem, self.asked, self.workers = problem, asked, workers
+        self.report = report or (lambda _, __: None)
+        self.tuning = Tuning()
         self.isolated: list[Isolated] = []
         self.plans: list[ConcurrentPlan] = []
         self.bound = Bound(())
-        self.latest: Algorithm | None = None
         self.yielded: dict[str, tuple[Candidate, float]] = {}
         self.priced: ConcurrentPlan | None = None
-        self.ended = ""
-        self.seconds = 0.0
         self.begun = time.monotonic()
         self.deadline = self.begun + asked.budget_s
         self.size = problem.size_bytes
 
-    def run(self) -> ConcurrentPlan:
+    def run(self) -> ConcurrentResult:
         """Make plans until one is near its bound, nothing more is to be tried, the budget ends or Ctrl-C."""
-        until = self.begun + self.tuning.isolated * self.asked.budget_s
-        self.isolated, interrupted = self._each(self.problem, until)
+        asked, ended = self.asked, ""
+        until = self.begun + self.tuning.isolated * asked.budget_s
+        self.isolated, interrupted = run_each_isolated(self.problem, asked, self.workers, until, self._say)
         try:
             if interrupted:
                 raise KeyboardInterrupt
@@ -116,23 +159,21 @@ class ConcurrentSearch:
             with compiled_interrupts():
                 self._tighten()
         except KeyboardInterrupt:
-            self.ended = "interrupted"
+            ended = "interrupted"
         if not any(plan.method == AT_ONCE for plan in self.plans):
-            self._from_isolated()
+            self._take_isolated()
         if not self.bound.witnesses:
             self.bound = prove(self.problem, max_flow=False)
         chosen = self._settled()
-        self.seconds = time.monotonic() - self.begun
-        if not self.ended and self.seconds >= self.asked.budget_s:
-            self.ended = "budget"
-        return chosen
-
-    def by_method(self) -> dict[str, tuple[float, float]]:
-        """(makespan in µs, largest slowdown) of the best plan of every method."""
-        found: dict[str, tuple[float, float]] = {}
-        for plan in sorted(self.plans, key=partial(self._key, self.asked.objective)):
-            found.setdefault(plan.method, (plan.makespan_us, plan.slowdown(self._isolated_us())))
-        return found
+        others: dict[str, tuple[float, float]] = {}
+        for made in sorted(self.plans, key=partial(self._key, asked.objective)):
+            others.setdefault(made.method, (made.makespan_us, made.slowdown(self._isolated_us())))
+        seconds = time.monotonic() - self.begun
+        if not ended and seconds >= asked.budget_s:
+            ended = "budget"
+        relay = asked.relays if isinstance(asked.relays, str) else ",".join(map(str, asked.relays)) or "none"
+        isolated = tuple(self.isolated)
+        return ConcurrentResult(chosen, asked.objective, relay, isolated, self.bound, others, ended, seconds)
 
     # the race
 
@@ -141,9 +182,8 @@ class ConcurrentSearch:
         several = len(self.problem.members) > 1
         if several and self.problem.allowed is None:
             yield Run(WITHIN, self._within(), np.inf)
-        yield Run(AT_ONCE, iter([self._candidate(plans.at_once)]), np.inf)
-        if several:
-            yield Run(IN_TURN, iter([self._candidate(plans.in_turn)]), np.inf)
+        for method, candidate in self._from_isolated():
+            yield Run(method, iter([candidate]), np.inf)
         self._say("direct")
         plan = plans.direct(self.problem, self._restated, self.asked.chunks)
         if plan is not None:
@@ -161,7 +201,7 @@ class ConcurrentSearch:
         if isinstance(answer, Progress):
             self._say(f"together: {answer.text}")
         elif isinstance(answer, Candidate):
-            before_us = min((plan.makespan_us for plan in self.plans), default=np.inf)
+            before_us = self.best_us(self.size)
             makespan_us = self._add(answer.problem, answer.schedule, answer.engine, source)
             self.yielded[source] = answer, makespan_us
             return max(0.0, 1.0 - makespan_us / before_us) if np.isfinite(before_us) else 1.0
@@ -171,10 +211,7 @@ class ConcurrentSearch:
         """Take a plan; its makespan in µs."""
         assert isinstance(problem, UnionProblem)
         check_within_groups(problem, schedule)
-        algorithm = Algorithm(problem, schedule, engine)
-        at_size = timed(problem, algorithm.schedule, self.size)
-        self.plans.append(ConcurrentPlan(problem, algorithm, method, times_by_group(problem, at_size)))
-        self.latest = algorithm
+        self.plans.append(ConcurrentPlan(problem, Algorithm(problem, schedule, engine), method))
         return self.plans[-1].makespan_us
 
     # what engines may know
@@ -202,12 +239,6 @@ class ConcurrentSearch:
 
     # isolated runs
 
-    def _each(self, problem: UnionProblem, until: float) -> tuple[list[Isolated], bool]:
-        asked = self.asked
-        return run_each_isolated(
-            problem, self.workers, chunks=asked.chunks, engine=asked.engine, until=until, report=self._say
-        )
-
     def _within(self) -> Iterator[Outcome]:
         """Where relays are allowed: every group as it is best within itself, if it is connected; all at once."""
         try:
@@ -215,19 +246,21 @@ class ConcurrentSearch:
         except InputError:
             return
         until = min(time.monotonic() + self.tuning.within * self.asked.budget_s, self.deadline)
-        found, interrupted = self._each(within, until)
+        found, interrupted = run_each_isolated(within, self.asked, self.workers, until, self._say)
         yield Candidate(*plans.within_groups(within, found, self._restated), _engine_of(found))
         self._learn_from(self.plans[-1])
         if interrupted:
             raise KeyboardInterrupt
 
-    def _candidate(self, make: Callable[[Sequence[Isolated], plans.Restate], plans.Plan]) -> Candidate:
-        return Candidate(*make(self.isolated, self._restated), _engine_of(self.isolated))
-
-    def _from_isolated(self) -> None:
+    def _from_isolated(self) -> Iterator[tuple[str, Candidate]]:
+        """The plans that put isolated schedules together, with their methods."""
         for method, make in ((AT_ONCE, plans.at_once), (IN_TURN, plans.in_turn)):
             if method == AT_ONCE or len(self.isolated) > 1:
-                self.take(self._candidate(make), method)
+                yield method, Candidate(*make(self.isolated, self._restated), _engine_of(self.isolated))
+
+    def _take_isolated(self) -> None:
+        for method, candidate in self._from_isolated():
+            self.take(candidate, method)
 
     def _learn_from(self, plan: ConcurrentPlan) -> bool:
         """Take over what a plan does better for a group than its isolated run did. Whether anything was."""
@@ -239,35 +272,15 @@ class ConcurrentSearch:
             if plan.times_us[group] < own.time_us * (1 - 1e-9)
             or not (late or own_plans or own.time_us <= own.bound_us * SEARCH.near)
         ]
-        learned = False
-        at_size = timed(plan.problem, plan.algorithm.schedule, self.size)
-        for group, (problem, part) in zip(some, isolated_parts(plan.problem, at_size, some), strict=True):
-            own = self.isolated[group]
-            # beside no others it is as fast at least, but a greedy clock may not see that
-            both = [timed(problem, part, own.size_bytes), part]
-            best = min(both, key=partial(time_us, problem))
-            if time_us(problem, best) < own.time_us * (1 - 1e-9):
-                replay(problem, best)
-                self.isolated[group] = Isolated(problem, best, plan.algorithm.engine, own.bound)
-                learned = True
-        return learned
+        faster = plans.faster_parts(plan, {group: self.isolated[group] for group in some})
+        self.isolated = [faster.get(group, own) for group, own in enumerate(self.isolated)]
+        return bool(faster)
 
     # the union
 
-    def _refined(self) -> UnionProblem:
-        """The union with the chunks from which the engine begins."""
-        members, chunks = self.problem.members, self.asked.chunks
-        counts = plans.even_counts(members) if chunks is None else [chunks] * len(members)
-        known: dict[tuple[int, int], Collective] = {}  # many groups have one collective
-        for member, count in zip(members, counts, strict=True):
-            known[id(member.collective), count] = subdivided(member.collective, count)
-        refined = self._restated([known[id(m.collective), count] for m, count in zip(members, counts, strict=True)])
-        # a block is what the engine asks for part by part
-        return replace(refined, collective=replace(refined.collective, chunks=chunks or 1))
-
     def _union(self) -> Iterator[Iterator[Outcome]]:
         """The engine's plans for all groups as one problem, from a likely number of chunks to more."""
-        refined = self._refined()
+        refined = plans.refined_union(self.problem, self._restated, self.asked.chunks)
         if self.asked.chunks is not None:
             yield self._searched(refined, pinned=True)
         elif self.problem.allowed is not None:
@@ -294,23 +307,22 @@ class ConcurrentSearch:
                 break
             before = len(self.plans)
             yield self._searched(refined.with_chunks(parts), pinned=True)
-            if len(self.plans) == before:
+            took_us = min((plan.makespan_us for plan in self.plans[before:]), default=np.inf)
+            if np.isinf(took_us):
                 break  # of sums where links go one way only; other plans are there
-            took_us = min(plan.makespan_us for plan in self.plans if plan.method == TOGETHER)
             idle = 0 if took_us < best_us * (1 - self.tuning.worth) else idle + 1
             parts *= 4
 
     def _searched(self, problem: UnionProblem, pinned: bool = False) -> Iterator[Outcome]:
         """Plans by the engine, with the chunks of `problem` or, where they are not pinned, more."""
-        chunks = problem.collective.chunks if pinned else None
-        size = max(1, round(self.size))
+        sizes = self.shown_bytes()
         request = Request(
-            Options(size=size, chunks=chunks, budget_s=self.asked.budget_s),
-            sizes=(size,),
+            Options(sizes[0], problem.collective.chunks if pinned else None, budget_s=self.asked.budget_s),
+            sizes=tuple(sizes),
             deadline=self.begun + self.tuning.union * self.asked.budget_s,
             workers=self.workers,
             known=self,
-            bound=self.bound.merged(self._own_witnesses()),
+            bound=self.bound.merged(own_witnesses(self.isolated, self.size)),
         )
         return ENGINES["flow"].solve(problem, request)
 
@@ -322,8 +334,7 @@ class ConcurrentSearch:
         enough_us = best.makespan_us / SEARCH.near
         if self._least_us() >= enough_us:
             return
-        at_size = timed(best.problem, best.algorithm.schedule, self.size)
-        loads = partial(resource_loads_us, best.problem, at_size)
+        loads = partial(resource_loads_us, best.problem, best.at_size)
         if best is not self.priced:
             self._say("bound: loads")
             self.bound = self.bound.merged([from_loads(self.problem, loads())])
@@ -339,14 +350,6 @@ class ConcurrentSearch:
         own = max(one.bound_us for one in self.isolated)
         return max(own, self.bound.at(self.size)[0]) if self.bound.witnesses else own
 
-    def _own_witnesses(self) -> list[Witness]:
-        """The groups' own bounds at the union's sizes; good for their numbers only."""
-        found = []
-        for one in dict.fromkeys(self.isolated):
-            ratio = one.size_bytes / self.size
-            found += [replace(w, per_byte_us=w.per_byte_us * ratio) for w in one.bound.witnesses]
-        return found
-
     # the choice
 
     def _settled(self) -> ConcurrentPlan:
@@ -356,7 +359,7 @@ class ConcurrentSearch:
                 self._reorder()
             if not self._learn_from(self._best(self.asked.objective)):
                 break
-            self._from_isolated()
+            self._take_isolated()
         return self._best(self.asked.objective)
 
     def _reorder(self) -> None:
@@ -384,8 +387,7 @@ class ConcurrentSearch:
         return self.problem.restated(collectives, self.asked.relays, self.asked.dead)
 
     def _say(self, text: str) -> None:
-        if self.report is not None:
-            self.report(text, self.latest)
+        self.report(text, self.plans[-1].algorithm if self.plans else None)
 
 
 def _engine_of(answers: Sequence[Isolated]) -> str:

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from synth.model.problem import Allowed, Problem, check_ranks, make_problem
 from synth.model.schedule import Schedule, untimed
 from topologies.arrays import pointers, reached, row_of_entry
 from topologies.errors import InputError, ScheduleRefused
+from topologies.faults.notation import relay_ranks
 from topologies.network import links_among, subnetwork
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Topology
@@ -67,13 +68,16 @@ class UnionProblem(Problem):
         positions: of each group, the union's position (= local rank) of each of its ranks.
         first_chunk: int, shape (groups + 1,): group g has the union's chunks first_chunk[g]..first_chunk[g+1]-1,
             in the order of its own.
-        group_of_chunk: int, shape (nchunks,).
     """
 
     members: tuple[Member, ...]
     positions: tuple[Ints, ...]
     first_chunk: Ints
-    group_of_chunk: Ints
+
+    @cached_property
+    def group_of_chunk(self) -> Ints:
+        """Int, shape (nchunks,)."""
+        return row_of_entry(self.first_chunk)
 
     @cached_property
     def size_bytes(self) -> float:
@@ -94,14 +98,9 @@ class UnionProblem(Problem):
         """The same with every chunk of every group cut into equal parts."""
         whole = super().with_chunks(chunks)
         assert isinstance(whole, UnionProblem)
-        refined = {id(m.collective): m.collective for m in self.members}  # many groups have one collective
-        refined = {key: subdivided(collective, chunks) for key, collective in refined.items()}
-        return replace(
-            whole,
-            members=tuple(replace(m, collective=refined[id(m.collective)]) for m in self.members),
-            first_chunk=self.first_chunk * chunks,
-            group_of_chunk=np.repeat(self.group_of_chunk, chunks),
-        )
+        subdivided_once = cache(subdivided)  # many groups have one collective
+        members = tuple(replace(m, collective=subdivided_once(m.collective, chunks)) for m in self.members)
+        return replace(whole, members=members, first_chunk=self.first_chunk * chunks)
 
     def restated(self, collectives: Sequence[Collective], relays: Relays, dead: Sequence[int]) -> UnionProblem:
         """The same groups with other collectives, and the same rule for relays; see `union_problem`."""
@@ -134,24 +133,16 @@ def union_problem(
             place.setdefault(int(rank), len(place))
     positions = tuple(np.array([place[int(r)] for r in m.ranks], dtype=np.int64) for m in members)
     collective, first_chunk = _union(members, positions, len(place))
-    if isinstance(relays, str):
-        if relays not in ("none", "all"):
-            raise InputError(f"relay: {relays!r} is not known; it is none, all or ranks")
-        lost = {*place, *dead}
-        outsiders = [r for r in range(topology.nranks) if r not in lost] if relays == "all" else []
-        inside = relays == "none"
-    else:
-        outsiders = [int(r) for r in relays if int(r) not in place]
-        inside = not len(relays)
+    outsiders = [int(r) for r in relay_ranks(topology, dead, relays, place) if int(r) not in place]
+    inside = relays == "none" or not len(relays)
     problem = make_problem(topology, collective, tuple(place), outsiders)
-    group_of_chunk = row_of_entry(first_chunk)
     ranks = np.full((len(members), problem.nranks), not inside)
     for group, own in enumerate(positions):
         ranks[group, own] = True
-    allowed = None if ranks.all() else Allowed(group_of_chunk, ranks)
+    allowed = None if ranks.all() else Allowed(row_of_entry(first_chunk), ranks)
     made = UnionProblem(
         topology, problem.collective, problem.group, problem.relays, problem.network, allowed=allowed,
-        members=tuple(members), positions=positions, first_chunk=first_chunk, group_of_chunk=group_of_chunk,
+        members=tuple(members), positions=positions, first_chunk=first_chunk,
     )  # fmt: skip
     if inside:
         _check_joined(made)
@@ -250,21 +241,17 @@ def _check_joined(asked: UnionProblem) -> None:
             raise InputError(str(error).replace("group:", f"group {member.label}:", 1)) from None
 
 
-def _chosen(asked: UnionProblem, group: int, others: Ints) -> Ints:
-    """Local ranks of the union: the group's in their order, then others by their number in the topology."""
+def _in_order(asked: UnionProblem, group: int, may: Bools) -> Ints:
+    """Local ranks of the union: the group's in their order, then others that `may` by their number in the topology."""
+    outside = may.copy()
+    outside[asked.positions[group]] = False
+    others = np.flatnonzero(outside)
     return np.concatenate([asked.positions[group], others[np.argsort(asked.network.ranks[others])]])
 
 
-def _helpers(asked: UnionProblem, group: int) -> Ints:
-    """Local ranks outside the group at which its chunks may be."""
-    may = asked.may_hold()[group].copy()
-    may[asked.positions[group]] = False
-    return np.flatnonzero(may)
-
-
-def _own_problem(asked: UnionProblem, group: int, others: Ints) -> tuple[Problem, Ints]:
-    """A group's problem with other local ranks of the union as relays, and its links' numbers in the union."""
-    net, links = subnetwork(asked.network, _chosen(asked, group, others))
+def _own_problem(asked: UnionProblem, group: int, may: Bools) -> tuple[Problem, Ints]:
+    """A group's problem with the other ranks of the union that `may` as relays, and its links' numbers in the union."""
+    net, links = subnetwork(asked.network, _in_order(asked, group, may))
     collective = asked.members[group].collective
     ranks = tuple(net.ranks.tolist())
     k = collective.nranks
@@ -273,8 +260,8 @@ def _own_problem(asked: UnionProblem, group: int, others: Ints) -> tuple[Problem
 
 def isolated_problems(asked: UnionProblem, groups: Sequence[int] | None = None) -> list[Problem]:
     """Each group's problem (or those of some groups) by itself, all other ranks idle, by the same rule for relays."""
-    chosen = range(len(asked.members)) if groups is None else groups
-    return [_own_problem(asked, group, _helpers(asked, group))[0] for group in chosen]
+    may, chosen = asked.may_hold(), range(len(asked.members)) if groups is None else groups
+    return [_own_problem(asked, group, may[group])[0] for group in chosen]
 
 
 def merge_schedules(asked: UnionProblem, schedules: Sequence[Schedule]) -> Schedule:
@@ -284,10 +271,9 @@ def merge_schedules(asked: UnionProblem, schedules: Sequence[Schedule]) -> Sched
     their steps. Times are to be set anew.
     """
     columns: list[tuple[Ints, Ints, Ints, Bools, Floats]] = []
-    clocked = all(part.size_bytes > 0 for part in schedules)
+    clocked, may = all(part.size_bytes > 0 for part in schedules), asked.may_hold()
     for group, part in enumerate(schedules):
-        chosen = _chosen(asked, group, _helpers(asked, group))
-        links = links_among(asked.network, chosen)[0]
+        links = links_among(asked.network, _in_order(asked, group, may[group]))[0]
         when = np.maximum.accumulate(part.start_us if clocked else part.step.astype(np.float64))
         columns.append((part.chunk + asked.first_chunk[group], links[part.link], part.step, part.reduces, when))
     chunk, link, step, reduces, when = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -331,8 +317,7 @@ def split_by_group(asked: UnionProblem, schedule: Schedule) -> list[tuple[Proble
         own = schedule.take(order[cuts[group] : cuts[group + 1]])
         touched = np.zeros(net.nranks, dtype=bool)
         touched[net.src[own.link]] = touched[net.dst[own.link]] = True
-        touched[asked.positions[group]] = False
-        problem, links = _own_problem(asked, group, np.flatnonzero(touched))
+        problem, links = _own_problem(asked, group, touched)
         by_number = np.argsort(links)
         part = replace(
             own,

@@ -12,6 +12,9 @@ from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+
+_SEEDS = 2**31  # what all solvers take
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,17 @@ class Options:
     engine: str = "auto"
     budget_s: float = 30.0
     seed: int = 0
+
+    def check(self) -> None:
+        """Raise InputError for a number that cannot be."""
+        for name in ("size", "chunks", "steps", "rounds"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name}: {value} is not possible; it must be 1 or more")
+        if not 0 < self.budget_s < 1e7:
+            raise InputError(f"budget: {self.budget_s:g} s is not possible; it must be more than 0 seconds")
+        if not 0 <= self.seed < _SEEDS:
+            raise InputError(f"seed: {self.seed} is not possible; it must be in 0..{_SEEDS - 1}")
 
     @property
     def pinned(self) -> bool:

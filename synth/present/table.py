@@ -77,7 +77,7 @@ def _proved(document: dict[str, Any]) -> list[str]:
 
 
 def concurrent_table(document: dict[str, Any], labels: Sequence[str], nranks: int) -> str:
-    """Heading, one line a group, and what planning together is worth; document: `synth.concurrent.plan.statement`'s."""
+    """Heading, one line a group, and what planning together is worth, of `synth.concurrent.result.statement`."""
     lines = [("group", "collective", "size", "together", "alone", "slowdown", "bound alone")]
     groups = document["groups"]
     for i, (label, group) in enumerate(zip(labels, groups, strict=True)):

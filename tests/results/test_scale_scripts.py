@@ -16,7 +16,7 @@ import pytest
 from results.measuring import scale_runs
 from results.measuring.scale_runs import Answer, Ended, Processes
 from results.scripts import growth, process_groups, published, scale
-from synth.concurrent.plan import plan
+from synth.concurrent.search import plan
 from synth.concurrent.union import Member
 from synth.model.collective import named
 from synth.solvers.workers import Workers

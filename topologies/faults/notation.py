@@ -6,7 +6,7 @@ The forms are at `topologies.faults.apply`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -257,3 +257,15 @@ def live_ranks(topology: Topology, dead: Sequence[int], group: Sequence[int] | N
                 f"{option}: rank {rank} is taken out (--without rank:{rank}); it must be left out here too"
             )
     return tuple(group)
+
+
+def relay_ranks(topology: Topology, dead: Sequence[int], relay: Sequence[int] | str, taken: Iterable[int]) -> list[int]:
+    """Who may forward: "none", "all" that live and are not `taken`, or these ranks.
+
+    Raises InputError where there is no such rule, or a rank is dead.
+    """
+    if not isinstance(relay, str):
+        return list(live_ranks(topology, dead, relay, "relay"))
+    if relay not in ("none", "all"):
+        raise InputError(f"relay: {relay!r} is not known; it is none, all or ranks")
+    return sorted(set(range(topology.nranks)) - {*taken, *dead}) if relay == "all" else []

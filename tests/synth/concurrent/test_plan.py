@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 
 from synth.baselines import baseline_named
 from synth.concurrent.isolated import isolated_parts, problem_digest, run_isolated
-from synth.concurrent.plan import ConcurrentResult, plan, statement
-from synth.concurrent.plans import even_counts, fairer, refine_sends
-from synth.concurrent.search import AT_ONCE, DIRECT, IN_TURN, TOGETHER, WITHIN
+from synth.concurrent.plans import (
+    AT_ONCE,
+    DIRECT,
+    IN_TURN,
+    TOGETHER,
+    WITHIN,
+    even_counts,
+    fairer,
+    refine_sends,
+)
+from synth.concurrent.result import ConcurrentResult, statement
+from synth.concurrent.search import plan
 from synth.concurrent.union import (
     Member,
     check_within_groups,
@@ -24,6 +33,7 @@ from synth.concurrent.union import (
     times_by_group,
     union_problem,
 )
+from synth.engines.request import Options
 from synth.model.collective import Collective, alltoallv, named
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule
@@ -208,7 +218,7 @@ def test_like_groups_are_answered_once_and_moved() -> None:
         None,
     ]
     with Workers() as workers:
-        first, _ = run_isolated(problems[0][0], 1e6, workers, chunks=2, engine="flow", budget_s=0.1)
+        first, _ = run_isolated(problems[0][0], 1e6, Options(chunks=2, engine="flow", budget_s=0.1), workers)
     known = first
     for other, by in zip(problems[0], ways, strict=True):
         assert by is not None

@@ -1,19 +1,9 @@
-"""Groups planned together on the links they share, and what that costs each of them.
-
-All times are those of `synth.timing.simulate`; every plan is replayed as one schedule of the union, and where
-chunks may not leave their group that is checked too.
-
-`--objective fair` takes the plan with the smallest of the largest slowdowns (time in the plan / time in isolation),
-among the same plans and others with their sends in another order (`synth.concurrent.plans.fairer`).
-"""
+"""What a search for concurrent groups came to, and that as one documented object of plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,23 +11,11 @@ import numpy as np
 from synth.bounds.prove import OPTIMAL, Bound
 from synth.bounds.witness import Witness
 from synth.concurrent.isolated import Isolated
-from synth.concurrent.plans import ConcurrentPlan
-from synth.concurrent.search import DIRECT, Asked, ConcurrentSearch
-from synth.concurrent.union import Member, UnionProblem, union_problem
+from synth.concurrent.plans import DIRECT, ConcurrentPlan
+from synth.concurrent.union import UnionProblem
 from synth.model.collective import Floats
 from synth.model.problem import describe_alpha
-from synth.search.result import Report
-from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError
-from topologies.faults.apply import degraded
-from topologies.faults.notation import dead_ranks, live_ranks
-from topologies.load import load
-from topologies.topology import Topology
-
-OBJECTIVES = ("makespan", "fair")
-ENGINES = ("auto", "flow")
-_SEEDS = 2**31
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,63 +170,3 @@ def statement(found: ConcurrentResult) -> dict[str, Any]:
         "ended": found.ended,
         "seconds": round(found.seconds, 3),
     }
-
-
-def plan(
-    topo: str | Path | Topology,
-    members: Sequence[Member],
-    *,
-    relays: Sequence[int] | str = "none",
-    without: Sequence[str] = (),
-    degrade: Sequence[str] = (),
-    objective: str = "makespan",
-    chunks: int | None = None,
-    engine: str = "auto",
-    budget: float = 30.0,
-    seed: int = 0,
-    workers: Workers | None = None,
-    progress: Report | None = None,
-) -> ConcurrentResult:
-    """Plan several groups together.
-
-    Args:
-        topo: a machine, a family, a file, or a Topology.
-        members: the groups, each with a collective (one chunk a block) and a size of its own.
-        relays: who may forward chunks of a group beside its members: "none"; "all": every rank that lives; or
-            ranks, then these and the members of all groups.
-        without, degrade: dead and slow parts, as texts (see `topologies.faults.apply`).
-        objective: makespan: the end of the last group; fair: the largest slowdown of a group, then the makespan.
-        chunks: of every block; any when None.
-        engine: flow; or auto, which also tries what a vendor library would run.
-        budget: seconds.
-        seed: taken for likeness with other questions: these engines draw nothing at random.
-        workers: solver processes to use again.
-        progress: called with what is tried and the best so far.
-
-    Raises:
-        InputError: anything that cannot be, in one line.
-    """
-    for name, value, known in (("objective", objective, OBJECTIVES), ("engine", engine, ENGINES)):
-        if value not in known:
-            raise InputError(f"{name}: {value!r} is not known for several groups; it is {' or '.join(known)}")
-    if not 0 < budget < 1e7:
-        raise InputError(f"budget: {budget:g} s is not possible; it must be more than 0 seconds")
-    if not 0 <= seed < _SEEDS:
-        raise InputError(f"seed: {seed} is not possible; it must be in 0..{_SEEDS - 1}")
-    if chunks is not None and chunks < 1:
-        raise InputError(f"chunks: {chunks} is not possible; it must be 1 or more")
-    healthy = topo if isinstance(topo, Topology) else load(topo)
-    dead = dead_ranks(healthy, without)
-    for member in members:
-        live_ranks(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")
-    if not isinstance(relays, str):
-        relays = live_ranks(healthy, dead, relays, "relay")
-    topology = degraded(healthy, without, degrade)
-    problem = union_problem(topology, members, relays, dead)
-    asked = Asked(relays, dead, objective, chunks, engine, budget)
-    with ExitStack() as stack:
-        search = ConcurrentSearch(problem, asked, workers or stack.enter_context(Workers()), progress)
-        chosen = search.run()
-    relay = relays if isinstance(relays, str) else ",".join(map(str, relays)) or "none"
-    isolated, others = tuple(search.isolated), search.by_method()
-    return ConcurrentResult(chosen, objective, relay, isolated, search.bound, others, search.ended, search.seconds)
