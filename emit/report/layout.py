@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
 from emit.report.shares import Floats, Ints, pack_table, round_all, round_value
+from synth.model.requirements import sum_by
 
 MOST_EDGES = 10_000  # of a network whose links are drawn
 MOST_VERTICES = 20_000  # of a network that is drawn
@@ -159,13 +160,10 @@ def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
 
 def _barycentres(x: Floats, vertices: Ints, below: NDArray[np.bool_], ends: Ints) -> Floats:
     """The mean place of each vertex's neighbours among `below` (flags)."""
-    total, count = np.zeros(len(x)), np.zeros(len(x))
-    for a, b in ((0, 1), (1, 0)):
-        rows = below[ends[:, a]]
-        np.add.at(total, ends[rows, b], x[ends[rows, a]])
-        np.add.at(count, ends[rows, b], 1)
-    middle = float(x[below].mean())
-    return np.where(count > 0, total / np.maximum(count, 1), middle)[vertices]
+    both = np.concatenate([ends, ends[:, ::-1]])
+    a, b = both[below[both[:, 0]]].T
+    total, count = sum_by(b, x[a], len(x)), np.bincount(b, minlength=len(x))
+    return np.where(count > 0, total / np.maximum(count, 1), x[below].mean())[vertices]
 
 
 def _circle(n: int, nswitches: int, ends: Ints) -> Places:

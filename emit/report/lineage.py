@@ -69,11 +69,8 @@ def trace_schedule(problem: Problem, schedule: Schedule) -> Lineage:
     own = np.zeros(len(chunk), dtype=bool)
     hop = np.ones(len(chunk), dtype=np.int64)
     order = np.argsort(schedule.step, kind="stable")
-    ends = np.flatnonzero(np.append(np.diff(schedule.step[order]), 1)) + 1
-    begin = 0
-    for finish in ends.tolist() if len(order) else []:
-        together = order[begin:finish].tolist()
-        begin = finish
+    for rows_of_step in np.split(order, np.flatnonzero(np.diff(schedule.step[order])) + 1):
+        together = rows_of_step.tolist()
         for row in together:
             cell = (chunk[row], src[row])
             known, mine = held.get(cell, ([], cell in before))

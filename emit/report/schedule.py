@@ -43,19 +43,21 @@ _GROUP = 12  # ranks that a title names
 
 @dataclass(frozen=True, eq=False)
 class _Traffic:
-    """What goes over the links of the whole network; shapes (links,), (rows,), (sends,), (rows,), (rows,).
+    """What goes over the links of the whole network until `span`, when the last chunk has arrived (µs).
 
-    row: the timeline row of each link: its own, or that of all its translates, `copies` of them; −1 for an idle one.
-    first: a link of each row.  of_send: row of every send that is stored.  busy_us: how long a link of the row is busy.
-    physical: the topology's link that each of the first resources is; the others are limits.
+    row: int (links,): the timeline row of each link: its own, or that of all its translates, `copies` of them; −1 for
+    an idle one. Of each row, first: int (rows,): a link; load: float (rows,): the part of the time in which a link is
+    busy, shares: float (rows, pieces of time): the same in each piece; bytes: float (rows,): over a link.
+    physical: int: the topology's link that each of the first resources is; the others are limits.
     """
 
     net: Network
+    span: float
     row: Ints
     first: Ints
     copies: int
-    of_send: Ints
-    busy_us: Floats
+    load: Floats
+    shares: Floats
     bytes: Floats
     physical: Ints
 
@@ -152,22 +154,18 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
     At most `most_sends` rows are listed one by one: of a larger schedule those of a sample of its chunks.
     """
     problem, schedule = stored.problem, stored.schedule
-    span = time_us(problem, schedule)
     traffic = _traffic(problem, schedule)
-    nrows = len(traffic.first)
-    bins = max(16, min(MOST_BINS, _CELLS // max(1, nrows)))
-    shares = shares_of_time(traffic.of_send, schedule.start_us, schedule.end_us, nrows, bins, span)
     chunks = sample_chunks(schedule.chunk, problem.collective.nchunks, most_sends)
     kept = schedule.take(np.isin(schedule.chunk, chunks))
     names = [_link_name(problem, traffic.net, link) for link in traffic.first.tolist()]
-    load = traffic.busy_us / span if span > 0 else np.zeros(nrows)
-    rows, row = timeline_rows(names, load, shares, traffic.copies, traffic.net.nlinks, len(kept) == len(schedule))
+    all_listed = len(kept) == len(schedule)
+    rows, row = timeline_rows(names, traffic.load, traffic.shares, traffic.copies, traffic.net.nlinks, all_listed)
     return {
         "kind": "schedule",
         "unit": "µs",
-        "span": round_value(span),
-        "network": _network(problem, traffic, shares, span),
-        "ranks": _ranks(problem, schedule, traffic, shares, bins, span)
+        "span": round_value(traffic.span),
+        "network": _network(problem, traffic),
+        "ranks": _ranks(problem, schedule, traffic)
         if problem.nranks <= MOST_VERTICES
         else {"out": None, "in": None, "got": None},
         "fold": None if problem.quotient is None else [list(digit) for digit in problem.quotient.translations],
@@ -178,49 +176,52 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
 
 
 def _traffic(problem: Problem, schedule: Schedule) -> _Traffic:
-    net = problem.network if problem.quotient is None else problem.quotient.whole
+    net, span = problem.network, time_us(problem, schedule)
     link_row, copies = np.arange(net.nlinks), 1
     if problem.quotient is not None:
+        net, copies = problem.quotient.whole, problem.quotient.order
         link_row = orbits(net, problem.quotient.translations).link_class
-        copies = problem.quotient.order
     classes, first = np.unique(link_row, return_index=True)
     # a row for each class that is used, in the order of their first links
     first = np.sort(first[np.isin(classes, link_row[schedule.link])])
+    nrows = len(first)
     number = np.full(net.nlinks, -1, dtype=np.int64)
-    number[link_row[first]] = np.arange(len(first))
+    number[link_row[first]] = np.arange(nrows)
     row = number[link_row]
     of_send = row[schedule.link]
-    sizes = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk]
+    busy_us = sum_by(of_send, schedule.end_us - schedule.start_us, nrows)
+    bins = max(16, min(MOST_BINS, _CELLS // max(1, nrows)))
     return _Traffic(
         net,
+        span,
         row,
         first,
         copies,
-        of_send,
-        sum_by(of_send, schedule.end_us - schedule.start_us, len(first)),
-        sum_by(of_send, sizes, len(first)),
-        _physical_links(problem.topology, net),
+        load=busy_us / span if span > 0 else np.zeros(nrows),
+        shares=shares_of_time(of_send, schedule.start_us, schedule.end_us, nrows, bins, span),
+        bytes=sum_by(of_send, problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk], nrows),
+        physical=_physical_links(problem.topology, net),
     )
 
 
-def _network(problem: Problem, traffic: _Traffic, shares: Floats, span: float) -> dict[str, Any]:
+def _network(problem: Problem, traffic: _Traffic) -> dict[str, Any]:
     """Vertices with places, physical links with their load, and the other shared capacities."""
     net, topology, physical = traffic.net, problem.topology, traffic.physical
-    local = np.full(topology.nvertices, -1, dtype=np.int64)
-    local[list(problem.ranks)] = np.arange(problem.nranks)
     ends = np.column_stack([topology.link_src[physical], topology.link_dst[physical]])
-    switches = np.unique(ends[ends >= topology.nranks])
-    local[switches] = problem.nranks + np.arange(len(switches))
+    switches = np.unique(ends[ends >= topology.nranks]).tolist()
+    vertices = [*problem.ranks, *switches]
+    local = np.full(topology.nvertices, -1, dtype=np.int64)
+    local[vertices] = np.arange(len(vertices))
     ends = local[ends]
     nodes = topology.nodes[list(problem.ranks)]
     at = place_vertices(topology.name, topology.nranks, problem.ranks, nodes, len(switches), ends)
-    load, now = _resources(traffic, shares, span, drawn_edges(len(at.x), len(ends)))
+    load, now = _resources(traffic, drawn_edges(len(at.x), len(ends)))
     return network_view(
         at,
         ends,
         problem.nranks,
         problem.collective.nranks,
-        [topology.vertex_name(v) for v in (*problem.ranks, *switches.tolist())],
+        [topology.vertex_name(v) for v in vertices],
         load[: len(physical)],
         now,
         gbs=net.capacity_gbs[: len(physical)],
@@ -244,9 +245,9 @@ def _physical_links(topology: Topology, net: Network) -> Ints:
     return np.array(found, dtype=np.int64)
 
 
-def _resources(traffic: _Traffic, shares: Floats, span: float, shown: int) -> tuple[Floats, Floats]:
+def _resources(traffic: _Traffic, shown: int) -> tuple[Floats, Floats]:
     """Each resource's bytes / (capacity · makespan), and of the first `shown` the same in every piece of time."""
-    net = traffic.net
+    net, span = traffic.net, traffic.span
     users = net.link_of_use
     in_use = traffic.row[users] >= 0
     where = (net.uses_idx[in_use], traffic.row[users[in_use]])
@@ -255,12 +256,10 @@ def _resources(traffic: _Traffic, shares: Floats, span: float, shown: int) -> tu
     rate = csr_matrix((net.bandwidth_gbs[users[in_use]], where), shape=shape)[:shown]
     moved_us = links @ (traffic.bytes * US_PER_BYTE_AT_1_GBS)
     load = moved_us / net.capacity_gbs / span if span > 0 else np.zeros(net.nresources)
-    return load, (rate @ shares) / net.capacity_gbs[:shown, None]
+    return load, (rate @ traffic.shares) / net.capacity_gbs[:shown, None]
 
 
-def _ranks(
-    problem: Problem, schedule: Schedule, traffic: _Traffic, shares: Floats, bins: int, span: float
-) -> dict[str, Any]:
+def _ranks(problem: Problem, schedule: Schedule, traffic: _Traffic) -> dict[str, Any]:
     """Of every rank over time: what it sends and gets, as shares of `top_gbs`, and how much it has."""
     net = traffic.net
     in_use = np.flatnonzero(traffic.row >= 0)
@@ -268,9 +267,10 @@ def _ranks(
     for end in (net.src, net.dst):
         shape = (net.nranks, len(traffic.first))
         users = csr_matrix((net.bandwidth_gbs[in_use], (end[in_use], traffic.row[in_use])), shape=shape)
-        rates.append(users @ shares)
+        rates.append(users @ traffic.shares)
     top, tables = rank_rates(*rates)
-    return {"top_gbs": round_value(top), **tables, "got": pack_table(_progress(problem, schedule, bins, span))}
+    progress = _progress(problem, schedule, traffic.shares.shape[1], traffic.span)
+    return {"top_gbs": round_value(top), **tables, "got": pack_table(progress)}
 
 
 def _progress(problem: Problem, schedule: Schedule, bins: int, span: float) -> Floats:
