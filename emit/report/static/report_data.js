@@ -8,8 +8,7 @@ let view = null; // the algorithm that is shown
 // Tables come as bytes in base 64: each different row once, and which of them each row is.
 function unpackTable(table) {
   if (!table) return null;
-  const text = atob(table.data), bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  const bytes = Uint8Array.from(atob(table.data), (letter) => letter.charCodeAt(0));
   return { bins: table.bins, row: table.row, at: (row, bin) => bytes[table.row[row] * table.bins + bin] / 255 };
 }
 
@@ -49,6 +48,8 @@ function sendsUnderWay(time, most) {
   return found;
 }
 
+// The part that a rank has, at a time, of what it lacks at first.
+const gotAt = (rank, time) => (time >= view.span ? 1 : time <= 0 ? 0 : view.got.at(rank, binAt(view.got, time)));
 const binAt = (table, time) => Math.max(0, Math.min(table.bins - 1, Math.floor(time / view.span * table.bins * (1 + 1e-12))));
 
 // A folded schedule holds one of many translated copies; `seen` says whose eyes the page looks through.
@@ -91,6 +92,12 @@ function describeChunk(send) {
   return view.fold && state.seen ? what : `chunk ${c.id[i]}: ${what}`;
 }
 
+function describeRates(rank, bin) {
+  const { top, top_gbs: gbs } = view.ranks;
+  const rate = (share) => (gbs === undefined ? `${(share * top).toFixed(1)} connections` : `${(share * gbs).toFixed(1)} GB/s`);
+  return `sends ${rate(view.out.at(rank, bin))}, gets ${rate(view.in.at(rank, bin))}`;
+}
+
 // All sends that what this one carries came by, in time; a sum has many.
 const ancestors = (send) => follow(send, (one) => parents(view, one));
 const descendants = (send) => follow(send, (one) => view.children[one]);
@@ -130,13 +137,16 @@ function canvasOf(id, width, height) {
   canvas.height = Math.round(height * scale);
   const g = canvas.getContext("2d");
   g.setTransform(scale, 0, 0, scale, 0, 0);
-  g.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  setFont(g, 12);
   g.textAlign = "center";
   g.textBaseline = "middle";
   return g;
 }
+function setFont(g, size, weight = "") { g.font = `${weight}${size}px ${getComputedStyle(document.body).fontFamily}`; }
+function setPen(g, colour, width) { g.strokeStyle = colour; g.lineWidth = width; }
 const fillBox = (g, colour, ...box) => { g.fillStyle = colour; g.fillRect(...box); };
 const circle = (g, x, y, radius) => { g.beginPath(); g.arc(x, y, radius, 0, 2 * Math.PI); };
+const fillCircle = (g, colour, x, y, radius) => { circle(g, x, y, radius); g.fillStyle = colour; g.fill(); };
 
 function element(tag, words, attributes = {}) {
   const made = document.createElement(tag);

@@ -4,12 +4,12 @@ let shape = null; // places in pixels, made anew when the page's width or the al
 function placeVertices() {
   const net = view.network, box = $("network").parentElement, width = Math.max(260, box.clientWidth);
   const ends = (values) => values.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
-  const [lowX, highX] = ends(net.x), [lowY, highY] = ends(net.y), low = [lowX, lowY], high = [highX, highY];
-  const pad = net.n > 64 ? 20 : 34, spanX = Math.max(high[0] - low[0], 1e-9), spanY = Math.max(high[1] - low[1], 1e-9);
+  const [lowX, highX] = ends(net.x), [lowY, highY] = ends(net.y);
+  const pad = net.n > 64 ? 20 : 34, spanX = Math.max(highX - lowX, 1e-9), spanY = Math.max(highY - lowY, 1e-9);
   const height = Math.round(Math.max(200, Math.min(net.n > 64 ? 560 : 430, (width - 2 * pad) * spanY / spanX + 2 * pad)));
   const scale = Math.min((width - 2 * pad) / spanX, (height - 2 * pad) / spanY, 130);
-  const x = net.x.map((v) => width / 2 + (v - (low[0] + high[0]) / 2) * scale);
-  const y = net.y.map((v) => height / 2 + (v - (low[1] + high[1]) / 2) * scale);
+  const x = net.x.map((v) => width / 2 + (v - (lowX + highX) / 2) * scale);
+  const y = net.y.map((v) => height / 2 + (v - (lowY + highY) / 2) * scale);
   const gap = net.spacing * scale, radius = Math.max(1.6, Math.min(19, gap * 0.29));
   const stub = new Map(net.stub.map(([edge, dx, dy]) => [edge, [dx, dy]]));
   const pairs = new Map(net.u.map((u, edge) => [u * net.names.length + net.v[edge], edge]));
@@ -58,58 +58,47 @@ function drawNetwork() {
   const order = net.u.map((_, edge) => edge).sort((a, b) => edgeShare(a) - edgeShare(b) || a - b);
   for (const edge of order) {
     const share = edgeShare(edge);
-    g.strokeStyle = ramp("load", share);
-    g.lineWidth = share > 0 ? wide * (0.6 + 0.7 * Math.min(1, share)) : wide * 0.5;
+    setPen(g, ramp("load", share), share > 0 ? wide * (0.6 + 0.7 * Math.min(1, share)) : wide * 0.5);
     stroke(g, curve(edge));
   }
-  if (state.send >= 0) drawLineage(g, s);
-  drawVertices(g, net, s, n);
-  if (state.send >= 0) drawStops(g, s);
-  drawDots(g, s);
+  const steps = state.send >= 0 ? [...ancestors(state.send).slice(-200), state.send] : [];
+  if (steps.length) drawLineage(g, steps);
+  drawVertices(g);
+  if (steps.length) drawStops(g, steps);
+  drawDots(g);
   $("network").setAttribute("aria-label", `The network: ${n} ranks, ${formatNumber(net.edges)} links, the busiest in use ${formatPercent(net.busiest)} of the time`);
 }
 
-function drawVertices(g, net, s, n) {
-  const bin = view.got ? binAt(view.got, state.time) : 0, card = css("--card"), ink = css("--ink"), soft = css("--soft");
-  const done = css("--good"), line = css("--line");
-  const written = [];
+function drawVertices(g) {
+  const net = view.network, s = shape, r = s.radius, half = Math.max(4, Math.min(12, s.gap * 0.22));
+  const card = css("--card"), ink = css("--ink"), soft = css("--soft"), done = css("--good"), line = css("--line"), written = [];
   for (let i = 0; i < net.names.length; i++) {
-    const r = s.radius;
-    if (i >= n) {
-      const half = Math.max(4, Math.min(12, s.gap * 0.22));
+    const x = s.x[i], y = s.y[i], isSwitch = i >= net.n, relay = i >= net.members && !isSwitch;
+    if (isSwitch) {
       g.beginPath();
-      g.rect(s.x[i] - half, s.y[i] - half, 2 * half, 2 * half);
-    } else circle(g, s.x[i], s.y[i], r);
+      g.rect(x - half, y - half, 2 * half, 2 * half);
+    } else circle(g, x, y, r);
     g.fillStyle = card;
     g.fill();
-    g.lineWidth = r > 7 ? 1.4 : 1;
-    const relay = i >= net.members && i < n;
-    g.strokeStyle = i >= n || !view.got || r <= 7 || relay ? soft : line;
+    setPen(g, isSwitch || !view.got || r <= 7 || relay ? soft : line, r > 7 ? 1.4 : 1);
     g.setLineDash(relay ? [3, 3] : []);
     g.stroke();
     g.setLineDash([]);
-    if (i < n && view.got) {
-      // the ring fills as what the rank wants comes in
-      const share = state.time >= view.span ? 1 : state.time <= 0 ? 0 : view.got.at(i, bin);
-      if (share > 0) {
-        if (r > 7) {
-          g.beginPath();
-          g.arc(s.x[i], s.y[i], r, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * share);
-          g.strokeStyle = done;
-          g.lineWidth = Math.max(2, r * 0.22);
-          g.stroke();
-        } else {
-          circle(g, s.x[i], s.y[i], r * Math.sqrt(share)); // its area is the share
-          g.fillStyle = done;
-          g.fill();
-        }
-      }
-    }
-    if ((i < n && r >= 5 + net.names[i].length * 1.1) || (i >= n && net.names.length - n <= 24)) {
-      g.fillStyle = ink;
-      g.font = `${i >= n ? 10.5 : Math.max(9, Math.min(13, r * 0.85))}px ${getComputedStyle(document.body).fontFamily}`;
-      if (i < n) g.fillText(net.names[i], s.x[i], s.y[i] + 0.5);
-      else switchName(g, net.names[i], s.x[i], s.y[i] - Math.max(4, Math.min(12, s.gap * 0.22)) - 8, card, written);
+    // the ring fills as what the rank wants comes in
+    const share = view.got && !isSwitch ? gotAt(i, state.time) : 0;
+    if (share > 0 && r > 7) {
+      g.beginPath();
+      g.arc(x, y, r, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * share);
+      setPen(g, done, Math.max(2, r * 0.22));
+      g.stroke();
+    } else if (share > 0) fillCircle(g, done, x, y, r * Math.sqrt(share)); // its area is the share
+    g.fillStyle = ink;
+    if (isSwitch && net.names.length - net.n <= 24) {
+      setFont(g, 10.5);
+      switchName(g, net.names[i], x, y - half - 8, card, written);
+    } else if (!isSwitch && r >= 5 + net.names[i].length * 1.1) {
+      setFont(g, Math.max(9, Math.min(13, r * 0.85)));
+      g.fillText(net.names[i], x, y + 0.5);
     }
   }
 }
@@ -119,14 +108,13 @@ function switchName(g, name, x, y, card, written) {
   const half = g.measureText(name).width / 2 + 2;
   if (written.some(([left, right, at]) => Math.abs(at - y) < 12 && x - half < right && x + half > left)) return;
   written.push([x - half, x + half, y]);
-  g.strokeStyle = card;
-  g.lineWidth = 4;
+  setPen(g, card, 4);
   g.strokeText(name, x, y);
   g.fillText(name, x, y);
 }
 
 // Sends under way as dots, where there are few enough to tell them apart.
-function drawDots(g, s) {
+function drawDots(g) {
   if (state.mode !== "now" || view.network.n > 64 || view.sends.shown < view.sends.stored || view.fold) return;
   const card = css("--card");
   const found = sendsUnderWay(state.time, 600), small = found.length > 120;
@@ -134,11 +122,8 @@ function drawDots(g, s) {
     const [a, b] = ends(send), begin = view.sends.start[send], part = (state.time - begin) / Math.max(arrival(view, send) - begin, 1e-12);
     const legs = sendCurves(send, a, b), leg = Math.min(legs.length - 1, Math.floor(part * legs.length));
     const [x, y] = along(legs[leg], Math.min(1, part * legs.length - leg));
-    circle(g, x, y, small ? 2.4 : 4.2);
-    g.fillStyle = hopColour(send);
-    g.strokeStyle = card;
-    g.lineWidth = small ? 0.6 : 1.2;
-    g.fill();
+    fillCircle(g, hopColour(send), x, y, small ? 2.4 : 4.2);
+    setPen(g, card, small ? 0.6 : 1.2);
     g.stroke();
   }
 }
@@ -159,26 +144,22 @@ function sendCurves(send, a, b) {
   return [edge === undefined ? between(translate(a), translate(b)) : curve(edge)];
 }
 
-function drawLineage(g, s) {
-  const steps = [...ancestors(state.send).slice(-200), state.send], accent = css("--c2"), card = css("--card");
+function drawLineage(g, steps) {
+  const accent = css("--c2"), card = css("--card");
   g.lineCap = "round";
   for (const [number, send] of steps.entries()) {
     const [a, b] = ends(send), legs = sendCurves(send, a, b);
     for (const c of legs) {
-      g.strokeStyle = card;
-      g.lineWidth = 6;
+      setPen(g, card, 6);
       stroke(g, c);
-      g.strokeStyle = accent;
-      g.lineWidth = send === state.send ? 4 : 2.6;
+      setPen(g, accent, send === state.send ? 4 : 2.6);
       stroke(g, c);
     }
     const [x, y] = along(legs[legs.length - 1], 0.55);
-    if (steps.length <= 24 && s.gap > 40) {
-      circle(g, x, y, 7.5);
-      g.fillStyle = accent;
-      g.fill();
+    if (steps.length <= 24 && shape.gap > 40) {
+      fillCircle(g, accent, x, y, 7.5);
       g.fillStyle = card;
-      g.font = `bold 10px ${getComputedStyle(document.body).fontFamily}`;
+      setFont(g, 10, "bold ");
       g.fillText(String(number + 1), x, y + 0.5);
     }
   }
@@ -186,8 +167,8 @@ function drawLineage(g, s) {
 }
 
 // Over the ranks: where it began (thick), where it has got to (thin), and where it passed.
-function drawStops(g, s) {
-  const steps = [...ancestors(state.send).slice(-200), state.send], accent = css("--c2");
+function drawStops(g, steps) {
+  const s = shape, accent = css("--c2");
   const [first] = ends(steps[0]), [, last] = ends(state.send);
   g.strokeStyle = g.fillStyle = accent;
   for (const send of steps) {
@@ -225,12 +206,9 @@ function overNetwork(event) {
 function describeVertex(i) {
   const net = view.network;
   if (i >= net.n) return `switch ${net.names[i]}`;
-  const lines = [`rank ${net.names[i]}${i >= net.members ? " (relay)" : ""}`], bin = binAt(view.out, state.time);
-  const top = view.ranks.top_gbs;
-  const rate = (share) => top === undefined ? `${(share * view.ranks.top).toFixed(1)} connections` : `${(share * top).toFixed(1)} GB/s`;
-  lines.push(`at ${formatTime(state.time)}: sends ${rate(view.out.at(i, bin))}, gets ${rate(view.in.at(i, bin))}`);
-  if (view.got) lines.push(`has ${formatPercent(state.time >= view.span ? 1 : state.time <= 0 ? 0 : view.got.at(i, bin))} of what it lacks`);
-  return lines.join("\n");
+  const got = view.got ? `\nhas ${formatPercent(gotAt(i, state.time))} of what it lacks` : "";
+  const rates = describeRates(i, binAt(view.out, state.time));
+  return `rank ${net.names[i]}${i >= net.members ? " (relay)" : ""}\nat ${formatTime(state.time)}: ${rates}${got}`;
 }
 
 function describeEdge(edge) {

@@ -10,7 +10,7 @@ function windowOf() {
 function planRows() {
   const box = $("timeline-box"), width = Math.max(320, box.clientWidth - 2), rows = rowsOf();
   const g = $("timeline").getContext("2d");
-  g.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  setFont(g, 12);
   const widest = rows.names.reduce((most, name) => Math.max(most, g.measureText(name).width), 0);
   const left = Math.min(Math.max(54, widest + 22), Math.max(90, width * 0.25));
   return { ...rows, width, left, height: AXIS + rows.names.length * rows.each + 4 };
@@ -105,8 +105,7 @@ function drawBars(g) {
       }
       fillBox(g, hopColour(send), x, y, Math.max(1, end - x - (end - x > 3 ? 0.7 : 0)), height);
       if (send === state.send) {
-        g.strokeStyle = css("--ink");
-        g.lineWidth = 2;
+        setPen(g, css("--ink"), 2);
         g.strokeRect(x, y, Math.max(2, end - x), height);
       }
     }
@@ -114,18 +113,22 @@ function drawBars(g) {
   g.globalAlpha = 1;
 }
 
+// Every piece of time that is in sight.
+function eachBin(bins, draw) {
+  const width = view.span / bins;
+  for (let bin = 0; bin < bins; bin++) {
+    const x = xOf(bin * width), end = xOf((bin + 1) * width);
+    if (end >= plan.left && x <= plan.width) draw(bin, x, end - x);
+  }
+}
+
 function drawHeat(g) {
-  const table = view.heat, width = view.span / table.bins, seam = plan.each > 5 ? 0.6 : 0;
+  const table = view.heat, seam = plan.each > 5 ? 0.6 : 0;
   for (let row = 0; row < plan.names.length; row++) {
-    for (let bin = 0; bin < table.bins; bin++) {
-      const x = xOf(bin * width), end = xOf((bin + 1) * width);
-      if (end < plan.left || x > plan.width) continue;
-      fillBox(g, ramp("load", table.at(row, bin)), x, yOf(row), end - x + 0.5, plan.each - seam);
-    }
+    eachBin(table.bins, (bin, x, width) => fillBox(g, ramp("load", table.at(row, bin)), x, yOf(row), width + 0.5, plan.each - seam));
   }
   if (state.send >= 0) {
-    g.strokeStyle = css("--c2");
-    g.lineWidth = 2;
+    setPen(g, css("--c2"), 2);
     for (const send of [...ancestors(state.send), state.send]) {
       const x = xOf(view.sends.start[send]);
       g.strokeRect(x, yOf(rowOf(view, send)) - 1, Math.max(4, xOf(view.sends.end[send]) - x), Math.max(4, plan.each + 1));
@@ -135,17 +138,15 @@ function drawHeat(g) {
 
 // What a rank sends grows up from the middle of its row, what it gets grows down.
 function drawRanks(g) {
-  const [up, down, line] = [css("--c0"), css("--c1"), css("--line")], bins = view.out.bins, width = view.span / bins;
+  const up = css("--c0"), down = css("--c1"), line = css("--line");
   plan.groups.forEach((group, row) => {
     const middle = yOf(row) + plan.each / 2, most = plan.each / 2 - (plan.each > 10 ? 1.5 : 0.5);
     fillBox(g, line, plan.left, middle - 0.5, plan.width, 1);
-    for (let bin = 0; bin < bins; bin++) {
-      const x = xOf(bin * width), end = xOf((bin + 1) * width);
-      if (end < plan.left || x > plan.width) continue;
+    eachBin(view.out.bins, (bin, x, width) => {
       const out = view.out.at(group[0], bin) * most, into = view.in.at(group[0], bin) * most;
-      fillBox(g, up, x, middle - out, end - x + 0.4, out);
-      fillBox(g, down, x, middle, end - x + 0.4, into);
-    }
+      fillBox(g, up, x, middle - out, width + 0.4, out);
+      fillBox(g, down, x, middle, width + 0.4, into);
+    });
   });
 }
 
@@ -201,10 +202,8 @@ function overTimeline(event) {
   }
   if (at.row < 0 || at.x < plan.left) { showTip("", event); return; }
   if (state.view === "ranks") {
-    const group = plan.groups[at.row], bin = binAt(view.out, at.time);
-    const top = view.ranks.top_gbs, rate = (share) => top === undefined ? `${(share * view.ranks.top).toFixed(1)} connections` : `${(share * top).toFixed(1)} GB/s`;
-    const got = view.got ? `\nhas ${formatPercent(view.got.at(group[0], bin))} of what it lacks` : "";
-    showTip(`${plan.names[at.row]} at ${formatTime(at.time)}\nsends ${rate(view.out.at(group[0], bin))}, gets ${rate(view.in.at(group[0], bin))}${got}`, event);
+    const rank = plan.groups[at.row][0], got = view.got ? `\nhas ${formatPercent(gotAt(rank, at.time))} of what it lacks` : "";
+    showTip(`${plan.names[at.row]} at ${formatTime(at.time)}\n${describeRates(rank, binAt(view.out, at.time))}${got}`, event);
     return;
   }
   if (state.view === "blocks") {
