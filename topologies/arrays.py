@@ -33,6 +33,13 @@ def marked(count: int, places: Any) -> Bools:
     return found
 
 
+def index_among(count: int, chosen: Any) -> Ints:
+    """Where each of 0..count-1 stands among the numbers `chosen`, -1 where it does not: int64 (count,)."""
+    index = np.full(count, -1, dtype=np.int64)
+    index[chosen] = np.arange(len(chosen))
+    return index
+
+
 def positions(counts: Ints) -> Ints:
     """0, 1, …, counts[i] - 1 for every row i, row after row: int64 (sum of counts,)."""
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

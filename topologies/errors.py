@@ -16,21 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-__all__ = [
-    "BadWitness",
-    "InputError",
-    "MessageLost",
-    "NoRoute",
-    "ProofRefused",
-    "QuotientRefused",
-    "ScheduleError",
-    "ScheduleRefused",
-    "SynthError",
-    "TooManySends",
-    "VerificationError",
-    "did_you_mean",
-]
-
 
 class SynthError(Exception):
     """Any error that this package raises on purpose."""

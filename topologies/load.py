@@ -31,8 +31,9 @@ def load(spec: str | Path) -> Topology:
         return _read_file(spec).topology
     if not isinstance(spec, str) or not spec:
         raise InputError(f"topology {spec!r}: must be a text such as dgx1, dgx-a100:4, ring:8 or my.toml")
-    if _is_node(spec.rpartition(":")[0]):
-        return _read_cluster(spec)
+    name, _, count = spec.rpartition(":")
+    if name in machines() or name.endswith(_suffixes()):
+        return _read_cluster(spec, name, count)
     if spec in machines():
         return _read_node(spec).topology
     kind = re.split("[:,]", spec)[0]
@@ -51,16 +52,11 @@ def _suffixes() -> tuple[str, ...]:
     return tuple(row.suffix for row in FORMATS if row.suffix)
 
 
-def _is_node(name: str) -> bool:
-    return name in machines() or name.endswith(_suffixes())
-
-
 def _read_node(name: str) -> Machine:
     return _read_file(_MACHINES / f"{name}.toml" if name in machines() else Path(name))
 
 
-def _read_cluster(spec: str) -> Topology:
-    name, _, count = spec.rpartition(":")
+def _read_cluster(spec: str, name: str, count: str) -> Topology:
     machine = _read_node(name)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", count):
         raise InputError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.arrays import Bools, Floats, Ints, marked, pointers, ranges, row_entries, row_of_entry
+from topologies.arrays import Bools, Floats, Ints, index_among, marked, pointers, ranges, row_entries, row_of_entry
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -35,12 +35,10 @@ class Network:
 
     @property
     def nlinks(self) -> int:
-        """Number of links."""
         return len(self.src)
 
     @property
     def nresources(self) -> int:
-        """Number of resources."""
         return len(self.capacity_gbs)
 
     def uses(self, link: int) -> Ints:
@@ -71,8 +69,7 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
     Raises InputError for a rank that is not in the topology or given twice, and for no ranks.
     """
     wanted = _checked(topology, ranks)
-    local = np.full(topology.nranks, -1, dtype=np.int64)
-    local[wanted] = np.arange(len(wanted))
+    local = index_among(topology.nranks, wanted)
     n = topology.nranks
     phys_src, phys_dst = topology.link_src, topology.link_dst
 
@@ -109,8 +106,7 @@ def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
 
     Sorted as a network's links are: by source and destination, several of one pair as they stand in `net`.
     """
-    number = np.full(net.nranks, -1, dtype=np.int64)
-    number[chosen] = np.arange(len(chosen))
+    number = index_among(net.nranks, chosen)
     begin = np.searchsorted(net.src, chosen)
     links = ranges(begin, np.searchsorted(net.src, chosen, side="right") - begin)
     links = links[number[net.dst[links]] >= 0]
@@ -231,8 +227,7 @@ def _forwarding_tables(topology: Topology, ranks: Ints) -> _Tables:
     picos = np.rint(topology.alpha_us * 1e6)
     gbs = topology.bandwidth_gbs
     src, dst = topology.link_src, topology.link_dst
-    column = np.full(n, -1, dtype=np.int64)
-    column[ranks] = np.arange(wanted)
+    column = index_among(n, ranks)
 
     down = np.flatnonzero((src >= n) & (dst < n))
     down = down[column[dst[down]] >= 0]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from topologies.arrays import Floats, Ints
+from topologies.arrays import Floats, Ints, index_among
 from topologies.errors import InputError
 
 MAX_RANKS = 1_000_000
@@ -67,8 +67,7 @@ class Topology:
                 "link_src, link_dst, alpha_us and bandwidth_gbs must be equally long"
             )
         order = self._check_links(src, dst, alpha, gbs)
-        new_index = np.empty_like(order)
-        new_index[order] = np.arange(len(order))
+        new_index = index_among(len(order), order)
         nodes = _integers("nodes", self.nodes)
         if not len(nodes):
             nodes = np.zeros(self.nranks, dtype=np.int64)
@@ -76,13 +75,8 @@ class Topology:
             raise self._error(
                 f"nodes must hold {self.nranks} numbers from 0 to {self.nranks - 1}, one a rank; it holds {len(nodes)}"
             )
-        for column, value in (
-            ("link_src", src[order]),
-            ("link_dst", dst[order]),
-            ("alpha_us", alpha[order]),
-            ("bandwidth_gbs", gbs[order]),
-            ("nodes", nodes),
-        ):
+        columns = ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes")
+        for column, value in zip(columns, (src[order], dst[order], alpha[order], gbs[order], nodes), strict=True):
             value.setflags(write=False)
             object.__setattr__(self, column, value)
         object.__setattr__(self, "switches", tuple(self.switches))

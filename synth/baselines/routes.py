@@ -10,7 +10,7 @@ import numpy as np
 from synth.baselines.tuning import TUNING
 from synth.model.collective import Ints
 from synth.model.compiled import Runner, choose_runner
-from topologies.arrays import positions
+from topologies.arrays import index_among, positions
 from topologies.errors import NoRoute, TooManySends
 from topologies.network import Network
 
@@ -33,8 +33,7 @@ class Routes:
         """
         self.network, self.most = net, most
         wanted = np.unique(goals)
-        self._row = np.full(net.nranks, -1, dtype=np.int64)
-        self._row[wanted] = np.arange(len(wanted))
+        self._row = index_among(net.nranks, wanted)
         order = np.argsort(net.dst, kind="stable")
         ptr = np.searchsorted(net.dst[order], np.arange(net.nranks + 1))
         run = run or choose_runner(2e-7 * len(wanted) * net.nlinks)  # by the interpreter a link takes some 0.2 µs

@@ -13,6 +13,7 @@ from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
+from topologies.arrays import index_among
 
 
 def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
@@ -80,8 +81,7 @@ def _swept(problem: Problem, traffic: Traffic, graph: _HopGraph, tuning: Tuning)
     orders = max(1, min(20, tuning.sweep_work // net.nlinks))
     for _, order in zip(range(orders), graph.orders(), strict=False):
         for one in (order, order[::-1]):
-            place = np.empty_like(one)
-            place[one] = np.arange(problem.nranks)
+            place = index_among(problem.nranks, one)
             ratio = _bytes_per_gbs(traffic.sweep(place), sweep_capacities(net, place))
             best = int(ratio.argmax())
             if ratio[best] > 0:
@@ -96,8 +96,7 @@ def physical_links(problem: Problem) -> tuple[Ints, Ints, Ints]:
     Ends are vertices: local ranks, then the topology's switches.
     """
     topology, n = problem.topology, problem.nranks
-    vertex = np.full(topology.nvertices, -1, dtype=np.int64)
-    vertex[list(problem.ranks)] = np.arange(n)
+    vertex = index_among(topology.nvertices, list(problem.ranks))
     vertex[topology.nranks :] = n + np.arange(len(topology.switches))
     src, dst = vertex[topology.link_src], vertex[topology.link_dst]
     link = np.flatnonzero((src >= 0) & (dst >= 0))

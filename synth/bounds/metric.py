@@ -18,7 +18,7 @@ from synth.bounds.distances import Distances
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
-from topologies.arrays import marked, ranges
+from topologies.arrays import index_among, marked, ranges
 from topologies.network import Network
 
 # pairs of holders and goals of one chunk; those of a chunk with more are not listed but worked out as sets
@@ -185,8 +185,7 @@ def pair_distances(distances: Distances, one: Ints, other: Ints) -> Floats:
     block = max(1, _CELLS // distances.nranks)
     for low in range(0, len(roots), block):
         these = roots[low : low + block]
-        place = np.full(distances.nranks, -1, dtype=np.int64)
-        place[these] = np.arange(len(these))
+        place = index_among(distances.nranks, these)
         table = distances.rows(these, to=not forth)
         if len(roots) <= block:
             return np.asarray(table[place[root], end], dtype=np.float64)

@@ -11,6 +11,7 @@ import numpy as np
 from synth.model.collective import Collective, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from topologies.arrays import index_among
 from topologies.network import Network, links_among, network
 from topologies.symmetry.automorphism import automorphisms, free_subgroup
 from topologies.symmetry.refinement import link_image
@@ -131,10 +132,7 @@ class IsomorphicGroups:
         """The schedule of `one` as one of `other`; times stay."""
         whole = self._links(one)[schedule.link]
         onto = translate_links(self.whole, self.translations, whole, by)
-        number = np.full(self.whole.nlinks, -1, dtype=np.int64)
-        there = self._links(other)
-        number[there] = np.arange(len(there))
-        return replace(schedule, link=number[onto])
+        return replace(schedule, link=index_among(self.whole.nlinks, self._links(other))[onto])
 
     def _links(self, problem: Problem) -> Ints:
         """The whole network's number of each of the problem's links."""

@@ -8,9 +8,10 @@ from topologies import errors
 from topologies.errors import InputError, SynthError, did_you_mean
 
 
-@pytest.mark.parametrize("name", [name for name in errors.__all__ if name[0].isupper()])
-def test_all_are_synth_errors_and_say_what_they_are(name: str) -> None:
-    error = getattr(errors, name)
+@pytest.mark.parametrize(
+    "error", [x for x in vars(errors).values() if isinstance(x, type) and x.__module__ == errors.__name__]
+)
+def test_all_are_synth_errors_and_say_what_they_are(error: type) -> None:
     assert issubclass(error, SynthError)
     assert error.__doc__
     assert error is SynthError or issubclass(error, (ValueError, RuntimeError))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from synth.model.collective import Bools, Floats, Ints
-from topologies.arrays import grouped, pointers, row_entries, row_of_entry
+from topologies.arrays import grouped, index_among, pointers, row_entries, row_of_entry
 from topologies.network import Network
 
 
@@ -101,6 +101,4 @@ def _bundles(net: Network) -> tuple[Ints, Ints]:
     _, first, bundle = np.unique(np.column_stack([table, itself]), axis=0, return_index=True, return_inverse=True)
     # bundles in order of their first link
     order = np.argsort(first, kind="stable")
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[bundle.reshape(-1)], first[order].astype(np.int64)
+    return index_among(len(order), order)[bundle.reshape(-1)], first[order].astype(np.int64)
