@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 from runtime.gpu.encoding import REDUCTION_NAMES, TYPE_NAMES
@@ -67,17 +68,14 @@ def connect(cp: Any, devices: Sequence[int]) -> None:
             raise InputError(
                 f"GPU {device}: not there or named twice; it must be different numbers from 0 to {count - 1}"
             )
-    for device in devices:
-        for other in devices:
-            if other == device:
-                continue
-            if not runtime.deviceCanAccessPeer(device, other):
-                raise InputError(
-                    f"GPU {device} cannot reach the memory of GPU {other}; they must have peer access to each other"
-                )
-            with cp.cuda.Device(device):
-                try:
-                    runtime.deviceEnablePeerAccess(other)
-                except runtime.CUDARuntimeError as error:
-                    if "PeerAccessAlreadyEnabled" not in str(error):
-                        raise InputError(f"GPU {device} to the memory of GPU {other}: {error}") from None
+    for device, other in permutations(devices, 2):
+        if not runtime.deviceCanAccessPeer(device, other):
+            raise InputError(
+                f"GPU {device} cannot reach the memory of GPU {other}; they must have peer access to each other"
+            )
+        with cp.cuda.Device(device):
+            try:
+                runtime.deviceEnablePeerAccess(other)
+            except runtime.CUDARuntimeError as error:
+                if "PeerAccessAlreadyEnabled" not in str(error):
+                    raise InputError(f"GPU {device} to the memory of GPU {other}: {error}") from None

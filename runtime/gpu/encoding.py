@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -230,13 +231,10 @@ def _messages_carry_order(program: Program, columns: Columns, goal: Goal | None)
     return bool(found.reported) or not free.complete
 
 
-def scratch_offsets(encoded: Encoded, layout: Layout, kind: str) -> tuple[list[int], int]:
-    """Where each rank's scratch begins in one block of memory, in bytes, and how long that is."""
-    offsets, end = [], 0
-    for gpu in encoded.program.gpus:
-        offsets.append(end)
-        end = _up(end + gpu.s_chunks * layout.longest * TYPES[kind].itemsize)
-    return offsets, end
+def scratch_offsets(encoded: Encoded, layout: Layout, kind: str) -> list[int]:
+    """Where each rank's scratch begins in one block of memory, in bytes, and where the last ends."""
+    sizes = [_up(gpu.s_chunks * layout.longest * TYPES[kind].itemsize) for gpu in encoded.program.gpus]
+    return [0, *accumulate(sizes)]
 
 
 def _up(size: int) -> int:

@@ -56,16 +56,13 @@ class Launch:
                 " under way; the message must be smaller"
             ) from None
         fresh = e.sheet(layout, kind)
-        offsets, size = scratch_offsets(e, layout, kind)
-        offsets = [*offsets, size]
+        offsets = scratch_offsets(e, layout, kind)
         self.jobs: list[tuple[Share, Any, int]] = []
         self.kept: tuple[object, ...] = ()  # the jobs hold addresses only
         for share, own, tables in zip(of.shares, self.state.parts, of.tables, strict=True):
             with of.on(share):
                 scratch = cp.empty(max(offsets[share.end] - offsets[share.first], 16), dtype=np.uint8)
-                table = np.zeros((len(memory), 3), dtype=np.int64)
-                table[:, :2] = memory
-                table[:, 2] = np.array(offsets[:-1]) - offsets[share.first] + scratch.data.ptr
+                table = np.column_stack([memory, scratch.data.ptr + np.array(offsets[:-1]) - offsets[share.first]])
                 mine = averages[(averages[:, 0] >= share.first) & (averages[:, 0] < share.end)]
                 parts = {
                     **tables,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -35,8 +34,7 @@ def linked_pairs(topology: Topology) -> list[tuple[int, int]]:
 
     Raises InputError for a topology without links.
     """
-    net = network(topology, range(topology.nranks))
-    found = sorted(set(zip(net.src.tolist(), net.dst.tolist(), strict=True)))
+    found = sorted({pair for pair, _ in _links(topology)})
     if not found:
         raise InputError(f"topology {topology.name}: no links, so there is nothing to measure")
     return found
@@ -44,13 +42,11 @@ def linked_pairs(topology: Topology) -> list[tuple[int, int]]:
 
 def pairs_by_limit(topology: Topology) -> dict[str, list[tuple[int, int]]]:
     """The pairs of ranks whose links share each limit, by the limit's name."""
-    net = network(topology, range(topology.nranks))
     limits = {limit.name for limit in topology.limits}
     found: dict[str, set[tuple[int, int]]] = {}
-    for link, (a, b) in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True)):
-        for use in net.uses(link).tolist():
-            if net.resource_names[use] in limits:
-                found.setdefault(net.resource_names[use], set()).add((a, b))
+    for pair, names in _links(topology):
+        for name in limits.intersection(names):
+            found.setdefault(name, set()).add(pair)
     return {name: sorted(held) for name, held in sorted(found.items())}
 
 
@@ -102,29 +98,26 @@ def calibrate(
     )
 
 
+def _links(topology: Topology) -> list[tuple[tuple[int, int], list[str]]]:
+    """Every link as a pair of ranks, with the names of the physical links that it crosses and of its limits."""
+    net = network(topology, range(topology.nranks))
+    pairs = zip(net.src.tolist(), net.dst.tolist(), strict=True)
+    return [(pair, [net.resource_names[use] for use in net.uses(link).tolist()]) for link, pair in enumerate(pairs)]
+
+
 def _crossed(topology: Topology) -> list[tuple[tuple[int, int], list[int]]]:
     """Every link as a pair of ranks, with the physical links that it crosses."""
-    net = network(topology, range(topology.nranks))
     physical = {
         f"{topology.vertex_name(int(a))}→{topology.vertex_name(int(b))}": number
         for number, (a, b) in enumerate(zip(topology.link_src, topology.link_dst, strict=True))
     }
-    found = []
-    for link, pair in enumerate(zip(net.src.tolist(), net.dst.tolist(), strict=True)):
-        names = [net.resource_names[use] for use in net.uses(link).tolist()]
-        found.append((pair, [physical[name] for name in names if name in physical]))
-    return found
+    return [(pair, [physical[name] for name in names if name in physical]) for pair, names in _links(topology)]
 
 
 def _kinds(gbs: Floats, links: Sequence[int]) -> list[Ints]:
     """Links by kind: sorted by bandwidth, neighbours that differ by more than APART are of different kinds."""
-    order = sorted(links, key=lambda link: (gbs[link], link))
-    found = [[order[0]]]
-    for before, link in pairwise(order):
-        if gbs[link] > APART * gbs[before]:
-            found.append([])
-        found[-1].append(link)
-    return [np.array(kind, dtype=np.int64) for kind in found]
+    order = np.array(sorted(links, key=lambda link: (gbs[link], link)), dtype=np.int64)
+    return np.split(order, 1 + np.flatnonzero(gbs[order[1:]] > APART * gbs[order[:-1]]))
 
 
 def _rounded(value: float) -> float:

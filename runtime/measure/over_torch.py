@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -67,7 +67,9 @@ def joined(timeout_s: float = 300.0) -> Iterator[tuple[int, int]]:
     try:
         yield rank, world
     except RuntimeError as error:
-        _leave(error_text(error))
+        # a rank was lost: the others stand in the middle of a collective, and Python's end would wait for it
+        print(f"synth: {error_text(error)}", file=sys.stderr, flush=True)
+        os._exit(1)
     dist.destroy_process_group()
 
 
@@ -89,12 +91,6 @@ def _number(name: str, most: int = 1 << 30) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= most):
         raise InputError(f"{name}={text!r}; it must be a whole number up to {most}")
     return int(text)
-
-
-def _leave(why: str) -> NoReturn:
-    """A rank was lost: the rest of the job stands in the middle of a collective, and Python's end would wait for it."""
-    print(f"synth: {why}", file=sys.stderr, flush=True)
-    os._exit(1)
 
 
 def make_groups(wanted: Sequence[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], Any]]:
@@ -315,19 +311,15 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
     return make_row(program, name, case.block, settings, None if in_place else timing, timing if in_place else None)
 
 
-def measure_link(a: int, b: int) -> MeasuredLink | None:
-    """Half a round trip of 8 bytes, and the rate between a message and one four times as long; None on other ranks."""
-    dist.barrier()
-    me = dist.get_rank()
-    if me not in (a, b):
-        return None
+def _measure_link(a: int, b: int) -> tuple[float, float]:
+    """Half a round trip of 8 bytes in µs, and in GB/s the rate between a message and one four times as long."""
     alpha = statistics.median(_round_trip(a, b, 8) for _ in range(_PINGS)) / 2
     size = 64 << 10
     while _round_trip(a, b, size) < _LINK_S and size < _MOST_BYTES // 4:
         size *= 4
     short = min(_round_trip(a, b, size) for _ in range(_TURNS))
     long = min(_round_trip(a, b, 4 * size) for _ in range(_TURNS))
-    return MeasuredLink(1e6 * alpha, 3 * size / max(long - short, 1e-9) / 1e9)
+    return 1e6 * alpha, 3 * size / max(long - short, 1e-9) / 1e9
 
 
 def _round_trip(a: int, b: int, size: int) -> float:
@@ -371,9 +363,10 @@ def measure_links(
     """Every pair, one after the other; all ranks learn all. report: called with how many are done."""
     found = torch.zeros(len(pairs), 2, dtype=torch.float64)
     for at, (a, b) in enumerate(pairs):
-        one = measure_link(a, b)
-        if one is not None and dist.get_rank() == a:
-            found[at] = torch.tensor([one.alpha_us, one.gbs], dtype=torch.float64)
+        dist.barrier()
+        figures = _measure_link(a, b) if dist.get_rank() in (a, b) else (0.0, 0.0)
+        if dist.get_rank() == a:
+            found[at] = torch.tensor(figures, dtype=torch.float64)
         report(at + 1)
     dist.all_reduce(found)
     return {pair: MeasuredLink(*row) for pair, row in zip(pairs, found.tolist(), strict=True)}

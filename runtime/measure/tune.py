@@ -86,9 +86,9 @@ def parse_sizes(text: str) -> list[int]:
         first, last = parse_size(low, "--sizes"), parse_size(high, "--sizes")
         if len(more) > 1 or not 1.0 < factor < math.inf or not 1 <= first <= last <= MAX_MESSAGE_BYTES:
             raise ValueError
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except ValueError:
         raise InputError(
             f"--sizes {text!r}: is no range or list; it must be FROM:TO, FROM:TO:FACTOR with a factor above 1, or sizes"
             " with commas"

@@ -26,13 +26,8 @@ MAX_CHANNELS = 1 << 15
 THREADS_FROM_BYTES = 32 << 10  # of a chunk: below, threads that wake one another take longer than they save
 
 
-REDUCERS: dict[str, Reducer] = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "prod": torch.mul,
-    "max": torch.maximum,
-    "min": torch.minimum,
-}
+REDUCERS: dict[str, Reducer] = {"sum": torch.add, "avg": torch.add, "prod": torch.mul, "max": torch.maximum,
+                                "min": torch.minimum}  # fmt: skip
 
 
 @dataclass

@@ -134,7 +134,7 @@ class ShimExecutor:
         """The buffers and the report afterwards."""
         e = self.encoded
         averages = e.averages(op)
-        scratch, scratch_bytes = scratch_offsets(e, layout, kind)
+        *scratch, scratch_bytes = scratch_offsets(e, layout, kind)
         memory = np.array([[*pair, at] for pair, at in zip(offsets, scratch, strict=True)], dtype=np.int64)
         names = list(dict.fromkeys(REDUCTION_NAMES.values()))
         asked = [
