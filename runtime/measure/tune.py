@@ -145,21 +145,18 @@ def table_rows(measured: Iterable[Measurement]) -> list[dict[str, Any]]:
         return m.collective, m.group, m.kind
 
     listed = sorted(measured, key=lambda m: (*question(m), m.size_bytes))
-    kinds: dict[tuple[str, tuple[int, ...]], set[str]] = {}
-    groups: dict[int, set[tuple[int, ...]]] = {}
-    for m in listed:
-        kinds.setdefault((m.collective, m.group), set()).add(m.kind)
-        groups.setdefault(len(m.group), set()).add(m.group)
+    asked = {question(m) for m in listed}
     for (collective, group, kind), of_one in groupby(listed, key=question):
         winners = [choose_fastest(list(same)) for _, same in groupby(of_one, key=lambda m: m.size_bytes)]
+        as_many = {other for _, other, _ in asked if len(other) == len(group)}
+        members = list(group) if len(as_many) > 1 else None
+        type_name = kind if sum(other[:2] == (collective, group) for other in asked) > 1 else None
         begin = 0
         for at, winner in enumerate(winners):
             after = winners[at + 1] if at + 1 < len(winners) else None
             if after is not None and after.method == winner.method:
                 continue
             end = None if after is None else math.isqrt(winner.size_bytes * after.size_bytes)
-            members = list(group) if len(groups[len(group)]) > 1 else None
-            type_name = kind if len(kinds[collective, group]) > 1 else None
             row = (collective, len(group), members, type_name, begin, end, *winner.method)
             found.append(dict(zip(FIELDS, row, strict=True)))
             begin = 0 if end is None else end + 1

@@ -140,32 +140,28 @@ def _in_one_memory(
 
 
 class _Progress:
-    """The last step that each threadblock has done."""
+    """Which of the steps that others wait for are over."""
 
-    def __init__(self) -> None:
-        self._change = threading.Condition()
-        self._done: dict[int, int] = {}
+    def __init__(self, steps: Sequence[RankStep]) -> None:
+        self._over = {step.after: threading.Event() for step in steps if step.after is not None}
         self._stopped = False
 
     def finish(self, at: tuple[int, int]) -> None:
-        with self._change:
-            self._done[at[0]] = at[1]
-            self._change.notify_all()
+        if at in self._over:
+            self._over[at].set()
 
     def wait(self, at: tuple[int, int]) -> bool:
         """Until the step is over; False when all is to stop."""
-        with self._change:
-            self._change.wait_for(lambda: self._stopped or self._done.get(at[0], -1) >= at[1])
-            return not self._stopped
+        self._over[at].wait()
+        return not self._stopped
 
     def is_over(self, at: tuple[int, int]) -> bool:
-        with self._change:
-            return self._done.get(at[0], -1) >= at[1]
+        return self._over[at].is_set()
 
     def stop(self) -> None:
-        with self._change:
-            self._stopped = True
-            self._change.notify_all()
+        self._stopped = True
+        for over in self._over.values():
+            over.set()
 
 
 @dataclass
@@ -210,7 +206,7 @@ class _Run:
         which threads happen to start.
         """
         faults: list[BaseException] = []
-        progress = _Progress()
+        progress = _Progress(self.part.steps)
         ready = {tb: self._post_first(block) for tb, block in blocks.items()}
         waits: set[int] = set()
         for step in self.part.steps:

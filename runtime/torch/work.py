@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -98,18 +99,19 @@ class WrappedWork(Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As the inner's. Raises RuntimeError."""
+        return bool(self._ended(self._inner.wait if timeout is None else partial(self._inner.wait, timeout)))
+
+    def _ended(self, ask: Callable[[], Any]) -> Any:
+        """What `ask` gives at the end, whose time is recorded once."""
         try:
             with self._guard():
-                done = self._inner.wait() if timeout is None else self._inner.wait(timeout)
+                found = ask()
         finally:
             self._watch.end(self)
-        self._record_once()
-        return bool(done)
-
-    def _record_once(self) -> None:
         if not self._recorded:
             self._recorded = True
             self._record(time.perf_counter() - self._start)
+        return found
 
     def is_completed(self) -> bool:
         return bool(self._inner.is_completed())
@@ -125,16 +127,7 @@ class WrappedWork(Work):  # type: ignore[misc]
 
     def get_future(self) -> Any:
         """The inner's, which also records its time and says who was lost."""
-        return self._inner.get_future().then(self._finish)
-
-    def _finish(self, future: Any) -> Any:
-        try:
-            with self._guard():
-                values = future.value()
-        finally:
-            self._watch.end(self)
-        self._record_once()
-        return values
+        return self._inner.get_future().then(lambda future: self._ended(future.value))
 
     def source_rank(self) -> int:
         return int(self._inner.source_rank())
