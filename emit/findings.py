@@ -70,6 +70,12 @@ class Findings:
         return [f"{n - MAX_OF_A_KIND} more of kind {kind!r}" for kind, n in self.counts.items() if n > MAX_OF_A_KIND]
 
 
+def _first_of(findings: tuple[Finding, ...], hint: str = "") -> str:
+    """The first finding in one line, with the number of the others; `hint`: where these are to be seen."""
+    more = f" (and {len(findings) - 1} more{hint})" if len(findings) > 1 else ""
+    return f"{findings[0].kind}: {findings[0].message}{more}"
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What a check found: nothing (`ok`), or findings, each with its place.
@@ -96,9 +102,7 @@ class Judgement:
     def raise_if_wrong(self, what: str = "program") -> None:
         """Raise InputError with the first finding and the number of the others."""
         if self.findings:
-            more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
-            first = self.findings[0]
-            raise InputError(f"{what} does not pass its check: {first.kind}: {first.message}{more}")
+            raise InputError(f"{what} does not pass its check: {_first_of(self.findings)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +126,7 @@ class Verdict:
     @property
     def reason(self) -> str:
         """The first finding in one line, with the number of the others; empty where there is none."""
-        if not self.findings:
-            return ""
-        more = f" (and {len(self.findings) - 1} more: synth verify)" if len(self.findings) > 1 else ""
-        return f"{self.findings[0].kind}: {self.findings[0].message}{more}"
+        return _first_of(self.findings, ": synth verify") if self.findings else ""
 
     def right_program(self, origin: str) -> Program:
         """The program, of a file that is right. Raises InputError, beginning with `origin`, for any other."""

@@ -22,7 +22,7 @@ from typing import Any
 from emit.compiler.ir import BUFFER, NONE, Instructions, cell
 from emit.compiler.passes.depth import order_by_depth
 from emit.compiler.passes.legalize import split
-from emit.goal import Goal, goal_for, sizes_of
+from emit.goal import Goal, buffer_sizes, goal_for
 from emit.program import BUFFERS, COLLECTIVES, Gpu, Program
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -98,33 +98,33 @@ class Script:
 
         Raises InputError: what no program can be.
         """
-        self.inplace = bool(find_kind(collective).inplace) if inplace is None else inplace
+        kind = find_kind(collective)
+        self.inplace = bool(kind.inplace) if inplace is None else inplace
         self._check(collective, goal, {"ranks": ranks, "chunks": chunks, "instances": instances})
-        per_loop = chunks * ranks if find_kind(collective).blocks_a_rank else chunks
-        self.instances = instances
-        self._lay_out(
-            Program(
-                name=name,
-                collective=collective,
-                protocol=protocol,
-                nranks=ranks,
-                nchunks_per_loop=per_loop,
-                inplace=self.inplace,
-                outofplace=not self.inplace,
-                gpus=[Gpu(0, 0, 0, ())] * ranks,
-                min_bytes=min_bytes,
-                max_bytes=max_bytes,
-                root=root,
-            )
+        per_loop = chunks * ranks if kind.blocks_a_rank else chunks
+        self.instances, self.ranks = instances, ranks
+        self._sizes = [buffer_sizes(collective, ranks, per_loop, rank, root) for rank in range(ranks)]
+        # in place, one of the two buffers is the other's memory, and the program knows it by one name only
+        self._left_out = {"o": "i", "i": "o"}.get(kind.inplace) if self.inplace else None
+        self.header = Program(
+            name=name,
+            collective=collective,
+            protocol=protocol,
+            nranks=ranks,
+            nchunks_per_loop=per_loop,
+            inplace=self.inplace,
+            outofplace=not self.inplace,
+            gpus=[Gpu(i * (self._left_out != "i"), o * (self._left_out != "o"), 0, ()) for i, o in self._sizes],
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            root=root,
         )
         self.goal = goal or goal_for(collective, ranks, per_loop, self.inplace, root)
         self._ir = Instructions(self.header, goal)
         self._aliases = self._ir.calls()[0][1]
-        self._versions: dict[Cell, int] = {}
+        initial = zip(*(column.tolist() for column in self.goal.initial[:3]), strict=True) if self.goal else ()
+        self._versions = {(rank, self._cell(rank, BUFFERS[code], index)): 0 for rank, code, index in initial}
         self._written: dict[Cell, str] = {}  # by which line
-        if self.goal is not None:
-            for rank, code, index in zip(*(column.tolist() for column in self.goal.initial[:3]), strict=True):
-                self._versions[rank, self._cell(rank, BUFFERS[code], index)] = 0
 
     def _check(self, collective: str, goal: Goal | None, counts: dict[str, int]) -> None:
         """Raises InputError for arguments that no script can have."""
@@ -135,23 +135,6 @@ class Script:
         if min(counts.values()) < 1:
             given = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise self._wrong(f"{given}; it must be 1 or more each")
-
-    def _lay_out(self, header: Program) -> None:
-        """Give the ranks their buffers: sizes in chunks, and in place the one that the program does without."""
-        self._sizes = [
-            (header.nchunks_per_loop,) * 2 if header.collective == "custom" else sizes_of(header, rank)
-            for rank in range(header.nranks)
-        ]
-        # in place, one of the two buffers is the other's memory, and the program knows it by one name only
-        left_out = {"o": 0, "i": 1}.get(find_kind(header.collective).inplace) if self.inplace else None
-        gpus = [Gpu(0 if left_out == 0 else i, 0 if left_out == 1 else o, 0, ()) for i, o in self._sizes]
-        self.header = replace(header, gpus=gpus)
-        self._left_out = None if left_out is None else BUFFERS[left_out]
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks take part."""
-        return self.header.nranks
 
     def chunk(self, rank: int, buffer: str, index: int, count: int = 1) -> Chunk:
         """What `rank`'s buffer "i", "o" or "s" holds from `index` on.

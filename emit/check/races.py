@@ -64,15 +64,12 @@ def find_races(c: Columns, order: list[int], cells: Cells, found: Findings, pref
         asked[place[query.block] // width].append(query)
     bad: list[Query] = []
     for part in asked:
-        bad += clocks.unordered(order, part)
+        bad += clocks.unanswered(enumerate(order), part, messages=True)
         if len({(query.step, query.other) for query in bad}) > MAX_OF_A_KIND:
             break  # the others would only be counted
-    reported: set[tuple[int, int]] = set()
-    for query in sorted(bad):
-        pair = (query.step, query.other)
-        if pair not in reported:
-            reported.add(pair)
-            _report(c, query, found, prefix)
+    firsts = {(query.step, query.other): query for query in sorted(bad, reverse=True)}
+    for query in sorted(firsts.values()):
+        _report(c, query, found, prefix)
 
 
 def _overlaps(c: Columns, cells: Cells, found: Findings, prefix: str) -> None:
@@ -153,14 +150,11 @@ class _HappensBefore:
             if rows * len({query.block for query in mine}) > CAPACITY.clock_entries:
                 left += mine
             else:
-                left += self._run(nodes[rank], mine, messages=False)
+                left += self.unanswered(nodes[rank], mine, messages=False)
         return left
 
-    def unordered(self, order: list[int], queries: list[Query]) -> list[Query]:
-        """The queries whose answer is no."""
-        return self._run(enumerate(order), queries, messages=True)
-
-    def _run(self, nodes: Iterable[tuple[int, int]], queries: list[Query], *, messages: bool) -> list[Query]:
+    def unanswered(self, nodes: Iterable[tuple[int, int]], queries: list[Query], *, messages: bool) -> list[Query]:
+        """The queries that the waits of these (node, step), and their messages if asked, do not answer with yes."""
         column = {block: x for x, block in enumerate(sorted({query.block for query in queries}))}
         asked: dict[int, list[Query]] = {}
         for query in queries:

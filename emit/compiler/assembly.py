@@ -9,7 +9,7 @@ from itertools import zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from emit.compiler.ir import BUFFER, NONE, Instructions, peers, scratch_chunks
+from emit.compiler.ir import BUFFER, NONE, Instructions, message_counts, peers, scratch_chunks
 from emit.compiler.tuning import TUNING
 from emit.program import BUFFERS, Gpu, Program, Step, ThreadBlock
 from emit.targets import Limits
@@ -64,10 +64,7 @@ def _channels(ir: Instructions, limits: Limits, layout: Layout) -> list[int]:
     """The channel of every instruction that sends or receives; a chain of fused ones has one channel."""
     nranks, spread = ir.header.nranks, layout.spread
     crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # a channel has room for so many peers
-    size: dict[tuple[int, int], int] = defaultdict(int)
-    for n, source in enumerate(ir.source):
-        if source != NONE:
-            size[ir.rank[source], ir.rank[n]] += 1
+    size = message_counts(ir)
     passed: dict[tuple[int, int], int] = defaultdict(int)
     channel = [0] * len(ir)
     for n, source in enumerate(ir.source):
@@ -125,17 +122,13 @@ def _threadblocks(
 
 
 def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) -> list[Block]:
-    """Blocks that send and receive, those with one peer in both directions first; what is left over is unpaired."""
-    both = [(ch, peer, peer) for ch, peer in outs if (ch, peer) in set(ins)]
-    used = {(ch, peer) for ch, peer, _ in both}
-    unpaired: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    for side, ends in enumerate((outs, ins)):
-        for ch, peer in ends:
-            if (ch, peer) not in used:
-                unpaired[ch][side].append(peer)
-    for ch, (out, into) in unpaired.items():
-        both += [(ch, a, b) for a, b in zip_longest(out, into, fillvalue=NONE)]
-    return both
+    """Blocks that send and receive, preferably with one peer in both directions; what is left over is unpaired."""
+    both = set(outs) & set(ins)
+    blocks = [(ch, peer, peer) for ch, peer in both]
+    for ch in {ch for ch, _ in (*outs, *ins)}:
+        sides = ([peer for at, peer in ends if at == ch and (at, peer) not in both] for ends in (outs, ins))
+        blocks += [(ch, out, into) for out, into in zip_longest(*sides, fillvalue=NONE)]
+    return blocks
 
 
 def _place_instructions(

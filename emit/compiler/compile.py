@@ -11,7 +11,7 @@ from emit.check.order import run
 from emit.check.program import check
 from emit.columns import columns_of
 from emit.compiler.assembly import Layout, assemble, describe_size, longest_threadblock
-from emit.compiler.ir import NONE, Instructions, instructions_of, predecessors, scratch_chunks
+from emit.compiler.ir import NONE, Instructions, instructions_of, message_counts, predecessors, scratch_chunks
 from emit.compiler.passes.depth import keeps_message_order, order_by_depth
 from emit.compiler.passes.registry import ORDER, PASSES, REQUIRED
 from emit.compiler.tuning import TUNING
@@ -288,8 +288,7 @@ def _assemble_on_few_channels(ir: Instructions, limits: Limits, paired: bool) ->
             " use fewer chunks (--chunks)"
         )
     before = predecessors(ir)
-    messages = Counter((ir.rank[s], ir.rank[n]) for n, s in enumerate(ir.source) if s >= 0)
-    crowd = max(messages.values(), default=0)
+    crowd = max(message_counts(ir).values(), default=0)
     spread = max(1, -(-crowd // limits.steps_per_tb))
     while True:
         program = assemble(ir, limits, Layout(spread, paired), before)

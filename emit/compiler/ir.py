@@ -6,7 +6,7 @@ Instructions and return better ones; `assembly` makes the Program.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -201,6 +201,11 @@ def peers(ir: Instructions, n: int) -> tuple[int, int]:
     """(rank that instruction `n` receives from, rank that it sends to), −1 for none."""
     source, target = ir.source[n], ir.target[n]
     return (ir.rank[source] if source != NONE else NONE, ir.rank[target] if target != NONE else NONE)
+
+
+def message_counts(ir: Instructions) -> Counter[tuple[int, int]]:
+    """How many messages each rank sends to each other one."""
+    return Counter((ir.rank[source], ir.rank[n]) for n, source in enumerate(ir.source) if source != NONE)
 
 
 def scratch_chunks(ir: Instructions) -> list[int]:

@@ -38,26 +38,17 @@ def choose(
     """
     if collective not in {entry.collective for entry in entries}:
         collective = parse_name(collective)
-    if nranks < 1 or (ranks is not None and len(set(ranks)) != nranks) or len(ranks or ()) > nranks:
-        given = "" if ranks is None else f" and ranks {format_listed(ranks)}"
+    if nranks < 1 or (ranks is not None and not len(set(ranks)) == len(ranks) == nranks):
+        which = "" if ranks is None else f" and ranks {format_listed(ranks)}"
         raise InputError(
-            f"nranks {nranks}{given}: is not possible; it must be 1 or more, and as many different ranks if given"
+            f"nranks {nranks}{which}: is not possible; it must be 1 or more, and as many different ranks if given"
         )
     if size_bytes < 0:
         raise InputError(f"size_bytes {size_bytes}: is not possible; it must be 0 or more")
-    fit = [
-        entry
-        for entry in entries
-        if entry.collective == collective
-        and entry.nranks == nranks
-        and (ranks is None or entry.group == tuple(ranks))
-        and entry.relays == tuple(relays)
-        and entry.inplace == inplace
-        and entry.serves(size_bytes)
-        and (target is None or entry.target == target)
-        and (topology is None or entry.topology == topology)
-        and (root is None or entry.root == root)
-    ]
+    wanted = {"collective": collective, "nranks": nranks, "relays": tuple(relays), "inplace": inplace}
+    given = {"group": None if ranks is None else tuple(ranks), "target": target, "topology": topology, "root": root}
+    wanted |= {key: value for key, value in given.items() if value is not None}
+    fit = [e for e in entries if e.serves(size_bytes) and all(getattr(e, k) == v for k, v in wanted.items())]
     asked = f"{collective} of {nranks} ranks, {size_bytes} bytes"
     if root is None and any(entry.root is not None for entry in fit):
         raise InputError(f"{asked}: the library's files are for one root each; give root")
