@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from emit.compiler.lower import goal_columns, lower
 from emit.formats import write_program
 from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.write import Library, writing
-from emit.targets import TARGETS, Target, choose_protocol, target_for
+from emit.targets import TARGETS, choose_protocol, target_for
 from synth.model.problem import question
 from synth.present.statement import row
 from synth.search.frontier import Range
@@ -54,35 +54,29 @@ def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof
     saved = Saved(None, [])
     if not found.ranges:
         return saved
+    entries: list[dict[str, Any]] = []
+    refused: list[str] = []
     with writing(folder) as library:
-        names = stems(found, library.entries)
-        made = _all_documents(found, target, names)
-        for file, text in made.texts.items():
-            library.write(file, text.encode())
-        for number, name in enumerate(names):
-            entry = made.entries.get(number, {})
-            files = {"file": entry["file"]} if entry else {}
+        for served, name in zip(found.ranges, stems(found, library.entries), strict=True):
+            entry: dict[str, Any] = {}
+            files: dict[str, str] = {}
+            try:
+                text, entry = _document(found, served, name, target)
+                files["file"] = entry["file"]
+                library.write(entry["file"], text.encode())
+                entries.append(entry)
+            except InputError as error:
+                refused.append(str(error))
             if proof or not entry:
-                files |= _place_schedule(library, found, found.ranges[number], name, proof)
+                files |= _place_schedule(library, found, served, name, proof)
             entry |= files
             saved.files.append({kind: library.folder / file for kind, file in files.items()})
-        library.commit(list(made.entries.values()))
-    saved.index = library.folder / INDEX if made.entries else None
-    if made.refused:
-        saved.refused = next(iter(made.refused.values()))
-        if len(made.refused) < len(found.ranges):
-            saved.refused = f"{len(made.refused)} of {len(found.ranges)} algorithms: {saved.refused}"
+        library.commit(entries)
+    saved.index = library.folder / INDEX if entries else None
+    if refused:
+        some = len(refused) < len(found.ranges)
+        saved.refused = f"{len(refused)} of {len(found.ranges)} algorithms: {refused[0]}" if some else refused[0]
     return saved
-
-
-def _all_documents(found: SearchResult, target: str, names: Sequence[str]) -> Documents:
-    """`documents`, or for each algorithm the one reason why there are none."""
-    try:
-        if found.problem.quotient is not None:
-            raise InputError("an executor's file of so many ranks would be too large")
-        return documents(found, target, names)
-    except InputError as error:
-        return Documents({}, {}, dict.fromkeys(range(len(names)), str(error)))
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
@@ -138,35 +132,12 @@ def stems(found: SearchResult, others: Iterable[Entry] = ()) -> list[str]:
     return names
 
 
-class Documents(NamedTuple):
-    """File (as the index names it) → text; by number of the range of sizes its entry, or why it has no file."""
-
-    texts: dict[str, str]
-    entries: dict[int, dict[str, Any]]
-    refused: dict[int, str]
-
-
-def documents(found: SearchResult, target: str = "auto", names: Sequence[str] | None = None) -> Documents:
-    """What is to be written for the algorithms found, under `names` (those of `stems` if None).
-
-    Raises InputError where the target cannot express the question at all.
-    """
-    chosen = target_for(found.problem, target)
-    made = Documents({}, {}, {})
-    for number, (served, name) in enumerate(zip(found.ranges, names or stems(found), strict=True)):
-        try:
-            text, entry = _document(found, served, chosen, name)
-        except InputError as error:
-            made.refused[number] = str(error)
-            continue
-        made.texts[entry["file"]] = text
-        made.entries[number] = entry
-    return made
-
-
-def _document(found: SearchResult, served: Range, target: Target, name: str) -> tuple[str, dict[str, Any]]:
-    """One algorithm's file and its entry; InputError where the target cannot hold it."""
+def _document(found: SearchResult, served: Range, name: str, asked_target: str) -> tuple[str, dict[str, Any]]:
+    """One algorithm's file and its entry; InputError where the target cannot express the question, or hold the file."""
     problem, sends = found.problem, len(served.algorithm.schedule)
+    if problem.quotient is not None:
+        raise InputError("an executor's file of so many ranks would be too large")
+    target = target_for(problem, asked_target)
     if sends > _MOST_SENDS:
         raise InputError(f"an executor's file of {sends} sends would be too large")
     program, goal = lower(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from emit.formats import verify_file
 from emit.library.lookup import goal_beside
-from emit.library.save import documents
+from emit.library.save import save
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.bounds.registry import check
@@ -75,12 +75,10 @@ def test_every_target_that_can_say_it_gets_a_right_file(
 ) -> None:
     answer = synthesize(collective, "dgx1", [0, 1, 2, 3, 5], budget=2.0, workers=workers)
     if collective in ("sendrecv", "alltonext") and target != "msccl":
-        with pytest.raises(ValueError, match="msccl"):
-            documents(answer.found, target)
+        assert "msccl" in save(answer.found, tmp_path, target).refused
         return
     if collective in ("gather", "scatter") and target == "msccl":
-        with pytest.raises(ValueError, match="executor-nccl"):
-            documents(answer.found, target)
+        assert "executor-nccl" in save(answer.found, tmp_path, target).refused
         return
     for path in answer.save(tmp_path, target):
         if path.suffix == ".xml":
@@ -95,10 +93,10 @@ def test_relays_shorten_what_the_group_alone_cannot(workers: Workers) -> None:
 
 
 @pytest.mark.parametrize("group", [[0, 5], [0, 6], [0, 1, 6], [0, 3, 5, 6]])
-def test_relays_that_hold_nothing_send_nothing(workers: Workers, group: list[int]) -> None:
+def test_relays_that_hold_nothing_send_nothing(workers: Workers, tmp_path: Path, group: list[int]) -> None:
     answer = synthesize("allreduce", "dgx1", group, relay="all", budget=3, workers=workers)
     assert answer.found.ranges
-    assert documents(answer.found, "msccl")
+    assert not save(answer.found, tmp_path, "msccl").refused
 
 
 def test_claims_say_no_more_than_was_refuted(workers: Workers) -> None:
@@ -127,20 +125,20 @@ def test_dgx1_allgather_is_sccls_pareto_set_and_proved(workers: Workers) -> None
     assert all(claim.complete and claim.chunks is None for claim in answer.found.claims)
 
 
-def test_blocks_of_different_sizes(workers: Workers) -> None:
+def test_blocks_of_different_sizes(workers: Workers, tmp_path: Path) -> None:
     sizes = [[0, 300, 10, 0], [5, 0, 700, 1], [0, 0, 0, 900], [40, 40, 40, 0]]
     answer = synthesize(alltoallv(sizes), "dgx1", [0, 1, 2, 3], budget=5, workers=workers)
     assert answer.gap < 1.5
-    with pytest.raises(ValueError, match="different sizes"):
-        documents(answer.found, "msccl")
+    assert "different sizes" in save(answer.found, tmp_path, "msccl").refused
 
 
-def test_the_same_question_gets_the_same_bytes(workers: Workers) -> None:
-    texts = [
-        documents(synthesize("allreduce", "dgx1", [0, 1, 2, 3], budget=20, workers=workers).found, "executor-nccl")
-        for _ in range(2)
-    ]
-    assert texts[0] == texts[1]
+def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path) -> None:
+    written = []
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        found = synthesize("allreduce", "dgx1", [0, 1, 2, 3], budget=20, workers=workers).found
+        paths = [files["file"] for files in save(found, folder, "executor-nccl").files]
+        written.append({path.name: path.read_bytes() for path in paths})
+    assert written[0] == written[1]
 
 
 @pytest.mark.parametrize("engine", names())
@@ -148,10 +146,8 @@ def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, eng
     answer = synthesize("allgather", "dgx1", [0, 1, 2, 3], engine=engine, budget=1.5, workers=workers)
     assert answer.found.ranges
     for target in TARGETS:
-        made = documents(answer.found, target)
+        made = save(answer.found, tmp_path, target)
         assert not made.refused, made.refused
-        for file, text in made.texts.items():
-            path = tmp_path / Path(file).name
-            path.write_text(text)
-            verdict = verify_file(path)
+        for files in made.files:
+            verdict = verify_file(files["file"])
             assert verdict.status == "right", verdict.lines
