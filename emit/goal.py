@@ -13,6 +13,7 @@ from synth.model.registry import EVERY, OWN, PAIR, ROOT, SHARE, Kind, find_kind
 from topologies.errors import InputError
 
 Column = NDArray[np.int64]
+Rows = tuple[ArrayLike, Sequence[str], ArrayLike, ArrayLike, ArrayLike]  # columns rank, buffer, index, source, chunk
 MAX_CELLS = 1 << 20  # cells in all buffers of all ranks: keeps a check of hostile input under 1 GiB
 
 
@@ -47,12 +48,7 @@ class Goal:
     o_in_i: tuple[int | None, ...]
 
     @classmethod
-    def from_arrays(
-        cls,
-        nranks: int,
-        initial: tuple[ArrayLike, Sequence[str], ArrayLike, ArrayLike, ArrayLike],
-        required: tuple[ArrayLike, Sequence[str], ArrayLike, ArrayLike, ArrayLike],
-    ) -> Goal:
+    def from_arrays(cls, nranks: int, initial: Rows, required: Rows) -> Goal:
         """A goal from rows (rank, buffer "i" "o" "s", index, source, chunk), columns of equal length.
 
         A required cell has as many rows as contributions; no cell is named twice in `initial`.
@@ -90,9 +86,7 @@ class Goal:
         return replace(self, required=required, sets=self.sets.and_singles(source[rows], chunk[rows]))
 
 
-def _columns(
-    what: str, nranks: int, rows: tuple[ArrayLike, Sequence[str], ArrayLike, ArrayLike, ArrayLike]
-) -> tuple[Column, Column, Column, Column, Column]:
+def _columns(what: str, nranks: int, rows: Rows) -> tuple[Column, Column, Column, Column, Column]:
     try:
         codes = [BUFFERS.index(name) for name in rows[1]]
     except ValueError:

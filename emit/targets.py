@@ -74,11 +74,6 @@ class Target:
     max_bytes_exclusive: bool = False
     states_redop: bool = False
 
-    @property
-    def files(self) -> str:
-        """`FOLDER/NAME.SUFFIX`, for messages."""
-        return f"{self.folder}/NAME{self.suffix}"
-
 
 def _spelled(*names: str, **others: str) -> dict[str, str]:
     return {name: name for name in names} | others
@@ -139,11 +134,6 @@ def only_target_of(suffix: str) -> Target | None:
     return rows[0] if len(rows) == 1 else None
 
 
-def limits_of(target: str) -> Limits:
-    """What a program for this target must keep; InputError for an unknown target."""
-    return target_named(target).limits
-
-
 def choose_target(collective: str, asked: str = "auto") -> Target:
     """The target asked for, or the first that names a program's collective. Raises InputError where there is none."""
     return _first([t for t in TARGETS.values() if collective in t.collectives], asked, collective)
@@ -188,7 +178,7 @@ def choose_protocol(largest_bytes: int | None) -> str:
 
 def check_limits(program: Program, target: str, found: Findings) -> None:
     """Add a finding for all that `target` does not take. Raises InputError for an unknown target."""
-    limits = limits_of(target)
+    limits = target_named(target).limits
 
     def over(
         what: str, number: int, most: int, rank: int | None = None, tb: int | None = None, step: int | None = None

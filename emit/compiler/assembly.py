@@ -52,10 +52,7 @@ def _awaited_first(
     new: list[list[int]] = []
     for rank, mine in enumerate(blocks):
         order = sorted(range(len(mine)), key=lambda b: ((rank, b) not in awaited, b))
-        places = [0] * len(mine)
-        for place, b in enumerate(order):
-            places[b] = place
-        new.append(places)
+        new.append(np.argsort(order).tolist())
         blocks[rank] = [mine[b] for b in order]
     return [new[rank][b] for rank, b in zip(ir.rank, block_of, strict=True)]
 

@@ -18,7 +18,7 @@ from emit.compiler.tuning import TUNING
 from emit.findings import Findings
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, Program
-from emit.targets import Limits, check_limits, limits_of
+from emit.targets import Limits, check_limits, target_named
 from topologies.errors import InputError
 
 Times = tuple[float, ...]
@@ -69,7 +69,7 @@ def compile_instructions(
     for name in without:
         if name not in PASSES:
             raise InputError(f"pass {name!r} is not known; it is one of {', '.join(PASSES)}")
-    limits = limits_of(target)
+    limits = target_named(target).limits
     log = [f"instruction IR: {_describe(ir)}"]
     asked = max(ir.channel, default=NONE)
     if asked >= limits.channels:

@@ -19,7 +19,7 @@ from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, predecessors
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
 from emit.program import COLLECTIVES, Gpu, Program
-from emit.targets import limits_of
+from emit.targets import target_named
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective
 from synth.model.problem import LARGEST, SMALLEST
@@ -46,7 +46,7 @@ def lower(
     Raises InputError: more steps than the target's threadblocks and channels hold.
     """
     problem, schedule = algorithm.problem, algorithm.schedule
-    net, limits = problem.network, limits_of(target)
+    net, limits = problem.network, target_named(target).limits
     if 2 * len(schedule) >= TUNING.unfused_from:  # refused before so many are written down
         ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])
         most = int(np.bincount(ends).max())
@@ -215,10 +215,8 @@ def _in_time(ir: Instructions, due: list[float]) -> Instructions:
             if key in latest:
                 after[end].append(latest[key])
             latest[key] = end
-    by_time = sorted(range(len(ir)), key=due.__getitem__)
-    place = [0] * len(ir)
-    for at, n in enumerate(by_time):
-        place[n] = at
+    by_time = np.argsort(due, kind="stable").tolist()
+    place = np.argsort(by_time).tolist()
     if any(place[o] > place[n] for n, others in enumerate(after) for o in others):
         by_time = _topological(place, after)
     return ir.select(by_time)
