@@ -16,10 +16,10 @@ def estimated_sends(problem: Problem) -> int:
     goals = pairs / max(1, collective.nchunks)
     if goals > 0.3 * problem.nranks:
         return pairs
-    return int(pairs * mean_hops(net.nranks, net.nlinks))
+    return int(pairs * _mean_hops(net.nranks, net.nlinks))
 
 
-def mean_hops(nranks: int, nlinks: int) -> float:
+def _mean_hops(nranks: int, nlinks: int) -> float:
     """About how far apart two ranks are, from the number of links a rank."""
     degree = max(2.0, nlinks / max(1, nranks))
     if degree > 8:

@@ -66,9 +66,8 @@ def accepts(problem: Problem, options: Options) -> str:
     return ""
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning | None = None) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iterator[Outcome]:
     """A schedule and a claim for every size that answers are shown at and that is not at its bound yet."""
-    tuning = tuning or Tuning()
     options, known = request.options, request.known
     asked = options.engine == "milp"
     (phase,) = phases(problem)

@@ -63,9 +63,9 @@ class Trial:
     size: int
     chunks: int
     passes: int
-    depth: float = 0.5
-    narrow: bool = True
-    bias: float = 0.05
+    depth: float
+    narrow: bool
+    bias: float
 
 
 class _Search:

@@ -40,12 +40,11 @@ def accepts(problem: Problem, options: Options) -> str:
     return "route takes no shape; leave --chunks, --steps and --rounds out" if options.pinned else ""
 
 
-def solve(problem: Problem, request: Request, tuning: Tuning | None = None) -> Iterator[Outcome]:
+def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iterator[Outcome]:
     """A schedule for small messages, and several for large ones.
 
     What is tried is told by counted work, not by the clock: the same question must get the same answer.
     """
-    tuning = tuning or Tuning()
     large, small = request.options.size or LARGEST, request.options.size or SMALLEST
     parts_of = phases(problem)
     sources = len(np.unique(parts_of[0].apply(1).collective.pre[:, 0]))
