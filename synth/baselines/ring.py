@@ -16,7 +16,7 @@ from synth.baselines.tuning import TUNING
 from synth.model.collective import MAX_ENTRIES, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
-from topologies.arrays import positions
+from topologies.arrays import components, positions, row_entries
 from topologies.errors import TooManySends
 from topologies.network import Network
 
@@ -63,9 +63,7 @@ def find_cycles(net: Network, members: Ints) -> list[Cycle]:
         if walk is None:
             break
         # the cycle crosses a resource as often as its links do
-        crossings = np.zeros(net.nresources)
-        for link in walk.tolist():
-            crossings[net.uses(link)] += 1
+        crossings = np.bincount(net.uses_idx[row_entries(net.uses_ptr, walk)], minlength=net.nresources)
         crossed = crossings > 0
         rate = min(float(residual[walk].min()), float((left[crossed] / crossings[crossed]).min()))
         if rates and rate < rates[0] / 16:
@@ -161,29 +159,17 @@ def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
     following = maximum_bipartite_matching(csr_array((np.ones(len(v)), v, ptr), shape=(k, k)), perm_type="column")
     if (following < 0).any():
         return None
-    after: list[int] = following.tolist()
-    before = [0] * k
-    for a, b in enumerate(after):
-        before[b] = a
+    after, before = following.tolist(), np.argsort(following).tolist()
     pairs = list(zip(u.tolist(), v.tolist(), strict=True))
     known = set(pairs)
     two_way = all((b, a) in known for a, b in pairs)
-    cycle = list(range(k))  # a name for the cycle that a place is on
-
-    def name(a: int) -> int:
-        while cycle[a] != a:
-            cycle[a] = cycle[cycle[a]]
-            a = cycle[a]
-        return a
-
-    for a, b in enumerate(after):
-        cycle[name(a)] = name(b)
-    left, joined = len({name(a) for a in range(k)}), True
+    cycle = components(k, np.arange(k), following)  # the number of the cycle that a place is on
+    left, joined = int(cycle.max()) + 1, True
     while left > 1 and joined:
         joined = False
         for a, d in pairs:
             b, c = after[a], before[d]
-            if name(a) == name(d):
+            if cycle[a] == cycle[d]:
                 continue
             if (c, b) not in known:
                 # the second cycle reversed, d has another place before it
@@ -196,7 +182,7 @@ def _patched(k: int, u: Ints, v: Ints) -> list[int] | None:
                     if at == d:
                         break
             after[a], after[c], before[d], before[b] = d, b, a, c
-            cycle[name(a)] = name(c)
+            cycle[cycle == cycle[d]] = cycle[a]
             left -= 1
             joined = True
     walk = [0]

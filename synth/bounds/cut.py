@@ -133,10 +133,10 @@ class _FlowGraph:
         link, src, dst = physical_links(problem)
         self.src, self.dst = (src, dst) if inward else (dst, src)
         self.gbs, self.nvertices = topology.bandwidth_gbs[link], problem.nranks + len(topology.switches)
-        names = [str(r) for r in range(topology.nranks)] + list(topology.switches)
         index = {name: i for i, name in reversed(list(enumerate(net.resource_names)))}
         ends = zip(topology.link_src[link].tolist(), topology.link_dst[link].tolist(), strict=True)
-        self.resource = np.array([index.get(f"{names[u]}→{names[v]}", -1) for u, v in ends], dtype=np.int64)
+        names = [f"{topology.vertex_name(u)}→{topology.vertex_name(v)}" for u, v in ends]
+        self.resource = np.array([index.get(name, -1) for name in names], dtype=np.int64)
 
     def crossing(self, near: Bools) -> Bools:
         """Links that leave a set of vertices."""

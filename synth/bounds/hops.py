@@ -17,11 +17,9 @@ def find_path(search: Search) -> Iterator[Witness]:
     """The pair of ranks with the highest latency among those between which some chunk must go."""
     best = max(_longest(search), default=None)
     if best is not None:
-        first, last = -best[1], -best[2]
+        us, first, last = best[0], -best[1], -best[2]
         ranks = search.problem.ranks
-        base = float(latencies(search.problem.network).rows(np.array([first]))[0, last])
-        text = f"path {ranks[first]}→{ranks[last]}, {base:.4g} µs"
-        yield Witness("path", (first, last), text=text)
+        yield Witness("path", (first, last), text=f"path {ranks[first]}→{ranks[last]}, {us:.4g} µs")
 
 
 def _longest(search: Search) -> Iterator[tuple[float, int, int]]:

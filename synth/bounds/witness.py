@@ -78,11 +78,11 @@ def countable(problem: Problem) -> Problem:
     dense = int(place.max(initial=0)) < 8 * len(place) + 64
     if not ((np.bincount(place) > 1).any() if dense else len(np.unique(place)) < len(place)):
         return problem
-    places: set[tuple[int, int]] = set()
+    places: set[int] = set()
     shared = np.zeros(old.nchunks, dtype=bool)
-    by_chunk: dict[int, list[tuple[int, int]]] = {}
-    for (rank, chunk), index in zip(old.pre.tolist(), old.in_index.tolist(), strict=True):
-        by_chunk.setdefault(chunk, []).append((rank, index))
+    by_chunk: dict[int, list[int]] = {}
+    for chunk, at in zip(old.pre[:, 1].tolist(), place.tolist(), strict=True):
+        by_chunk.setdefault(chunk, []).append(at)
     # the sums of most parts first: they say most
     for chunk in sorted(by_chunk, key=lambda c: (-len(by_chunk[c]), c)):
         shared[chunk] = not places.isdisjoint(by_chunk[chunk])
