@@ -203,10 +203,10 @@ def _assemble(name: str, nranks: int, entries: list[_Entry]) -> Collective:
     used_in, used_out = np.zeros(nranks, dtype=np.int64), np.zeros(nranks, dtype=np.int64)
     load = np.zeros(nranks)
     shared: dict[tuple[str, int], int] = {}
-    columns: list[tuple[Ints, Ints, Ints, Ints, Ints, Ints]] = []
+    pre: list[Ints] = []  # rows (rank, chunk, place)
+    post: list[Ints] = []
     first = 0
     for entry in entries:
-        part = np.arange(entry.count)
         fresh = entry.holders
         if entry.data:
             fresh = np.array([r for r in fresh.tolist() if (entry.data, r) not in shared], dtype=np.int64)
@@ -214,23 +214,17 @@ def _assemble(name: str, nranks: int, entries: list[_Entry]) -> Collective:
             begin = np.array([shared[entry.data, r] for r in entry.holders.tolist()], dtype=np.int64)
         else:
             begin = used_in[entry.holders]
-        columns.append(
-            (
-                np.repeat(entry.holders, entry.count),
-                np.tile(first + part, len(entry.holders)),
-                (begin[:, None] + part).ravel(),
-                np.repeat(entry.goals, entry.count),
-                np.tile(first + part, len(entry.goals)),
-                (used_out[entry.goals][:, None] + part).ravel(),
-            )
-        )
+        part = np.arange(entry.count)
+        for rows, positions, places in ((pre, entry.holders, begin), (post, entry.goals, used_out[entry.goals])):
+            rank, chunk = np.repeat(positions, entry.count), np.tile(first + part, len(positions))
+            rows.append(np.column_stack([rank, chunk, (places[:, None] + part).ravel()]))
         used_in[fresh] += entry.count
         used_out[entry.goals] += entry.count
         load[fresh] += entry.weight * entry.count
         first += entry.count
-    holder, held, in_index, goal, wanted, out_index = (np.concatenate(column) for column in zip(*columns, strict=True))
+    held, wanted = np.concatenate(pre), np.concatenate(post)
     counts = [entry.count for entry in entries]
     weight: Floats = np.repeat(np.array([entry.weight for entry in entries]), counts)
-    pre, post = np.column_stack([holder, held]), np.column_stack([goal, wanted])
     reduces, share = np.repeat(np.array([entry.reduces for entry in entries]), counts), weight / load.max()
-    return make_collective(name, nranks, share, pre, post, in_index, out_index, nchunks=first, reduces=reduces)
+    cells = (held[:, :2], wanted[:, :2], held[:, 2], wanted[:, 2])
+    return make_collective(name, nranks, share, *cells, nchunks=first, reduces=reduces)

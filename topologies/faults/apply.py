@@ -24,16 +24,7 @@ import numpy as np
 
 from topologies.arrays import Bools, Floats
 from topologies.errors import InputError
-from topologies.faults.notation import (
-    Fault,
-    limit_at,
-    link_name,
-    links_at,
-    removals,
-    slowdowns,
-    touched_links,
-    vertices_at,
-)
+from topologies.faults.notation import Fault, limit_at, links_at, removals, slowdowns, touched_links, vertices_at
 from topologies.text.vertex_sets import format_set
 from topologies.topology import Limit, Topology
 
@@ -115,7 +106,10 @@ def _bandwidths_left(topology: Topology, faults: Sequence[Fault], gone: Bools) -
             high = gbs >= healthy[at]
             if high.any():
                 one = int(at[np.argmax(high)])
-                which = "it" if fault.kind == "limit" else link_name(topology, one)
+                which = "it"
+                if fault.kind != "limit":
+                    ends = (topology.link_src[one], topology.link_dst[one])
+                    which = "→".join(topology.vertex_name(end) for end in ends)
                 right = f"it must be below what {which} has, {healthy[one]:g} GB/s"
                 raise InputError(f"--degrade {fault}: {fault.gbs:g} GB/s is too much; {right}")
         left[at] = np.minimum(left[at], gbs)

@@ -229,11 +229,6 @@ def _no_link(topology: Topology, a: int, b: int, directed: bool) -> str:
     return f"{what}; it has links to {listed if len(listed) <= 80 else listed[:80] + '…'}"
 
 
-def link_name(topology: Topology, link: int) -> str:
-    """A physical link by its ends, as 0→nvswitch."""
-    return "→".join(topology.vertex_name(int(ends[link])) for ends in (topology.link_src, topology.link_dst))
-
-
 def dead_ranks(topology: Topology, without: Sequence[str]) -> tuple[int, ...]:
     """Ranks that `--without rank:…` takes out, ascending. Raises InputError as `apply.degraded` does."""
     found: set[int] = set()
