@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import dijkstra
 
-from emit.report.shares import Floats, Ints, pack_table, round_all, round_value
+from emit.report.shares import pack_table, round_all, round_value
 from synth.model.requirements import sum_by
+from topologies.arrays import Bools, Floats, Ints
 
 MOST_EDGES = 10_000  # of a network whose links are drawn
 MOST_VERTICES = 20_000  # of a network that is drawn
@@ -158,7 +158,7 @@ def _levels(n: int, nswitches: int, ends: Ints) -> Ints:
     return np.where(np.isinf(level), 1, level).astype(np.int64)
 
 
-def _barycentres(x: Floats, vertices: Ints, below: NDArray[np.bool_], ends: Ints) -> Floats:
+def _barycentres(x: Floats, vertices: Ints, below: Bools, ends: Ints) -> Floats:
     """The mean place of each vertex's neighbours among `below` (flags)."""
     both = np.concatenate([ends, ends[:, ::-1]])
     a, b = both[below[both[:, 0]]].T
@@ -190,28 +190,25 @@ def _circle(n: int, nswitches: int, ends: Ints) -> Places:
 def _tiers(n: int, nodes: Ints, level: Ints, ends: Ints) -> Places:
     """Ranks below, chassis by chassis, switches above them by their distance from the ranks."""
     x, y = np.zeros(len(level)), np.zeros(len(level))
-    order = np.lexsort((np.arange(n), nodes))
-    found, first, many = np.unique(nodes[order], return_index=True, return_counts=True)
+    order = np.argsort(nodes, kind="stable")
+    chassis = np.split(order, np.flatnonzero(np.diff(nodes[order])) + 1)
     deep = 1 if n <= 64 else math.ceil(math.sqrt(n) / 4)  # rows of ranks in a chassis
     at = 0.0
-    for start, count in zip(first.tolist(), many.tolist(), strict=True):
-        mine = order[start : start + count]
-        across = math.ceil(count / deep)
-        x[mine] = at + np.arange(count) % across
-        y[mine] = np.arange(count) // across
-        at += across + (0.8 if len(found) > 1 else 0.0)
+    for mine in chassis:
+        across = math.ceil(len(mine) / deep)
+        x[mine] = at + np.arange(len(mine)) % across
+        y[mine] = np.arange(len(mine)) // across
+        at += across + (0.8 if len(chassis) > 1 else 0.0)
     width = max(1.0, float(x[:n].max()))
     for tier in range(1, int(level.max()) + 1):
         mine = np.flatnonzero(level == tier)
         if not len(mine):
             continue
         centre = _barycentres(x, mine, level == tier - 1, ends)
-        ranked = np.lexsort((mine, centre))
-        gap = min(1.0, width / len(mine)) if len(mine) > 1 else 0.0
+        ranked = np.argsort(centre, kind="stable")
+        offset = np.arange(len(mine)) * min(1.0, width / len(mine))
         spread = np.empty(len(mine))
-        last = -math.inf
-        for i in ranked.tolist():
-            last = spread[i] = max(float(centre[i]), last + gap)
+        spread[ranked] = np.maximum.accumulate(centre[ranked] - offset) + offset
         x[mine] = spread - (spread.mean() - centre.mean())
         y[mine] = -max(1.4, width / 2 / int(level.max())) * tier
     return Places(x, y)

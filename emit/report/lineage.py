@@ -8,15 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emit.check.cells import Cells
 from emit.columns import Columns
 from emit.program import READS_DST, READS_SRC, WRITES_DST
-from emit.report.shares import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from topologies.arrays import pointers
+from topologies.arrays import Bools, Ints, pointers
 
 _NAMED = 16  # ranks that a page names for a chunk
 _GOLDEN = 0.6180339887498949  # multiples of it, modulo 1, spread evenly, however many are taken
@@ -38,7 +36,7 @@ class Lineage:
 
     ptr: Ints
     rows: Ints
-    own: NDArray[np.bool_]
+    own: Bools
     hop: Ints
 
 

@@ -23,16 +23,7 @@ from emit.program import OPS, READS_SRC, Program, Step
 from emit.report.item import EXPONENTS, Fact, Item, Timing, proved_timing
 from emit.report.layout import drawn_edges, network_view, place_vertices
 from emit.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
-from emit.report.shares import (
-    MOST_ROWS,
-    Floats,
-    Ints,
-    rank_rates,
-    round_all,
-    round_value,
-    shares_of_time,
-    timeline_rows,
-)
+from emit.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from emit.report.sources import Source
 from emit.timing.predict import Predictor
 from synth.bounds.prove import prove
@@ -41,6 +32,7 @@ from synth.model.registry import find_kind
 from synth.model.requirements import sum_by
 from synth.present.text import format_count, format_number, format_served, format_size, format_time
 from synth.storage.check import Checked
+from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -279,7 +271,7 @@ def _rows(timed: _Run, all_listed: bool) -> tuple[dict[str, Any], Ints]:
     """The timeline's rows: one a connection, by ranks, or bands of them; and the row of each connection."""
     connections = timed.columns.connections
     channels = len({channel for _, _, channel in connections}) > 1
-    order = sorted(range(len(connections)), key=lambda i: connections[i])
+    order = sorted(range(len(connections)), key=connections.__getitem__)
     ends = [connections[number] for number in order]
     names = [f"{a}→{b}" + (f" · ch {channel}" if channels else "") for a, b, channel in ends]
     busy = sum_by(timed.connection, timed.end - timed.start, len(order))[order]

@@ -12,16 +12,7 @@ from scipy.sparse import csr_matrix
 from emit.report.item import EXPONENTS, Fact, Item, Points, Timing, proved_timing
 from emit.report.layout import MOST_VERTICES, drawn_edges, network_view, place_vertices
 from emit.report.lineage import Lineage, describe_chunks, sample_chunks, trace_schedule
-from emit.report.shares import (
-    Floats,
-    Ints,
-    pack_table,
-    rank_rates,
-    round_all,
-    round_value,
-    shares_of_time,
-    timeline_rows,
-)
+from emit.report.shares import pack_table, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from emit.report.sources import Source
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
@@ -30,6 +21,7 @@ from synth.present.text import format_count, format_number, format_served, forma
 from synth.storage.check import check_stored
 from synth.storage.schedule_file import Stored, load_schedule
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, Clock, time_us
+from topologies.arrays import Floats, Ints
 from topologies.errors import ScheduleError
 from topologies.network import Network
 from topologies.symmetry.translations import digits, orbits, translate

@@ -6,10 +6,8 @@ import base64
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from topologies.arrays import Floats, Ints
 
 MOST_ROWS = 256  # of a timeline with a bar for every send; more are drawn as a heat map
 MOST_HEAT_ROWS = 512

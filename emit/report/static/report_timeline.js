@@ -2,11 +2,6 @@
 const AXIS = 26;
 let plan = null; // what the rows are at present
 
-function windowOf() {
-  const width = view.span / state.zoom, from = Math.max(0, Math.min(view.span - width, state.time - width / 2));
-  return [from, from + width];
-}
-
 function planRows() {
   const box = $("timeline-box"), width = Math.max(320, box.clientWidth - 2), rows = rowsOf();
   const g = $("timeline").getContext("2d");
@@ -50,7 +45,9 @@ const yOf = (row) => AXIS + row * plan.each;
 function drawTimeline() {
   if (!view.network) return;
   plan = plan || planRows();
-  [plan.from, plan.to] = windowOf();
+  const span = view.span / state.zoom;
+  plan.from = Math.max(0, Math.min(view.span - span, state.time - span / 2));
+  plan.to = plan.from + span;
   const g = canvasOf("timeline", plan.width, plan.height);
   g.save();
   g.beginPath();
