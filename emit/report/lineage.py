@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,7 @@ _PIECES = 4  # of a value in words
 _SPANS = 12  # of numbers in words
 
 Value = tuple[tuple[int, int], ...]  # contributions (rank, place in its input), sorted; empty: not followed
+Carried = dict[int, tuple[list[Value], list[int]]]  # by step that sends: a value a chunk, and the steps it came by
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,15 +104,6 @@ def describe_chunks(problem: Problem, chunks: Ints) -> dict[str, Any]:
     return view
 
 
-@dataclass(frozen=True)
-class Carried:
-    """By step of the program, for those that send: `values`, one a chunk, and `came`: the sending steps, by number,
-    whose transmissions brought what is in them (none for what was there at the start)."""
-
-    values: dict[int, tuple[Value, ...]]
-    came: dict[int, tuple[int, ...]]
-
-
 def assign_ticks(c: Columns, order: list[int]) -> list[int]:
     """The tick of every step in `order` (topological), −1 for all others, if each step took one.
 
@@ -134,14 +127,18 @@ def assign_ticks(c: Columns, order: list[int]) -> list[int]:
 
 
 def trace_program(c: Columns, order: list[int], cells: Cells) -> Carried:
-    """Execute in `order`. A cell that nothing wrote holds a contribution of its rank, named by its place in i."""
+    """Execute in `order`. A cell that nothing wrote holds a contribution of its rank, named by its place in i.
+
+    Returns for each step that sends: the values, one a chunk, and the sending steps, by number, whose transmissions
+    brought what is in them (none for what was there at the start).
+    """
     reads, writes, both = (c.is_op(ops).tolist() for ops in (READS_SRC, WRITES_DST, READS_DST))
     sends, receives, count = c.sends.tolist(), c.receives.tolist(), c.count.tolist()
     rank_of = c.rank[c.block].tolist()
     base = cells.base[:, 0].tolist()
     memory: dict[int, tuple[Value, tuple[int, ...]]] = {}
     flying: list[deque[list[tuple[Value, tuple[int, ...]]]]] = [deque() for _ in c.connections]
-    out = Carried({}, {})
+    carried: Carried = {}
     held = 0
 
     def read(cell: int, rank: int) -> tuple[Value, tuple[int, ...]]:
@@ -169,14 +166,13 @@ def trace_program(c: Columns, order: list[int], cells: Cells) -> Carried:
             if writes[step]:
                 memory[cells.dst[step] + i] = value, via
         if sends[step] >= 0:
-            out.values[step] = tuple(value for value, _ in moved)
-            out.came[step] = tuple(sorted({s for _, via in moved for s in via}))
+            carried[step] = [value for value, _ in moved], sorted({s for _, via in moved for s in via})
             # for whoever gets it, it came by this step
             flying[sends[step]].append([(value, (step,)) for value, _ in moved])
-    return out
+    return carried
 
 
-def describe_values(values: tuple[Value, ...]) -> str:
+def describe_values(values: Sequence[Value]) -> str:
     """`rank 3's chunk 5`, `sum of ranks 0–3, chunks 4–7`."""
     if not values or not all(values):
         return "contents not followed"

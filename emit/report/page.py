@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
 from pathlib import Path
 
 from emit.report.item import Item, Points
@@ -99,11 +100,10 @@ def _chooser(found: Sequence[Item]) -> str:
     if len(found) < 2:
         return ""
     parts = ['<label class="chooser">Algorithm <select id="chooser">']
-    for number, item in enumerate(found):
-        if number == 0 or item.title != found[number - 1].title:
-            parts.append("</optgroup>" * (number > 0) + f'<optgroup label="{escape(item.title, quote=True)}">')
-        parts.append(f'<option value="{number}">{escape(item.name)}</option>')
-    return "".join([*parts, "</optgroup></select></label>"])
+    for title, items in groupby(enumerate(found), key=lambda numbered: numbered[1].title):
+        options = "".join(f'<option value="{number}">{escape(item.name)}</option>' for number, item in items)
+        parts.append(f'<optgroup label="{escape(title, quote=True)}">{options}</optgroup>')
+    return "".join([*parts, "</select></label>"])
 
 
 def _overview(found: Sequence[Item]) -> str:
@@ -254,13 +254,13 @@ def _grid(axes: _Axes) -> list[str]:
     parts = []
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
     step = max(1, math.ceil((axes.high_x - axes.low_x) / 6))
-    for power in range(math.ceil(axes.low_x / step) * step, math.floor(axes.high_x) + 1, step):
+    for power in range(math.ceil(axes.low_x / step) * step, axes.high_x + 1, step):
         x = axes.x(2.0**power)
         label = format_size(1 << power) if power >= 0 else f"{2.0**power:g} B"
         parts.append(f'<path class="grid" d="M{x} {_TOP}V{bottom}"/>')
         parts.append(f'<text class="tick" x="{x}" y="{bottom + 17}" text-anchor="middle">{label}</text>')
     step = max(1, math.ceil((axes.high_y - axes.low_y) / 7))
-    for power in range(math.ceil(axes.low_y), math.floor(axes.high_y) + 1, step):
+    for power in range(axes.low_y, axes.high_y + 1, step):
         y = axes.y(10.0**power)
         label = format_time(10.0**power) if power >= -1 else f"1e{power} µs"
         parts.append(f'<path class="grid" d="M{_LEFT} {y}H{right}"/>')

@@ -292,8 +292,9 @@ def _sends(timed: _Run, row: Ints, carried: Carried, most: int) -> dict[str, Any
     hop: list[int] = []
     ptr, brought = [0], list[int]()
     for step in kept:
-        what.append(words.setdefault(describe_values(carried.values.get(step, ())), len(words)))
-        parents = [place[p] for p in carried.came.get(step, ()) if p in place]
+        values, came = carried.get(step, ([], []))
+        what.append(words.setdefault(describe_values(values), len(words)))
+        parents = [place[p] for p in came if p in place]
         hop.append(1 + max((hop[p] for p in parents if p < len(hop)), default=0))
         brought += parents
         ptr.append(len(brought))

@@ -214,11 +214,10 @@ function describeVertex(i) {
 function describeEdge(edge) {
   const net = view.network, lines = [`${net.names[net.u[edge]]} → ${net.names[net.v[edge]]}${net.gbs.length ? ` · ${net.gbs[edge]} GB/s` : ""}`];
   if (net.moved) lines.push(`${formatNumber(net.moved[edge])} chunks`);
-  lines.push(describeLoad(net.load[edge]));
+  lines.push(`${formatPercent(net.load[edge])} ${view.unit === "µs" ? "of the whole time in use" : "of the busiest connection's chunks"}`);
   if (view.unit === "µs") lines.push(`at ${formatTime(state.time)}: ${formatPercent(view.now.at(edge, binAt(view.now, state.time)))}`);
   return lines.join("\n");
 }
-const describeLoad = (load) => view.unit === "µs" ? `${formatPercent(load)} of the whole time in use` : `${formatPercent(load)} of the busiest connection's chunks`;
 
 function fillLinksTable() {
   const net = view.network, box = $("links-table");

@@ -56,25 +56,26 @@ def test_what_is_carried_makes_the_result(which: int) -> None:
         sender = flying[int(c.receives[step])].popleft() if c.receives[step] >= 0 else None
         via = set() if sender is None else {sender}
         for i in range(int(c.count[step])):
-            parts = [carried.values[sender][i]] if sender is not None else []
+            parts = [carried[sender][0][i]] if sender is not None else []
             for wanted, at in ((reads[step], cells.src), (both[step], cells.dst)):
                 if wanted:
                     parts.append(memory[at[step] + i])
                     via |= brought.get(at[step] + i, set())
             value = tuple(sorted(x for part in parts for x in part))
             if c.sends[step] >= 0:
-                assert carried.values[step][i] == value
+                assert carried[step][0][i] == value
             if writes[step]:
                 memory[cells.dst[step] + i] = value
                 brought[cells.dst[step] + i] = set(via)
         if c.sends[step] >= 0:
             flying[int(c.sends[step])].append(step)
-            assert set(carried.came[step]) <= via
+            values, came = carried[step]
+            assert set(came) <= via
             rank = c.place(step)[0]
-            assert all(c.connections[int(c.sends[p])][1] == rank for p in carried.came[step])
+            assert all(c.connections[int(c.sends[p])][1] == rank for p in came)
             # what other ranks gave must have come from somewhere
-            if any(r != rank for value in carried.values[step] for r, _ in value):
-                assert carried.came[step]
+            if any(r != rank for value in values for r, _ in value):
+                assert came
     named = {
         (s, k): start[cell][0]
         for s, k, cell in zip(
