@@ -34,9 +34,9 @@ def goal_of(plan: Plan, root: int = 0) -> Goal | None:
     return goal_for(collective_of(plan), len(plan.gpus), chunks_of(plan), plan.inplace, root)
 
 
-def sizes_of(plan: Plan, rank: int, root: int = 0) -> tuple[int, int]:
+def sizes_of(plan: Plan, rank: int) -> tuple[int, int]:
     """(input, output) chunks that the collective gives a rank."""
-    return buffer_sizes(collective_of(plan), len(plan.gpus), chunks_of(plan), rank, root)
+    return buffer_sizes(collective_of(plan), len(plan.gpus), chunks_of(plan), rank, 0)
 
 
 @dataclass(slots=True)
@@ -97,12 +97,11 @@ def width(plan: Plan, op: Op) -> int:
 
 def _unit_bytes(plan: Plan) -> list[int]:
     """Of every pipeline."""
-    return [op.unit_bytes for gpu in plan.gpus for block in gpu.blocks for op in block.ops if op.name == "pipeline"]
+    return [op.unit_bytes for *_, op in plan.ops() if op.name == "pipeline"]
 
 
 def _groups(plan: Plan) -> int:
-    sizes = {inner.group[1] for gpu in plan.gpus for block in gpu.blocks for op in block.ops for inner in (op, *op.ops)}
-    return math.lcm(*sizes)
+    return math.lcm(*{op.group[1] for *_, op in plan.ops()})
 
 
 def _units(plan: Plan) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -137,39 +137,43 @@ class Plan:
     @property
     def nops(self) -> int:
         """Operations of all ranks, those inside pipelines counted."""
-        return sum(ops_of(block) for gpu in self.gpus for block in gpu.blocks)
+        return sum(1 for _ in self.ops())
+
+    def ops(self) -> Iterator[tuple[int, int, int, Op, Op]]:
+        """(rank, threadblock, place, operation there, and itself or one of those that it repeats)."""
+        for rank, gpu in enumerate(self.gpus):
+            for tb, block in enumerate(gpu.blocks):
+                for at, op in enumerate(block.ops):
+                    for inner in (op, *op.ops):
+                        yield rank, tb, at, op, inner
 
 
-def ops_of(block: PlanBlock) -> int:
-    """Operations as the executor counts them: a pipeline and each of those inside it."""
-    return sum(1 + len(op.ops) for op in block.ops)
-
-
+# Of what stands at the top of a file, before gpus: the attribute of Plan, and its key.
+PLAN_KEYS = {
+    **{name: name for name in ("name", "collective", "protocol", "inplace")},
+    "reuse": "reuse_resources",
+    "double": "use_double_scratch_buffer",
+    "alignment": "buffer_alignment",
+    "threads": "num_threads_per_block",
+    "min_bytes": "min_message_size",
+    "max_bytes": "max_message_size",
+}
 _NOP_TEXT = '{"name": "nop"}'
 _KEY = {"L": "type", "R": "buffer_id", "W": "switch_channel_id"}
 
 
 def plan_text(plan: Plan) -> str:
     """The plan as the executor reads it, ended by a newline. Nothing is checked here."""
-    head = {
-        "name": plan.name,
-        "collective": plan.collective,
-        "protocol": plan.protocol,
-        "inplace": plan.inplace,
-        "reuse_resources": plan.reuse,
-        "use_double_scratch_buffer": plan.double,
-        "buffer_alignment": plan.alignment,
-        "num_threads_per_block": plan.threads,
-        "min_message_size": plan.min_bytes,
-        "max_message_size": plan.max_bytes,
-    }
-    lines = [f" {_json(key)}: {_json(value)}," for key, value in head.items()]
-    gpus = ",\n".join(_gpu(rank, gpu) for rank, gpu in enumerate(plan.gpus))
-    return "{\n" + "\n".join(lines) + '\n "gpus": [\n' + gpus + "\n ]\n}\n"
+    head = {key: getattr(plan, name) for name, key in PLAN_KEYS.items()}
+    return _object(0, head, "gpus", [_gpu(rank, gpu) for rank, gpu in enumerate(plan.gpus)]) + "\n"
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=True)
+def _object(indent: int, head: dict[str, Any], name: str, items: list[str]) -> str:
+    """A JSON object, a key of `head` a line; then the list `name`, an item a line."""
+    pad = " " * indent
+    lines = "".join(f"{pad} {json.dumps(key)}: {json.dumps(value)},\n" for key, value in head.items())
+    inside = "\n" + ",\n".join(items) + f"\n{pad} " if items else ""
+    return f'{pad}{{\n{lines}{pad} "{name}": [{inside}]\n{pad}}}'
 
 
 def _gpu(rank: int, gpu: PlanGpu) -> str:
@@ -190,10 +194,7 @@ def _gpu(rank: int, gpu: PlanGpu) -> str:
         "remote_buffers": buffers,
         "semaphores": [{"init_value": held} for held in gpu.semaphores],
     }
-    lines = [f"   {_json(key)}: {_json(value)}," for key, value in head.items()]
-    blocks = ",\n".join(_block(number, block) for number, block in enumerate(gpu.blocks))
-    inside = f"\n{blocks}\n   ]" if gpu.blocks else "]"
-    return "  {\n" + "\n".join(lines) + '\n   "threadblocks": [' + inside + "\n  }"
+    return _object(2, head, "threadblocks", [_block(number, block) for number, block in enumerate(gpu.blocks)])
 
 
 def _block(number: int, block: PlanBlock) -> str:
@@ -204,24 +205,21 @@ def _block(number: int, block: PlanBlock) -> str:
             {"access_channel_type": k, "remote_buffer_ids": ids} for k, ids in block.buffers.items() if ids
         ],
     }
-    lines = [f"     {_json(key)}: {_json(value)}," for key, value in head.items()]
-    ops = ",\n".join("      " + (_NOP_TEXT if op.name == "nop" else _json(_op(op))) for op in block.ops)
-    inside = f"\n{ops}\n     ]" if block.ops else "]"
-    return "    {\n" + "\n".join(lines) + '\n     "ops": [' + inside + "\n    }"
+    ops = ["      " + (_NOP_TEXT if op.name == "nop" else json.dumps(_op(op))) for op in block.ops]
+    return _object(4, head, "ops", ops)
 
 
 def _op(op: Op) -> dict[str, Any]:
     made: dict[str, Any] = {"name": op.name}
-    if op.src:
-        made["src_buff"] = _parts(op.src)
-    if op.dst:
-        made["dst_buff"] = _parts(op.dst)
-    if op.channels:
-        made["channel_ids"] = list(op.channels)
-    if op.channel_type:
-        made["channel_type"] = op.channel_type
-    if op.semaphores:
-        made["semaphore_ids"] = list(op.semaphores)
+    for key, value in (
+        ("src_buff", _parts(op.src)),
+        ("dst_buff", _parts(op.dst)),
+        ("channel_ids", list(op.channels)),
+        ("channel_type", op.channel_type),
+        ("semaphore_ids", list(op.semaphores)),
+    ):
+        if value:
+            made[key] = value
     if op.name == "barrier":
         made["barrier_id"] = op.barrier
         made["num_threadblocks"] = op.blocks

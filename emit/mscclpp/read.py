@@ -5,10 +5,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from emit.mscclpp.plan import CHANNEL_TYPES, NO_LIMIT, SHAPES, Op, Part, Plan, PlanBlock, PlanGpu, RemoteBuffer
+from emit.mscclpp.plan import (
+    CHANNEL_TYPES,
+    NO_LIMIT,
+    PLAN_KEYS,
+    SHAPES,
+    Op,
+    Part,
+    Plan,
+    PlanBlock,
+    PlanGpu,
+    RemoteBuffer,
+)
 from emit.program import BUFFERS
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
@@ -46,26 +58,22 @@ def read_plan(text_or_path: str | os.PathLike[str]) -> Plan:
 
 
 def _parsed(text: str, source: str) -> Any:
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"{source}: key {twice[:60]!a} twice in one object; it must be once")
+        return made
+
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=once)
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
         raise InputError(f"{source} line {error.lineno}: {error.msg}; it must be an execution plan (JSON)") from None
-    except _TwiceError as error:
-        raise InputError(f"{source}: key {str(error)[:60]!a} twice in one object; it must be once") from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"{source}: {str(error)[:100]}; it must be an execution plan (JSON)") from None
-
-
-class _TwiceError(Exception):
-    pass
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise _TwiceError(next(x for x in names if names.count(x) > 1))
-    return made
 
 
 class _Reader:
@@ -123,27 +131,19 @@ class _Reader:
             raise self.fail("", "a plan of MSCCL++ 0.7, which later executors do not load; it must be of 0.8 or newer")
         if not 1 <= len(gpus) <= MAX_RANKS:
             raise self.fail("gpus", f"{len(gpus)} of them; it must be 1..{MAX_RANKS}")
-        defaults = {
-            "use_double_scratch_buffer": False,
-            "reuse_resources": False,
-            "buffer_alignment": 16,
-            "num_threads_per_block": 1024,
-            "min_message_size": 0,
-            "max_message_size": NO_LIMIT,
-        }
-        top = defaults | top
+        top = {PLAN_KEYS[one.name]: one.default for one in fields(Plan) if one.default is not MISSING} | top
         return Plan(
             name=self.get(top, "name", "", self.word),
             collective=self.get(top, "collective", "", self.word),
             protocol=self.get(top, "protocol", "", self.word),
             inplace=self.get(top, "inplace", "", self.truth),
             gpus=[self.gpu(gpu, n) for n, gpu in enumerate(gpus)],
-            double=self.get(top, "use_double_scratch_buffer", "", self.truth),
-            reuse=self.get(top, "reuse_resources", "", self.truth),
-            alignment=self.get(top, "buffer_alignment", "", self.integer, 1),
-            threads=self.get(top, "num_threads_per_block", "", self.integer, 1, 1024),
-            min_bytes=self.get(top, "min_message_size", "", self.integer, 0, NO_LIMIT),
-            max_bytes=self.get(top, "max_message_size", "", self.integer, 0, NO_LIMIT),
+            double=self.get(top, PLAN_KEYS["double"], "", self.truth),
+            reuse=self.get(top, PLAN_KEYS["reuse"], "", self.truth),
+            alignment=self.get(top, PLAN_KEYS["alignment"], "", self.integer, 1),
+            threads=self.get(top, PLAN_KEYS["threads"], "", self.integer, 1, 1024),
+            min_bytes=self.get(top, PLAN_KEYS["min_bytes"], "", self.integer, 0, NO_LIMIT),
+            max_bytes=self.get(top, PLAN_KEYS["max_bytes"], "", self.integer, 0, NO_LIMIT),
         )
 
     def gpu(self, value: Any, number: int) -> PlanGpu:

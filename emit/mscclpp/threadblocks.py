@@ -6,6 +6,7 @@ which threadblock holds which step.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -56,8 +57,8 @@ class SymbolicBlock:
 class _BlockBuilder:
     """Adds operations to a threadblock, with a nop wherever its threads must catch up with each other."""
 
-    def __init__(self, block: SymbolicBlock, keys: Callable[[int, Span], Iterable[int]], connection: list[int]) -> None:
-        self.block, self.keys, self.connection = block, keys, connection
+    def __init__(self, rank: int, keys: Callable[[int, Span], Iterable[int]], connection: list[int]) -> None:
+        self.block, self.keys, self.connection = SymbolicBlock(rank), keys, connection
         self.users: dict[tuple[str, int], int] = {}  # (signal or wait, connection) → thread
         self.read: _Touched = {}
         self.written: _Touched = {}
@@ -167,45 +168,43 @@ class _BlockBuilder:
 
 def _conflict(before: _Touched, now: _Touched) -> bool:
     """Whether some cell is not one thread's in both."""
-    if len(before) < len(now):
-        return any(cell in now and (now[cell] != thread or thread is None) for cell, thread in before.items())
-    return any(cell in before and before[cell] != thread for cell, thread in now.items())
+    return any(before[cell] != now[cell] for cell in before.keys() & now.keys())
 
 
 def make_threadblocks(c: Columns, places: Placement, nodes: list[int], packets: bool, room: int) -> list[SymbolicBlock]:
-    """All threadblocks, those of a rank together, with at most about `room` operations each.
+    """All threadblocks, with at most about `room` operations each.
 
     Where one of the program is cut, the next part begins when the one before has done its last step.
     """
-    translator = _PacketTranslator(c, places, nodes) if packets else _PutTranslator(c, places, nodes)
+    translator = _Translator(c, places, nodes, packets)
     sends = c.sends.tolist()
     waited = {step for placed in places.steps for step in placed.deps}
-    blocks: list[SymbolicBlock] = []
-    copies: dict[int, list[tuple[Span, Span]]] = {}
+    copies: dict[int, list[SymbolicOp]] = defaultdict(list)
     for rank, source, target in places.copies:
-        copies.setdefault(rank, []).append((source, target))
+        copies[rank].append(SymbolicOp("copy", (source,), (target,)))
+    blocks = [
+        SymbolicBlock(rank, ops=ops[low : low + room])
+        for rank, ops in copies.items()
+        for low in range(0, len(ops), room)
+    ]
     for number, rank in enumerate(c.rank.tolist()):
-        blocks += _copies(rank, copies.pop(rank, []), room)
-        block = SymbolicBlock(rank)
-        builder = _BlockBuilder(block, places.keys, sends)
+        builder = _BlockBuilder(rank, places.keys, sends)
         for step in range(int(c.start[number]), int(c.start[number + 1])):
+            block = builder.block
             if len(block.ops) + _most(places.steps[step]) > room and block.steps:
                 last = block.steps[-1]
                 if last not in waited:
                     builder.release(last)
                 blocks.append(block)
-                block = SymbolicBlock(rank)
-                builder = _BlockBuilder(block, places.keys, sends)
+                builder = _BlockBuilder(rank, places.keys, sends)
                 builder.await_steps([last])
             builder.await_steps(places.steps[step].deps)
-            block.steps.append(step)
+            builder.block.steps.append(step)
             translator.step(builder, step)
             if step in waited:
                 builder.release(step)
-        if block.ops or block.steps:
-            blocks.append(block)
-    for rank, rest in copies.items():
-        blocks += _copies(rank, rest, room)
+        if builder.block.ops or builder.block.steps:
+            blocks.append(builder.block)
     return blocks
 
 
@@ -214,16 +213,12 @@ def _most(placed: StepPlacement) -> int:
     return 17 + 3 * (len(placed.src) + len(placed.old) + len(placed.dst)) + len(placed.deps)
 
 
-def _copies(rank: int, copies: list[tuple[Span, Span]], room: int) -> list[SymbolicBlock]:
-    ops = [SymbolicOp("copy", (source,), (target,)) for source, target in copies]
-    return [SymbolicBlock(rank, ops=ops[low : low + room]) for low in range(0, len(ops), room)]
-
-
 class _Translator:
-    """Steps of a program as operations: what the two protocols share; `message` is each one's own."""
+    """Steps of a program as operations, with the messages of one of the two protocols."""
 
-    def __init__(self, c: Columns, places: Placement, nodes: list[int]) -> None:
+    def __init__(self, c: Columns, places: Placement, nodes: list[int], packets: bool) -> None:
         self.c, self.places = c, places
+        self.message = self.by_packets if packets else self.by_put
         self.names = [OPS[op] for op in c.op.tolist()]
         self.sent_by = {receive: send for send, receive in places.match.items()}
         self.kinds = ["memory" if nodes[u] == nodes[v] else "port" for u, v, _ in c.connections]
@@ -241,9 +236,6 @@ class _Translator:
         else:
             self.message(builder, step, name, placed)
 
-    def message(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
-        raise NotImplementedError
-
     def arrival(self, send: Step) -> list[Span]:
         """Where a message is put, in the receiver's memory."""
         placed = self.places.steps[self.places.match[send]]
@@ -255,11 +247,8 @@ class _Translator:
     def kind(self, send: Step) -> str:
         return self.kinds[int(self.c.sends[send])]
 
-
-class _PutTranslator(_Translator):
-    """Put, then signal; wait, then use."""
-
-    def message(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
+    def by_put(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
+        """Put, then signal; wait, then use."""
         sends = name in ("s", "rcs", "rrs", "rrcs")
         slot = [placed.slot] if placed.slot is not None else []
         if name != "s":
@@ -301,11 +290,8 @@ class _PutTranslator(_Translator):
         if kind == "memory":
             builder.signal(step, kind)
 
-
-class _PacketTranslator(_Translator):
-    """Data and flags together, always into scratch: whoever reads them waits for the flags."""
-
-    def message(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
+    def by_packets(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
+        """Data and flags together, always into scratch: whoever reads them waits for the flags."""
         slot = [placed.slot] if placed.slot is not None else []
         sends = name in ("s", "rcs", "rrs", "rrcs")
         kind = self.kind(step) if sends else ""
