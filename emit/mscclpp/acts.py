@@ -95,12 +95,12 @@ class Acts:
         return next(act.name for act in self.acts[block] if act.op == op)
 
 
-def acts_of(plan: Plan, memory: Memory) -> Acts:
+def acts_of(memory: Memory) -> Acts:
     """Follow every id and unroll every pipeline. The plan must have passed `check_structure`.
 
     Raises InputError where it moves too much to be checked.
     """
-    made = Acts()
+    plan, made = memory.plan, Acts()
     end_of: dict[tuple[int, str, int], int] = {}
     met: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     for rank, gpu in enumerate(plan.gpus):
@@ -120,7 +120,7 @@ def acts_of(plan: Plan, memory: Memory) -> Acts:
         made.semaphores += [(rank, number, held) for number, held in enumerate(gpu.semaphores)]
         for tb, block in enumerate(gpu.blocks):
             acts: list[Act] = []
-            for at, op, low, most in _unrolled(plan, memory, block.ops):
+            for at, op, low, most in _unrolled(memory, block.ops):
                 name = op.name
                 if name == "nop":
                     acts.append(Act("nop", at, name))
@@ -136,7 +136,7 @@ def acts_of(plan: Plan, memory: Memory) -> Acts:
                     ids = tuple(end_of[rank, op.channel_type, block.channels[op.channel_type][x]] for x in op.channels)
                     acts.append(Act(name.removeprefix("rlx"), at, name, ids, relaxed=name.startswith("rlx")))
                 elif op.src:
-                    moves = _moves_of(plan, memory, rank, tb, op, low, most)
+                    moves = _moves_of(memory, rank, tb, op, low, most)
                     ports: tuple[int, ...] = ()
                     if op.channel_type == "port":
                         ports = tuple(end_of[rank, "port", block.channels["port"][x]] for x in op.channels)
@@ -151,13 +151,13 @@ def acts_of(plan: Plan, memory: Memory) -> Acts:
     return made
 
 
-def _unrolled(plan: Plan, memory: Memory, ops: list[Op]) -> Iterator[tuple[int, Op, int, int | None]]:
+def _unrolled(memory: Memory, ops: list[Op]) -> Iterator[tuple[int, Op, int, int | None]]:
     """(place, operation, first cell of it, cells of it at most) in the order of execution."""
     for at, op in enumerate(ops):
         if op.name != "pipeline":
             yield at, op, 0, None
             continue
-        step = width(plan, op)
+        step = width(memory.plan, op)
         if op.unit_chunks * memory.units // step * (1 + len(op.ops)) > CAPACITY.moves:
             raise InputError(f"plan moves more than {CAPACITY.moves} cells: too large to be checked")
         for low in range(0, op.unit_chunks * memory.units, step):
@@ -165,7 +165,7 @@ def _unrolled(plan: Plan, memory: Memory, ops: list[Op]) -> Iterator[tuple[int, 
                 yield at, inner, low, step
 
 
-def _moves_of(plan: Plan, memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | None) -> tuple[Move, ...]:
+def _moves_of(memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | None) -> tuple[Move, ...]:
     number, size = op.group
     count = op.src[0].size * memory.units // size
     shift = count * number + low
@@ -175,7 +175,7 @@ def _moves_of(plan: Plan, memory: Memory, rank: int, tb: int, op: Op, low: int, 
     for parts, packets, runs in zip(executed_parts(op), packet_parts(op), sides, strict=True):
         for part, packet in zip(parts, packets, strict=True):
             at = shift * (2 if packet else 1)
-            owners = buffer_of(plan, rank, tb, part, op.channel_type)
+            owners = buffer_of(memory.plan, rank, tb, part, op.channel_type)
             runs.append(
                 [Run(memory.cell(owner, kind, part.first, packet) + at, owner, packet) for owner, kind in owners]
             )

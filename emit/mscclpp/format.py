@@ -98,27 +98,29 @@ def verify(path: str | os.PathLike[str], goal: Goal | None = None, _: int | None
 
 
 def _checked(plan: Plan, goal: Goal | None, root: int) -> PlanReport:
-    found = Findings()
-    check_structure(plan, goal, found)
-    wanted = goal if goal is None or plan.inplace else goal.keeping_input()
     if goal is not None and goal.nranks != len(plan.gpus):
         raise InputError(f"goal for {goal.nranks} ranks, plan of {len(plan.gpus)}; it must be equal")
-    notes = caution(plan)
+    wanted = goal if goal is None or plan.inplace else goal.keeping_input()
+    found, notes = Findings(), caution(plan)
+    check_structure(plan, goal, found)
     if not found.reported and wanted is None:
         wanted = goal_of(plan, root)
-    fatal = any(f.kind != "limit" for f in found.reported)
-    if not fatal:
+    if not _fatal(found):
         check_parts(plan, found)
-        fatal = any(f.kind != "limit" for f in found.reported)
-    if not fatal:
+    runs = not _fatal(found)
+    if runs:
         memory = memory_of(plan, wanted)  # bounds the cells that a goal is made of
-        made = acts_of(plan, memory)
+        made = acts_of(memory)
         check_counts(made, plan, found)
         _replay(made, memory, wanted, found, notes)
-    judged = wanted is not None and not fatal
-    if wanted is None and not fatal:
-        notes.append(f"no goal known for collective {plan.collective[:60]!r}: the result was not judged")
-    return PlanReport(tuple(found.reported), (*notes, *found.counted()), judged, root)
+        if wanted is None:
+            notes.append(f"no goal known for collective {plan.collective[:60]!r}: the result was not judged")
+    return PlanReport(tuple(found.reported), (*notes, *found.counted()), wanted is not None and runs, root)
+
+
+def _fatal(found: Findings) -> bool:
+    """Whether the plan may name what does not exist: it cannot be executed."""
+    return any(f.kind != "limit" for f in found.reported)
 
 
 def _nothing_asked(plan: Plan) -> Goal:
@@ -131,12 +133,11 @@ def _nothing_asked(plan: Plan) -> Goal:
         rows += [(rank, "i", x, rank, x) for x in range(gpu.input_chunks)]
         if plan.inplace:
             rows += [(rank, "o", x, rank, gpu.input_chunks + x) for x in range(gpu.output_chunks)]
-    initial = tuple(list(column) for column in zip(*rows, strict=True))
-    return Goal.from_arrays(len(plan.gpus), initial, ([], [], [], [], []))  # type: ignore[arg-type]
+    return Goal.from_arrays(len(plan.gpus), tuple(zip(*rows, strict=True)), ([], [], [], [], []))  # type: ignore[arg-type]
 
 
 def _replay(made: Acts, memory: Memory, wanted: Goal | None, found: Findings, notes: list[str]) -> None:
-    goal = wanted if wanted is not None else _nothing_asked(memory.plan)
+    goal = wanted or _nothing_asked(memory.plan)
     contents = Contents(goal)
 
     def first_cells(columns: tuple[Column, ...]) -> list[int]:
@@ -289,9 +290,10 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
     order = run(c, None, split=False).order
     separate = wanted if program.inplace and not form else None
     placement = Placer(program, c, order, cells, where, packets=packets, separate=separate).placement()
-    sizes = [(gpu.i_chunks, gpu.o_chunks) for gpu in program.gpus]
-    if goal is None:
-        sizes = [sizes_of(program, rank) for rank in range(n)]
+    sizes = [
+        sizes_of(program, rank) if goal is None else (gpu.i_chunks, gpu.o_chunks)
+        for rank, gpu in enumerate(program.gpus)
+    ]
     for room in _ROOMS:
         blocks = make_threadblocks(c, placement, where, packets, room)
         gpus = Numbering(blocks, placement, where, sizes, packets).gpus()
@@ -333,24 +335,20 @@ def _gpu_in_place(gpu: Gpu) -> Gpu:
             waits.append(Step("nop", "i", -1, "o", -1, 0, tb, len(steps) - 1))
         blocks.append(replace(block, steps=steps))
     copies = [Step("cpy", "s", gpu.s_chunks + at, "o", at, count) for at, count in _output_runs(gpu)]
-    if copies:
-        if waits:
-            copies[0] = replace(copies[0], dep_tb=waits[-1].dep_tb, dep_step=waits[-1].dep_step)
+    if copies:  # the steps that write what they copy are waited for
+        copies[0] = replace(copies[0], dep_tb=waits[-1].dep_tb, dep_step=waits[-1].dep_step)
         blocks.append(ThreadBlock(-1, -1, 0, [*waits[:-1], *copies]))
     return replace(gpu, s_chunks=gpu.s_chunks + gpu.o_chunks, threadblocks=blocks)
 
 
 def _output_runs(gpu: Gpu) -> list[tuple[int, int]]:
     """(first chunk, chunks) of the parts of the output that are written."""
-    steps = [step for block in gpu.threadblocks for step in block.steps]
-    chunks = sorted({s.dst_off + n for s in steps if s.op in WRITES_DST and s.dst_buf == "o" for n in range(s.count)})
-    runs: list[tuple[int, int]] = []
-    for chunk in chunks:
-        if runs and sum(runs[-1]) == chunk:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((chunk, 1))
-    return runs
+    written = np.zeros(gpu.o_chunks + 2, dtype=bool)  # with a chunk before and one after
+    for block in gpu.threadblocks:
+        for step in block.steps:
+            if step.op in WRITES_DST and step.dst_buf == "o":
+                written[step.dst_off + 1 : step.dst_off + step.count + 1] = True
+    return [(first, end - first) for first, end in np.flatnonzero(np.diff(written)).reshape(-1, 2).tolist()]
 
 
 def _output_in_scratch(step: Step, first: int) -> Step:

@@ -59,7 +59,7 @@ class Placer:
         Raises InputError: more threadblocks and messages than can be followed.
         """
         self.program, self.c, self.order, self.cells = program, c, order, cells
-        self.nodes, self.packets, self.separate = nodes, packets, separate
+        self.packets, self.separate = packets, separate
         self.rank_of = c.rank.tolist()
         self.block_of, self.count = c.block.tolist(), c.count.tolist()
         self.position = (np.arange(len(c.block)) - c.start[c.block]).tolist()
@@ -80,7 +80,10 @@ class Placer:
         self.home: dict[int, Span] = {}  # where an out-of-place plan keeps a cell of an in-place program
         self.base = cells.base.tolist()
         self.sends: list[int] = c.sends.tolist()
-        self.crossing = [nodes[u] != nodes[v] for u, v, _ in c.connections]
+        crossing = [nodes[u] != nodes[v] for u, v, _ in c.connections]
+        self.crosses = [connection >= 0 and crossing[connection] for connection in self.sends]  # sends to another node
+        # whether a port channel reads, on its own time, what a step sends
+        self.by_port = [crosses and not packets for crosses in self.crosses]
         self.names = [OPS[op] for op in c.op.tolist()]
         self.from_packets = packet_readers(c, order, cells) if packets else {}
         self.stays = {receive for found in self.from_packets.values() for receive, _ in found}
@@ -157,7 +160,7 @@ class Placer:
             if self.packets and key in self.written:
                 self._order(step, self.written[key], self.local)
             self.readers.setdefault(key, {})[self.block_of[step]] = step
-            if name == "s" and self._in_flight(step):
+            if name == "s" and self.by_port[step]:
                 self.flights.setdefault(key, []).append(step)
         for key in write_keys:
             if self.packets:
@@ -170,7 +173,7 @@ class Placer:
                     self._copied(flight)
             self.readers.pop(key, None)
             self.written[key] = step
-            if self._in_flight(step):  # a fused step sends what it has just written
+            if self.by_port[step]:  # a fused step sends what it has just written
                 self.flights.setdefault(key, []).append(step)
         if self.packets:
             self._packets(step, rank)
@@ -179,28 +182,20 @@ class Placer:
         """What the operations on packets need besides: every sum is stored, and ports send from packets."""
         name, count, placed = self.names[step], self.count[step], self.steps[step]
         if name == "rrs":
-            placed.temp = Span(0, "s", self._plain(rank, count), count)
-        if name in ("s", "rrs", "rrcs") and self._crosses(step) and step not in self.from_packets:
-            self.packet_slots[rank] += count
-            placed.copy = Span(0, "p", self.packet_slots[rank] - count, count)
-
-    def _crosses(self, step: Step) -> bool:
-        """Whether it sends to another node."""
-        return self.sends[step] >= 0 and self.crossing[self.sends[step]]
-
-    def _in_flight(self, step: Step) -> bool:
-        """Whether a port channel reads, on its own time, what this step sends."""
-        return not self.packets and self._crosses(step)
+            placed.temp = self._scratch("s", rank, count)
+        if name in ("s", "rrs", "rrcs") and self.crosses[step] and step not in self.from_packets:
+            placed.copy = self._scratch("p", rank, count)
 
     def _copied(self, send: Step) -> None:
         """The send's source is copied before it is sent; what it reads may change under a port channel."""
         if self.steps[send].copy is None:
-            rank, count = self.rank_of[self.block_of[send]], self.count[send]
-            self.steps[send].copy = Span(0, "s", self._plain(rank, count), count)
+            self.steps[send].copy = self._scratch("s", self.rank_of[self.block_of[send]], self.count[send])
 
-    def _plain(self, rank: int, count: int) -> int:
-        self.scratch[rank] += count
-        return self.scratch[rank] - count
+    def _scratch(self, kind: str, rank: int, count: int) -> Span:
+        """New scratch of a rank: plain (s) or for packets (p)."""
+        used = self.packet_slots if kind == "p" else self.scratch
+        used[rank] += count
+        return Span(0, kind, used[rank] - count, count)
 
     def _passed(self, row: Row, step: Step) -> bool:
         return bool(row[self.block_of[step]] > self.position[step])
@@ -238,19 +233,18 @@ class Placer:
         row = message.known
         count, placed = self.count[step], self.steps[step]
         if self.packets:
-            self.packet_slots[rank] += count
-            placed.slot = Span(0, "p", self.packet_slots[rank] - count, count)
+            placed.slot = self._scratch("p", rank, count)
             return
         if not reduces and all(self._free(row, key) for key in keys):
             return
         slots = self.slots[rank]
         for n, (slot, user) in enumerate(slots[:_SCAN]):
-            done = self.match[user] if self._in_flight(user) else user
+            done = self.match[user] if self.by_port[user] else user
             if slot.size == count and self._passed(row, done) and self._passed(row, user):
                 slots.pop(n)
                 break
         else:
-            slot = Span(0, "s", self._plain(rank, count), count)
+            slot = self._scratch("s", rank, count)
         slots.append((slot, step))
         placed.slot = slot
 
@@ -294,7 +288,7 @@ class Placer:
         if 0 <= at < sizes[1]:
             return "o", at
         if cell not in self.home:
-            self.home[cell] = Span(0, "s", self._plain(rank, 1), 1)
+            self.home[cell] = self._scratch("s", rank, 1)
         return "s", self.home[cell].first
 
     def _copies(self) -> list[tuple[int, Span, Span]]:
@@ -329,7 +323,7 @@ class Placer:
             u, v, _ = self.c.connections[connection]
             if self.packets and not started[u] >> v & 1:
                 unstarted.setdefault((u, v), step)
-            if self._in_flight(step) and not self._passed(ends.row(u), self.match[step]):
+            if self.by_port[step] and not self._passed(ends.row(u), self.match[step]):
                 unconfirmed.add(step)
         early, copies = set(unstarted.values()), self._copies()
         return Placement(self.steps, self.match, copies, early, unconfirmed, self.scratch, self.packet_slots, self.keys)
