@@ -168,19 +168,19 @@ class _Reader:
         self.stack.append(tag)
 
     def open_algo(self, tag: _Tag) -> None:
-        self.algo = tag
         self.nranks = self.integer(tag, "ngpus", 1, MAX_RANKS)
         self.nchannels = self.integer(tag, "nchannels", 1, 1024)
         self.choice(tag, "proto", tuple(FIFO_DEPTH))
         self.choice(tag, "coll", tuple(_COLLECTIVES))
         self.integer(tag, "nchunksperloop", 1, MAX_CHUNKS)
         inplace = self.integer(tag, "inplace", 0, 1)
-        if "outofplace" in tag.attributes and not inplace and not self.integer(tag, "outofplace", 0, 1):
+        left_out = {"outofplace": str(1 - inplace), "minBytes": "0", "maxBytes": "0", "nthreads": "0", "redop": "sum"}
+        tag = self.algo = tag._replace(attributes=left_out | tag.attributes)
+        if not inplace and not self.integer(tag, "outofplace", 0, 1):
             self.fail(tag, "algo inplace 0 and outofplace 0; it must be 1 in at least one")
-        if "nthreads" in tag.attributes and self.integer(tag, "nthreads", 0, 1024) % 32:
+        if self.integer(tag, "nthreads", 0, 1024) % 32:
             self.fail(tag, f"algo nthreads {tag.attributes['nthreads']}; it must be a multiple of 32")
-        if "redop" in tag.attributes:
-            self.choice(tag, "redop", REDOPS)
+        self.choice(tag, "redop", REDOPS)
 
     def step(self, tag: _Tag) -> Step:
         numbers = self.numbers
@@ -231,24 +231,21 @@ class _Reader:
         used = max(1, self.used_channels)
         if self.nchannels != used:
             self.fail(tag, f"algo nchannels {self.nchannels}; it must be {used}, largest chan + 1")
-        low = self.integer(tag, "minBytes", 0, (1 << 63) - 1) if "minBytes" in a else 0
-        high = self.integer(tag, "maxBytes", 0, (1 << 63) - 1) if "maxBytes" in a else 0
+        low, high = (self.integer(tag, name, 0, (1 << 63) - 1) for name in ("minBytes", "maxBytes"))
         if 0 < high < low:
             self.fail(tag, f"algo minBytes {low} and maxBytes {high}; it must be min <= max, or maxBytes 0")
-        inplace = a["inplace"] == "1"
-        outofplace = self.integer(tag, "outofplace", 0, 1) == 1 if "outofplace" in a else not inplace
         return Program(
             name=a["name"],
             collective=_COLLECTIVES[a["coll"]],
             protocol=a["proto"],
             nranks=self.nranks,
             nchunks_per_loop=int(a["nchunksperloop"]),
-            inplace=inplace,
-            outofplace=outofplace,
+            inplace=a["inplace"] == "1",
+            outofplace=self.integer(tag, "outofplace", 0, 1) == 1,
             gpus=[self.gpus[r] for r in range(self.nranks)],
             min_bytes=low,
             max_bytes=high,
-            redop=a.get("redop", "sum"),
+            redop=a["redop"],
         )
 
 

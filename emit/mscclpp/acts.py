@@ -64,11 +64,6 @@ class Act:
         """Whether its threads wait for the flags of the packets that they read; a port channel's put does not."""
         return self.packets and not (self.ports and self.name == "ppkt")
 
-    def packets_read(self) -> Iterator[int]:
-        """The cells of packets that it reads."""
-        for move in self.moves:
-            yield from move.packets_read()
-
 
 @dataclass(slots=True)
 class Acts:

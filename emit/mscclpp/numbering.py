@@ -17,7 +17,8 @@ class Numbering:
 
     Attributes:
         part, place: of each step its threadblock and its place among that one's steps.
-        channel_of: of each send. first_packet: of each rank the packet that its scratch for packets begins with.
+        channel_of: of each send. kind: of each channel.
+        first_packet: of each rank the packet that its scratch for packets begins with.
         semaphores: of each rank, by (threadblock that releases, one that acquires). needed: those of each step.
     """
 
@@ -29,7 +30,7 @@ class Numbering:
         sizes: list[tuple[int, int]],
         packets: bool,
     ) -> None:
-        self.blocks, self.places, self.nodes, self.sizes, self.packets = blocks, places, nodes, sizes, packets
+        self.blocks, self.places, self.nodes, self.sizes = blocks, places, nodes, sizes
         self.part: dict[Step, int] = {}
         self.place: dict[Step, int] = {}
         for number, block in enumerate(blocks):
@@ -38,25 +39,24 @@ class Numbering:
         self.channel_of: dict[Step, _Channel] = {
             send: (self.part[send], self.part[receive]) for send, receive in sorted(places.match.items())
         }
-        self.first_packet = [-(-plain // 2) if packets else 0 for plain in places.scratch]
+        self.kind = {
+            channel: self._type(*(blocks[end].rank for end in channel)) for channel in self.channel_of.values()
+        }
+        self.first_packet = [-(-plain // 2) if packets else plain for plain in places.scratch]
         self.semaphores: list[dict[_Channel, int]] = [{} for _ in sizes]
         self.needed: dict[Step, list[int]] = defaultdict(list)
 
     def _type(self, u: int, v: int) -> str:
         return "memory" if self.nodes[u] == self.nodes[v] else "port"
 
-    def _type_of(self, channel: _Channel) -> str:
-        return self._type(*(self.blocks[end].rank for end in channel))
-
     def gpus(self) -> list[PlanGpu]:
         """The ranks of the plan. The symbolic blocks gain what their other ends need."""
         self._other_ends()
         acquired = self._edges()
-        made = []
-        for rank, (inputs, outputs) in enumerate(self.sizes):
-            plain, packets = self.places.scratch[rank], self.places.packets[rank]
-            scratch = self.first_packet[rank] + packets if self.packets else plain
-            made.append(PlanGpu(inputs, outputs, scratch))
+        made = [
+            PlanGpu(*size, first + packets)
+            for size, first, packets in zip(self.sizes, self.first_packet, self.places.packets, strict=True)
+        ]
         ends = self._channels(made)
         buffers: list[dict[tuple[int, str], int]] = [{} for _ in made]
         for number, block in enumerate(self.blocks):
@@ -77,10 +77,9 @@ class Numbering:
         for number, sends in top.items():
             ops: list[SymbolicOp] = []
             for kind in ("memory", "port"):
-                chosen = [send for send in sends if self._type_of(self.channel_of[send]) == kind]
+                chosen = [send for send in sends if self.kind[self.channel_of[send]] == kind]
                 for low in range(0, len(chosen), MAX_OP_CHANNELS):
-                    part = chosen[low : low + MAX_OP_CHANNELS]
-                    ops.append(SymbolicOp("signal", sends=part, kind=kind, back=True))
+                    ops.append(SymbolicOp("signal", sends=chosen[low : low + MAX_OP_CHANNELS], kind=kind, back=True))
             self.blocks[number].ops[:0] = ops
         answers = {self.channel_of[send]: send for send in sorted(self.places.unconfirmed)}
         confirmed: set[int] = set()
@@ -91,7 +90,7 @@ class Numbering:
             self.blocks[receiver].ops.append(SymbolicOp("signal", sends=[send], kind="port", back=True))
         for send in [*sorted(self.places.unstarted), *answers.values()]:
             channel = self.channel_of[send]
-            self.blocks[channel[0]].ops.append(SymbolicOp("wait", sends=[send], kind=self._type_of(channel), back=True))
+            self.blocks[channel[0]].ops.append(SymbolicOp("wait", sends=[send], kind=self.kind[channel], back=True))
 
     def _edges(self) -> dict[tuple[int, int], list[int]]:
         """Of each (threadblock, operation) that waits for steps the semaphores; what a part knows is not asked for."""
@@ -119,12 +118,11 @@ class Numbering:
     def _channels(self, made: list[PlanGpu]) -> dict[tuple[_Channel, int], int]:
         """Of each channel's end (channel, rank) its number there; the k-th to a rank meets that rank's k-th back."""
         ends: dict[tuple[_Channel, int], int] = {}
-        channels = list(dict.fromkeys(self.channel_of.values()))
         of_rank: dict[tuple[int, str], list[tuple[int, int, _Channel]]] = defaultdict(list)
-        for n, channel in enumerate(channels):
+        for n, (channel, kind) in enumerate(self.kind.items()):
             u, v = (self.blocks[end].rank for end in channel)
-            of_rank[u, self._type_of(channel)].append((v, n, channel))
-            of_rank[v, self._type_of(channel)].append((u, n, channel))
+            of_rank[u, kind].append((v, n, channel))
+            of_rank[v, kind].append((u, n, channel))
         for rank, gpu in enumerate(made):
             for kind in ("memory", "port"):
                 mine = sorted(of_rank[rank, kind])

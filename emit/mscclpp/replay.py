@@ -113,7 +113,7 @@ class Replay:
         elif act.kind == "acquire":
             needs = (("release", number) for number, n in Counter(act.ids).items() if self.held[number] < n)
         elif act.flagged:
-            needs = (("packet", cell) for cell in act.packets_read() if cell not in self.packet)
+            needs = (("packet", cell) for move in act.moves for cell in move.packets_read() if cell not in self.packet)
         return next(iter(needs), None)
 
     def _do(self, block: int, act: Act) -> list[Need]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from emit.columns import Columns
 from emit.mscclpp.plan import MAX_OP_BUFFERS, MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, PACKETS
 from emit.mscclpp.spans import Placement, Span, Step, StepPlacement, split_spans
-from emit.program import OPS
+from emit.program import OPS, SENDS
 
 
 class RemoteSpan(NamedTuple):
@@ -117,10 +117,10 @@ class _BlockBuilder:
         src: Iterable[Span | RemoteSpan],
         dst: Iterable[Span | RemoteSpan],
         kind: str = "",
-        send: Step | None = None,
+        send: Step = -1,
     ) -> None:
-        """A data operation; packets carry their own order."""
-        op = SymbolicOp(name, tuple(src), tuple(dst), [] if send is None else [send], kind=kind)
+        """A data operation, of a message on channels of `kind` if any; packets carry their own order."""
+        op = SymbolicOp(name, tuple(src), tuple(dst), [send] if kind == "port" else [], kind=kind)
         if name in ("re", "repkt") and self._added(op):
             return
         reads, writes = self._touched(op.src, name), self._touched(op.dst, name)
@@ -241,15 +241,22 @@ class _Translator:
         placed = self.places.steps[self.places.match[send]]
         return [placed.slot] if placed.slot is not None else placed.dst
 
-    def remote(self, send: Step, span: Span) -> RemoteSpan:
-        return RemoteSpan(self.to[int(self.c.sends[send])], span)
+    def move_there(self, builder: _BlockBuilder, name: str, send: Step, *lists: list[Span], last: str = "") -> None:
+        """A data operation for each contiguous piece of the lists and of where the message arrives, which it writes.
+
+        It reads the first two lists, or the only one, and writes a third too. last: the name of the last, if another.
+        """
+        rank, pieces = self.to[int(self.c.sends[send])], split_spans(*lists, self.arrival(send))
+        for n, piece in enumerate(pieces, 1):
+            local, dst = piece[:-1], [*piece[2:-1], RemoteSpan(rank, piece[-1])]
+            builder.move(last if last and n == len(pieces) else name, local[:2], dst, self.kind(send), send)
 
     def kind(self, send: Step) -> str:
         return self.kinds[int(self.c.sends[send])]
 
     def by_put(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
         """Put, then signal; wait, then use."""
-        sends = name in ("s", "rcs", "rrs", "rrcs")
+        sends = name in SENDS
         slot = [placed.slot] if placed.slot is not None else []
         if name != "s":
             send = self.sent_by[step]
@@ -269,8 +276,7 @@ class _Translator:
         else:
             into = placed.dst if name == "rrcs" else slot
             if self.kind(step) == "memory" and placed.copy is None:
-                for piece in split_spans(placed.src, slot, into, self.arrival(step)):
-                    builder.move("res", piece[:2], (piece[2], self.remote(step, piece[3])), "memory")
+                self.move_there(builder, "res", step, placed.src, slot, into)
                 builder.signal(step, "memory")
             else:
                 builder.move_each("re", 2, placed.src, slot, into)
@@ -282,39 +288,31 @@ class _Translator:
             builder.move_each("copy", 1, source, [placed.copy])
             source = [placed.copy]
         kind = self.kind(step)
-        pieces = split_spans(source, self.arrival(step))
-        for n, piece in enumerate(pieces):
-            name = "put" if kind == "memory" or n < len(pieces) - 1 else "pws"
-            on = step if kind == "port" else None
-            builder.move(name, piece[:1], [self.remote(step, piece[1])], kind, on)
+        self.move_there(builder, "put", step, source, last="pws" if kind == "port" else "")
         if kind == "memory":
             builder.signal(step, kind)
 
     def by_packets(self, builder: _BlockBuilder, step: Step, name: str, placed: StepPlacement) -> None:
         """Data and flags together, always into scratch: whoever reads them waits for the flags."""
         slot = [placed.slot] if placed.slot is not None else []
-        sends = name in ("s", "rcs", "rrs", "rrcs")
+        sends = name in SENDS
         kind = self.kind(step) if sends else ""
         packets = [placed.copy] if placed.copy is not None else slot
         if name == "s" and placed.src[0].kind == "p":
             packets = placed.src
         elif name == "s" and kind == "memory":
-            for piece in split_spans(placed.src, self.arrival(step)):
-                builder.move("ppkt", piece[:1], [self.remote(step, piece[1])], kind)
+            self.move_there(builder, "ppkt", step, placed.src)
             return
         elif name == "s":
             builder.move_each("cpkt", 1, placed.src, packets)
         elif name in ("rrs", "rrcs"):
             into = placed.dst if placed.temp is None else [placed.temp]
             if kind == "memory":
-                for piece in split_spans(placed.src, slot, into, self.arrival(step)):
-                    builder.move("respkt", piece[:2], (piece[2], self.remote(step, piece[3])), kind)
+                self.move_there(builder, "respkt", step, placed.src, slot, into)
                 return
             builder.move_each("recpkt", 2, placed.src, slot, into, packets)
         if sends:
-            for piece in split_spans(packets, self.arrival(step)):
-                on = step if kind == "port" else None
-                builder.move("rppkt", piece[:1], [self.remote(step, piece[1])], kind, on)
+            self.move_there(builder, "rppkt", step, packets)
         if name in ("r", "rcs"):
             builder.move_each("upkt", 1, slot, placed.dst)
         elif name == "rrc":
