@@ -248,8 +248,8 @@ class _Translator:
         """
         rank, pieces = self.to[int(self.c.sends[send])], split_spans(*lists, self.arrival(send))
         for n, piece in enumerate(pieces, 1):
-            local, dst = piece[:-1], [*piece[2:-1], RemoteSpan(rank, piece[-1])]
-            builder.move(last if last and n == len(pieces) else name, local[:2], dst, self.kind(send), send)
+            dst: list[Span | RemoteSpan] = [*piece[2:-1], RemoteSpan(rank, piece[-1])]
+            builder.move(last if last and n == len(pieces) else name, piece[:-1][:2], dst, self.kind(send), send)
 
     def kind(self, send: Step) -> str:
         return self.kinds[int(self.c.sends[send])]
