@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import suppress
 from importlib import import_module
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
@@ -73,8 +74,10 @@ class LazyGroup(click.Group):
         return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        known = commands()
-        name = cmd_name if cmd_name in known else _spelled(cmd_name)
+        known, name = commands(), cmd_name
+        if name not in known:
+            with suppress(InputError):
+                name = parse_name(name)
         if name not in known:
             return None
         if name not in self.commands:
@@ -100,14 +103,6 @@ class LazyGroup(click.Group):
             hint = f"; {near}" if near else "."
             raise InputError(f"command {name[:60]!r} is not known{hint} See synth --help")
         return super().resolve_command(ctx, args)
-
-
-def _spelled(name: str) -> str:
-    """Our name of a collective that torch spells otherwise; the name itself where there is none."""
-    try:
-        return parse_name(name)
-    except InputError:
-        return name
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -19,7 +19,6 @@ from synth.concurrent.union import (
     isolated_problems,
     merge_schedules,
     times_by_group,
-    union_problem,
 )
 from synth.model.collective import Collective, Floats, Ints, subdivided
 from synth.model.schedule import Schedule, untimed
@@ -104,8 +103,7 @@ def within_groups(within: UnionProblem, isolated: Sequence[Isolated], restate: R
         within: the groups without relays. isolated: their best schedules.
     """
     collectives = [one.problem.collective for one in isolated]
-    members = [replace(m, collective=c) for m, c in zip(within.members, collectives, strict=True)]
-    schedule = merge_schedules(union_problem(within.topology, members), [one.schedule for one in isolated])
+    schedule = merge_schedules(within.restated(collectives, "none", ()), [one.schedule for one in isolated])
     asked = restate(collectives)
     # the union's ranks come first in both, in one order
     links = links_among(asked.network, np.arange(len(within.group)))[0]

@@ -12,18 +12,15 @@ from synth.bounds.prove import OPTIMAL, Bound
 from synth.bounds.witness import Witness
 from synth.concurrent.isolated import Isolated
 from synth.concurrent.plans import DIRECT, ConcurrentPlan
-from synth.concurrent.union import UnionProblem
 from synth.model.collective import Floats
 from synth.model.problem import describe_alpha
-from synth.verify.algorithm import Algorithm
 
 
 @dataclass(frozen=True, eq=False)
-class ConcurrentResult:
-    """The answer for several groups at once.
+class ConcurrentResult(ConcurrentPlan):
+    """The answer for several groups at once: the plan that was chosen, and what it is compared with.
 
     Attributes:
-        chosen: the plan.
         objective: makespan or fair.
         relay: the rule: none, all, or ranks.
         isolated: each group's best answer by itself, by the same rule for relays.
@@ -33,7 +30,6 @@ class ConcurrentResult:
         seconds: that it took.
     """
 
-    chosen: ConcurrentPlan
     objective: str
     relay: str
     isolated: tuple[Isolated, ...]
@@ -43,29 +39,9 @@ class ConcurrentResult:
     seconds: float = 0.0
 
     @property
-    def problem(self) -> UnionProblem:
-        """The groups as one problem."""
-        return self.chosen.problem
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The union's, replayed."""
-        return self.chosen.algorithm
-
-    @property
     def size_bytes(self) -> float:
         """The union's message size: the largest group's."""
         return self.problem.size_bytes
-
-    @property
-    def times_us(self) -> Floats:
-        """When each group is done when all begin together, shape (groups,)."""
-        return self.chosen.times_us
-
-    @property
-    def makespan_us(self) -> float:
-        """When the last group is done."""
-        return self.chosen.makespan_us
 
     @cached_property
     def isolated_us(self) -> Floats:
@@ -160,7 +136,7 @@ def statement(found: ConcurrentResult) -> dict[str, Any]:
         "vs_sum": found.sum_us / found.makespan_us,
         "direct_us": direct,
         "vs_direct": None if direct is None else direct / found.makespan_us,
-        "by": found.chosen.method,
+        "by": found.method,
         "plans": {method: {"time_us": t, "slowdown": slow} for method, (t, slow) in found.others.items()},
         "engine": algorithm.engine,
         "chunks": algorithm.chunks,

@@ -169,11 +169,12 @@ class ConcurrentSearch:
         for made in sorted(self.plans, key=partial(self._key, asked.objective)):
             others.setdefault(made.method, (made.makespan_us, made.slowdown(self._isolated_us())))
         seconds = time.monotonic() - self.begun
-        if not ended and seconds >= asked.budget_s:
-            ended = "budget"
+        ended = ended or ("budget" if seconds >= asked.budget_s else "")
         relay = asked.relays if isinstance(asked.relays, str) else ",".join(map(str, asked.relays)) or "none"
-        isolated = tuple(self.isolated)
-        return ConcurrentResult(chosen, asked.objective, relay, isolated, self.bound, others, ended, seconds)
+        return ConcurrentResult(
+            chosen.problem, chosen.algorithm, chosen.method, asked.objective, relay, tuple(self.isolated), self.bound,
+            others, ended, seconds,
+        )  # fmt: skip
 
     # the race
 
@@ -302,8 +303,8 @@ class ConcurrentSearch:
             made = [plan for plan in self.plans if plan.method == TOGETHER]
             best_us = min((plan.makespan_us for plan in made), default=np.inf)
             sends = min((len(plan.algorithm.schedule) // _parts(plan, refined) for plan in made), default=0)
-            late = len(made) > 0 and time.monotonic() >= until
-            if best_us <= enough_us or sends * parts > self.tuning.most_sends or late:
+            late = time.monotonic() >= until
+            if best_us <= enough_us or sends * parts > self.tuning.most_sends or (made and late):
                 break
             before = len(self.plans)
             yield self._searched(refined.with_chunks(parts), pinned=True)
@@ -315,10 +316,10 @@ class ConcurrentSearch:
 
     def _searched(self, problem: UnionProblem, pinned: bool = False) -> Iterator[Outcome]:
         """Plans by the engine, with the chunks of `problem` or, where they are not pinned, more."""
-        sizes = self.shown_bytes()
+        (size,) = self.shown_bytes()
         request = Request(
-            Options(sizes[0], problem.collective.chunks if pinned else None, budget_s=self.asked.budget_s),
-            sizes=tuple(sizes),
+            Options(size, problem.collective.chunks if pinned else None, budget_s=self.asked.budget_s),
+            sizes=(size,),
             deadline=self.begun + self.tuning.union * self.asked.budget_s,
             workers=self.workers,
             known=self,
@@ -364,11 +365,10 @@ class ConcurrentSearch:
 
     def _reorder(self) -> None:
         """More plans: the best ones with the sends of slowed groups earlier."""
-        isolated_us = self._isolated_us()
         ranked = sorted(self.plans, key=partial(self._key, "fair"))
         for plan in dict.fromkeys([self._best("makespan"), *ranked[: self.tuning.reordered]]):
             self._say("fairer order")
-            better = plans.fairer(plan.problem, plan.algorithm.schedule, self.size, isolated_us)
+            better = plans.fairer(plan.problem, plan.algorithm.schedule, self.size, self._isolated_us())
             if better is not None:
                 self._add(plan.problem, better, plan.algorithm.engine, plan.method.removesuffix(REORDERED) + REORDERED)
 

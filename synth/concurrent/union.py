@@ -105,10 +105,7 @@ class UnionProblem(Problem):
     def restated(self, collectives: Sequence[Collective], relays: Relays, dead: Sequence[int]) -> UnionProblem:
         """The same groups with other collectives, and the same rule for relays; see `union_problem`."""
         members = [replace(m, collective=c) for m, c in zip(self.members, collectives, strict=True)]
-        again = union_problem(self.topology, members, relays, dead)
-        if len(again.collective.name) <= _LONG_NAME:
-            return again
-        return replace(again, collective=replace(again.collective, name="together"))
+        return union_problem(self.topology, members, relays, dead)
 
 
 def union_problem(
@@ -180,10 +177,9 @@ def _union(members: Sequence[Member], positions: Sequence[Ints], nranks: int) ->
     pre, in_index = _tables([(p.pre, p.in_index) for p in parts], positions, first, nranks)
     post, out_index = _tables([(p.post, p.out_index) for p in parts], positions, first, nranks)
     names = Counter(part.name for part in parts)
-    name = parts[0].name
-    if len(parts) > 1:
-        name = "-".join(f"{word}-x{many}" if many > 1 else word for word, many in names.items())
-        name = name if len(names) <= _MAX_KINDS else "together"
+    name = "-".join(f"{word}-x{many}" if many > 1 else word for word, many in names.items())
+    if len(names) > _MAX_KINDS or len(name) > _LONG_NAME:
+        name = "together"
     union = Collective(
         name=name,
         nranks=nranks,
@@ -226,9 +222,8 @@ def _check_joined(asked: UnionProblem) -> None:
     net = asked.network
     sizes = np.array([len(own) for own in asked.positions])
     offset = np.cumsum(sizes) - sizes
-    ends = [links_among(net, own)[1:] for own in asked.positions]
-    src = np.concatenate([s + at for (s, _), at in zip(ends, offset.tolist(), strict=True)])
-    dst = np.concatenate([d + at for (_, d), at in zip(ends, offset.tolist(), strict=True)])
+    ends = [np.array(links_among(net, own)[1:]) + at for own, at in zip(asked.positions, offset, strict=True)]
+    src, dst = np.concatenate(ends, axis=1)
     joined = np.ones(len(sizes), dtype=bool)
     # all groups side by side: what each one's first rank reaches, and what reaches that
     for tail, head in ((src, dst), (dst, src)):

@@ -43,7 +43,5 @@ class SearchResult:
 
     def fastest(self, size_bytes: int) -> Algorithm:
         """The algorithm that serves a message size."""
-        for served in self.ranges:
-            if served.high is None or size_bytes <= served.high:
-                return served.algorithm
-        return self.ranges[-1].algorithm
+        served = (one for one in self.ranges if one.high is None or size_bytes <= one.high)
+        return next(served, self.ranges[-1]).algorithm

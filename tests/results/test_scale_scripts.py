@@ -261,7 +261,7 @@ def test_groups_whose_files_say_otherwise_are_wrong(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(process_groups, "checked", lambda _: other)
     assert "synth prove comes to" in process_groups.refused(found)
     monkeypatch.undo()
-    found.chosen.times_us[:] *= 2
+    found.times_us[:] *= 2
     assert process_groups.refused(found).startswith("synth prove")
 
 

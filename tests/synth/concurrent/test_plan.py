@@ -185,8 +185,7 @@ def test_a_fairer_order_is_an_order_of_the_same_sends(seed: int) -> None:
 def test_pinned_chunks() -> None:
     members = members_of(((0, 1, 2), "alltoall", 1e6), ((3, 4, 5), "allreduce", 1e6))
     found = quick("ring:6", members, chunks=6)
-    for candidate in (found.chosen, found.chosen):
-        assert [m.collective.chunks for m in candidate.problem.members] == [6, 6]
+    assert [m.collective.chunks for m in found.problem.members] == [6, 6]
     assert found.direct_us is not None
     odd = quick("ring:6", members, chunks=4)
     assert [m.collective.chunks for m in odd.problem.members] == [4, 4]
@@ -270,10 +269,10 @@ def test_chunks_of_like_sizes() -> None:
 def test_names_that_a_file_takes() -> None:
     names = ("reducescatter", "allgather", "allreduce")
     members = members_of(*(((0, 1), name, 1e3) for name in names for _ in range(100)))
+    assert union_problem(load("ring:2"), members[:200]).collective.name == "reducescatter-x100-allgather-x100"
     asked = union_problem(load("ring:2"), members)
-    assert len(asked.collective.name) > 40
     again = asked.restated([m.collective for m in members], "none", ())
-    assert again.collective.name == "together"
+    assert (asked.collective.name, again.collective.name) == ("together", "together")
 
 
 def test_interrupted_there_is_an_answer() -> None:
