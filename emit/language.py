@@ -61,9 +61,7 @@ class Chunk:
         """`count` of its cells from the `first` on."""
         if first < 0 or count < 1 or first + count > self.count:
             raise self.script._wrong(f"part({first}, {count}) of {self.count} chunks; it must lie within")
-        return Chunk(
-            self.script, self.rank, self.buffer, self.index + first, count, self.versions[first : first + count]
-        )
+        return replace(self, index=self.index + first, count=count, versions=self.versions[first : first + count])
 
 
 class Script:

@@ -51,9 +51,9 @@ def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof
     also what proves its bound (NAME.proof.json). Raises InputError for a folder that cannot be written, or a foreign
     index.
     """
-    saved = Saved(None, [])
     if not found.ranges:
-        return saved
+        return Saved(None, [])
+    written: list[dict[str, Path]] = []
     entries: list[dict[str, Any]] = []
     refused: list[str] = []
     with writing(folder) as library:
@@ -70,13 +70,10 @@ def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof
             if proof or not entry:
                 files |= _place_schedule(library, found, served, name, proof)
             entry |= files
-            saved.files.append({kind: library.folder / file for kind, file in files.items()})
+            written.append({kind: library.folder / file for kind, file in files.items()})
         library.commit(entries)
-    saved.index = library.folder / INDEX if entries else None
-    if refused:
-        some = len(refused) < len(found.ranges)
-        saved.refused = f"{len(refused)} of {len(found.ranges)} algorithms: {refused[0]}" if some else refused[0]
-    return saved
+    some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
+    return Saved(library.folder / INDEX if entries else None, written, some + refused[0] if refused else "")
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
