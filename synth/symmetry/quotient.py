@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -189,15 +190,9 @@ def expand(problem: Problem, schedule: Schedule) -> tuple[Problem, Schedule]:
         link[rows] = tables.links(schedule.link[rows])
         goals = tables.ranks(dest[rows]) if wide > 1 else 0
         chunk[rows] = (tables.owners(owner[rows]) * wide + goals) * chunks + part[rows, None]
-    return full, Schedule(
-        chunk=chunk.reshape(-1),
-        link=link.reshape(-1),
-        step=np.repeat(schedule.step, order),
-        reduces=np.repeat(schedule.reduces, order),
-        start_us=np.repeat(schedule.start_us, order),
-        end_us=np.repeat(schedule.end_us, order),
-        size_bytes=schedule.size_bytes,
-    )
+    columns = ("step", "reduces", "start_us", "end_us")
+    repeated: dict[str, Any] = {name: np.repeat(getattr(schedule, name), order) for name in columns}
+    return full, replace(schedule, chunk=chunk.reshape(-1), link=link.reshape(-1), **repeated)
 
 
 class _Translates:
