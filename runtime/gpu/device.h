@@ -7,23 +7,19 @@
 #define SCOPE "gpu"
 #endif
 #define DEVICE __device__ __forceinline__
-#define LOAD_STORE(type, bits, letter)                                                                   \
-    DEVICE type load_acquire(const type *at) {                                                           \
-        type value;                                                                                      \
-        asm volatile("ld.acquire." SCOPE ".u" bits " %0, [%1];" : "=" letter(value) : "l"(at) : "memory"); \
-        return value;                                                                                    \
-    }                                                                                                    \
-    DEVICE type load_relaxed(const type *at) {                                                           \
-        type value;                                                                                      \
-        asm volatile("ld.relaxed." SCOPE ".u" bits " %0, [%1];" : "=" letter(value) : "l"(at) : "memory"); \
-        return value;                                                                                    \
-    }                                                                                                    \
-    DEVICE void store_release(type *at, type value) {                                                    \
-        asm volatile("st.release." SCOPE ".u" bits " [%0], %1;" ::"l"(at), letter(value) : "memory");    \
-    }                                                                                                    \
-    DEVICE void store_relaxed(type *at, type value) {                                                    \
-        asm volatile("st.relaxed." SCOPE ".u" bits " [%0], %1;" ::"l"(at), letter(value) : "memory");    \
+#define LOAD(order, type, bits, letter)                                                                    \
+    DEVICE type load_##order(const type *at) {                                                              \
+        type value;                                                                                         \
+        asm volatile("ld." #order "." SCOPE ".u" bits " %0, [%1];" : "=" letter(value) : "l"(at) : "memory"); \
+        return value;                                                                                       \
     }
+#define STORE(order, type, bits, letter)                                                                  \
+    DEVICE void store_##order(type *at, type value) {                                                      \
+        asm volatile("st." #order "." SCOPE ".u" bits " [%0], %1;" ::"l"(at), letter(value) : "memory");   \
+    }
+#define LOAD_STORE(type, bits, letter)                                        \
+    LOAD(acquire, type, bits, letter) LOAD(relaxed, type, bits, letter)       \
+    STORE(release, type, bits, letter) STORE(relaxed, type, bits, letter)
 LOAD_STORE(unsigned, "32", "r")
 LOAD_STORE(unsigned long long, "64", "l")
 LOAD_STORE(long long, "64", "l")
