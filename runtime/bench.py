@@ -1,4 +1,4 @@
-"""Running programs and measuring them as nccl-tests does.
+"""What an executor is, and programs measured on one as nccl-tests does.
 
 What a collective must leave behind follows from its goal alone (`count_wrong`), without a look at a program's steps.
 """
@@ -18,13 +18,50 @@ from emit.goal import Goal
 from emit.program import Program
 from runtime.buffers import Layout, goal_of, part_in_place
 from runtime.dtypes import TYPES, Array, average, narrow, parse_type, reducer, widen
-from runtime.executor import EmulatedTime, Executor
 from synth.model.registry import PAIR, SHARE, find_kind
 from topologies.errors import InputError
 from topologies.topology import Topology
 
 # collectives whose programs in place cannot serve buffers that are apart: the output has no room for the input
 _IN_PLACE_OR_NOT = frozenset({"reducescatter"})
+
+
+@dataclass(frozen=True)
+class EmulatedTime:
+    """What a run on an emulated network took, in µs of the network."""
+
+    measured_us: float  # on the device's clock, until the last block ended
+    due_us: float  # the network's own time then; much less where the device was too slow to emulate this network
+
+
+class Executor(Protocol):
+    """A program that is ready to be run, any number of times. Executors keep this protocol and share no class.
+
+    Attributes:
+        arrays: the module that makes the buffers that it takes as they are: NumPy or CuPy.
+        kernel_us: time of the last run by the executor's own clock; None where it has none.
+        emulated: times of the last run where a network is emulated; None otherwise.
+    """
+
+    @property
+    def arrays(self) -> Any: ...
+    @property
+    def kernel_us(self) -> float | None: ...
+    @property
+    def emulated(self) -> EmulatedTime | None: ...
+
+    def at(self, rank: int) -> AbstractContextManager[Any]:
+        """A context in which the rank's buffers are made."""
+        ...
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
+        """Execute once.
+
+        inputs, outputs: per rank, one-dimensional and of the type `kind`; in place the same arrays, or one a part of
+        the other. A program that works in place only gets the inputs copied where they are apart. kind, op: as
+        nccl-tests names them. Raises InputError for buffers that do not fit, or a program that stops before its end.
+        """
+        ...
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from pathlib import Path
 from emit.check.program import check
 from emit.program import FIFO_DEPTH, Program
 from results.measuring.measure import grid, page, write
-from runtime.bench import Settings, measure
+from runtime.bench import Executor, Settings, measure
 from runtime.dtypes import REDUCTIONS, TYPES
-from runtime.executor import Executor
 from runtime.host.executor import HostExecutor
 from tests.emit.random_programs import changed
 from tests.emit.right_programs import Right, right_programs

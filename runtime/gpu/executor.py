@@ -15,10 +15,9 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import Program
-from runtime.bench import Algorithm, Request, Session, in_process
+from runtime.bench import Algorithm, EmulatedTime, Request, Session, in_process
 from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
-from runtime.executor import EmulatedTime
 from runtime.gpu.cuda import THREADS, compiler_options, connect, cupy, threads_that_fit
 from runtime.gpu.encoding import ADDRESSES, REDUCTION_NAMES, REPORT, Encoded, gpu_source, scratch_offsets
 from runtime.gpu.pace import Pace

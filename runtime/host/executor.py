@@ -20,10 +20,9 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, OPS, READS_SRC, Program
-from runtime.bench import Request, Session, in_process
+from runtime.bench import EmulatedTime, Request, Session, in_process
 from runtime.buffers import Layout, describe_wait, executable_columns, prepare_buffers, summed_cells
 from runtime.dtypes import TYPES, Array, average, reducer
-from runtime.executor import EmulatedTime
 from topologies.errors import InputError
 
 WINDOW_BYTES = 512 << 10  # of a chunk at a time: source and destination stay in a core's second-level cache

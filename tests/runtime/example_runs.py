@@ -11,10 +11,9 @@ from emit.compiler.compile import compile_instructions
 from emit.goal import Goal
 from emit.language import load_script
 from emit.program import Program, Step
-from runtime.bench import count_wrong, make_input
+from runtime.bench import Executor, count_wrong, make_input
 from runtime.buffers import Layout, goal_of
 from runtime.dtypes import TYPES, Array
-from runtime.executor import Executor
 from tests import EXAMPLES
 
 CASES: list[tuple[str, dict[str, Any]]] = [

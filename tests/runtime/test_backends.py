@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from emit.msccl.format import write_msccl
 from runtime.backends import BACKENDS, Backend, choose_backend
-from runtime.bench import Algorithm, Measure, Request, Row, measure
-from runtime.executor import Executor
+from runtime.bench import Algorithm, Executor, Measure, Request, Row, measure
 from runtime.host.executor import HostExecutor
 from synth.cli.bench import bench
 from tests.runtime.example_runs import PROGRAMS

@@ -16,9 +16,9 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import Program
+from runtime.bench import EmulatedTime
 from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
-from runtime.executor import EmulatedTime
 from runtime.gpu.encoding import (
     REDUCTION_NAMES,
     REPORT,
