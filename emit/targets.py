@@ -18,6 +18,7 @@ from topologies.errors import InputError
 if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
     from synth.model.problem import Problem
 
+AUTO = "auto"  # in place of a target: the first that can express the question
 LL_MOST_BYTES = 256 << 10  # of a message: up to here LL's flags cost less than Simple's barriers
 
 
@@ -134,12 +135,12 @@ def only_target_of(suffix: str) -> Target | None:
     return rows[0] if len(rows) == 1 else None
 
 
-def choose_target(collective: str, asked: str = "auto") -> Target:
+def choose_target(collective: str, asked: str = AUTO) -> Target:
     """The target asked for, or the first that names a program's collective. Raises InputError where there is none."""
     return _first([t for t in TARGETS.values() if collective in t.collectives], asked, collective)
 
 
-def target_for(problem: Problem, asked: str = "auto") -> Target:
+def target_for(problem: Problem, asked: str = AUTO) -> Target:
     """The target to write a problem's algorithms for: the one asked for, or the first that can express it.
 
     With relays, and where no reader names the collective, it is written as "custom". Raises InputError where the one
@@ -160,9 +161,9 @@ def target_for(problem: Problem, asked: str = "auto") -> Target:
 
 def _first(able: Sequence[Target], asked: str, what: str, hint: str = "") -> Target:
     """The one asked for, if it is `able`, or the first of these."""
-    if asked == "auto" and able:
+    if asked == AUTO and able:
         return able[0]
-    if asked != "auto" and target_named(asked) in able:
+    if asked != AUTO and target_named(asked) in able:
         return TARGETS[asked]
     names = " or ".join(target.name for target in able) or "of another collective"
     raise InputError(f"--target {asked}: has no name for {what}; use --target {names}{hint}")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from emit.library.programs import NONE, executor_for
+from emit.library.save import save
 from synth.engines.flow.quotients import quotient_question
 from synth.engines.registry import chosen, processes
 from synth.engines.request import Options
@@ -44,7 +46,7 @@ class Synthesis:
 
     def algorithm(self, size_bytes: int) -> Algorithm:
         """The algorithm that serves a message size."""
-        return self.found.fastest(size_bytes)
+        return self.found.fastest(size_bytes).algorithm
 
     def table(self) -> str:
         """What the command line prints."""
@@ -52,8 +54,6 @@ class Synthesis:
 
     def save(self, folder: str | Path, target: str = "auto", *, proof: bool = False) -> list[Path]:
         """Write the files, as `emit.library.save` does; InputError where the target or the folder cannot take them."""
-        from emit.library.save import save  # what finds algorithms stands left of what writes their files
-
         written = save(self.found, folder, target, proof=proof)
         if written.refused and target != "auto":
             raise InputError(written.refused)
@@ -66,6 +66,7 @@ class Question(NamedTuple):
     problem: Problem
     options: Options
     healthy: Problem | None = None
+    target: str = NONE
 
 
 def ask(
@@ -84,6 +85,7 @@ def ask(
     engine: str = "auto",
     budget: float = 30.0,
     seed: int = 0,
+    target: str = NONE,
 ) -> Question:
     """State a question without answering it; arguments and errors as those of `synthesize`."""
     options = Options(size, chunks, steps, rounds, engine, budget, seed)
@@ -103,14 +105,20 @@ def ask(
     problem = stated(topology)
     if chunks is not None:
         problem.with_chunks(chunks)  # whether so many are possible is said now
-    return Question(problem, options, stated(healthy) if topology is not healthy else None)
+    executor_for(problem, target)  # whether it can express the question is said now
+    return Question(problem, options, stated(healthy) if topology is not healthy else None, target)
 
 
 def answered(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
     """Search, and for a network with dead or slow parts also the healthy one, to say what they cost."""
-    found = search(question.problem, question.options, workers, progress)
+
+    def searched(problem: Problem) -> SearchResult:
+        executor = executor_for(problem, question.target)
+        return search(problem, question.options, workers, progress, executor=executor)
+
+    found = searched(question.problem)
     if question.healthy is not None and found.ended != "interrupted":
-        found.healthy = search(question.healthy, question.options, workers, progress)
+        found.healthy = searched(question.healthy)
     return found
 
 
@@ -135,7 +143,9 @@ def synthesize(
             `topologies.faults.apply`); the answer then also has the healthy network's. root: rank of the root for
             rooted collectives; the group's first when None. size: bytes; with it the one best algorithm, without it the
             frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model). engine: one of auto,
-            flow, route, cpsat, smt, milp. budget: seconds. seed: of the solvers.
+            flow, route, cpsat, smt, milp. budget: seconds. seed: of the solvers. target: the executor whose
+            programs the answer is made of (a key of `emit.targets.TARGETS`; auto: the first that can express it); none:
+            schedules.
     """
     question = ask(collective, topo, group, **options)
     if workers is not None:

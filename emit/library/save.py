@@ -5,35 +5,35 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from emit.compiler.lower import goal_columns, lower
-from emit.formats import write_program
+from emit.compiler.lower import goal_columns
 from emit.library.index import INDEX, SCHEDULES, Entry
+from emit.library.programs import NONE, Lowered, Programs, run_by
 from emit.library.write import Library, writing
-from emit.targets import TARGETS, choose_protocol, target_for
+from emit.targets import TARGETS
 from synth.model.problem import question
 from synth.present.statement import row
-from synth.search.frontier import Range
+from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError
-
-_MOST_SENDS = 200_000  # an executor takes far fewer
 
 
 @dataclass
 class Saved:
     """What was written: the files of each algorithm by kind (file, schedule, proof_file), and the index, if any.
 
+    found: as it was written: with the times of the target's programs.
     refused: why some have no executor's file; empty where all have.
     """
 
     index: Path | None
     files: list[dict[str, Path]]
+    found: SearchResult
     refused: str = ""
 
     @property
@@ -51,29 +51,39 @@ def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof
     also what proves its bound (NAME.proof.json). Raises InputError for a folder that cannot be written, or a foreign
     index.
     """
+    programs: Programs | None = None
+    refused: list[str] = []
+    if target != NONE:
+        try:
+            programs = Programs(found.problem, target)
+            found = run_by(found, programs)
+        except InputError as error:
+            refused.append(str(error))
+            no_file = [replace(one, contender=Contender(one.algorithm, refused=str(error))) for one in found.ranges]
+            found = replace(found, ranges=no_file)
     if not found.ranges:
-        return Saved(None, [])
+        return Saved(None, [], found)
     written: list[dict[str, Path]] = []
     entries: list[dict[str, Any]] = []
-    refused: list[str] = []
     with writing(folder) as library:
         for served, name in zip(found.ranges, stems(found, library.entries), strict=True):
             entry: dict[str, Any] = {}
             files: dict[str, str] = {}
-            try:
-                text, entry = _document(found, served, name, target)
-                files["file"] = entry["file"]
-                library.write(entry["file"], text.encode())
-                entries.append(entry)
-            except InputError as error:
-                refused.append(str(error))
+            if programs is not None:
+                try:
+                    text, entry = _document(found, served, name, programs)
+                    files["file"] = entry["file"]
+                    library.write(entry["file"], text.encode())
+                    entries.append(entry)
+                except InputError as error:
+                    refused.append(str(error))
             if proof or not entry:
                 files |= _place_schedule(library, found, served, name, proof)
             entry |= files
             written.append({kind: library.folder / file for kind, file in files.items()})
         library.commit(entries)
     some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
-    return Saved(library.folder / INDEX if entries else None, written, some + refused[0] if refused else "")
+    return Saved(library.folder / INDEX if entries else None, written, found, some + refused[0] if refused else "")
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
@@ -129,23 +139,14 @@ def stems(found: SearchResult, others: Iterable[Entry] = ()) -> list[str]:
     return names
 
 
-def _document(found: SearchResult, served: Range, name: str, asked_target: str) -> tuple[str, dict[str, Any]]:
-    """One algorithm's file and its entry; InputError where the target cannot express the question, or hold the file."""
-    problem, sends = found.problem, len(served.algorithm.schedule)
-    if problem.quotient is not None:
-        raise InputError("an executor's file of so many ranks would be too large")
-    target = target_for(problem, asked_target)
-    if sends > _MOST_SENDS:
-        raise InputError(f"an executor's file of {sends} sends would be too large")
-    program, goal = lower(
-        served.algorithm,
-        name[: min(63, target.longest_name)],
-        choose_protocol(served.high),
-        min_bytes=served.low,
-        max_bytes=0 if served.high is None else served.high,
-        target=target.name,
-    )
-    text = write_program(program, goal, target, nodes=problem.topology.nodes[list(problem.ranks)].tolist())
+def _document(found: SearchResult, served: Range, name: str, programs: Programs) -> tuple[str, dict[str, Any]]:
+    """One algorithm's file and its entry; InputError where the target cannot hold it."""
+    problem, target, by = found.problem, programs.target, served.contender.execution
+    if not isinstance(by, Lowered):
+        raise InputError(served.contender.refused)
+    short = name[: min(63, target.longest_name)]
+    program, goal = replace(by.program, name=short, min_bytes=served.low, max_bytes=served.high or 0), by.goal
+    text = programs.text(program, goal)
     asked = question(problem)
     return text, {
         **asked,

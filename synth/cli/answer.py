@@ -11,9 +11,10 @@ from pathlib import Path
 
 import click
 
+from emit.library.programs import NONE
 from emit.library.save import Saved, save
 from emit.library.write import standing
-from emit.targets import TARGETS, target_for
+from emit.targets import AUTO, TARGETS
 from synth.cli.options import Asked, print_json
 from synth.model.pattern import collective_of
 from synth.model.problem import parse_ranks
@@ -39,8 +40,8 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     for option, value in (("--group-sizes", asked.group_sizes), ("--objective", asked.objective)):
         if value is not None:
             raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
-    if asked.target not in ("auto", *TARGETS):
-        raise InputError(f"--target {asked.target!r}: is not known; it is auto or one of {', '.join(TARGETS)}")
+    if asked.target not in (AUTO, NONE, *TARGETS):
+        raise InputError(f"--target {asked.target!r}: is not known; it is auto, none or one of {', '.join(TARGETS)}")
     topology = load(asked.topo)
     question = ask(
         collective_of(name, file),
@@ -57,9 +58,8 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         engine=asked.engine,
         budget=asked.budget,
         seed=asked.seed,
+        target=asked.target,
     )
-    if asked.target != "auto":
-        target_for(question.problem, asked.target)
     check_writable(Path(asked.out))
     return partial(_report, answered(question, workers, progress_line(asked.begun)), asked)
 
@@ -108,8 +108,8 @@ def ending(ended: str, begun: float) -> list[str]:
 
 def _report(found: SearchResult, asked: Asked) -> None:
     clear_progress()
-    document = statement(found)
     written = save(found, asked.out, asked.target, proof=asked.proof)
+    document = statement(written.found)
     for entry, files in zip(document["algorithms"], written.files, strict=True):
         entry |= {kind: str(path) for kind, path in files.items()}
     document["unsaved"] = written.refused
@@ -124,12 +124,13 @@ def _report(found: SearchResult, asked: Asked) -> None:
         raise SystemExit(130)
     if not found.ranges:
         raise SystemExit(1)
+    if written.refused and asked.target != AUTO:
+        click.echo(f"warning: --target {asked.target}: no file for {written.refused}", err=True)
+        raise SystemExit(3)
 
 
 def _closing(found: SearchResult, written: Saved, begun: float) -> str:
     parts = [f"{format_count(len(found.ranges), 'algorithm')}, replayed and right"] if found.ranges else []
     if written.paths:
         parts[-1] += " → " + ", ".join(str(p) for p in written.paths)
-    if written.refused:
-        parts.append(f"no MSCCL file: {written.refused}")
     return "   ".join(parts + ending(found.ended, begun))

@@ -11,9 +11,9 @@ from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
 from synth.model.problem import describe_alpha, question
 from synth.present.text import format_count
+from synth.search.contest import WORTH_SAYING
 from synth.search.frontier import Range
 from synth.search.result import SearchResult
-from synth.verify.algorithm import Algorithm
 
 _LONG = 1_000_000  # sends whose time at a further size takes a second
 
@@ -21,17 +21,18 @@ _LONG = 1_000_000  # sends whose time at a further size takes a second
 def row(found: SearchResult, served: Range) -> dict[str, Any]:
     """One algorithm and its sizes.
 
-    Times in µs at `shown_bytes`; min_bytes..max_bytes inclusive, max_bytes None where there is no end; gap is
-    time / bound; vs_baseline is the best baseline's time / this time, None where there is no baseline; vs_healthy
-    is this time / the healthy network's, None where no part is dead or slow. sends counts all translated copies.
+    Times in µs at `shown_bytes`, of the program if there is one, else of the schedule; min_bytes..max_bytes inclusive,
+    max_bytes None where there is no end; gap is time / bound; vs_baseline is the best baseline's time / this time, None
+    where there is no baseline; vs_healthy is this time / the healthy network's, None where no part is dead or slow.
+    sends counts all translated copies.
     """
     algorithm, size = served.algorithm, served.shown
-    time_us = algorithm.time_us(size)
+    time_us = served.time_us(size)
     bound_us, witness = found.bound.at(size)
     others = [a.time_us(size) for a in found.baselines]
     optimal = time_us / bound_us <= OPTIMAL
     healthy = found.healthy.fastest(size).time_us(size) if found.healthy and found.healthy.ranges else None
-    regime = "optimal: " if optimal else _regime(found, algorithm)
+    regime = "optimal: " if optimal else _regime(found, served)
     return {
         "steps": algorithm.steps,
         "rounds": algorithm.rounds,
@@ -51,14 +52,14 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
     }
 
 
-def _regime(found: SearchResult, algorithm: Algorithm) -> str:
-    """Whether the algorithm meets the bound as messages grow, or as they shrink."""
-    if len(algorithm.schedule) > _LONG:
+def _regime(found: SearchResult, served: Range) -> str:
+    """Whether what runs meets the bound as messages grow, or as they shrink."""
+    if len(served.algorithm.schedule) > _LONG:
         return ""
     huge, tiny = 1 << 60, 1e-6
-    if algorithm.time_us(huge) <= found.bound.at(huge)[0] * (1 + 1e-7):
+    if served.time_us(huge) <= found.bound.at(huge)[0] * (1 + 1e-7):
         return "bandwidth-optimal: "
-    if algorithm.time_us(tiny) <= found.bound.at(tiny)[0] * (1 + 1e-7):
+    if served.time_us(tiny) <= found.bound.at(tiny)[0] * (1 + 1e-7):
         return "latency-optimal: "
     return ""
 
@@ -66,9 +67,11 @@ def _regime(found: SearchResult, algorithm: Algorithm) -> str:
 def statement(found: SearchResult) -> dict[str, Any]:
     """Everything a search found.
 
-    Keys: those of `question`; summary, alpha; algorithms (see `row`); baselines (their names); bounds (each
+    Keys: those of `question`; summary, alpha; algorithms (see `row`; refused: why the executor
+    can hold no program of it, "" where it can or none was asked for); baselines (their names); bounds (each
     witness: kind, text, base_us, us_per_byte, cap_us); k_synchronous (what is proved for each number of steps);
-    time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); impossible, ended,
+    time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); out_of_reach (faster
+    schedules of which the executor can hold no program: bytes, chunks, time_us, gap, refused); impossible, ended,
     seconds.
     """
     problem = found.problem
@@ -76,17 +79,38 @@ def statement(found: SearchResult) -> dict[str, Any]:
         **question(problem),
         "summary": problem.topology.summary,
         "alpha": describe_alpha(problem),
-        "algorithms": [row(found, served) for served in found.ranges],
+        "algorithms": [row(found, s) | {"refused": s.contender.refused} for s in found.ranges],
         "baselines": sorted({a.engine for a in found.baselines}),
         "bounds": found.bound.documents(),
         "k_synchronous": _claims(found),
         "time_slots": [
             {"bytes": c.size, "chunks": c.chunks, "bound_us": c.bound_us, "solver": c.solver} for c in found.slots
         ],
+        "out_of_reach": _out_of_reach(found),
         "impossible": found.impossible,
         "ended": found.ended,
         "seconds": round(found.seconds, 3),
     }
+
+
+def _out_of_reach(found: SearchResult) -> list[dict[str, Any]]:
+    """Per range of sizes the best schedule that is worth a word, as it is clearly faster than what can be held."""
+    rows = []
+    for served in found.ranges:
+        size = served.shown
+        best = min(found.refused, key=lambda one: (one.time_us(size), *one.order), default=None)
+        if best is None or served.contender.refused or best.time_us(size) > WORTH_SAYING * served.time_us(size):
+            continue
+        rows.append(
+            {
+                "bytes": size,
+                "chunks": best.algorithm.chunks,
+                "time_us": best.time_us(size),
+                "gap": best.time_us(size) / found.bound.at(size)[0],
+                "refused": best.refused,
+            }
+        )
+    return rows
 
 
 def _claims(found: SearchResult) -> list[dict[str, Any]]:

@@ -45,7 +45,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 f"{row['gap']:.3f}",
                 _ratio(row["vs_baseline"]),
                 *([_ratio(row["vs_healthy"])] if healthy else []),
-                row["proof"],
+                row["proof"] + (f" · no file: {row['refused']}" if row["refused"] else ""),
             )
         )
     proved = _proved(document)
@@ -67,6 +67,12 @@ def _proved(document: dict[str, Any]) -> list[str]:
         rounds, chunks = format_count(claim["rounds"], "round"), format_count(claim["chunks"], "chunk")
         steps = format_count(claim["steps"], "step")
         lines.append(f"k-synchronous{part}: {rounds} / {chunks} is the least in {steps} {claim['proof']}")
+    for found in document["out_of_reach"]:
+        chunks, size = format_count(found["chunks"], "chunk"), format_size(found["bytes"])
+        lines.append(
+            f"a schedule of {chunks} takes {format_time(found['time_us'])} for {size} (gap {found['gap']:.3f}), but has"
+            f" no file: {found['refused']}"
+        )
     for claim in document["time_slots"]:
         chunks, size = format_count(claim["chunks"], "chunk"), format_size(claim["bytes"])
         lines.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -17,24 +18,60 @@ _QUICK = 200_000  # sends of all algorithms whose times at all sizes take a mome
 _ENDS = 20.0  # at the smallest and the largest size even a twentieth of that counts
 
 
+class Execution(Protocol):
+    """An algorithm as an executor runs it."""
+
+    def time_us(self, size_bytes: float) -> float:
+        """The time of what runs for messages of `size_bytes`, in µs."""
+
+
+@dataclass(eq=False)
+class Contender:
+    """An algorithm with its time: its schedule's, or that of its execution, where there is one.
+
+    refused: why the executor can hold no program for it, where that was tried.
+    """
+
+    algorithm: Algorithm
+    execution: Execution | None = None
+    refused: str = ""
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Among equals, the simpler first."""
+        return self.algorithm.steps, len(self.algorithm.schedule), self.algorithm.chunks
+
+    def time_us(self, size_bytes: float) -> float:
+        """In µs, for messages of `size_bytes`."""
+        return (self.execution or self.algorithm).time_us(size_bytes)
+
+
 @dataclass(frozen=True)
 class Range:
-    """One algorithm's sizes in bytes, from `low` to `high` inclusive; high is None where there is no end.
+    """What serves the sizes in bytes from `low` to `high` inclusive; high is None where there is no end.
 
     `shown` is the size at which tables show it.
     """
 
-    algorithm: Algorithm
+    contender: Contender
     low: int
     high: int | None
     shown: int
 
+    @property
+    def algorithm(self) -> Algorithm:
+        return self.contender.algorithm
 
-def frontier(algorithms: Sequence[Algorithm]) -> list[Range]:
-    """Cover all sizes with the fastest of the algorithms, in predicted time; few rather than many."""
-    if not algorithms:
+    def time_us(self, size_bytes: float) -> float:
+        """In µs, for messages of `size_bytes`."""
+        return self.contender.time_us(size_bytes)
+
+
+def frontier(contenders: Sequence[Contender]) -> list[Range]:
+    """Cover all sizes with the fastest of the contenders, in predicted time; few rather than many."""
+    if not contenders:
         return []
-    kept = sorted(_worth_looking_at(algorithms), key=lambda a: (a.steps, len(a.schedule), a.chunks))
+    kept = sorted(_worth_looking_at(contenders), key=lambda c: c.order)
     sizes = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
     times = _times(kept, sizes)
     while len(kept) > 1:
@@ -50,25 +87,25 @@ def frontier(algorithms: Sequence[Algorithm]) -> list[Range]:
     ranges: list[Range] = []
     low = 0
     for first, after in pairwise(starts):
-        algorithm, high = kept[winner[first]], None
+        best, high = kept[winner[first]], None
         if after < len(sizes):
-            high = _takeover(algorithm, kept[winner[after]], sizes[after - 1], sizes[after]) - 1
+            high = _takeover(best, kept[winner[after]], sizes[after - 1], sizes[after]) - 1
         shown = sizes[0] if first == 0 else sizes[-1] if high is None else sizes[(first + after - 1) // 2]
-        ranges.append(Range(algorithm, low, high, shown))
+        ranges.append(Range(best, low, high, shown))
         low = (high or 0) + 1
     return ranges if len(ranges) > 1 else [replace(ranges[0], shown=LARGEST)]
 
 
-def _times(algorithms: Sequence[Algorithm], sizes: Sequence[int]) -> Floats:
-    """µs, shape (algorithms, sizes)."""
-    return np.array([[a.time_us(size) for size in sizes] for a in algorithms])
+def _times(contenders: Sequence[Contender], sizes: Sequence[int]) -> Floats:
+    """µs, shape (contenders, sizes)."""
+    return np.array([[c.time_us(size) for size in sizes] for c in contenders])
 
 
-def _worth_looking_at(algorithms: Sequence[Algorithm]) -> list[Algorithm]:
+def _worth_looking_at(contenders: Sequence[Contender]) -> list[Contender]:
     """Without those that are clearly slower than others at a few sizes spread over the whole range."""
-    every = 1 if sum(len(a.schedule) for a in algorithms) < _QUICK else 4
-    times = _times(algorithms, [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), every)])
-    return list(compress(algorithms, (times <= 1.2 * times.min(axis=0)).any(axis=1)))
+    every = 1 if sum(len(c.algorithm.schedule) for c in contenders) < _QUICK else 4
+    times = _times(contenders, [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), every)])
+    return list(compress(contenders, (times <= 1.2 * times.min(axis=0)).any(axis=1)))
 
 
 def _loss(times: Floats, without: int) -> float:
@@ -78,8 +115,10 @@ def _loss(times: Floats, without: int) -> float:
     return float(max(losses.max(), losses[0] * _ENDS, losses[-1] * _ENDS))
 
 
-def _takeover(before: Algorithm, after: Algorithm, low: int, high: int) -> int:
-    """The first size at which `after` is faster, by bisection between two sizes."""
+def _takeover(before: Contender, after: Contender, low: int, high: int) -> int:
+    """The first size at which `after` is faster, next to `low` where that is enough, else by bisection."""
+    if after.time_us(low + 1) < before.time_us(low + 1):  # the protocol changes there
+        return low + 1
     while high - low > max(1, low // 256):
         middle = (low + high) // 2
         if after.time_us(middle) < before.time_us(middle):

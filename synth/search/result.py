@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from synth.bounds.prove import Bound
 from synth.engines.request import SlotClaim, StepClaim
 from synth.model.problem import Problem
-from synth.search.frontier import Range
+from synth.search.frontier import Contender, Range
 from synth.verify.algorithm import Algorithm
 
 Report = Callable[[str, "Algorithm | None"], None]  # what is tried, and the best so far
@@ -25,6 +25,8 @@ class SearchResult:
         claims: per copying phase and number of steps, what is proved in the k-synchronous model.
         slots: what the dual bounds of time-slot programs prove.
         impossible: why no schedule of the pinned shape exists, where that was proved.
+        refused: what was found and is in no range, since the executor that was asked for can hold no program of it; in
+            the ranges too where it can hold none at all.
         healthy: the same for the healthy network, where this one has dead or slow parts.
         ended: "" or why the search stopped early ("budget", "interrupted").
         seconds: that it took.
@@ -37,11 +39,12 @@ class SearchResult:
     claims: list[StepClaim] = field(default_factory=list)
     slots: list[SlotClaim] = field(default_factory=list)
     impossible: str = ""
+    refused: list[Contender] = field(default_factory=list)
     healthy: SearchResult | None = None
     ended: str = ""
     seconds: float = 0.0
 
-    def fastest(self, size_bytes: int) -> Algorithm:
-        """The algorithm that serves a message size."""
+    def fastest(self, size_bytes: int) -> Range:
+        """What serves a message size."""
         served = (one for one in self.ranges if one.high is None or size_bytes <= one.high)
-        return next(served, self.ranges[-1]).algorithm
+        return next(served, self.ranges[-1])

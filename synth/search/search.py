@@ -17,7 +17,8 @@ from synth.engines.registry import AUTO, ENGINES, Engine, chosen
 from synth.engines.request import Candidate, Options, Outcome, Progress, Refusal, Request, SlotClaim, StepClaim
 from synth.model.collective import Floats
 from synth.model.problem import LARGEST, SMALLEST, Problem
-from synth.search.frontier import Range, frontier
+from synth.search.contest import Contest, Executor
+from synth.search.frontier import Contender
 from synth.search.portfolio import Run, Turn, compiled_interrupts, race
 from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
@@ -43,6 +44,7 @@ class Tuning:
         max_flow_ranks: up to which the worst cuts are looked for before there is an answer.
         quick_bounds: whether the loads of the best answer, whatever it came from, are tried as prices first.
         others: whether engines without a turn come last.
+        lowering_share: of the budget, after its end, in which what was found last may still become a program.
     """
 
     turns: tuple[Turn, ...] = (
@@ -64,38 +66,54 @@ class Tuning:
     max_flow_ranks: int = 0
     quick_bounds: bool = False
     others: bool = True
+    lowering_share: float = 0.1
 
 
 TUNING = Tuning()
 
 
 def search(
-    problem: Problem, options: Options, workers: Workers, report: Report | None = None, tuning: Tuning = TUNING
+    problem: Problem,
+    options: Options,
+    workers: Workers,
+    report: Report | None = None,
+    tuning: Tuning = TUNING,
+    executor: Executor | None = None,
 ) -> SearchResult:
     """Search a problem (one chunk a block) until everything is proved, the budget ends or Ctrl-C.
 
     There is an answer however it ends: constructive engines give one before the solvers start.
+    executor: what is to run the answers; times, ranges and gaps are then its programs'. None: the schedules'.
 
     Raises:
         InputError: an engine that is not known, or that does not accept the problem.
     """
-    return _Search(problem, options, workers, report or (lambda _, __: None), tuning).run()
+    return _Search(problem, options, workers, report or (lambda _, __: None), tuning, executor).run()
 
 
 class _Search:
     """One question on its way to its answer; what its engines know of it (`Known`), and where they answer."""
 
-    def __init__(self, problem: Problem, options: Options, workers: Workers, report: Report, tuning: Tuning) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        options: Options,
+        workers: Workers,
+        report: Report,
+        tuning: Tuning,
+        executor: Executor | None,
+    ) -> None:
         self.problem, self.options, self.workers, self.report = problem, options, workers, report
         self.tuning = tuning
         self.begun = time.monotonic()
         self.deadline = self.begun + options.budget_s
         self.sizes = tuning.sizes if options.size is None else (options.size,)
         self.result = SearchResult(problem)
-        self.algorithms: list[Algorithm] = []
+        lowered_until = self.deadline + tuning.lowering_share * options.budget_s
+        self.contest = Contest(executor, lambda text: report(text, self.latest), lowered_until)
         self.done: set[str] = set()  # engines that had a turn
         # the best of an engine that made many for one size
-        self.at_size: dict[tuple[str, int], Algorithm] = {}
+        self.at_size: dict[tuple[str, int], Contender] = {}
         self.made_us: dict[int, float] = {}  # the best time of what was made for a size
         self.yielded: dict[str, tuple[Candidate, float]] = {}  # the last of each engine, with its time
         self.load_us: Floats | None = None
@@ -119,11 +137,18 @@ class _Search:
             result.ended = "interrupted"
         if not result.ended and time.monotonic() >= self.deadline:
             result.ended = "budget"
-        if not self.algorithms and result.ended == "interrupted" and not options.pinned:
+        if not self.answered and result.ended == "interrupted" and not options.pinned:
             raise KeyboardInterrupt  # nothing to show yet
         if not result.bound.witnesses:
             result.bound = prove(self.problem, max_flow=False)
-        result.ranges = self._ranges()
+        try:
+            with compiled_interrupts():
+                result.ranges = self.contest.files(options.size)
+        except KeyboardInterrupt:
+            result.ended = "interrupted"
+            self.contest.stop()
+            result.ranges = self.contest.files(options.size)
+        result.refused = self.contest.refused
         result.seconds = time.monotonic() - self.begun
         return result
 
@@ -132,11 +157,11 @@ class _Search:
     @property
     def answered(self) -> bool:
         """Whether there is an algorithm."""
-        return bool(self.algorithms)
+        return bool(self.contest.contenders or self.contest.refused)
 
     def best_us(self, size_bytes: float) -> float:
         """The best time so far for messages of `size_bytes`, in µs; inf where there is none."""
-        return min((a.time_us(size_bytes) for a in self.algorithms), default=np.inf)
+        return self.contest.best_us(size_bytes)
 
     def time_us(self, candidate: Candidate) -> float:
         """The time of the candidate that was yielded last, at its size, in µs; inf where it was of no use."""
@@ -144,11 +169,11 @@ class _Search:
 
     def fewest_steps(self) -> int | None:
         """The fewest steps of any algorithm so far; None where there is none."""
-        return min((a.steps for a in self.algorithms), default=None)
+        return min((c.algorithm.steps for c in self.contest.contenders + self.contest.refused), default=None)
 
     def shown_bytes(self) -> list[int]:
         """The message sizes at which the answers so far would be shown."""
-        return [served.shown for served in frontier(self.algorithms)] or [LARGEST]
+        return [served.shown for served in self.contest.frontier()] or [LARGEST]
 
     # the race
 
@@ -231,21 +256,25 @@ class _Search:
         algorithm = Algorithm(problem, schedule, found.engine, size_bytes=found.size_bytes)
         size = found.size_bytes or self.sizes[0]
         if not found.supersedes:
-            return self._add(algorithm, size)
+            return self._add(algorithm, size)[1]
         before = self.at_size.get((found.engine, size))
-        time_us = algorithm.time_us(size)
-        if before is not None and time_us >= before.time_us(size):
-            return time_us
-        self.algorithms = [a for a in self.algorithms if a is not before]
-        self.at_size[found.engine, size] = algorithm
-        return self._add(algorithm, size)
-
-    def _add(self, algorithm: Algorithm, size: int) -> float:
-        time_us = algorithm.time_us(size)
-        self.made_us[size] = min(time_us, self.made_us.get(size, np.inf))
-        self.algorithms.append(algorithm)
-        self.latest = algorithm
+        schedule_us = algorithm.time_us(size)
+        if before is not None and schedule_us >= before.time_us(size):
+            return schedule_us
+        one, time_us = self._add(algorithm, size)
+        if before is not None:
+            self.contest.remove(before if time_us < before.time_us(size) else one)
+        if before is None or time_us < before.time_us(size):
+            self.at_size[found.engine, size] = one
         return time_us
+
+    def _add(self, algorithm: Algorithm, size: int) -> tuple[Contender, float]:
+        """Keep an algorithm; its time in µs at a size, as a program where it would be the best."""
+        self.latest = algorithm
+        one = self.contest.add(algorithm, size)
+        time_us = self.contest.time_us(one, size)
+        self.made_us[size] = min(time_us, self.made_us.get(size, np.inf))
+        return one, time_us
 
     # after the race
 
@@ -260,7 +289,7 @@ class _Search:
             return
         loads: Callable[[], Floats] | None = None
         if self.tuning.quick_bounds:
-            best = min(self.algorithms, key=lambda a: (a.time_us(size), len(a.schedule)))
+            best = min((c.algorithm for c in self.contest.contenders), key=lambda a: (a.time_us(size), len(a.schedule)))
             loads = partial(resource_loads_us, best.problem, timed(best.problem, best.schedule, size))
             result.bound = result.bound.merged([from_loads(self.problem, loads())])
         elif self.load_us is not None:
@@ -271,10 +300,3 @@ class _Search:
             lambda text: self.report(text, self.latest), effort,
         ):  # fmt: skip
             result.bound = better
-
-    def _ranges(self) -> list[Range]:
-        size = self.options.size
-        if size is None or not self.algorithms:
-            return frontier(self.algorithms)
-        best = min(self.algorithms, key=lambda a: (a.time_us(size), a.steps, len(a.schedule)))
-        return [Range(best, size, size, size)]

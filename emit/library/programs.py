@@ -1,0 +1,137 @@
+"""Algorithms as the programs that a target executes: lowered, timed, and cut into files by message size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from emit.compiler.lower import lower
+from emit.formats import FORMATS, write_program
+from emit.goal import Goal
+from emit.program import Program
+from emit.targets import AUTO, LL_MOST_BYTES, Target, target_for
+from emit.timing.predict import Predictor
+from synth.model.problem import LARGEST, SMALLEST, Problem
+from synth.search.contest import Contest
+from synth.search.frontier import Contender, Range
+from synth.search.result import SearchResult
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+
+NONE = "none"  # in place of a target: schedules, and no program of them
+MOST_SENDS = 200_000  # of a schedule that is lowered; an executor takes far fewer
+_WORTH = (
+    1.02  # time of a Simple program over that of LL for small messages, from which on these get a file of their own
+)
+
+
+@dataclass(eq=False)
+class Lowered:
+    """A program of one protocol for one target, with its goal where its collective does not say it."""
+
+    target: Target
+    program: Program
+    goal: Goal | None
+    predictor: Predictor
+    _times_us: dict[float, float] = field(default_factory=dict)
+
+    def time_us(self, size_bytes: float) -> float:
+        """In µs, for messages of `size_bytes`, as `simulate` has it."""
+        if size_bytes not in self._times_us:
+            self._times_us[size_bytes] = self.predictor.time_us(size_bytes)
+        return self._times_us[size_bytes]
+
+
+@dataclass(eq=False)
+class LoweredBoth:
+    """An algorithm's programs: `small` (LL) for messages of up to LL_MOST_BYTES, `large` (Simple) for any."""
+
+    small: Lowered
+    large: Lowered
+
+    def time_us(self, size_bytes: float) -> float:
+        """In µs, of the program for messages of `size_bytes`."""
+        return (self.small if size_bytes <= LL_MOST_BYTES else self.large).time_us(size_bytes)
+
+
+class Programs:
+    """What lowers the algorithms of one problem for one target.
+
+    Raises InputError where the target cannot express the question at all.
+    """
+
+    def __init__(self, problem: Problem, target: str = "auto") -> None:
+        self.problem, self.target = problem, target_for(problem, target)
+        self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
+
+    def lower(self, algorithm: Algorithm) -> LoweredBoth:
+        """Both programs of an algorithm. Raises InputError where the target can hold none."""
+        sends = len(algorithm.schedule)
+        if algorithm.problem.quotient is not None:
+            raise InputError("an executor's file of so many ranks would be too large")
+        if sends > MOST_SENDS:
+            raise InputError(f"an executor's file of {sends} sends would be too large")
+        large = self._lowered(algorithm, "Simple", 2 * LL_MOST_BYTES, LARGEST)
+        try:
+            small = self._lowered(algorithm, "LL", SMALLEST, LL_MOST_BYTES)
+        except InputError:
+            small = large
+        return LoweredBoth(small, large)
+
+    def _lowered(self, algorithm: Algorithm, protocol: str, low: int, high: int) -> Lowered:
+        name = algorithm.problem.collective.name
+        program, goal = lower(algorithm, name, protocol, min_bytes=low, max_bytes=high, target=self.target.name)
+        if not FORMATS[self.target.format].holds_program:  # which it may refuse yet
+            self.text(program, goal)
+        return Lowered(self.target, program, goal, Predictor(program, self.problem.topology, self.problem.ranks))
+
+    def text(self, program: Program, goal: Goal | None) -> str:
+        """Of a program's file. Raises InputError where the target cannot hold it."""
+        return write_program(program, goal, self.target, nodes=self.nodes)
+
+    def files(self, ranges: Sequence[Range]) -> list[Range]:
+        """The same ranges, each served by one program."""
+        return [part for served in ranges for part in _files(served)]
+
+
+def executor_for(problem: Problem, target: str) -> Programs | None:
+    """What lowers a problem's algorithms; None for NONE, and where no target ("auto") can express it."""
+    try:
+        return None if target == NONE else Programs(problem, target)
+    except InputError:
+        if target == AUTO:
+            return None
+        raise
+
+
+def run_by(found: SearchResult, programs: Programs) -> SearchResult:
+    """The same answers with the times, ranges and gaps of a target's programs, where they are not that already."""
+    if all(isinstance(by := s.contender.execution, Lowered) and by.target is programs.target for s in found.ranges):
+        return found
+    contest = Contest(programs)
+    contest.contenders = [Contender(a) for a in dict.fromkeys(served.algorithm for served in found.ranges)]
+    pinned = [served.low for served in found.ranges if served.low == served.high]
+    ranges = contest.files(pinned[0] if pinned else None)
+    return replace(found, ranges=ranges, refused=[*found.refused, *contest.refused])
+
+
+def _files(served: Range) -> list[Range]:
+    """A range of sizes as one file, or as two where small messages gain by one of their own."""
+    made = served.contender.execution
+    if not isinstance(made, LoweredBoth):
+        return [served]
+    if served.high is not None and served.high <= LL_MOST_BYTES:
+        return [_serve(served, made.small)]
+    sizes = [1 << e for e in range(SMALLEST.bit_length() - 1, LL_MOST_BYTES.bit_length())]
+    small = [size for size in sizes if size >= served.low]
+    if all(made.large.time_us(size) <= _WORTH * made.small.time_us(size) for size in small):
+        return [_serve(served, made.large)]
+    shown = small[0] if served.low == 0 else small[len(small) // 2]
+    below = replace(served, high=LL_MOST_BYTES, shown=min(served.shown, shown))
+    middle = min(2 * LL_MOST_BYTES, served.high or LARGEST)
+    above = replace(served, low=LL_MOST_BYTES + 1, shown=max(served.shown, middle))
+    return [_serve(below, made.small), _serve(above, made.large)]
+
+
+def _serve(served: Range, by: Lowered) -> Range:
+    return replace(served, contender=Contender(served.contender.algorithm, by))

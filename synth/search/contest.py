@@ -1,0 +1,112 @@
+"""The algorithms that a search found, each with its time: its schedule's, or that of the program an executor runs.
+
+Programs take seconds to make, and a program seldom beats its schedule: of those that could be shown, only what wins
+by its schedule's time is lowered, until all winners are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from synth.search.frontier import Contender, Execution, Range, frontier
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+
+WORTH_SAYING = 0.98  # of the time of what an executor can hold: what a schedule takes that it cannot
+
+
+class Executor(Protocol):
+    """What lowers algorithms for an executor."""
+
+    def lower(self, algorithm: Algorithm) -> Execution:
+        """The algorithm as a program. Raises InputError where the executor can hold none."""
+
+    def files(self, ranges: Sequence[Range]) -> list[Range]:
+        """The same ranges, each served by one file."""
+
+
+@dataclass
+class Contest:
+    """All algorithms found for one problem.
+
+    Attributes:
+        executor: for whom they are lowered; None: schedules are compared.
+        report: told of what takes long.
+        deadline: of `time.monotonic()`, from which on nothing more is lowered where anything was.
+        contenders: what can be shown. refused: of which the executor can hold no program.
+    """
+
+    executor: Executor | None = None
+    report: Callable[[str], None] = lambda _: None
+    deadline: float = math.inf
+    contenders: list[Contender] = field(default_factory=list)
+    refused: list[Contender] = field(default_factory=list)
+
+    def add(self, algorithm: Algorithm, size_bytes: float) -> Contender:
+        """One more; lowered at once if it is the fastest at a size."""
+        self.contenders.append(one := Contender(algorithm))
+        self.best(size_bytes)
+        return one
+
+    def remove(self, one: Contender) -> None:
+        """Forget one that can be shown."""
+        self.contenders = [c for c in self.contenders if c is not one]
+
+    def time_us(self, one: Contender, size_bytes: float) -> float:
+        """Its time at a size in µs; inf where it is of no use, since the executor can hold others and not this one."""
+        return math.inf if one.refused and self.contenders else one.time_us(size_bytes)
+
+    def best(self, size_bytes: float) -> Contender | None:
+        """The fastest at a size; where none can be lowered, the fastest schedule; None where there is nothing."""
+        while self.contenders:
+            best = min(self.contenders, key=lambda c: (c.time_us(size_bytes), *c.order))
+            if self._is_lowered(best):
+                return best
+        return min(self.refused, key=lambda c: (c.time_us(size_bytes), *c.order), default=None)
+
+    def best_us(self, size_bytes: float) -> float:
+        """Its time in µs; inf where there is nothing."""
+        best = self.best(size_bytes)
+        return math.inf if best is None else best.time_us(size_bytes)
+
+    def frontier(self, size_bytes: int | None = None) -> list[Range]:
+        """The ranges of sizes with what serves them, or of one size; all lowered where any can be."""
+        while True:
+            if size_bytes is None:
+                ranges = frontier(self.contenders or self.refused)
+            else:
+                best = self.best(size_bytes)
+                ranges = [] if best is None else [Range(best, size_bytes, size_bytes, size_bytes)]
+            if not self.contenders or all(self._is_lowered(served.contender) for served in ranges):
+                return ranges
+
+    def files(self, size_bytes: int | None = None) -> list[Range]:
+        """The frontier, each range served by one file where the executor has one."""
+        ranges = self.frontier(size_bytes)
+        return self.executor.files(ranges) if self.executor and self.contenders else ranges
+
+    def stop(self) -> None:
+        """Lower nothing more: what is not, is only shown if nothing is."""
+        lowered = [c for c in self.contenders if c.execution is not None]
+        self.contenders = lowered or self.contenders
+        self.executor = self.executor if lowered else None
+
+    def _is_lowered(self, one: Contender) -> bool:
+        """Whether this was so before; lowers it, if not."""
+        if self.executor is None or one.execution is not None:
+            return True
+        if time.monotonic() >= self.deadline:
+            self.stop()
+            return False
+        self.report(f"lowering {len(one.algorithm.schedule)} sends")
+        try:
+            one.execution = self.executor.lower(one.algorithm)
+        except InputError as error:
+            one.refused = str(error)
+            self.remove(one)
+            self.refused.append(one)
+        return False
