@@ -1,0 +1,152 @@
+"""What the table says is what the file does: the files of many questions, read back and timed beside their table.
+
+    python -m results.scripts.files [--budget S] [--every N] [--only TOPOLOGY …]
+
+makes files.md. Every question is asked twice, for programs and for schedules alone; each file that was written is read
+again and timed by its own steps at the ends of its range and where the table shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import synth
+from emit.library.index import Entry, load_index
+from emit.msccl.read import read_msccl
+from emit.timing.predict import Predictor
+from results.measuring.measure import grid, page, write
+from synth.model.problem import LARGEST, SMALLEST
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import Topology
+
+MACHINES = (
+    "dgx1", "dgx-a100", "dgx-h100", "dgx-h100:2", "dgx-h100:4", "mi250", "mi300x", "ndv2:2", "gb200-nvl72",
+    "torus:4x4", "mesh:3x3", "ring:8", "hypercube:3", "fattree:4x4x2", "dragonfly:2x2x2",
+)  # fmt: skip
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
+MOST_RANKS = 8  # of groups of 2 and more
+TRUE, NEAR, EXACT = 1.005, 1.02, 1.01  # file / table; a file's gap where its schedule's is EXACT
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question: gaps at LARGEST of the schedule and of the file, and how far the files are from the table."""
+
+    question: str
+    files: int
+    schedule_gap: float
+    file_gap: float
+    off: float  # worst file / table, either way
+    beaten: float  # worst time of the file that serves a size / that of the library's fastest for it
+    refused: str = ""
+
+    def cells(self) -> tuple[object, ...]:
+        """Of the table."""
+        numbers = f"{self.schedule_gap:.3f}", f"{self.file_gap:.3f}", f"{self.off:.4f}", f"{self.beaten:.4f}"
+        return self.question, self.files, *numbers, self.refused
+
+
+def questions() -> list[tuple[str, str, tuple[int, ...] | None]]:
+    """Topology, collective and group (None: all) of everything asked, groups of 2..8 beside the whole."""
+    asked: list[tuple[str, str, tuple[int, ...] | None]] = []
+    for spec in MACHINES:
+        ranks = load(spec).nranks
+        for collective in COLLECTIVES:
+            asked.append((spec, collective, None))
+            asked += [(spec, collective, tuple(range(k))) for k in range(2, min(ranks, MOST_RANKS + 1))]
+    return asked
+
+
+def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: float) -> Row | None:
+    """One question; None where its group is not connected."""
+    topology = load(spec)
+    name = f"{collective} {spec}" + ("" if group is None else f" 0-{len(group) - 1}")
+    try:
+        answer = synth.synthesize(collective, topology, group, budget=budget_s, target="auto")
+        schedules = synth.synthesize(collective, topology, group, budget=budget_s)
+    except InputError:
+        return None
+    bound = answer.found.bound.merged(list(schedules.found.bound.witnesses)).at(LARGEST)[0]
+    schedule_gap = schedules.found.fastest(LARGEST).time_us(LARGEST) / bound
+    with tempfile.TemporaryDirectory() as folder:
+        answer.save(folder)
+        path = Path(folder, "index.json")
+        entries = load_index(folder) if path.exists() else []
+        times = {entry.file: _predictor(entry, topology) for entry in entries}
+    if not entries:
+        return Row(name, 0, schedule_gap, float("nan"), 1.0, 1.0, answer.algorithms[0]["refused"])
+    off = []
+    for entry in entries:
+        served = answer.found.fastest(entry.min_bytes)
+        for size in {max(entry.min_bytes, SMALLEST), entry.values["shown_bytes"], entry.max_bytes or LARGEST}:
+            ratio = times[entry.file].time_us(size) / served.time_us(size)
+            off.append(max(ratio, 1 / ratio))
+    beaten = []
+    for size in (1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())):
+        # a file of another protocol is not for messages of this size
+        own = next(entry for entry in entries if entry.serves(size))
+        able = [entry for entry in entries if entry.protocol == own.protocol]
+        beaten.append(times[own.file].time_us(size) / min(times[entry.file].time_us(size) for entry in able))
+    last = next(entry for entry in entries if entry.serves(LARGEST))
+    return Row(name, len(entries), schedule_gap, times[last.file].time_us(LARGEST) / bound, max(off), max(beaten))
+
+
+def _reached(values: Sequence[float], most: float) -> tuple[int, int, str]:
+    """How many are small enough, of how many, and the worst."""
+    return sum(value <= most for value in values), len(values), f"{max(values, default=float('nan')):.4f}"
+
+
+def _predictor(entry: Entry, topology: Topology) -> Predictor:
+    return Predictor(read_msccl(entry.path), topology, entry.communicator)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and write the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds a search")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th question only")
+    parser.add_argument("--only", nargs="+", metavar="TOPOLOGY")
+    given = parser.parse_args(arguments)
+    asked = [one for one in questions() if not given.only or one[0] in given.only][:: given.every]
+    rows = []
+    for one in asked:
+        if (row := measured(*one, given.budget)) is not None:
+            rows.append(row)
+            print(row, flush=True)
+    held = [row for row in rows if row.files]
+    good = [row.file_gap for row in held if row.schedule_gap <= EXACT]
+    off, beaten = [row.off for row in held], [row.beaten for row in held]
+    summary = grid(
+        ("what", "reached", "of", "worst"),
+        (
+            ("questions with a file", len(held), len(rows), ""),
+            (f"file / table ≤ {TRUE}", *_reached(off, TRUE)),
+            (f"serving file / library's fastest ≤ {TRUE}", *_reached(beaten, TRUE)),
+            (f"gap of the file at 1 GiB ≤ {NEAR} where the schedule's is ≤ {EXACT}", *_reached(good, NEAR)),
+        ),
+    )
+    titles = (
+        "question",
+        "files",
+        "schedule's gap at 1 GiB",
+        "file's gap",
+        "file / table",
+        "serving / fastest",
+        "no file",
+    )
+    table = grid(titles, [row.cells() for row in rows])
+    about = (
+        f"Budget {given.budget:g} s a search; every {given.every}. question."
+        if given.every > 1
+        else f"Budget {given.budget:g} s a search."
+    )
+    write(__file__, page(__file__, "What the table says is what the file does", [about, summary, table]))
+
+
+if __name__ == "__main__":
+    main()
