@@ -177,9 +177,8 @@ def choose_protocol(largest_bytes: int | None) -> str:
     return "LL" if largest_bytes is not None and largest_bytes <= LL_MOST_BYTES else "Simple"
 
 
-def check_limits(program: Program, target: str, found: Findings) -> None:
-    """Add a finding for all that `target` does not take. Raises InputError for an unknown target."""
-    limits = target_named(target).limits
+def check_limits(program: Program, limits: Limits, found: Findings) -> None:
+    """Add a finding for all that is beyond the limits."""
 
     def over(
         what: str, number: int, most: int, rank: int | None = None, tb: int | None = None, step: int | None = None

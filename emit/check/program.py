@@ -16,7 +16,7 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings, Judgement
 from emit.goal import Goal, goals_of, sizes_of
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, ROOTED, WRITES_DST, Program
-from emit.targets import check_limits
+from emit.targets import check_limits, target_named
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
@@ -61,7 +61,7 @@ def check(
     else:  # what is called out of place must also leave its input alone
         goals = [("", goal.keeping_input() if program.outofplace and not program.inplace else goal, False)]
     if target is not None:
-        check_limits(program, target, found)
+        check_limits(program, target_named(target).limits, found)
     structure = Findings()
     columns = columns_of(program, structure)
     splits = True

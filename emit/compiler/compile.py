@@ -54,12 +54,14 @@ def compile_instructions(
     ir: Instructions,
     target: str = "executor-nccl",
     *,
+    limits: Limits | None = None,
     timer: Timer | None = None,
     without: Collection[str] = (),
 ) -> Compiled:
     """A program for `target` that executes the instructions.
 
     Args:
+        limits: that it keeps; None: the target's.
         timer: how long a program takes; among the variants, the shortest program that takes next to no longer than
             the best is chosen. None: the first that is free of deadlock.
         without: names of PASSES not to use.
@@ -69,11 +71,11 @@ def compile_instructions(
     for name in without:
         if name not in PASSES:
             raise InputError(f"pass {name!r} is not known; it is one of {', '.join(PASSES)}")
-    limits = target_named(target).limits
+    limits = target_named(target).limits if limits is None else limits
     log = [f"instruction IR: {_describe(ir)}"]
     asked = max(ir.channel, default=NONE)
     if asked >= limits.channels:
-        raise InputError(f"{ir.header.name}: channel {asked}; {target} has {limits.channels}")
+        raise InputError(f"{ir.header.name}: channel {asked}; {limits.name} has {limits.channels}")
     if asked != NONE:  # what asks for none is on channel 0
         ir = ir.copy()
         ir.channel = [max(channel, 0) for channel in ir.channel]
@@ -225,7 +227,7 @@ class _Search:
             self.fault = self.fault or error
             return None
         found = Findings()
-        check_limits(program, limits.name, found)
+        check_limits(program, limits, found)
         if found.reported:
             self.fault = self.fault or InputError(f"{made.header.name}: {found.reported[0].message}")
             return None
@@ -275,7 +277,7 @@ def _assemble_if_it_ends(ir: Instructions, limits: Limits, layout: Layout, befor
     except InputError:
         return None
     found = Findings()
-    check_limits(made, limits.name, found)
+    check_limits(made, limits, found)
     return None if found.reported or not _ends(made) else made
 
 

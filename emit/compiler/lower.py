@@ -19,7 +19,7 @@ from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, predecessors
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
 from emit.program import COLLECTIVES, Gpu, Program
-from emit.targets import target_named
+from emit.targets import Limits, target_named
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective
 from synth.model.problem import LARGEST, SMALLEST
@@ -38,15 +38,17 @@ def lower(
     min_bytes: int = 0,
     max_bytes: int = 0,
     target: str = "executor-nccl",
+    limits: Limits | None = None,
 ) -> tuple[Program, Goal | None]:
     """A program that does what the algorithm's schedule does, and its goal where the name does not say it.
 
     In place where the formats know the collective so (allreduce, allgather, reducescatter), else out of place.
 
-    Raises InputError: more steps than the target's threadblocks and channels hold.
+    limits: that it keeps; None: the target's. Raises InputError: more steps than threadblocks and channels hold.
     """
     problem, schedule = algorithm.problem, algorithm.schedule
-    net, limits = problem.network, target_named(target).limits
+    net = problem.network
+    limits = target_named(target).limits if limits is None else limits
     if 2 * len(schedule) >= TUNING.unfused_from:  # refused before so many are written down
         ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])
         most = int(np.bincount(ends).max())
@@ -57,7 +59,7 @@ def lower(
             )
     ir = lower_to_instructions(algorithm, name, protocol, min_bytes=min_bytes, max_bytes=max_bytes)
     timer = timer_for(problem.topology, problem.ranks, min_bytes, max_bytes)
-    return compile_instructions(ir, target, timer=timer).program, ir.goal
+    return compile_instructions(ir, target, limits=limits, timer=timer).program, ir.goal
 
 
 def timer_for(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Timer:

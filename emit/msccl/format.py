@@ -86,7 +86,7 @@ def _fitting_targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:
         if target.format != "msccl":
             continue
         found = Findings()
-        check_limits(program, target.name, found)
+        check_limits(program, target.limits, found)
         if not found.reported:
             fits.append(target.name)
         reasons = reasons or tuple(found.reported)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from emit.check.program import check
 from emit.compiler.lower import lower
+from emit.targets import TARGETS
 from emit.timing.predict import Predictor
 from synth.baselines import baseline
 from synth.synthesis import ask
+from topologies.errors import InputError
 
 
 @pytest.mark.parametrize("target", ["executor-nccl", "rccl"])
@@ -23,3 +27,13 @@ def test_what_a_vendor_would_run(collective: str, topo: str, protocol: str, targ
         assert check(program, goal, target=target).ok
         bare = algorithm.problem.network.alpha_us.min()
         assert Predictor(program, problem.topology, problem.ranks).time_us(1 << 20) > bare
+
+
+def test_limits_of_ones_own() -> None:
+    """A program keeps the limits given in place of its target's, or is refused for them."""
+    (algorithm, *_) = baseline(ask("allgather", "dgx1").problem)
+    program, _ = lower(algorithm, "x")
+    blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
+    least = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=blocks - 1)
+    with pytest.raises(InputError, match=f"threadblocks {blocks}; executor-nccl takes at most {blocks - 1}"):
+        lower(algorithm, "x", limits=least)
