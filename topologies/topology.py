@@ -18,6 +18,7 @@ MAX_LINKS = 4_200_000  # every pair of 2048 ranks; reading so many takes half a 
 # Beyond these a duration in µs overflows or loses its meaning; no cable is near them.
 MIN_GBS, MAX_GBS = 1e-9, 1e9
 MAX_ALPHA_US = 1e9
+MAX_SMS = 4096  # of a device; the largest has some three hundred
 SWITCH_NAME = r"[A-Za-z][A-Za-z0-9_.:/-]*"
 
 
@@ -54,6 +55,7 @@ class Topology:
     limits: tuple[Limit, ...] = ()  # shared capacities over physical links
     alpha_assumed: bool = False  # some α is nobody's published figure
     nodes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (nranks,), the chassis of each rank
+    sms: int = 0  # of a device, on each of which a threadblock spins (AMD: compute units); 0: not known
     summary: str = ""  # short: "8 GPUs, NVSwitch, 300 GB/s each way"
     source: str = ""  # where the figures come from
 
@@ -119,6 +121,8 @@ class Topology:
             raise self._error(f"nranks {self.nranks!r} must be a whole number")
         if not 1 <= self.nranks <= MAX_RANKS:
             raise self._error(f"{self.nranks} ranks; must be 1 to {MAX_RANKS}")
+        if type(self.sms) is not int or not 0 <= self.sms <= MAX_SMS:
+            raise self._error(f"sms {self.sms!r}; must be 1 to {MAX_SMS}, or 0 where it is not known")
         for switch in self.switches:
             if not isinstance(switch, str) or not is_switch_name(switch):
                 raise self._error(

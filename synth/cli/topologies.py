@@ -76,6 +76,8 @@ def _topo_check(topology: str, as_json: bool) -> None:
     click.echo(
         f"  {found['ranks']} ranks, {found['switches']} switches, {found['links']} links, {found['limits']} limits"
     )
+    sms = f"{found['sms']} SMs a device" if found["sms"] else "SMs of a device not known (sms =)"
+    click.echo(f"  {sms}")
     assumed = " assumed" if found["alpha_assumed"] else ""
     click.echo(f"  out of a rank {found['out_gbs']} GB/s, α {found['alpha_us']} µs{assumed}")
     connected = "every rank reaches every other"
@@ -92,6 +94,7 @@ def _described(topology: Topology) -> dict[str, Any]:
         "switches": len(topology.switches),
         "links": topology.nlinks,
         "limits": len(topology.limits),
+        "sms": topology.sms or None,
         "out_gbs": _span(leaving),
         "alpha_us": _span(topology.alpha_us),
         "alpha_assumed": topology.alpha_assumed,

@@ -46,6 +46,17 @@ def test_dgx1_is_the_published_matrix() -> None:
     assert not t.alpha_assumed
 
 
+@pytest.mark.parametrize(
+    ("spec", "sms"),
+    [
+        ("dgx1", 80), ("ndv2:3", 80), ("dgx2", 80), ("dgx-a100", 108), ("dgx-a100:2", 108), ("dgx-h100", 132),
+        ("dgx-h200", 132), ("mi250", 104), ("mi300x", 304), ("gb200-nvl72", 152), ("gaudi3", 0), ("ring:4", 0),
+    ],
+)  # fmt: skip
+def test_sms_of_a_device(spec: str, sms: int) -> None:
+    assert load(spec).sms == sms
+
+
 def test_every_machine_says_where_from() -> None:
     for name in machines():
         t = load(name)

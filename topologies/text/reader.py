@@ -14,11 +14,11 @@ from topologies.clusters import Machine, Nics
 from topologies.errors import InputError
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.vertex_sets import expand_names, parse_set
-from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Limit, Topology
+from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MAX_SMS, MIN_GBS, Limit, Topology
 
 _KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
 _TOP = (
-    "name", "ranks", "switches", "summary", "source", "alpha_assumed", "nodes", "links", "limits", "nic",
+    "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "nodes", "links", "limits", "nic",
 )  # fmt: skip
 _LINKS = ("from", "to", "pairs", "matrix", "both", "gbs", "alpha_us", "assumed", "note")
 _LIMITS = ("name", "pairs", "gbs", "note")
@@ -53,6 +53,7 @@ def read_machine(text: str, origin: str) -> Machine:
             limits=_limits(top, vertices, src, dst),
             alpha_assumed=top.boolean("alpha_assumed", False) or assumed,
             nodes=_nodes(top, vertices.nranks),
+            sms=top.integer("sms", 1, MAX_SMS) if "sms" in top.values else 0,
             summary=top.string("summary", ""),
             source=top.string("source", ""),
         ),

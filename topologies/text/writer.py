@@ -23,6 +23,8 @@ def to_toml(topology: Topology) -> str:
             lines.append(f"{word} = {_quoted(words)}")
     if t.alpha_assumed:
         lines.append("alpha_assumed = true")
+    if t.sms:
+        lines.append(f"sms = {t.sms}")
     if t.nodes.any():
         lines.append(f"nodes = {_array(_node_sets(t))}")
     for index in _groups(t):

@@ -75,12 +75,12 @@ def test_json_of_topo_commands(synth: Call) -> None:
     assert "dgx-a100" in said["machines"]
     keys = {
         "topology", "summary", "ranks", "switches", "links", "limits", "out_gbs", "alpha_us", "alpha_assumed",
-        "connected", "source",
+        "connected", "source", "sms",
     }  # fmt: skip
     for command in ("show", "check"):
         said = json.loads(synth("topo", command, "dgx-a100:2", "--json").out)
         assert set(said) >= keys
-        assert (said["ranks"], said["connected"]) == (16, True)
+        assert (said["ranks"], said["connected"], said["sms"]) == (16, True, 108)
 
 
 def test_an_impossible_shape_is_no_error(synth: Call, here: Path) -> None:

@@ -177,6 +177,7 @@ def test_limits_slow_down() -> None:
         t.limits[1].bandwidth_gbs,
     ]
     assert np.array_equal(half.bandwidth_gbs, t.bandwidth_gbs)
+    assert half.sms == t.sms == 80
     assert degraded(t, [], [f"limit:{name}=1GB/s"]).limits[0].bandwidth_gbs == 1.0
     lone = Limit("a, b=c", np.array([0, 2]), 10.0)
     odd = Topology("o", 2, ("s",), [0, 1, 2, 2], [2, 2, 0, 1], [1.0] * 4, [9.0] * 4, (lone,))

@@ -59,6 +59,8 @@ def test_the_good_one_is_good() -> None:
         ("ranks = 4", 'ranks = 4\nnodes = ["0-1"]', "rank 2 is in no node"),
         ("ranks = 4", 'ranks = 4\nnodes = ["0-2", "2-3"]', "earlier node"),
         ("ranks = 4", "ranks = 4\nalpha_assumed = 1", "neither true nor false"),
+        ("ranks = 4", "ranks = 4\nsms = 0", "f.toml:3: sms: 0 is out of range; it must be 1 to 4096"),
+        ("ranks = 4", "ranks = 4\nsms = 1.5", "no whole number"),
         ("ranks = 4", "ranks = 4\nsummary = []", "is no text"),
         ("gbs = 25", "gbs = 0", "f.toml:9: [[links]] number 1: gbs: 0 is out of range"),
         ("gbs = 25", "gbs = -3", "out of range"),

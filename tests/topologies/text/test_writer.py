@@ -48,7 +48,7 @@ def test_any_topology_round_trips(data: st.DataObject) -> None:
         np.array([data.draw(st.sampled_from([0.0, *few])) for _ in chosen]),
         np.array([data.draw(st.sampled_from(few)) for _ in chosen]), limits,
         nodes=np.array(data.draw(st.lists(st.integers(0, nranks - 1), min_size=nranks, max_size=nranks))),
-        summary=data.draw(st.text()), source=data.draw(st.text()),
+        sms=data.draw(st.integers(0, 4096)), summary=data.draw(st.text()), source=data.draw(st.text()),
     )  # fmt: skip
     text = to_toml(t)
     again = from_toml(text, "again")
@@ -56,4 +56,4 @@ def test_any_topology_round_trips(data: st.DataObject) -> None:
     for name in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes"):
         assert np.array_equal(getattr(t, name), getattr(again, name))
     assert [x.links.tolist() for x in t.limits] == [x.links.tolist() for x in again.limits]
-    assert (t.switches, t.summary, t.source) == (again.switches, again.summary, again.source)
+    assert (t.switches, t.sms, t.summary, t.source) == (again.switches, again.sms, again.summary, again.source)
