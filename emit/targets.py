@@ -147,12 +147,9 @@ def target_for(problem: Problem, asked: str = AUTO) -> Target:
     asked for cannot, or none can.
     """
     collective = problem.collective
-    if collective.fraction.max() > collective.fraction.min() * (1 + 1e-9):
-        raise InputError(
-            f"{collective.name}: its chunks have different sizes, which no format can say; use equal sizes"
-        )
     known = {name for target in TARGETS.values() for name in target.collectives}
-    name = collective.name if collective.name in known and not problem.relays else "custom"
+    by_name = collective.name in known and collective.kind.by_name
+    name = collective.name if by_name and not problem.relays else "custom"
     lacking = collective.kind.blocks_at_root  # some rank has no input or no output
     able = [t for t in TARGETS.values() if name in t.collectives and not (lacking and t.needs_buffers)]
     what, hint = (f"{collective.name} with relays", " or --relay none") if problem.relays else (collective.name, "")

@@ -171,17 +171,26 @@ def measure(
 ) -> Row:
     """Run a program at one message size on fresh data, out of place and in place where it can; warmup first, each.
 
-    The size is rounded down to whole elements of every block. Raises InputError as `Executor.run` does.
+    The size is rounded down, see `elements_of`. Raises InputError as `Executor.run` does.
     """
     kind = parse_type(settings.kind)
-    blocks = count_blocks(program.collective, program.nranks)
-    layout = Layout.of(program, size_bytes // TYPES[kind].itemsize // blocks)
+    layout = Layout.of(program, elements_of(program, size_bytes, kind))
     apart = inside = None
     if program.outofplace or program.collective not in _IN_PLACE_OR_NOT:
         apart = _measure_side(program, goal, layout, settings, False, executor)
     if program.inplace:
         inside = _measure_side(program, goal, layout, settings, True, executor)
     return make_row(program, program.name, layout.elements, settings, apart, inside, executor.emulated)
+
+
+def elements_of(program: Program, size_bytes: int, kind: str) -> int:
+    """Elements of a block of a message of `size_bytes`, and of a custom program's whole chunks, as executors take it.
+
+    In others all that trades places has one place in its block.
+    """
+    elements = size_bytes // TYPES[kind].itemsize // count_blocks(program.collective, program.nranks)
+    whole = elements - elements % program.nchunks_per_loop
+    return whole if whole and program.collective == "custom" else elements
 
 
 def count_blocks(collective: str, ranks: int) -> int:

@@ -22,6 +22,7 @@ from emit.program import COLLECTIVES, Gpu, Program
 from emit.targets import Limits, target_named
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective
+from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.problem import LARGEST, SMALLEST
 from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
@@ -80,11 +81,12 @@ def lower_to_instructions(
     Raises InputError: an order of sends that no program can keep.
     """
     problem = algorithm.problem
-    collective = problem.collective
+    common = common_chunk(problem.collective)
+    collective = common.cells
     kind = collective.kind
     named = collective.name in COLLECTIVES and kind.by_name and not problem.relays
     inplace = named and bool(kind.inplace)
-    ranks = [_Rank(collective, rank, inplace) for rank in range(problem.nranks)]
+    ranks = [_Rank(common, rank, inplace) for rank in range(problem.nranks)]
     sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
     per_loop = collective.nchunks
     if kind.blocks_at_root and named:
@@ -108,7 +110,7 @@ def lower_to_instructions(
     )
     goal = None if named else Goal.from_arrays(problem.nranks, **goal_columns(collective))
     ir = Instructions(header, goal)
-    return _in_time(ir, _fill(ir, algorithm, ranks))
+    return _in_time(ir, _fill(ir, algorithm, ranks, common.count.tolist()))
 
 
 def goal_columns(collective: Collective) -> dict[str, Any]:
@@ -135,13 +137,18 @@ def goal_columns(collective: Collective) -> dict[str, Any]:
 class _Rank:
     """Where one rank's chunks lie."""
 
-    def __init__(self, collective: Collective, rank: int, inplace: bool) -> None:
-        self.rank = rank
+    def __init__(self, common: CommonChunk, rank: int, inplace: bool) -> None:
+        self.rank, self.count, collective = rank, common.count, common.cells
+        first = common.first.tolist()
         pre = collective.pre[:, 0] == rank
         post = collective.post[:, 0] == rank
-        held = dict(zip(collective.pre[pre, 1].tolist(), collective.in_index[pre].tolist(), strict=True))
-        wanted = dict(zip(collective.post[post, 1].tolist(), collective.out_index[post].tolist(), strict=True))
-        self.home: dict[int, int] = {}  # the cell where a chunk's content is now
+        cells = dict(zip(collective.pre[pre, 1].tolist(), collective.in_index[pre].tolist(), strict=True))
+        held = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
+        input_cells = max(cells.values(), default=-1) + 1
+        cells = dict(zip(collective.post[post, 1].tolist(), collective.out_index[post].tolist(), strict=True))
+        wanted = {c: cells[cell] for c, cell in enumerate(first) if cell in cells}
+        output_cells = max(cells.values(), default=-1) + 1
+        self.home: dict[int, int] = {}  # the (first) cell where a chunk's content is now
         self.goal: dict[int, int] = {}  # where it is to end
         if inplace:
             # in place a chunk has one cell only, in the buffer that holds all blocks
@@ -152,7 +159,7 @@ class _Rank:
         else:
             self.home = dict(held)
             self.goal = {c: BUFFER + at for c, at in wanted.items()}
-            self.sizes = (max(held.values(), default=-1) + 1, max(wanted.values(), default=-1) + 1)
+            self.sizes = (input_cells, output_cells)
             kind = collective.kind
             if kind.unit in (BUFFER_UNIT, PAIR) and not kind.in_shares:
                 # these readers give every rank both buffers
@@ -162,18 +169,21 @@ class _Rank:
         self.scratch = SCRATCH
 
     def target(self, chunk: int) -> int:
-        """The cell in which an arriving chunk is put: its last place, or scratch."""
+        """The (first) cell in which an arriving chunk is put: its last place, or scratch."""
         if chunk in self.goal:
             return self.goal[chunk]
         home = self.home.get(chunk)
         if home is not None and (self.inplace or home >= SCRATCH):
             return home
-        self.scratch += 1
-        return self.scratch - 1
+        self.scratch += int(self.count[chunk])
+        return self.scratch - int(self.count[chunk])
 
 
-def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank]) -> list[float]:
-    """Append the instructions step by step, in an order that is right; for each when it is due, in µs."""
+def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank], count: list[int]) -> list[float]:
+    """Append the instructions step by step, in an order that is right; for each when it is due, in µs.
+
+    count: cells of each chunk.
+    """
     net, schedule = algorithm.problem.network, algorithm.schedule
     arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
     start = schedule.start_us.tolist()
@@ -184,23 +194,23 @@ def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank]) -> list[fl
     due: list[float] = []
     for _, together in groupby(order, key=step.__getitem__):
         rows = list(together)
-        sent = [ir.add(src[row], "s", ranks[src[row]].home[chunk[row]], NONE, 1) for row in rows]
+        sent = [ir.add(src[row], "s", ranks[src[row]].home[chunk[row]], NONE, count[chunk[row]]) for row in rows]
         due += [start[row] for row in rows]
         for row, source in zip(rows, sent, strict=True):
             rank = ranks[dst[row]]
             cell = rank.target(chunk[row])
             home = rank.home.get(chunk[row])
             if not adds[row] or home is None:
-                ir.add(rank.rank, "r", NONE, cell, 1, source)
+                ir.add(rank.rank, "r", NONE, cell, count[chunk[row]], source)
             else:
-                ir.add(rank.rank, "rrc", home, cell, 1, source)
+                ir.add(rank.rank, "rrc", home, cell, count[chunk[row]], source)
             due.append(arrival[row])
             rank.home[chunk[row]] = cell
     for rank in ranks:
         for c, cell in rank.goal.items():
             home = rank.home.get(c)
             if home is not None and home != cell:
-                ir.add(rank.rank, "cpy", home, cell, 1)
+                ir.add(rank.rank, "cpy", home, cell, count[c])
                 due.append(np.inf)
     return due
 

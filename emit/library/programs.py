@@ -11,6 +11,7 @@ from emit.goal import Goal
 from emit.program import Program
 from emit.targets import AUTO, LL_MOST_BYTES, Target, target_for
 from emit.timing.predict import Predictor
+from synth.model.common_chunk import common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.contest import Contest
 from synth.search.frontier import Contender, Range
@@ -20,6 +21,7 @@ from topologies.errors import InputError
 
 NONE = "none"  # in place of a target: schedules, and no program of them
 MOST_SENDS = 200_000  # of a schedule that is lowered; an executor takes far fewer
+_ROUNDING = 1e-9
 _WORTH = (
     1.02  # time of a Simple program over that of LL for small messages, from which on these get a file of their own
 )
@@ -27,19 +29,29 @@ _WORTH = (
 
 @dataclass(eq=False)
 class Lowered:
-    """A program of one protocol for one target, with its goal where its collective does not say it."""
+    """A program of one protocol for one target, with its goal where its collective does not say it.
+
+    scale: the size that an executor takes for that of its messages / the problem's message size.
+    padding: of the fullest buffer the part that holds nothing; 0 but where chunks of different sizes are padded.
+    """
 
     target: Target
     program: Program
     goal: Goal | None
     predictor: Predictor
+    scale: float = 1.0
+    padding: float = 0.0
     _times_us: dict[float, float] = field(default_factory=dict)
 
     def time_us(self, size_bytes: float) -> float:
         """In µs, for messages of `size_bytes`, as `simulate` has it."""
         if size_bytes not in self._times_us:
-            self._times_us[size_bytes] = self.predictor.time_us(size_bytes)
+            self._times_us[size_bytes] = self.predictor.time_us(size_bytes * self.scale)
         return self._times_us[size_bytes]
+
+    def served(self, low: int, high: int | None) -> tuple[int, int | None]:
+        """The sizes in bytes that an executor sees where the problem's are from `low` to `high` inclusive."""
+        return int((low - 1) * self.scale) + 1 if low else 0, None if high is None else int(high * self.scale)
 
 
 @dataclass(eq=False)
@@ -83,7 +95,11 @@ class Programs:
         program, goal = lower(algorithm, name, protocol, min_bytes=low, max_bytes=high, target=self.target.name)
         if not FORMATS[self.target.format].holds_program:  # which it may refuse yet
             self.text(program, goal)
-        return Lowered(self.target, program, goal, Predictor(program, self.problem.topology, self.problem.ranks))
+        common = common_chunk(algorithm.problem.collective)
+        predictor = Predictor(program, self.problem.topology, self.problem.ranks)
+        scale = float(common.cells.fraction[0]) / predictor.chunk_bytes(1.0)
+        exact = 1.0 if abs(scale - 1) < _ROUNDING else scale
+        return Lowered(self.target, program, goal, predictor, exact, common.padding)
 
     def text(self, program: Program, goal: Goal | None) -> str:
         """Of a program's file. Raises InputError where the target cannot hold it."""

@@ -14,6 +14,7 @@ from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.programs import NONE, Lowered, Programs, run_by
 from emit.library.write import Library, writing
 from emit.targets import TARGETS
+from synth.model.common_chunk import common_chunk
 from synth.model.problem import question
 from synth.present.statement import row
 from synth.search.frontier import Contender, Range
@@ -29,12 +30,14 @@ class Saved:
 
     found: as it was written: with the times of the target's programs.
     refused: why some have no executor's file; empty where all have.
+    padding: of the fullest buffer in a file, the part that holds nothing (see `CommonChunk`).
     """
 
     index: Path | None
     files: list[dict[str, Path]]
     found: SearchResult
     refused: str = ""
+    padding: float = 0.0
 
     @property
     def paths(self) -> list[Path]:
@@ -83,7 +86,9 @@ def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof
             written.append({kind: library.folder / file for kind, file in files.items()})
         library.commit(entries)
     some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
-    return Saved(library.folder / INDEX if entries else None, written, found, some + refused[0] if refused else "")
+    padding = max((entry["padding"] for entry in entries), default=0.0)
+    why = some + refused[0] if refused else ""
+    return Saved(library.folder / INDEX if entries else None, written, found, why, padding)
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
@@ -145,7 +150,8 @@ def _document(found: SearchResult, served: Range, name: str, programs: Programs)
     if not isinstance(by, Lowered):
         raise InputError(served.contender.refused)
     short = name[: min(63, target.longest_name)]
-    program, goal = replace(by.program, name=short, min_bytes=served.low, max_bytes=served.high or 0), by.goal
+    low, high = by.served(served.low, served.high)
+    program, goal = replace(by.program, name=short, min_bytes=low, max_bytes=high or 0), by.goal
     text = programs.text(program, goal)
     asked = question(problem)
     return text, {
@@ -157,10 +163,13 @@ def _document(found: SearchResult, served: Range, name: str, programs: Programs)
         "protocol": target.protocols[program.protocol],
         "inplace": program.inplace,
         **row(found, served),
+        "min_bytes": low,
+        "max_bytes": high,
+        "padding": by.padding,
         "schedule": None,
         "proof_file": None,
         # what the file must achieve, where its own words do not say it
         "goal": None
         if goal is None
-        else {"nranks": program.nranks, **goal_columns(served.algorithm.problem.collective)},
+        else {"nranks": program.nranks, **goal_columns(common_chunk(served.algorithm.problem.collective).cells)},
     }

@@ -127,9 +127,9 @@ def test_dgx1_allgather_is_sccls_pareto_set_and_proved(workers: Workers) -> None
 
 def test_blocks_of_different_sizes(workers: Workers, tmp_path: Path) -> None:
     sizes = [[0, 300, 10, 0], [5, 0, 700, 1], [0, 0, 0, 900], [40, 40, 40, 0]]
-    answer = synthesize(alltoallv(sizes), "dgx1", [0, 1, 2, 3], budget=5, workers=workers)
+    answer = synthesize(alltoallv(sizes), "dgx1", [0, 1, 2, 3], budget=5, target="none", workers=workers)
     assert answer.gap < 1.5
-    assert "different sizes" in save(answer.found, tmp_path, "msccl").refused
+    assert not save(answer.found, tmp_path, "msccl").refused
 
 
 def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path) -> None:
