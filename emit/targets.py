@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
     from synth.model.problem import Problem
 
 AUTO = "auto"  # in place of a target: the first that can express the question
+MSCCL_FILES = 4  # of a list that Microsoft's msccl loads
 LL_MOST_BYTES = 256 << 10  # of a message: up to here LL's flags cost less than Simple's barriers
 
 
@@ -46,6 +47,7 @@ class Target:
 
     name: as `--target` has it.  reader: who reads its files.  load: the variables that tell it of them; the library is
     in out.
+    state: of that executor's development, in a few words.  remarks: what its users must know, a sentence each.
     format: key of FORMATS.  folder, suffix: in a library its files are FOLDER/NAME + SUFFIX, and nothing else is there.
     collectives: those it can do (`Program.collective`) → as its files spell them.
     limits: that a program compiled for it keeps.
@@ -61,6 +63,7 @@ class Target:
     name: str
     reader: str
     load: str
+    state: str
     format: str
     folder: str
     suffix: str
@@ -74,6 +77,7 @@ class Target:
     runs_here: bool = True
     max_bytes_exclusive: bool = False
     states_redop: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 def _spelled(*names: str, **others: str) -> dict[str, str]:
@@ -86,22 +90,35 @@ _NCCL_NAMES = _spelled(
 )  # fmt: skip
 _MSCCL_LIMITS = Limits("msccl", 256, 216, 32)
 
+_ONE_GROUP = (
+    "it takes the first file that fits collective, number of ranks, form and size: the folder must hold the files of"
+    " one group of one topology, and of one root"
+)
+
 # In the order of preference: without `--target` the first that can express the question is taken.
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
         Target(
             name="executor-nccl", reader="msccl-executor-nccl", load="MSCCL_ALGO_DIR=out/msccl",
+            state="last commit of 2024", remarks=(_ONE_GROUP,),
             format="msccl", folder="msccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("executor-nccl", 64, 1024, 32),
         ),
         Target(
-            name="rccl", reader="RCCL", load="MSCCL_ALGO_DIR=out/msccl-rccl",
+            name="rccl", reader="RCCL", load="RCCL_MSCCL_FORCE_ENABLE=1 MSCCL_ALGO_DIR=out/msccl-rccl",
+            state="MSCCL removed in 2026; ROCm before that",
+            remarks=(
+                _ONE_GROUP,
+                "without RCCL_MSCCL_FORCE_ENABLE=1 it looks at files on two machine models only",
+                "only the first communicator that a thread makes sees files",
+            ),
             format="msccl", folder="msccl-rccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
         ),
         Target(
             name="msccl", reader="Microsoft's msccl", load="NCCL_ALGO=MSCCL,RING,TREE MSCCL_XML_FILES=FILE:FILE",
+            state="followed by MSCCL++", remarks=(f"it loads only the first {MSCCL_FILES} of MSCCL_XML_FILES",),
             format="msccl", folder="msccl-original", suffix=".xml",
             collectives=_spelled(
                 "allreduce", "allgather", "reduce", "broadcast", "alltoall", "custom", reducescatter="reduce_scatter"
@@ -110,7 +127,11 @@ TARGETS: dict[str, Target] = {
         ),
         Target(
             # the writer of plans splits what is too long for one: a program need only fit msccl
-            name="mscclpp", reader="MSCCL++'s executor", load="MSCCLPP_EXECUTION_PLAN_DIR=out/mscclpp",
+            name="mscclpp", reader="MSCCL++'s executor", load="runtime.mscclpp.Plans",
+            state="maintained",
+            remarks=(
+                "from 0.9 on it loads no folder (0.8 has MSCCLPP_EXECUTION_PLAN_DIR): plans are registered in Python",
+            ),
             format="mscclpp", folder="mscclpp", suffix=".json",
             collectives=_spelled(
                 "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom"

@@ -30,6 +30,7 @@ class Row(NamedTuple):
 COMMANDS = {
     "pattern": Row("search:pattern", "A pattern of your own: who holds which chunk before and after."),
     "topo": Row("topologies:topo", "Topologies: list, show, check."),
+    "library": Row("library:library", "Libraries: what makes an executor load one."),
     "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),
     "simulate": Row("simulate:simulate", "Predict the time of an MSCCL XML, ours or another's, on a topology."),
     "compile": Row("compile:compile_", "Compile an algorithm written by hand into an executor's file."),

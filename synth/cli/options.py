@@ -21,8 +21,11 @@ topo_option: Option = click.option(
 
 
 def target_option(auto: str) -> Option:
-    """`--target` with all targets there are, and how their executors load the files; auto: what it is without."""
-    known = ", ".join(f"{target.name} ({target.load})" for target in TARGETS.values())
+    """`--target` with all targets there are, how their executors load the files and how these fare.
+
+    auto: what it is without.
+    """
+    known = ", ".join(f"{target.name} ({target.load}; {target.state})" for target in TARGETS.values())
     return click.option("--target", default="auto", metavar="NAME", help=f"{known}; auto: {auto}.")
 
 

@@ -1,0 +1,5 @@
+"""A library's execution plans in MSCCL++'s Python API."""
+
+from runtime.mscclpp.plans import Plans
+
+__all__ = ["Plans"]
