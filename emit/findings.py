@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from emit.program import Program
 from topologies.errors import InputError
@@ -16,7 +16,7 @@ class Finding:
 
     Kinds: "inconsistent" (numbers that contradict each other), "limit" (more than the target's reader or kernel
     takes), "overrun", "duplicate connection", "dangling id", "dangling dependency", "unpaired", "unequal counts",
-    "deadlock", "race", "read before write", "wrong result".
+    "deadlock", "hang" (it is right, and its kernels do not end), "race", "read before write", "wrong result".
     `cell` is (buffer, index); `cycle` the steps (rank, tb, step) of a deadlock, each waiting for the next.
     """
 
@@ -76,6 +76,12 @@ def _first_of(findings: tuple[Finding, ...], hint: str = "") -> str:
     return f"{findings[0].kind}: {findings[0].message}{more}"
 
 
+def _status_of(findings: tuple[Finding, ...]) -> str:
+    if not findings:
+        return "right"
+    return "deadlock" if all(f.kind in ("deadlock", "hang") for f in findings) else "wrong"
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What a check found: nothing (`ok`), or findings, each with its place.
@@ -95,9 +101,7 @@ class Judgement:
     @property
     def status(self) -> str:
         """ "right", "deadlock" (and nothing else wrong), or "wrong"."""
-        if self.ok:
-            return "right"
-        return "deadlock" if all(f.kind == "deadlock" for f in self.findings) else "wrong"
+        return _status_of(self.findings)
 
     def raise_if_wrong(self, what: str = "program") -> None:
         """Raise InputError with the first finding and the number of the others."""
@@ -127,6 +131,14 @@ class Verdict:
     def reason(self) -> str:
         """The first finding in one line, with the number of the others; empty where there is none."""
         return _first_of(self.findings, ": synth verify") if self.findings else ""
+
+    def at_place(self, found: Findings, note: str) -> Verdict:
+        """The verdict where this was found of the place that the file runs at; note: a line on it, or empty."""
+        findings = (*self.findings, *found.reported)
+        status = _status_of(findings)
+        head, *lines = self.lines
+        lines += [*(f"{f.kind}: {f.message}" for f in found.reported), *([note] if note else [])]
+        return replace(self, status=status, lines=(status + head.removeprefix(self.status), *lines), findings=findings)
 
     def right_program(self, origin: str) -> Program:
         """The program, of a file that is right. Raises InputError, beginning with `origin`, for any other."""

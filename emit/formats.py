@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from emit.findings import Verdict
+from emit.findings import Findings, Verdict
 from emit.goal import Goal
 from emit.program import Program
-from emit.targets import Target
+from emit.targets import Target, check_resident
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
+from topologies.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Format:
 
     what: in words, with its article.  suffix: of its files.  start: how a file of another suffix begins.
     module: loaded when it is needed, with verify(path, goal, FIFO slots or None), which never raises for bad input, and
-    for programs write(program, goal, target, node of each rank, in place or not) and describe(program, target, text).
+    for programs write(program, goal, target, node of each rank, in place or not), describe(program, target, text) and
+    threadblocks(program, text).
     Empty: no program is read or written so.
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
     has_fifo: `verify` takes FIFO slots.  placed: its text depends on which ranks share a node, and on the calls served.
@@ -48,6 +50,10 @@ class Format:
             return Verdict("not readable", (f"{origin_of(path)}: is a schedule; synth prove checks it",))
         verdict: Verdict = import_module(self.module).verify(path, goal, fifo_depth)
         return verdict
+
+    def threadblocks(self, program: Program | None, text: str | Path) -> list[int]:
+        """Of each rank, of a program in the text or file that holds it."""
+        return list(import_module(self.module).threadblocks(program, text))
 
     def describe(self, program: Program, target: Target, text: str) -> str:
         """What was written, in a line."""
@@ -91,6 +97,15 @@ def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_
         wanted = " or ".join(one.what for one in FORMATS.values() if one.holds_program)
         return Verdict("not readable", (f"{origin_of(Path(path))}: is {found.what}; it must be {wanted}",))
     return found.verify(Path(path), goal, fifo_depth)
+
+
+def check_place(verdict: Verdict, path: str | os.PathLike[str], topology: Topology) -> Verdict:
+    """The verdict on a file that can be read, where it runs on devices of a topology: all threadblocks must fit."""
+    blocks = format_of(Path(path)).threadblocks(verdict.program, Path(path))
+    found = Findings()
+    check_resident(blocks, topology.sms, found)
+    many = f"whether {max(blocks, default=0)} threadblocks of a rank run at once is not checked"
+    return verdict.at_place(found, "" if topology.sms else f"SMs of a device of {topology.name} not known: {many}")
 
 
 def write_program(

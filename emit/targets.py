@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from emit.findings import Findings
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
 
 AUTO = "auto"  # in place of a target: the first that can express the question
 MSCCL_FILES = 4  # of a list that Microsoft's msccl loads
+RESERVED_SMS = 8  # of a device, which a collective leaves to the kernels that compute, unless told how many to use
 LL_MOST_BYTES = 256 << 10  # of a message: up to here LL's flags cost less than Simple's barriers
 
 
@@ -39,6 +40,7 @@ class Limits:
     nodes: int = 4096  # of XML: algo, all gpus, and one gpu's tbs and steps
     children: int = 1024  # of an XML element
     reduce_chain: int = 16
+    sms: int = 0  # of a device, that a rank may use; 0: not known
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,31 @@ def _first(able: Sequence[Target], asked: str, what: str, hint: str = "") -> Tar
     raise InputError(f"--target {asked}: has no name for {what}; use --target {names}{hint}")
 
 
+def on_devices(target: Target, sms: int, asked: int | None = None) -> Target:
+    """The target with a rank's threadblocks limited to what runs at once on a device of `sms` SMs (0: not known).
+
+    asked: how many a rank may use; None: all but RESERVED_SMS. Raises InputError where it is more than there are.
+    """
+    if asked is not None and (asked < 1 or 0 < sms < asked):
+        right = f"1 to {sms}, the SMs of a device of --topo" if sms else "1 or more"
+        raise InputError(f"--sms {asked}: is not possible; it must be {right}")
+    most = asked or max(sms - RESERVED_SMS, (sms + 1) // 2)
+    limits = target.limits
+    if not most:
+        return target
+    return replace(target, limits=replace(limits, sms=most, tbs_per_gpu=min(most, limits.tbs_per_gpu)))
+
+
+def check_resident(threadblocks: Sequence[int], sms: int, found: Findings) -> None:
+    """Add a finding where a rank has more threadblocks than run at once on its device (sms 0: not known).
+
+    They wait for each other, and one that is not resident never starts: the kernel hangs.
+    """
+    most = max(threadblocks, default=0)
+    if 0 < sms < most:
+        found.add("hang", f"has {most} threadblocks on {sms} SMs; all must run at once", threadblocks.index(most))
+
+
 def choose_protocol(largest_bytes: int | None) -> str:
     """LL for messages of up to LL_MOST_BYTES, Simple for the rest; None: there is no largest one.
 
@@ -205,8 +232,10 @@ def check_limits(program: Program, limits: Limits, found: Findings) -> None:
             found.add("limit", f"{what} {number}; {limits.name} takes at most {most}", rank, tb, step)
 
     over("gpus", program.nranks, limits.children)
+    check_resident([len(gpu.threadblocks) for gpu in program.gpus], limits.sms, found)
     for rank, gpu in enumerate(program.gpus):
-        over("threadblocks", len(gpu.threadblocks), min(limits.tbs_per_gpu, limits.children), rank)
+        if not 0 < limits.sms < len(gpu.threadblocks):  # which was said
+            over("threadblocks", len(gpu.threadblocks), min(limits.tbs_per_gpu, limits.children), rank)
         nodes = 1 + program.nranks + len(gpu.threadblocks) + sum(len(t.steps) for t in gpu.threadblocks)
         over("XML nodes", nodes, limits.nodes, rank)
         for side in ("send", "recv"):

@@ -33,6 +33,7 @@ class Synthesis:
     """The answer to a question: algorithms by size, each replayed and right, with bounds."""
 
     found: SearchResult
+    sms: int | None = None  # as it was asked for
 
     @property
     def algorithms(self) -> list[dict[str, Any]]:
@@ -54,7 +55,7 @@ class Synthesis:
 
     def save(self, folder: str | Path, target: str = "auto", *, proof: bool = False) -> list[Path]:
         """Write the files, as `emit.library.save` does; InputError where the target or the folder cannot take them."""
-        written = save(self.found, folder, target, proof=proof)
+        written = save(self.found, folder, target, sms=self.sms, proof=proof)
         if written.refused and target != "auto":
             raise InputError(written.refused)
         return written.paths
@@ -67,6 +68,7 @@ class Question(NamedTuple):
     options: Options
     healthy: Problem | None = None
     target: str = NONE
+    sms: int | None = None
 
 
 def ask(
@@ -86,6 +88,7 @@ def ask(
     budget: float = 30.0,
     seed: int = 0,
     target: str = NONE,
+    sms: int | None = None,
 ) -> Question:
     """State a question without answering it; arguments and errors as those of `synthesize`."""
     options = Options(size, chunks, steps, rounds, engine, budget, seed)
@@ -105,15 +108,15 @@ def ask(
     problem = stated(topology)
     if chunks is not None:
         problem.with_chunks(chunks)  # whether so many are possible is said now
-    executor_for(problem, target)  # whether it can express the question is said now
-    return Question(problem, options, stated(healthy) if topology is not healthy else None, target)
+    executor_for(problem, target, sms)  # whether it can express the question is said now
+    return Question(problem, options, stated(healthy) if topology is not healthy else None, target, sms)
 
 
 def answered(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
     """Search, and for a network with dead or slow parts also the healthy one, to say what they cost."""
 
     def searched(problem: Problem) -> SearchResult:
-        executor = executor_for(problem, question.target)
+        executor = executor_for(problem, question.target, question.sms)
         return search(problem, question.options, workers, progress, executor=executor)
 
     found = searched(question.problem)
@@ -145,10 +148,11 @@ def synthesize(
             frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model). engine: one of auto,
             flow, route, cpsat, smt, milp. budget: seconds. seed: of the solvers. target: the executor whose
             programs the answer is made of (a key of `emit.targets.TARGETS`; auto: the first that can express it); none:
-            schedules.
+            schedules. sms: threadblocks that a rank's program may have; the SMs of its device but for
+            `emit.targets.RESERVED_SMS` when None, any number where the topology does not state them.
     """
     question = ask(collective, topo, group, **options)
     if workers is not None:
-        return Synthesis(answered(question, workers, progress))
+        return Synthesis(answered(question, workers, progress), question.sms)
     with Workers(processes(question.options.engine)) as own:
-        return Synthesis(answered(question, own, progress))
+        return Synthesis(answered(question, own, progress), question.sms)

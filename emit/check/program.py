@@ -16,7 +16,7 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings, Judgement
 from emit.goal import Goal, goals_of, sizes_of
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, ROOTED, WRITES_DST, Program
-from emit.targets import check_limits, target_named
+from emit.targets import Limits, check_limits, target_named
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
@@ -37,7 +37,7 @@ def check(
     goal: Goal | None = None,
     fifo_depth: int | None = None,
     *,
-    target: str | None = "executor-nccl",
+    target: str | Limits | None = "executor-nccl",
     split: bool = True,
 ) -> Report:
     """Check that every interleaving of `program` ends, without a race, in what `goal` asks for.
@@ -45,7 +45,7 @@ def check(
     goal: None means that of the program's collective, in place, out of place or both as the program says.
     To a given goal of an out-of-place program it is added that the input must stay as it was.
     fifo_depth: slots of a (source, destination, channel), in transmissions; None means the protocol's.
-    target: whose limits to check (executor-nccl, rccl, msccl; None: nobody's).
+    target: whose limits to check (executor-nccl, rccl, msccl; None: nobody's), or these limits.
     split: a step of count chunks takes count slots, as it does for large messages; False: one slot, and
     whether it also ends with count slots is in the report (`splits`).
 
@@ -61,7 +61,7 @@ def check(
     else:  # what is called out of place must also leave its input alone
         goals = [("", goal.keeping_input() if program.outofplace and not program.inplace else goal, False)]
     if target is not None:
-        check_limits(program, target_named(target).limits, found)
+        check_limits(program, target_named(target).limits if isinstance(target, str) else target, found)
     structure = Findings()
     columns = columns_of(program, structure)
     splits = True

@@ -96,6 +96,7 @@ def optimize(
     goal: Goal | None = None,
     target: str = "executor-nccl",
     *,
+    limits: Limits | None = None,
     timer: Timer | None = None,
     without: Collection[str] = (),
 ) -> Compiled:
@@ -103,21 +104,23 @@ def optimize(
 
     The best of the program itself and of what the passes make of it, on its own channels or on others.
 
+    Arguments as those of `compile_instructions`.
     Raises InputError for a program that is not right, or that `target` cannot hold in any form.
     """
+    limits = target_named(target).limits if limits is None else limits
     check(program, goal, target=None, split=False).raise_if_wrong()
     own = instructions_of(program, goal)
     free = replace(own.copy(), channel=[NONE] * len(own))
     candidates: list[Compiled] = []
-    if check(program, goal, target=target).ok:
+    if check(program, goal, target=limits).ok:
         log = [f"program: {describe_size(program)}", "kept as it was: nothing is better"]
         candidates.append(Compiled(program, log))
     fault: InputError | None = None
     # on other channels only where both ends of every connection then still have one order
     for ir in (own, free, order_by_depth(free)) if keeps_message_order(free) else (own,):
         try:
-            made = compile_instructions(ir, target, timer=timer, without=without)
-            if check(made.program, goal, target=target).ok:
+            made = compile_instructions(ir, target, limits=limits, timer=timer, without=without)
+            if check(made.program, goal, target=limits).ok:
                 candidates.append(made)
         except InputError as error:
             fault = fault or error

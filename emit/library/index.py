@@ -20,6 +20,7 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
     target      a key of TARGETS
     protocol    what the file is to run with, as its executor spells it
     inplace     true: for calls in place; false: for calls out of place
+    threadblocks    the most that a rank has, all of which its device must run at once
     min_bytes, max_bytes    the message sizes that it serves, both inclusive, max_bytes null where there is no end;
                 a size is the larger of a rank's send and receive buffer
     schedule, proof_file    schedules/NAME.synth and schedules/NAME.proof.json, null where not written

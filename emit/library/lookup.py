@@ -13,6 +13,8 @@ from synth.model.registry import parse_name
 from synth.present.text import format_listed
 from synth.storage.columns import json_object
 from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import Topology
 
 
 def choose(
@@ -70,6 +72,16 @@ def entry_beside(path: str | Path) -> Entry | None:
             for entry in load_index(folder):
                 if entry.file == name:
                     return entry
+    return None
+
+
+def topology_beside(path: str | Path) -> Topology | None:
+    """The topology that an index beside a file, or in the folder above, names; None where `load` does not know it."""
+    entry = entry_beside(path)
+    if entry is None:
+        return None
+    with suppress(InputError):
+        return load(entry.topology)
     return None
 
 

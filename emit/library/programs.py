@@ -9,7 +9,7 @@ from emit.compiler.lower import lower
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
 from emit.program import Program
-from emit.targets import AUTO, LL_MOST_BYTES, Target, target_for
+from emit.targets import AUTO, LL_MOST_BYTES, Target, on_devices, target_for
 from emit.timing.predict import Predictor
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
@@ -69,11 +69,13 @@ class LoweredBoth:
 class Programs:
     """What lowers the algorithms of one problem for one target.
 
-    Raises InputError where the target cannot express the question at all.
+    sms: threadblocks that a rank may have; None: all SMs of its device but RESERVED_SMS, where these are known. Raises
+    InputError where the target cannot express the question at all, or a device has not so many.
     """
 
-    def __init__(self, problem: Problem, target: str = "auto") -> None:
-        self.problem, self.target = problem, target_for(problem, target)
+    def __init__(self, problem: Problem, target: str = "auto", sms: int | None = None) -> None:
+        self.problem = problem
+        self.target = on_devices(target_for(problem, target), problem.topology.sms, sms)
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
 
     def lower(self, algorithm: Algorithm) -> LoweredBoth:
@@ -92,7 +94,7 @@ class Programs:
 
     def _lowered(self, algorithm: Algorithm, protocol: str, low: int, high: int) -> Lowered:
         name = algorithm.problem.collective.name
-        program, goal = lower(algorithm, name, protocol, min_bytes=low, max_bytes=high, target=self.target.name)
+        program, goal = lower(algorithm, name, protocol, min_bytes=low, max_bytes=high, limits=self.target.limits)
         if not FORMATS[self.target.format].holds_program:  # which it may refuse yet
             self.text(program, goal)
         common = common_chunk(algorithm.problem.collective)
@@ -110,19 +112,22 @@ class Programs:
         return [part for served in ranges for part in _files(served)]
 
 
-def executor_for(problem: Problem, target: str) -> Programs | None:
+def executor_for(problem: Problem, target: str, sms: int | None = None) -> Programs | None:
     """What lowers a problem's algorithms; None for NONE, and where no target ("auto") can express it."""
+    if target == NONE:
+        return None
     try:
-        return None if target == NONE else Programs(problem, target)
+        target_for(problem, target)
     except InputError:
         if target == AUTO:
             return None
         raise
+    return Programs(problem, target, sms)
 
 
 def run_by(found: SearchResult, programs: Programs) -> SearchResult:
     """The same answers with the times, ranges and gaps of a target's programs, where they are not that already."""
-    if all(isinstance(by := s.contender.execution, Lowered) and by.target is programs.target for s in found.ranges):
+    if all(isinstance(by := s.contender.execution, Lowered) and by.target == programs.target for s in found.ranges):
         return found
     contest = Contest(programs)
     contest.contenders = [Contender(a) for a in dict.fromkeys(served.algorithm for served in found.ranges)]

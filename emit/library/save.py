@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from emit.compiler.lower import goal_columns
+from emit.formats import FORMATS
 from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.programs import NONE, Lowered, Programs, run_by
 from emit.library.write import Library, writing
@@ -47,18 +48,20 @@ class Saved:
         return own + ([] if self.index is None else [self.index]) + stored
 
 
-def save(found: SearchResult, folder: str | Path, target: str = "auto", *, proof: bool = False) -> Saved:
+def save(
+    found: SearchResult, folder: str | Path, target: str = "auto", *, sms: int | None = None, proof: bool = False
+) -> Saved:
     """Write what was found into a library: a file for the target's executor and an entry of the index each.
 
     An algorithm too large for that, or with `proof`, is written as a schedule (schedules/NAME.synth), and with `proof`
-    also what proves its bound (NAME.proof.json). Raises InputError for a folder that cannot be written, or a foreign
-    index.
+    also what proves its bound (NAME.proof.json). sms: as for `Programs`. Raises InputError for a folder
+    that cannot be written, or a foreign index.
     """
     programs: Programs | None = None
     refused: list[str] = []
     if target != NONE:
         try:
-            programs = Programs(found.problem, target)
+            programs = Programs(found.problem, target, sms)
             found = run_by(found, programs)
         except InputError as error:
             refused.append(str(error))
@@ -162,6 +165,7 @@ def _document(found: SearchResult, served: Range, name: str, programs: Programs)
         "target": target.name,
         "protocol": target.protocols[program.protocol],
         "inplace": program.inplace,
+        "threadblocks": max(FORMATS[target.format].threadblocks(program, text)),
         **row(found, served),
         "min_bytes": low,
         "max_bytes": high,

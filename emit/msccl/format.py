@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from emit.check.program import Report, check, root_of
 from emit.findings import Finding, Findings, Verdict
@@ -95,30 +96,30 @@ def _fitting_targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:
 
 def write(program: Program, goal: Goal | None, target: Target, _: Sequence[int] | None, __: bool | None) -> str:
     """The text of a program for a target; neither nodes nor the calls to serve change it."""
-    return write_msccl(program, goal, target.name)
+    return write_msccl(program, goal, target)
 
 
-def write_msccl(program: Program, goal: Goal | None = None, target: str = "executor-nccl") -> str:
+def write_msccl(program: Program, goal: Goal | None = None, target: str | Target = "executor-nccl") -> str:
     """The program as text that the reader of `target` takes; nothing unverified is written.
 
     It is checked against `goal`, or its collective's own, at its protocol's FIFO depth and the target's limits. Raises
     InputError where the check finds anything, where no goal is known, or where the target has no name for the
     collective, its in-place or out-of-place form, the reduction or the program's own name.
     """
-    row = target_named(target)
-    choose_target(program.collective, target)
+    row = target_named(target) if isinstance(target, str) else target
+    choose_target(program.collective, row.name)
     for form, others, right in (
         (program.outofplace, row.only_inplace, "in place"),
         (program.inplace, row.only_outofplace, "out of place"),
     ):
         if form and program.collective in others:
-            raise InputError(f"{target} has no such form of {program.collective}; it must be {right} only")
+            raise InputError(f"{row.name} has no such form of {program.collective}; it must be {right} only")
     if len(program.name) > row.longest_name or not _NAME.fullmatch(program.name):
         raise InputError(
             f"program name {program.name!a}: it must be 1 to {row.longest_name} printable ASCII characters "
             "without quotes, <, > and &"
         )
-    report = check(program, goal, target=target)
+    report = check(program, goal, target=row.limits)
     report.raise_if_wrong()
     if not report.judged:
         raise InputError(
@@ -132,6 +133,11 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str = "execu
 def xml_text(program: Program, target: Target) -> str:
     """The program in the target's dialect, unchecked."""
     return "\n".join(_lines(program, target)) + "\n"
+
+
+def threadblocks(program: Program, _: str | Path) -> list[int]:
+    """Of each rank."""
+    return [len(gpu.threadblocks) for gpu in program.gpus]
 
 
 def describe(program: Program, target: Target, _: str) -> str:

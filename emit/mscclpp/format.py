@@ -33,7 +33,7 @@ from emit.mscclpp.replay import Access, Replay
 from emit.mscclpp.structure import caution, check_parts, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
 from emit.program import BUFFERS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
-from emit.targets import Target
+from emit.targets import Target, check_resident
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
@@ -212,9 +212,16 @@ def _check_ends(run: Replay, found: Findings, notes: list[str]) -> None:
             found.add("race", f"{what}: {why}", *made.place(block, op))
 
 
-def write(program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, inplace: bool | None) -> str:
+def write(
+    program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, inplace: bool | None
+) -> str:
     """The text of a program as a plan, for ranks on these nodes, and calls in place or not."""
-    return write_plan(program, goal, nodes=nodes, inplace=inplace)
+    return write_plan(program, goal, nodes=nodes, inplace=inplace, sms=target.limits.sms)
+
+
+def threadblocks(_: Program | None, text: str | Path) -> list[int]:
+    """Of each rank, in a plan or its file; it can have more than its program."""
+    return [len(gpu.blocks) for gpu in read_plan(text).gpus]
 
 
 def describe(program: Program, _: Target, text: str) -> str:
@@ -231,12 +238,18 @@ def describe(program: Program, _: Target, text: str) -> str:
 
 
 def write_plan(
-    program: Program, goal: Goal | None = None, *, nodes: Sequence[int] | None = None, inplace: bool | None = None
+    program: Program,
+    goal: Goal | None = None,
+    *,
+    nodes: Sequence[int] | None = None,
+    inplace: bool | None = None,
+    sms: int = 0,
 ) -> str:
     """The program as the text of an execution plan, the same program always the same bytes.
 
     goal: what it must achieve; None means that of its collective. nodes: the node of each rank (None: all in one).
     inplace: the form of the plan, also where it is not the program's own; None: the program's, in place if it has both.
+    sms: threadblocks that a rank may have (0: any number).
     Nothing unverified is written: the program is checked, and the plan's text is read and replayed.
 
     Raises InputError where a check finds anything, or where plans cannot say it: a collective that gives some rank an
@@ -255,6 +268,10 @@ def write_plan(
     if form and not own:
         program, own = replace(program, gpus=[_gpu_in_place(gpu) for gpu in program.gpus]), True
     plan = _plan(replace(program, inplace=own, outofplace=not own), goal, nodes, form)
+    found = Findings()
+    check_resident([len(gpu.blocks) for gpu in plan.gpus], sms, found)
+    if found.reported:
+        raise InputError(f"execution plan of {program.name}: {found.reported[0].message}; use --sms or fewer chunks")
     text = plan_text(plan)
     check_plan(text, goal, program.root).raise_if_wrong(f"execution plan of {program.name}")
     return text

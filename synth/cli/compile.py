@@ -15,9 +15,9 @@ from emit.formats import write_program
 from emit.goal import Goal
 from emit.language import load_script
 from emit.program import Program
-from emit.targets import Target, choose_protocol, choose_target, target_for
-from synth.cli.options import declare, target_option
-from synth.cli.programs import Place, check_not_source, nodes_at, place_program, read_program, write_text
+from emit.targets import RESERVED_SMS, Target, choose_protocol, choose_target, on_devices, target_for
+from synth.cli.options import declare, sms_option, target_option
+from synth.cli.programs import Place, check_not_source, nodes_at, place_program, read_program, sms_at, write_text
 from topologies.errors import InputError, ScheduleError, ScheduleRefused
 
 
@@ -31,6 +31,7 @@ def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) ->
 _compiling = declare(
     click.option("-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."),
     target_option("the first that can"),
+    sms_option(f"the SMs of a device of --topo, less {RESERVED_SMS}; any number without"),
     click.option("--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."),
     click.option("--explain", is_flag=True, help="Say what every pass did."),
     click.option(
@@ -76,6 +77,7 @@ def compile_(
     group: str | None,
     out: str | None,
     target: str,
+    sms: int | None,
     off: tuple[str, ...],
     explain: bool,
 ) -> None:
@@ -88,9 +90,9 @@ def compile_(
     """
     script = load_script(file, settings)
     ir = script.instructions()
-    chosen = choose_target(script.header.collective, target)
     place = place_program(script.header.nranks, topo, group)
-    made = compile_instructions(ir, chosen.name, timer=_timer(place, script.header), without=off)
+    chosen = on_devices(choose_target(script.header.collective, target), sms_at(place), sms)
+    made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=_timer(place, script.header), without=off)
     _write(made, ir.goal, chosen, file, out, explain, place)
 
 
@@ -100,7 +102,14 @@ def compile_(
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
 @_compiling
 def optimize(
-    file: str, topo: str | None, group: str | None, out: str | None, target: str, off: tuple[str, ...], explain: bool
+    file: str,
+    topo: str | None,
+    group: str | None,
+    out: str | None,
+    target: str,
+    sms: int | None,
+    off: tuple[str, ...],
+    explain: bool,
 ) -> None:
     """Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right.
 
@@ -109,9 +118,9 @@ def optimize(
     """
     _, goal, verdict = read_program(file)
     program = verdict.right_program(file)
-    chosen = choose_target(program.collective, target)
     place = place_program(program.nranks, topo or f"full:{max(2, program.nranks)}", group)
-    made = optimize_program(program, goal, chosen.name, timer=_timer(place, program), without=off)
+    chosen = on_devices(choose_target(program.collective, target), sms_at(place), sms)
+    made = optimize_program(program, goal, chosen.name, limits=chosen.limits, timer=_timer(place, program), without=off)
     if out is None:
         out = f"{Path(file).stem}-optimized{chosen.suffix}"
     _write(made, goal, chosen, file, out, explain, place if topo else None)
@@ -126,7 +135,9 @@ def optimize(
     help="Default: auto, by the size of the schedule.",
 )
 @_compiling
-def lower(file: str, protocol: str, out: str | None, target: str, off: tuple[str, ...], explain: bool) -> None:
+def lower(
+    file: str, protocol: str, out: str | None, target: str, sms: int | None, off: tuple[str, ...], explain: bool
+) -> None:
     """Lower a stored schedule (.synth) to an executor's file.
 
     \b
@@ -144,9 +155,9 @@ def lower(file: str, protocol: str, out: str | None, target: str, off: tuple[str
         algorithm = Algorithm(problem, schedule, str(stored.header["engine"]), size_bytes=size)
     except (ScheduleRefused, ScheduleError) as error:
         raise InputError(f"{file}: the schedule is refused: {error}") from None
-    chosen = target_for(problem, target)
+    chosen = on_devices(target_for(problem, target), problem.topology.sms, sms)
     used = choose_protocol(size) if protocol == "auto" else protocol
     ir = lower_to_instructions(algorithm, Path(file).stem[:63], used)
     timer = timer_for(problem.topology, problem.ranks, size, size)
-    made = compile_instructions(ir, chosen.name, timer=timer, without=off)
+    made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=timer, without=off)
     _write(made, ir.goal, chosen, file, out, explain, (problem.topology, list(problem.ranks)))

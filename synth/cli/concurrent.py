@@ -59,6 +59,7 @@ _SINGLE = {  # options of a single group, and what there is instead
     "group": "the groups are all named in --groups",
     "root": "a group's first rank is its root",
     "steps": "the k-synchronous model is for one group",
+    "sms": "their schedule is no program yet",
     "rounds": "the k-synchronous model is for one group",
 }
 _AXIS = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,15})\s*=\s*([1-9][0-9]{0,6}|\*)")

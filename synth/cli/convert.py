@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from emit.formats import FORMATS, write_program
-from emit.targets import choose_target, only_target_of, target_named
-from synth.cli.options import target_option
-from synth.cli.programs import check_not_source, nodes_at, place_program, read_program, write_text
+from emit.targets import choose_target, on_devices, only_target_of, target_named
+from synth.cli.options import sms_option, target_option
+from synth.cli.programs import check_not_source, nodes_at, place_program, read_program, sms_at, write_text
 from topologies.errors import InputError
 from topologies.text.fields import shown
 from topologies.text.files import opened, origin_of
@@ -19,6 +19,7 @@ from topologies.text.files import opened, origin_of
 @click.command("convert")
 @click.argument("source")
 @click.argument("out")
+@sms_option("all SMs of a device of --topo; any number without")
 @target_option("whose files end as OUT does, else the first that can")
 @click.option("--protocol", type=click.Choice(["Simple", "LL", "LL128"]), help="Default: the file's.")
 @click.option("--topo", metavar="T", help="Where it will run: a plan uses port channels between nodes.")
@@ -30,6 +31,7 @@ from topologies.text.files import opened, origin_of
 def convert(
     source: str,
     out: str,
+    sms: int | None,
     target: str,
     protocol: str | None,
     topo: str | None,
@@ -54,9 +56,11 @@ def convert(
     if protocol is not None:
         program = replace(program, protocol=protocol)
     chosen = chosen or choose_target(program.collective)
-    where = _nodes(program.nranks, topo, group, nodes) if placed else None
+    where = _nodes(program.nranks, nodes, topo, group)
+    place = place_program(program.nranks, topo, group)
+    chosen = on_devices(chosen, sms_at(place), sms_at(place) or None if sms is None else sms)
     try:
-        text = write_program(program, goal, chosen, nodes=where, inplace=inplace)
+        text = write_program(program, goal, chosen, nodes=where or nodes_at(place), inplace=inplace)
     except InputError as error:
         if placed or "limit: " not in str(error):
             raise
@@ -65,13 +69,13 @@ def convert(
     click.echo(f"{origin_of(out)}: {FORMATS[chosen.format].describe(program, chosen, text)}")
 
 
-def _nodes(nranks: int, topo: str | None, group: str | None, nodes: str | None) -> list[int] | None:
+def _nodes(nranks: int, nodes: str | None, topo: str | None, group: str | None) -> list[int] | None:
     """The node of each rank, from the option that says it."""
-    if nodes is not None:
-        if topo is not None or group is not None:
-            raise InputError("--nodes: says what --topo and --group would; give one of them")
-        numbers = nodes.split(",")
-        if not all(n.isascii() and n.isdecimal() and len(n) < 7 for n in numbers) or len(numbers) != nranks:
-            raise InputError(f"--nodes {shown(nodes)}: must be {nranks} numbers, one a rank, as in 0,0,1,1")
-        return [int(n) for n in numbers]
-    return nodes_at(place_program(nranks, topo, group))
+    if nodes is None:
+        return None
+    if topo is not None or group is not None:
+        raise InputError("--nodes: says what --topo and --group would; give one of them")
+    numbers = nodes.split(",")
+    if not all(n.isascii() and n.isdecimal() and len(n) < 7 for n in numbers) or len(numbers) != nranks:
+        raise InputError(f"--nodes {shown(nodes)}: must be {nranks} numbers, one a rank, as in 0,0,1,1")
+    return [int(n) for n in numbers]

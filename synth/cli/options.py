@@ -29,6 +29,11 @@ def target_option(auto: str) -> Option:
     return click.option("--target", default="auto", metavar="NAME", help=f"{known}; auto: {auto}.")
 
 
+def sms_option(default: str) -> Option:
+    """`--sms`; default: what holds without it."""
+    return click.option("--sms", type=int, metavar="N", help=f"Threadblocks that a rank may have. Default: {default}.")
+
+
 def declare(*options: Option) -> Option:
     """All of these options, in this order on the help page."""
 
@@ -61,6 +66,7 @@ class Asked:
     seed: int
     out: str
     target: str
+    sms: int | None
     proof: bool
     as_json: bool
     begun: float

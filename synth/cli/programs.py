@@ -52,6 +52,11 @@ def nodes_at(place: Place | None) -> list[int] | None:
     return None if place is None else [int(place[0].nodes[rank]) for rank in place[1]]
 
 
+def sms_at(place: Place | None) -> int:
+    """The SMs of a device there, 0 where they are not known."""
+    return 0 if place is None else place[0].sms
+
+
 def named_problem(
     topology: Topology, collective: str, ranks: tuple[int, ...], root: int | None, relays: tuple[int, ...] = ()
 ) -> Problem | None:

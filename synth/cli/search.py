@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from synth.cli.options import Asked, declare, json_option, target_option, topo_option
+from emit.targets import RESERVED_SMS
+from synth.cli.options import Asked, declare, json_option, sms_option, target_option, topo_option
 from synth.engines.registry import processes, summaries
 from synth.model.registry import Kind
 from synth.solvers.workers import Workers
@@ -45,6 +46,7 @@ _question = declare(
     click.option("--seed", type=int, default=0, metavar="N", help="Seed of the solvers."),
     click.option("--out", default="out", metavar="DIR", help="Folder for the files. Default: out."),
     target_option("the first that can"),
+    sms_option(f"the SMs of a device, less {RESERVED_SMS} left to compute"),
     click.option("--proof", is_flag=True, help="Also write the schedule and what proves its bound, for synth prove."),
     json_option,
 )

@@ -47,6 +47,22 @@ def test_a_pass_left_out(synth: Call) -> None:
         assert synth("compile", RING, "--without-pass", name).code == 0
 
 
+def test_no_more_threadblocks_than_sms(synth: Call, here: Path) -> None:
+    """Every command that writes a program keeps --sms, or says that it cannot."""
+    (here / "ring.toml").write_text(synth("topo", "show", "ring:4").out.replace("ranks = 4", "ranks = 4\nsms = 3"))
+    asked = ("compile", RING, "--set", "ranks=4", "--set", "instances=4", "-o", "ring.xml")
+    assert synth(*asked, "--sms", "4").code == 0
+    for sms, words in (("0", "--sms 0: is not possible; it must be 1 or more"), ("1", "on 1 SMs")):
+        answer = synth(*asked, "--sms", sms)
+        assert (answer.code, words in answer.err, answer.err.count("\n")) == (2, True, 1), answer.err
+    answer = synth("optimize", "ring.xml", "--topo", "ring.toml", "--sms", "4")
+    assert (answer.code, "it must be 1 to 3, the SMs of a device" in answer.err) == (2, True)
+    for out in ("plan.json", "same.xml"):
+        assert synth("convert", "ring.xml", out, "--sms", "30").code == 0
+        answer = synth("convert", "ring.xml", out, "--sms", "3")
+        assert (answer.code, "on 3 SMs" in answer.err) == (2, True)
+
+
 def test_lower_a_stored_schedule(synth: Call, here: Path) -> None:
     asked = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--proof")
     assert synth(*asked).code == 0

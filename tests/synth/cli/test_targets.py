@@ -39,6 +39,10 @@ def describe(_: Program, __: Target, ___: str) -> str:
     return "a toy"
 
 
+def threadblocks(program: Program, _: str | Path) -> list[int]:
+    return [1] * program.nranks
+
+
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> str:
     """The two rows, for one test."""

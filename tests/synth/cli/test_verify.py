@@ -26,6 +26,21 @@ def test_right(synth: Call, right: Path) -> None:
     assert answer.out.splitlines()[0] == f"{right}: right"
 
 
+def test_where_it_runs(synth: Call, right: Path, here: Path) -> None:
+    """A rank's threadblocks must fit on the SMs of its device: --topo's, or those of the topology in the index."""
+    unknown = synth("verify", right, "--topo", "ring:4")
+    assert (unknown.code, "SMs of a device of ring:4 not known" in unknown.out) == (0, True)
+    small = here / "small.toml"
+    small.write_text(synth("topo", "show", "ring:4").out.replace("ranks = 4", "ranks = 4\nsms = 1"))
+    answer = synth("verify", right, "--topo", small)
+    assert (answer.code, answer.out.splitlines()[0]) == (1, f"{right}: deadlock")
+    assert "threadblocks on 1 SMs; all must run at once" in answer.out
+    index = here / "out" / "index.json"
+    index.write_text(index.read_text().replace('"ring:4"', '"small.toml"'))
+    assert synth("verify", right).out == answer.out
+    assert synth("verify", right, "--topo", "no").code == 2
+
+
 def test_three_exit_codes_of_real_processes(process: Call, right: Path, here: Path) -> None:
     assert process("verify", right).code == 0
     wrong = here / "wrong.xml"

@@ -1,0 +1,81 @@
+"""A rank's threadblocks wait for each other: all must be resident on the SMs of its device, or the machine hangs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from emit.compiler.lower import lower
+from emit.formats import FORMATS, check_place, verify_file, write_program
+from emit.library import load_index
+from emit.library.programs import Programs
+from emit.msccl.format import threadblocks
+from emit.msccl.read import read_msccl
+from emit.targets import RESERVED_SMS, TARGETS, Target, on_devices
+from synth.baselines import baseline
+from synth.synthesis import ask, synthesize
+from tests.emit.small_programs import alltoall
+from topologies.errors import InputError
+from topologies.load import load
+
+WIDE = alltoall(6, protocol="LL")
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_verify_refuses_what_does_not_fit(tmp_path: Path, target: Target) -> None:
+    path = tmp_path / f"wide{target.suffix}"
+    path.write_text(write_program(WIDE, None, target))
+    most = max(FORMATS[target.format].threadblocks(WIDE, path))
+    assert most > 4
+    verdict = verify_file(path)
+    assert verdict.status == "right"
+    topology = load("ring:6")
+    said = check_place(verdict, path, topology)
+    assert (said.status, said.lines[:-1]) == ("right", verdict.lines)
+    assert "SMs of a device of ring:6 not known" in said.lines[-1]
+    assert check_place(verdict, path, replace(topology, sms=most)) == verdict
+    said = check_place(verdict, path, replace(topology, sms=most - 1))
+    assert (said.status, said.exit_code) == ("deadlock", 1)
+    assert said.lines[0].startswith("deadlock: alltoall on 6 ranks")
+    assert said.lines[-1] == f"hang: rank 0 has {most} threadblocks on {most - 1} SMs; all must run at once"
+
+
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_no_target_writes_what_does_not_fit(target: Target) -> None:
+    text = write_program(WIDE, None, target)
+    most = max(FORMATS[target.format].threadblocks(WIDE, text))
+    assert write_program(WIDE, None, on_devices(target, 108, most)) == text
+    with pytest.raises(InputError, match=f"has {most} threadblocks on {most - 1} SMs"):
+        write_program(WIDE, None, on_devices(target, 108, most - 1))
+
+
+def test_what_a_rank_may_use() -> None:
+    target = TARGETS["rccl"]
+    assert on_devices(target, 0) is target
+    assert on_devices(target, 304).limits.sms == 304 - RESERVED_SMS
+    assert on_devices(target, 304).limits.tbs_per_gpu == target.limits.tbs_per_gpu == 64
+    assert on_devices(target, 5).limits.tbs_per_gpu == 3
+    assert on_devices(target, 0, 7).limits.tbs_per_gpu == on_devices(target, 80, 7).limits.sms == 7
+    for asked in (0, -1, 81):
+        with pytest.raises(InputError, match=f"--sms {asked}: is not possible; it must be 1 to 80"):
+            on_devices(target, 80, asked)
+
+
+@pytest.mark.parametrize("collective", ["allgather", "allreduce", "alltoall"])
+def test_a_lowered_program_keeps_to_its_sms(collective: str) -> None:
+    problem = ask(collective, "dgx1").problem
+    programs = Programs(problem, sms=8)
+    for algorithm in baseline(problem):
+        for made in (programs.lower(algorithm).small, programs.lower(algorithm).large):
+            assert max(threadblocks(made.program, "")) <= 8
+    with pytest.raises(InputError, match="on 1 SMs"):
+        lower(baseline(problem)[0], "x", limits=on_devices(TARGETS["msccl"], 0, 1).limits)
+
+
+def test_the_index_says_how_many_a_rank_needs(tmp_path: Path) -> None:
+    synthesize("allgather", "dgx1", [0, 1, 2], engine="route", target="auto", sms=6).save(tmp_path)
+    for entry in load_index(tmp_path):
+        program = read_msccl(entry.path)
+        assert entry.values["threadblocks"] == max(threadblocks(program, "")) <= 6
