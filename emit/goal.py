@@ -30,6 +30,14 @@ class Sets:
         start = np.concatenate([self.start, int(self.start[-1]) + 1 + np.arange(len(source), dtype=np.int64)])
         return Sets(start, np.concatenate([self.source, source]), np.concatenate([self.chunk, chunk]))
 
+    def refined(self, finer: int) -> Sets:
+        """These sets where every chunk is so many: set x becomes sets x · finer + k, for the k-th of each chunk."""
+        length = np.repeat(np.diff(self.start), finer)
+        start = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(length)])
+        rows = np.arange(start[-1]) + np.repeat(np.repeat(self.start[:-1], finer) - start[:-1], length)
+        part = np.repeat(np.arange(len(length)) % finer, length)
+        return Sets(start, self.source[rows], self.chunk[rows] * finer + part)
+
 
 @dataclass(frozen=True, eq=False)
 class Goal:
@@ -70,6 +78,17 @@ class Goal:
         sets = Sets(start, rows[:, 3], rows[:, 4])
         wanted = (heads[:, 0], heads[:, 1], heads[:, 2], np.arange(len(heads), dtype=np.int64))
         return cls(nranks, first, wanted, sets, (None,) * nranks)
+
+    def refined(self, finer: int) -> Goal:
+        """The same where every chunk is so many, side by side: chunk c becomes chunks c · finer + k."""
+        rank, buffer, index, source, chunk = (np.repeat(column, finer) for column in self.initial)
+        part = np.tile(np.arange(finer), len(self.initial[0]))
+        initial = (rank, buffer, index * finer + part, source, chunk * finer + part)
+        rank, buffer, index, which = (np.repeat(column, finer) for column in self.required)
+        part = np.tile(np.arange(finer), len(self.required[0]))
+        required = (rank, buffer, index * finer + part, which * finer + part)
+        shifts = tuple(shift if shift is None else shift * finer for shift in self.o_in_i)
+        return Goal(self.nranks, initial, required, self.sets.refined(finer), shifts)
 
     def keeping_input(self) -> Goal:
         """The same, and every rank's input ends as it began where o is apart from it: a send buffer is const."""

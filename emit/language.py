@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from emit.compiler.instances import cut_parts
 from emit.compiler.ir import BUFFER, NONE, Instructions, cell
 from emit.compiler.passes.depth import order_by_depth
-from emit.compiler.passes.legalize import split
 from emit.goal import Goal, buffer_sizes, goal_for
 from emit.program import BUFFERS, COLLECTIVES, Gpu, Program
 from synth.model.registry import find_kind
@@ -80,6 +82,7 @@ class Script:
         max_bytes: int = 0,
         root: int = 0,
         instances: int = 1,
+        interleaved: bool | None = None,
         goal: Goal | None = None,
     ) -> None:
         """
@@ -92,6 +95,8 @@ class Script:
             root: of a rooted collective.
             instances: so many copies of the algorithm side by side, each for its share of every chunk, on channels
                 of their own.
+            interleaved: True: the parts of a chunk are neighbours; False: each instance has one part of every
+                rank's block (of the whole buffer where there are none); None: as costs fewer steps.
             goal: what a custom one must achieve.
 
         Raises InputError: what no program can be.
@@ -100,7 +105,9 @@ class Script:
         self.inplace = bool(kind.inplace) if inplace is None else inplace
         self._check(collective, goal, {"ranks": ranks, "chunks": chunks, "instances": instances})
         per_loop = chunks * ranks if kind.blocks_a_rank else chunks
-        self.instances, self.ranks = instances, ranks
+        self.instances, self.interleaved, self.ranks = instances, interleaved, ranks
+        self._parts: list[int] = []  # of every instruction, into how many it is cut
+        self._parallel = 1
         self._sizes = [buffer_sizes(collective, ranks, per_loop, rank, root) for rank in range(ranks)]
         # in place, one of the two buffers is the other's memory, and the program knows it by one name only
         self._left_out = {"o": "i", "i": "o"}.get(kind.inplace) if self.inplace else None
@@ -146,11 +153,29 @@ class Script:
             versions.append(self._versions[at])
         return Chunk(self, rank, buffer, index, count, tuple(versions))
 
+    @contextmanager
+    def parallelize(self, instances: int) -> Iterator[None]:
+        """Whatever is moved inside is cut into so many parts, each on a channel of its own."""
+        if instances < 1:
+            raise self._wrong(f"parallelize({instances}); it must be 1 or more")
+        before, self._parallel = self._parallel, self._parallel * instances
+        try:
+            yield
+        finally:
+            self._parallel = before
+
     def instructions(self) -> Instructions:
         """What was written so far, for the compiler. Raises InputError where nothing was."""
         if not len(self._ir):
             raise InputError(f"{self.header.name}: moves nothing")
-        return _instances(order_by_depth(self._ir), self.instances)
+        ir, parts = self._ir, self._parts
+        if self._ir.goal is not None:  # only what lies side by side can be told for any goal: all is cut
+            parts = [part * self.instances for part in parts]
+        finer = math.lcm(*parts)
+        ir = order_by_depth(ir if finer == 1 else cut_parts(ir, parts, finer))
+        made = ir.copy()
+        made.instances, made.interleaved = (1 if ir.goal is not None else self.instances), self.interleaved
+        return made
 
     def _move(self, what: Chunk, rank: int, buffer: str, index: int, adds: bool, channel: int | None) -> Chunk:
         if what.script is not self:
@@ -175,6 +200,7 @@ class Script:
             at = self._ir.add(rank, "rrc" if adds else "r", NONE, dst, what.count, sent, asked)
             if adds:
                 self._ir.src[at] = dst
+        self._parts += [self._parallel] * (len(self._ir) - len(self._parts))
         line = self._line()
         for place in to:
             self._versions[place] = self._versions.get(place, 0) + 1
@@ -214,28 +240,6 @@ class Script:
 
     def _wrong(self, what: str) -> InputError:
         return InputError(f"{self._line()}: {what}")
-
-
-def _instances(ir: Instructions, copies: int) -> Instructions:
-    """So many programs side by side: chunk c of the one is chunk c × copies + i of the i-th."""
-    if copies == 1:
-        return ir
-    p = ir.header
-    gpus = [Gpu(g.i_chunks * copies, g.o_chunks * copies, g.s_chunks * copies, ()) for g in p.gpus]
-    made = Instructions(replace(p, gpus=gpus, nchunks_per_loop=p.nchunks_per_loop * copies), ir.goal)
-    if ir.goal is not None:
-        raise InputError(f"{p.name}: instances of a custom goal; it must be 1")
-    ir = split(ir, 1)  # neighbours are brought together again by aggregation
-
-    def at(place: int, copy: int) -> int:
-        return NONE if place == NONE else place // BUFFER * BUFFER + place % BUFFER * copies + copy
-
-    for n in range(len(ir)):
-        for copy in range(copies):
-            channel = max(ir.channel[n], 0) * copies + copy
-            source = NONE if ir.source[n] == NONE else ir.source[n] * copies + copy
-            made.add(ir.rank[n], ir.op[n], at(ir.src[n], copy), at(ir.dst[n], copy), 1, source, channel)
-    return made
 
 
 def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:

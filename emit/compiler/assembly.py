@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -24,11 +24,14 @@ class Layout:
 
     spread: channels over which the messages of a connection are spread, in runs or, with `round_robin`, one by one.
     paired: one threadblock may send to one rank and receive from another; else each has one of its own.
+    few_nops: those are paired first of which one sends on what the other receives, else exchanges between two ranks;
+        and what waits for several names one that has waited for them, though that may be over later than they are.
     """
 
     spread: int = 1
     paired: bool = True
     round_robin: bool = False
+    few_nops: bool = False
 
 
 def assemble(ir: Instructions, limits: Limits, layout: Layout, after: list[list[int]]) -> Program:
@@ -38,7 +41,7 @@ def assemble(ir: Instructions, limits: Limits, layout: Layout, after: list[list[
     """
     channel = _channels(ir, limits, layout)
     blocks, block_of = _threadblocks(ir, channel, layout, after, limits.steps_per_tb)
-    waits = _waits(ir, blocks, block_of, after)
+    waits = _waits(ir, blocks, block_of, after, layout)
     if any(len(mine) > limits.dep_tb for mine in blocks):
         block_of = _awaited_first(ir, blocks, block_of, waits)
     return _program(ir, blocks, block_of, waits)
@@ -100,6 +103,7 @@ def _threadblocks(
         if into != NONE and out != NONE and tied[rank].setdefault((channel[n], into), out) != out:
             raise InputError(f"channel {channel[n]}: rank {rank} forwards what comes from rank {into} to two ranks")
         local[rank] += into == out == NONE
+    flows = _flows(ir, channel, ends, after) if layout.few_nops else [[] for _ in range(nranks)]
     blocks: list[list[Block]] = []
     for rank in range(nranks):
         bound = {(ch, out): into for (ch, into), out in tied[rank].items()}
@@ -109,7 +113,7 @@ def _threadblocks(
         free_out = sorted(sends[rank] - bound.keys())
         free_in = sorted(receives[rank] - tied[rank].keys())
         if layout.paired:
-            mine += _pair_threadblocks(free_out, free_in)
+            mine += _pair_threadblocks(free_out, free_in, flows[rank])
         else:
             mine += [(ch, out, NONE) for ch, out in free_out] + [(ch, NONE, into) for ch, into in free_in]
         if not mine or not layout.paired:  # half of the room is for nops
@@ -118,12 +122,30 @@ def _threadblocks(
     return blocks, _place_instructions(ir, channel, ends, blocks, after, room)
 
 
-def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]]) -> list[Block]:
-    """Blocks that send and receive, preferably with one peer in both directions; what is left over is unpaired."""
-    both = set(outs) & set(ins)
-    blocks = [(ch, peer, peer) for ch, peer in both]
+def _flows(
+    ir: Instructions, channel: list[int], ends: list[tuple[int, int]], after: list[list[int]]
+) -> list[list[Block]]:
+    """Per rank (channel, sends to, receives from) of messages that are sent on from one rank to another, most first."""
+    common: list[Counter[Block]] = [Counter() for _ in range(ir.header.nranks)]
+    for n, others in enumerate(after):
+        if ir.op[n] == "s":
+            mine = ((channel[n], ends[n][1], ends[o][0]) for o in others if channel[o] == channel[n])
+            common[ir.rank[n]].update(block for block in mine if block[2] != NONE)
+    return [sorted(flow, key=lambda block: (-flow[block], block)) for flow in common]
+
+
+def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]], flows: list[Block]) -> list[Block]:
+    """Blocks that send and receive: as `flows` has it, else with one peer; what is left over is unpaired."""
+    outs, ins = outs.copy(), ins.copy()
+    blocks = []
+    for block in (*flows, *((ch, peer, peer) for ch, peer in outs)):
+        ch, out, into = block
+        if (ch, out) in outs and (ch, into) in ins:
+            outs.remove((ch, out))
+            ins.remove((ch, into))
+            blocks.append(block)
     for ch in {ch for ch, _ in (*outs, *ins)}:
-        sides = ([peer for at, peer in ends if at == ch and (at, peer) not in both] for ends in (outs, ins))
+        sides = ([peer for at, peer in ends if at == ch] for ends in (outs, ins))
         blocks += [(ch, out, into) for out, into in zip_longest(*sides, fillvalue=NONE)]
     return blocks
 
@@ -169,7 +191,9 @@ def _place_instructions(
     return place
 
 
-def _waits(ir: Instructions, blocks: list[list[Block]], block_of: list[int], after: list[list[int]]) -> list[list[int]]:
+def _waits(
+    ir: Instructions, blocks: list[list[Block]], block_of: list[int], after: list[list[int]], layout: Layout
+) -> list[list[int]]:
     """For every instruction those others that it must name: in another block, and not implied by the rest.
 
     Vector clocks: entry b of an instruction's row is how many instructions of block b are over when it is.
@@ -184,6 +208,7 @@ def _waits(ir: Instructions, blocks: list[list[Block]], block_of: list[int], aft
     latest: dict[tuple[int, int], int] = {}
     index = [0] * len(ir)
     waits: list[list[int]] = [[] for _ in range(len(ir))]
+    waited_by: list[list[int]] = [[] for _ in range(len(ir))]
     for n, rank in enumerate(ir.rank):
         block = block_of[n]
         row = known[n]
@@ -197,9 +222,14 @@ def _waits(ir: Instructions, blocks: list[list[Block]], block_of: list[int], aft
         others = [o for o in after[n] if block_of[o] != block]
         if len(others) > 1:
             others.sort(key=lambda o: (-total[o], o))
+        if layout.few_nops and len(others) > 1:
+            entry = {o: (base + block_of[o], index[o]) for o in others}
+            waiting = [x for o in others for x in waited_by[o] if block_of[x] != block]
+            others = _joint_waits(entry, waiting, known, row) + others
         for other in others:
             if row[base + block_of[other]] < index[other]:
                 waits[n].append(other)
+                waited_by[other].append(n)
                 np.maximum(row, known[other], out=row)
         if everywhere:
             begun[n] = row
@@ -211,6 +241,25 @@ def _waits(ir: Instructions, blocks: list[list[Block]], block_of: list[int], aft
         latest[rank, block] = n
         waits[n].sort()
     return waits
+
+
+def _joint_waits(
+    entry: dict[int, tuple[int, int]], waiting: list[int], known: NDArray[np.int32], row: NDArray[np.int32]
+) -> list[int]:
+    """Of those `waiting` for some of the instructions in `entry`, the fewest that know of two or more each.
+
+    entry: of each instruction where a row of `known` has its block, and what stands there once it is over.
+    """
+    found: list[int] = []
+    row = row.copy()
+    while True:
+        needed = [(at, index) for at, index in entry.values() if row[at] < index]
+        knows = {x: sum(bool(known[x][at] >= index) for at, index in needed) for x in waiting}
+        best = max(knows, key=lambda x: (knows[x], -x), default=NONE)
+        if knows.get(best, 0) < 2:
+            return found
+        found.append(best)
+        np.maximum(row, known[best], out=row)
 
 
 def _program(ir: Instructions, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]) -> Program:

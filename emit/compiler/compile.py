@@ -11,6 +11,7 @@ from emit.check.order import run
 from emit.check.program import check
 from emit.columns import columns_of
 from emit.compiler.assembly import Layout, assemble, describe_size, longest_threadblock
+from emit.compiler.instances import share_of, side_by_side
 from emit.compiler.ir import NONE, Instructions, instructions_of, message_counts, predecessors, scratch_chunks
 from emit.compiler.passes.depth import keeps_message_order, order_by_depth
 from emit.compiler.passes.registry import ORDER, PASSES, REQUIRED
@@ -72,6 +73,8 @@ def compile_instructions(
         if name not in PASSES:
             raise InputError(f"pass {name!r} is not known; it is one of {', '.join(PASSES)}")
     limits = target_named(target).limits if limits is None else limits
+    if ir.instances > 1:
+        return _compile_instances(ir, limits, timer, without)
     log = [f"instruction IR: {_describe(ir)}"]
     asked = max(ir.channel, default=NONE)
     if asked >= limits.channels:
@@ -89,6 +92,17 @@ def compile_instructions(
         log.append("tried: " + "; ".join(search.tried))
     log.append(f"program: {describe_size(program)}")
     return Compiled(program, log)
+
+
+def _compile_instances(ir: Instructions, limits: Limits, timer: Timer | None, without: Collection[str]) -> Compiled:
+    """One instance compiled for its share of the limits, and all of them side by side."""
+    one, share = ir.copy(), share_of(limits, ir.instances, ir.header.nranks)
+    try:  # each instance has channels of its own; more than one a connection only where it does not end otherwise
+        made = compile_instructions(one, limits=share, timer=timer, without={*without, "deal"})
+    except InputError:
+        made = compile_instructions(one, limits=share, timer=timer, without=without)
+    program = side_by_side(made.program, ir, limits)
+    return Compiled(program, [*made.log, f"{ir.instances} instances: {describe_size(program)}"])
 
 
 def optimize(
@@ -192,7 +206,8 @@ class _Search:
         chosen: tuple[Times, Program, Variant] | None = None
         seen: set[tuple[int, bool]] = set()
         few = (_VARIANTS[5], ())[len(ir) >= TUNING.unfused_from :]
-        for variant in _VARIANTS if len(ir) < TUNING.few_variants_from else few:
+        all_tried = len(ir) < (TUNING.unfused_from if self.timer is None else TUNING.few_variants_from)
+        for variant in _VARIANTS if all_tried else few:
             if any(name in without for name in variant) or ("turn" in variant and not self.deadlocked):
                 continue
             made = self.passes.by(variant)[0]

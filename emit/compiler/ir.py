@@ -41,6 +41,8 @@ class Instructions:
         rank, op, src, dst, count: per instruction; src and dst are cells (`cell`), −1 where there is none.
         source: the instruction whose message this one receives, or −1; target: that which receives what it sends.
         channel: the one asked for (of a message: the same at both ends), or −1.
+        instances: so many programs side by side are to be made of them; interleaved: how each has its share of every
+            chunk (`emit.compiler.instances`), None: as costs least.
     """
 
     header: Program
@@ -53,6 +55,8 @@ class Instructions:
     source: list[int] = field(default_factory=list)
     target: list[int] = field(default_factory=list)
     channel: list[int] = field(default_factory=list)
+    instances: int = 1
+    interleaved: bool | None = None
 
     def __len__(self) -> int:
         return len(self.op)
