@@ -69,6 +69,13 @@ def test_index(synth: Call, here: Path) -> None:
         assert f'minBytes="{entry["min_bytes"]}"' in text
 
 
+def test_a_shown_machine_is_a_file_that_can_be_joined(synth: Call, tmp_path: Path) -> None:
+    saved = tmp_path / "my.toml"
+    saved.write_text(synth("topo", "show", "dgx-h100").out)
+    facts, again = (json.loads(synth("topo", "check", spec, "--json").out) for spec in ("dgx-h100:2", f"{saved}:2"))
+    assert facts | {"topology": ""} == again | {"topology": ""}
+
+
 def test_json_of_topo_commands(synth: Call) -> None:
     said = json.loads(synth("topo", "list", "--json").out)
     assert set(said) >= {"machines", "families"}
