@@ -9,7 +9,7 @@ from emit.compiler.lower import lower
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
 from emit.program import Program
-from emit.targets import AUTO, LL_MOST_BYTES, Target, on_devices, target_for
+from emit.targets import AUTO, LL_MOST_BYTES, Target, choose_protocol, on_devices, target_for
 from emit.timing.predict import Predictor
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
@@ -56,7 +56,7 @@ class Lowered:
 
 @dataclass(eq=False)
 class LoweredBoth:
-    """An algorithm's programs: `small` (LL) for messages of up to LL_MOST_BYTES, `large` (Simple) for any."""
+    """An algorithm's programs: `small` for messages of up to LL_MOST_BYTES, `large` for any (see `choose_protocol`)."""
 
     small: Lowered
     large: Lowered
@@ -85,7 +85,9 @@ class Programs:
             raise InputError("an executor's file of so many ranks would be too large")
         if sends > MOST_SENDS:
             raise InputError(f"an executor's file of {sends} sends would be too large")
-        large = self._lowered(algorithm, "Simple", 2 * LL_MOST_BYTES, LARGEST)
+        named = "custom" if self.problem.relays else self.problem.collective.name
+        protocol = choose_protocol(None, self.target, named, self.nodes)
+        large = self._lowered(algorithm, protocol, 2 * LL_MOST_BYTES, LARGEST)
         try:
             small = self._lowered(algorithm, "LL", SMALLEST, LL_MOST_BYTES)
         except InputError:

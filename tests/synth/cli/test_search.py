@@ -259,3 +259,13 @@ def test_import_is_light() -> None:
         code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]", module
+
+
+def test_a_collective_that_the_library_does_not_have(synth: Call) -> None:
+    """Its file is right, and nobody calls it: the command and the help say so."""
+    for target, words in (("executor-nccl", "has no function that calls gather"), ("rccl", "")):
+        answer = synth("gather", "--topo", "ring:4", "--engine", "route", "--target", target)
+        assert (answer.code, answer.err) == (0, "")
+        assert ("has no function" in answer.out) == bool(words)
+        assert words in answer.out
+    assert "no function for gather and scatter" in " ".join(synth("gather", "--help").out.split())
