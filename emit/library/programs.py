@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from emit.compiler.lower import lower
+from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
 from emit.program import Program
-from emit.targets import AUTO, LL_MOST_BYTES, Target, choose_protocol, on_devices, target_for
+from emit.targets import AUTO, LL_MOST_BYTES, Target, on_devices, target_for
 from emit.timing.predict import Predictor
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
@@ -56,7 +57,7 @@ class Lowered:
 
 @dataclass(eq=False)
 class LoweredBoth:
-    """An algorithm's programs: `small` for messages of up to LL_MOST_BYTES, `large` for any (see `choose_protocol`)."""
+    """An algorithm's programs: `small` (LL) for messages of up to LL_MOST_BYTES, `large` (Simple) for any."""
 
     small: Lowered
     large: Lowered
@@ -78,6 +79,12 @@ class Programs:
         self.target = on_devices(target_for(problem, target), problem.topology.sms, sms)
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
 
+    @property
+    def rank_sends(self) -> int:
+        """How many sends a rank may take part in, on average; of small schedules twice as many, as these are fused."""
+        alike = self.target.limits.rank_sends(self.problem.nranks)
+        return max(alike, min(2 * alike, TUNING.unfused_from // (2 * self.problem.nranks)))
+
     def lower(self, algorithm: Algorithm) -> LoweredBoth:
         """Both programs of an algorithm. Raises InputError where the target can hold none."""
         sends = len(algorithm.schedule)
@@ -85,16 +92,15 @@ class Programs:
             raise InputError("an executor's file of so many ranks would be too large")
         if sends > MOST_SENDS:
             raise InputError(f"an executor's file of {sends} sends would be too large")
-        named = "custom" if self.problem.relays else self.problem.collective.name
-        protocol = choose_protocol(None, self.target, named, self.nodes)
-        large = self._lowered(algorithm, protocol, 2 * LL_MOST_BYTES, LARGEST)
+        large = self.lower_once(algorithm, "Simple", 2 * LL_MOST_BYTES, LARGEST)
         try:
-            small = self._lowered(algorithm, "LL", SMALLEST, LL_MOST_BYTES)
+            small = self.lower_once(algorithm, "LL", SMALLEST, LL_MOST_BYTES)
         except InputError:
             small = large
         return LoweredBoth(small, large)
 
-    def _lowered(self, algorithm: Algorithm, protocol: str, low: int, high: int) -> Lowered:
+    def lower_once(self, algorithm: Algorithm, protocol: str, low: int, high: int) -> Lowered:
+        """The program of one protocol for messages of `low` to `high` bytes. Raises InputError as `lower`."""
         name = algorithm.problem.collective.name
         program, goal = lower(algorithm, name, protocol, min_bytes=low, max_bytes=high, limits=self.target.limits)
         if not FORMATS[self.target.format].holds_program:  # which it may refuse yet

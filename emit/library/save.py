@@ -31,7 +31,6 @@ class Saved:
 
     found: as it was written: with the times of the target's programs.
     refused: why some have no executor's file; empty where all have.
-    uncallable: why nobody will call its files; empty where they can be called.
     padding: of the fullest buffer in a file, the part that holds nothing (see `CommonChunk`).
     """
 
@@ -40,7 +39,6 @@ class Saved:
     found: SearchResult
     refused: str = ""
     padding: float = 0.0
-    uncallable: str = ""
 
     @property
     def paths(self) -> list[Path]:
@@ -79,7 +77,7 @@ def save(
             files: dict[str, str] = {}
             if programs is not None:
                 try:
-                    text, entry = _document(found, served, name, programs)
+                    text, entry = document(found, served, name, programs)
                     files["file"] = entry["file"]
                     library.write(entry["file"], text.encode())
                     entries.append(entry)
@@ -93,15 +91,7 @@ def save(
     some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
     padding = max((entry["padding"] for entry in entries), default=0.0)
     why = some + refused[0] if refused else ""
-    collective = found.problem.collective.name
-    lacking = (
-        ""
-        if programs is None or collective not in programs.target.uncallable
-        else (
-            f"{programs.target.reader} has no function that calls {collective}: synth bench and torch run these files"
-        )
-    )
-    return Saved(library.folder / INDEX if entries else None, written, found, why, padding, lacking)
+    return Saved(library.folder / INDEX if entries else None, written, found, why, padding)
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
@@ -157,7 +147,7 @@ def stems(found: SearchResult, others: Iterable[Entry] = ()) -> list[str]:
     return names
 
 
-def _document(found: SearchResult, served: Range, name: str, programs: Programs) -> tuple[str, dict[str, Any]]:
+def document(found: SearchResult, served: Range, name: str, programs: Programs) -> tuple[str, dict[str, Any]]:
     """One algorithm's file and its entry; InputError where the target cannot hold it."""
     problem, target, by = found.problem, programs.target, served.contender.execution
     if not isinstance(by, Lowered):

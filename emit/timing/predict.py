@@ -100,12 +100,14 @@ class Predictor:
         fifo_depth: int | None = None,
         split: bool = False,
         compiled_from: int = COMPILED_FROM,
+        weight: Floats | None = None,
     ) -> None:
         """
         Args:
             group: ranks of the topology, one for each of the program's; None: 0, 1, ….
             fifo_depth: slots of a connection; None: the protocol's.
             split: a step of several chunks is as many transmissions, as for large messages; else it is one.
+            weight: how large each rank's chunks are beside those of the program, shape (nranks,); None: 1.
             compiled_from: transmissions executed by this process, from which on the loop runs compiled.
 
         Raises InputError: a group that does not fit, two ranks that send without a link, or a program whose sends and
@@ -135,13 +137,15 @@ class Predictor:
                 f"program moves {times.sum()} chunks; it must be at most {CAPACITY.moves} to be timed one by one"
             )
         self._chunks = c.count // times  # of one transmission
+        self._weight = np.ones(program.nranks) if weight is None else weight
         self._moves = pointers(times)
         self._ends = np.array(c.connections, dtype=np.int64).reshape(-1, 3)
         self._link = _links(self.network, self._ends, topology)
         sending = np.flatnonzero(c.sends >= 0)
         rate = self.network.bandwidth_gbs[self._link[c.sends[sending]]]
         self._hold_us = np.zeros(len(times))  # a byte a chunk
-        self._hold_us[sending] = self._chunks[sending] * US_PER_BYTE_AT_1_GBS / rate
+        chunks = self._chunks[sending] * self._weight[c.rank[c.block[sending]]]
+        self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / rate
         by_tie, net = _by_tie(c, self._ends, program.nranks), self.network
         of_program = [c.start, c.dep, c.sends, c.receives, c.block, by_tie, np.argsort(by_tie), self._link, self._moves]
         self._fixed = [*of_program, net.alpha_us.copy(), net.bandwidth_gbs.copy(), *net.uses_and_links()]
@@ -190,7 +194,7 @@ class Predictor:
             end_us=end,
             arrive_us=end + alpha,
             received_us=received,
-            bytes=np.multiply(self._chunks[step], chunk_bytes, dtype=np.float64),
+            bytes=self._chunks[step] * self._weight[ends[by, 0]] * chunk_bytes,
             count=self._chunks[step],
             step=step,
             into=into,

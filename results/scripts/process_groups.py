@@ -22,8 +22,10 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from emit.library.group_programs import GroupPrograms
+from emit.library.programs import NONE
+from emit.library.save_groups import save_groups
 from results.measuring.measure import geometric_mean, grid, page, seconds_words, write
-from synth.cli.concurrent import saved
 from synth.cli.prove import prove
 from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.search import plan
@@ -156,7 +158,11 @@ def planned(question: Question, budget: float, workers: Workers) -> Planned:
 def refused(found: ConcurrentResult) -> str:
     """What `synth prove` has against the files of an answer; empty where they are right and prove its gap."""
     with tempfile.TemporaryDirectory() as folder:
-        stored = [path for path in saved(found, folder, proof=True) if path.name.endswith(".synth")]
+        stored = [
+            path
+            for path in save_groups(found, folder, GroupPrograms(NONE), proof=True).schedules
+            if path.name.endswith(".synth")
+        ]
         said = [checked(path) for path in stored]
     wrong = [str(one["why"] or one["status"]) for one in said if one["status"] != "right"]
     if wrong:

@@ -40,8 +40,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     for option, value in (("--group-sizes", asked.group_sizes), ("--objective", asked.objective)):
         if value is not None:
             raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
-    if asked.target not in (AUTO, NONE, *TARGETS):
-        raise InputError(f"--target {asked.target!r}: is not known; it is auto, none or one of {', '.join(TARGETS)}")
+    check_target(asked.target)
     topology = load(asked.topo)
     question = ask(
         collective_of(name, file),
@@ -63,6 +62,12 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     )
     check_writable(Path(asked.out))
     return partial(_report, answered(question, workers, progress_line(asked.begun)), asked)
+
+
+def check_target(target: str) -> None:
+    """Raise InputError for a target that is not known."""
+    if target not in (AUTO, NONE, *TARGETS):
+        raise InputError(f"--target {target!r}: is not known; it is auto, none or one of {', '.join(TARGETS)}")
 
 
 def check_writable(folder: Path) -> None:
@@ -134,7 +139,5 @@ def _closing(found: SearchResult, written: Saved, begun: float) -> str:
     parts = [f"{format_count(len(found.ranges), 'algorithm')}, replayed and right"] if found.ranges else []
     if written.paths:
         parts[-1] += " → " + ", ".join(str(p) for p in written.paths)
-    if written.uncallable:
-        parts.append(written.uncallable)
     padded = f"blocks padded to whole chunks, {written.padding:.2%} of the fullest buffer"
     return "   ".join(parts + ([padded] if written.padding else []) + ending(found.ended, begun))

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 import re
-import zlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -30,11 +29,12 @@ from pathlib import Path
 import click
 import numpy as np
 
-from emit.library.index import SCHEDULES
-from emit.library.write import writing
-from synth.cli.answer import check_writable, clear_progress, ending, progress_line
+from emit.library.group_programs import GroupPrograms
+from emit.library.programs import NONE
+from emit.library.save_groups import SavedGroups, save_groups
+from emit.targets import AUTO
+from synth.cli.answer import check_target, check_writable, clear_progress, ending, progress_line
 from synth.cli.options import Asked, print_json
-from synth.concurrent.isolated import isolated_parts
 from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
@@ -44,11 +44,8 @@ from synth.model.problem import parse_ranks
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from synth.present.table import concurrent_table
+from synth.present.text import format_count, format_time
 from synth.solvers.workers import Workers
-from synth.storage.proof import save_proof
-from synth.storage.schedule_file import save_schedule, write_schedule
-from synth.timing.simulate import time_us, timed
-from synth.verify.replay import replay
 from topologies.errors import InputError
 from topologies.faults.notation import dead_ranks, live_ranks
 from topologies.load import load
@@ -59,9 +56,9 @@ _SINGLE = {  # options of a single group, and what there is instead
     "group": "the groups are all named in --groups",
     "root": "a group's first rank is its root",
     "steps": "the k-synchronous model is for one group",
-    "sms": "their schedule is no program yet",
     "rounds": "the k-synchronous model is for one group",
 }
+_FILES = 8  # that are listed one by one
 _AXIS = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,15})\s*=\s*([1-9][0-9]{0,6}|\*)")
 _PART = re.compile(r"(?:\s*(?=[A-Za-z@])(?P<name>[A-Za-z][A-Za-z_-]*)?\s*(?:@(?P<size>[^:=,]*))?:)?(?P<ranks>.*)", re.S)
 
@@ -73,11 +70,9 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     for option, why in _SINGLE.items():
         if getattr(asked, option) is not None:
             raise InputError(f"--{option}: does not go with --groups; {why}")
-    if asked.target != "auto":
-        raise InputError(
-            f"--target {asked.target}: does not go with --groups; their schedule is one file, NAME.synth, for all"
-        )
+    check_target(asked.target)
     topology = load(asked.topo)
+    programs = GroupPrograms(asked.target, asked.sms)
     members = parse_members(
         str(asked.groups),
         collective,
@@ -99,8 +94,9 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         seed=asked.seed,
         workers=workers,
         progress=progress_line(asked.begun),
+        executor=None if asked.target == NONE else programs,
     )
-    return partial(_report, found, asked)
+    return partial(_report, found, programs, asked)
 
 
 def parse_members(
@@ -219,58 +215,44 @@ def _along(part: str, living: Sequence[int]) -> list[tuple[int, ...]]:
     return [tuple(row) for row in grid.transpose(*outer, *inner).reshape(-1, size).tolist()]
 
 
-def _report(found: ConcurrentResult, asked: Asked) -> None:
+def _report(found: ConcurrentResult, programs: GroupPrograms, asked: Asked) -> None:
     clear_progress()
-    paths = saved(found, asked.out, proof=asked.proof)
+    saved = save_groups(found, asked.out, programs, proof=asked.proof)
     document = statement(found)
     if asked.as_json:
-        for path in paths:
+        for path in saved.schedules:
             key = "proof_file" if path.name.endswith(".proof.json") else "schedule"
             document.setdefault(key, str(path))
             document.setdefault("files", []).append(str(path))
+        document["programs"] = {
+            "files": list(map(str, saved.files)),
+            "time_us": saved.time_us,
+            "unsaved": saved.refused,
+        }
         print_json(document)
     else:
-        closing = [f"replayed and right → {', '.join(map(str, paths))}", *ending(found.ended, asked.begun)]
         labels = [member.label for member in found.problem.members]
-        click.echo(concurrent_table(document, labels, found.problem.topology.nranks) + "\n\n" + "   ".join(closing))
+        click.echo(concurrent_table(document, labels, found.problem.topology.nranks) + "\n")
+        click.echo(_closing(found, saved, asked.begun))
     if found.ended == "interrupted":
         raise SystemExit(130)
+    if saved.refused and asked.target != AUTO:
+        click.echo(f"warning: --target {asked.target}: no file: {saved.refused}", err=True)
+        raise SystemExit(3)
 
 
-def saved(found: ConcurrentResult, folder: str | Path, *, proof: bool = False) -> list[Path]:
-    """Write the union's schedule (schedules/NAME.synth) and, with `proof`, what proves its bound beside it.
-
-    Where a group's own bound is higher than the union's, that group's part of the schedule and the proof of its bound
-    are written too (NAME-groupN.synth, NAME-groupN.proof.json). InputError: the folder cannot be written.
-    """
-    name = f"{SCHEDULES}/{_stem(found)}"
-    size = found.size_bytes
-    with writing(folder) as library:
-        path = save_schedule(library.place(f"{name}.synth"), found.algorithm, size)
-        if not proof:
-            return library.commit()
-        beside = library.place(f"{name}.proof.json")
-        save_proof(path, found.problem, found.bound.witnesses, size, found.makespan_us, beside)
-        group = found.decisive[2]
-        if group is not None:
-            own = found.isolated[group]
-            at_size = timed(found.problem, found.algorithm.schedule, size)
-            ((problem, part),) = isolated_parts(found.problem, at_size, [group])
-            replay(problem, part)  # at the union's times
-            path = library.place(f"{name}-group{group}.synth")
-            write_schedule(path, problem, part, found.algorithm.engine)
-            beside = library.place(f"{name}-group{group}.proof.json")
-            save_proof(path, problem, own.bound.witnesses, part.size_bytes, time_us(problem, part), beside)
-        return library.commit()
-
-
-def _stem(found: ConcurrentResult) -> str:
-    """A file's name without its ending: what is asked, shortened, and the shape."""
-    asked = found.problem
-    plain = [re.sub(r"[^A-Za-z0-9_.-]+", "-", name) for name in (asked.collective.name, Path(asked.topology.name).name)]
-    question = repr(
-        [(m.ranks, m.collective.name, float(m.size_bytes)) for m in asked.members] + [found.relay, found.objective]
-    )
-    hashed = f"{zlib.crc32(question.encode()):08x}"
-    shape = f"{found.algorithm.steps}step-{len(found.algorithm.schedule)}sends"
-    return "-".join([*plain, f"{len(asked.members)}groups", hashed, shape])
+def _closing(found: ConcurrentResult, saved: SavedGroups, begun: float) -> str:
+    paths = [*saved.files, *([] if saved.index is None else [saved.index]), *saved.schedules]
+    listed = [str(path) for path in paths]
+    if len(listed) > _FILES:
+        listed = [*listed[: _FILES - 1], f"… {len(listed) - _FILES} more …", listed[-1]]
+    closing = [f"replayed and right → {', '.join(listed)}", *ending(found.ended, begun)]
+    if saved.time_us is not None:
+        beside = saved.time_us / found.makespan_us
+        whom = format_count(len(saved.files), "file")
+        closing.insert(
+            0, f"the programs ({whom}) take {format_time(saved.time_us)}, {beside:.3f} × the schedule's time"
+        )
+    elif saved.refused:
+        closing.insert(0, f"no executor's file: {saved.refused}")
+    return "   ".join(closing)

@@ -17,6 +17,7 @@ from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.request import Options
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
+from synth.search.contest import Executor
 from synth.search.portfolio import Turn
 from synth.search.result import Report
 from synth.search.search import Tuning, search
@@ -97,32 +98,48 @@ def with_blocks_as_chunks(problem: Problem) -> Problem:
 
 
 def run_isolated(
-    problem: Problem, size_bytes: float, options: Options, workers: Workers, report: Report | None = None
+    problem: Problem,
+    size_bytes: float,
+    options: Options,
+    workers: Workers,
+    report: Report | None = None,
+    executor: Executor | None = None,
 ) -> tuple[Isolated, bool]:
     """The best answer found for one group by itself, with its bound; and whether Ctrl-C cut it short.
 
     Args:
         problem: with the chunks that the group's collective has.
-        options: chunks (of each of these; any where None), engine, and budget: there is an answer even where it is 0.
+        options: chunks (of each of these; any where None), engine, sends a rank, and budget: there is an answer even
+            where it is 0.
+        executor: what is to run the answer; None: its schedule is all that counts.
 
     Raises:
         InputError: chunks that cannot get to where they are wanted.
     """
-    options = Options(max(1, round(size_bytes)), options.chunks, engine=options.engine, budget_s=options.budget_s)
-    found = search(problem, options, workers, report, ISOLATED)
+    options = Options(
+        max(1, round(size_bytes)), options.chunks, engine=options.engine, budget_s=options.budget_s,
+        rank_sends=options.rank_sends,
+    )  # fmt: skip
+    found = search(problem, options, workers, report, ISOLATED, executor)
     best = found.ranges[0].algorithm
     schedule = timed(best.problem, best.schedule, size_bytes)
     return Isolated(best.problem, schedule, best.engine, found.bound), found.ended == "interrupted"
 
 
 def run_each_isolated(
-    asked: UnionProblem, options: Options, workers: Workers, until: float, report: Callable[[str], None]
+    asked: UnionProblem,
+    options: Options,
+    workers: Workers,
+    until: float,
+    report: Callable[[str], None],
+    executor_of: Callable[[Problem], Executor | None] = lambda _: None,
 ) -> tuple[list[Isolated], bool]:
     """Every group's isolated run; isomorphic groups are searched once.
 
     Args:
         options: see `run_isolated`.
         until: of `time.monotonic()`: what there is time for is shared out evenly.
+        executor_of: what is to run a group's answer, by its problem.
 
     Returns:
         The answers, and whether Ctrl-C came: what was left was done in haste.
@@ -138,12 +155,15 @@ def run_each_isolated(
         if group == source:
             tell = partial(_report_group, report, member.label)
             share_s = 0.0 if interrupted else max(0.0, until - time.monotonic()) / left
+            executor = executor_of(problem)
             try:
-                one, cut = run_isolated(problem, member.size_bytes, replace(options, budget_s=share_s), workers, tell)
+                hurried = replace(options, budget_s=share_s)
+                one, cut = run_isolated(problem, member.size_bytes, hurried, workers, tell, executor)
             except KeyboardInterrupt:
                 if interrupted:
                     raise
-                one, _ = run_isolated(problem, member.size_bytes, replace(options, budget_s=0.0), workers, tell)
+                hurried = replace(options, budget_s=0.0)
+                one, _ = run_isolated(problem, member.size_bytes, hurried, workers, tell, executor)
                 cut = True
             interrupted |= cut
             found.append(one)
@@ -157,6 +177,12 @@ def run_each_isolated(
             replay(refined, moved)
             found.append(replace(known, problem=refined, schedule=moved))
     return found, interrupted
+
+
+def engine_of(answers: Sequence[Isolated]) -> str:
+    """What found them."""
+    names = {one.engine for one in answers}
+    return names.pop() if len(names) == 1 else "several"
 
 
 def _report_group(report: Callable[[str], None], label: str, text: str, _: Algorithm | None) -> None:

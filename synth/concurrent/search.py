@@ -20,9 +20,11 @@ import numpy as np
 from synth.bounds.lengths import from_loads
 from synth.bounds.prove import Bound, prove, tighten
 from synth.concurrent import plans
-from synth.concurrent.isolated import Isolated, own_witnesses, run_each_isolated
+from synth.concurrent.executable import GroupExecutor, choose_executable
+from synth.concurrent.isolated import Isolated, engine_of, own_witnesses, run_each_isolated
 from synth.concurrent.plans import AT_ONCE, DIRECT, IN_TURN, REORDERED, TOGETHER, WITHIN, ConcurrentPlan
 from synth.concurrent.result import ConcurrentResult
+from synth.concurrent.tuning import Tuning
 from synth.concurrent.union import Member, Relays, UnionProblem, check_within_groups, union_problem
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.tuning import SEARCH
@@ -41,30 +43,6 @@ from topologies.faults.apply import degraded
 from topologies.faults.notation import dead_ranks, live_ranks
 from topologies.load import load
 from topologies.topology import Topology
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """Shares of the budget, and when to stop.
-
-    Attributes:
-        isolated, within: the part of the budget for isolated runs, and for those without relays.
-        union: the part of it by which the union's search is over; the rest is for the bound.
-        max_flow_ranks: up to which the worst cut is looked for before there is a plan.
-        most_sends: to which chunks are refined.
-        worth: what refined chunks must gain.
-        reordered: plans whose order is made fairer.
-        settling: times that a plan may teach how a group is faster in isolation.
-    """
-
-    isolated: float = 0.3
-    within: float = 0.1
-    union: float = 0.85
-    max_flow_ranks: int = 256
-    most_sends: int = 400_000
-    worth: float = 0.003
-    reordered: int = 4
-    settling: int = 4
 
 
 @dataclass(frozen=True)
@@ -90,6 +68,7 @@ def plan(
     seed: int = 0,
     workers: Workers | None = None,
     progress: Report | None = None,
+    executor: GroupExecutor | None = None,
 ) -> ConcurrentResult:
     """Plan several groups together.
 
@@ -107,6 +86,7 @@ def plan(
         seed: taken for likeness with other questions: these engines draw nothing at random.
         workers: solver processes to use again.
         progress: called with what is tried and the best so far.
+        executor: what is to run the plan; None: its schedule is all that counts.
 
     Raises:
         InputError: anything that cannot be, in one line.
@@ -120,9 +100,12 @@ def plan(
     for member in members:
         live_ranks(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")
     problem = union_problem(degraded(healthy, without, degrade), members, relays, dead)
-    asked = Asked(chunks=chunks, engine=engine, budget_s=budget, relays=relays, dead=dead, objective=objective)
+    asked = Asked(
+        chunks=chunks, engine=engine, budget_s=budget, relays=relays, dead=dead, objective=objective,
+        rank_sends=None if executor is None else executor.rank_sends(problem),
+    )  # fmt: skip
     with ExitStack() as stack:
-        return ConcurrentSearch(problem, asked, workers or stack.enter_context(Workers()), progress).run()
+        return ConcurrentSearch(problem, asked, workers or stack.enter_context(Workers()), progress, executor).run()
 
 
 class ConcurrentSearch:
@@ -134,10 +117,18 @@ class ConcurrentSearch:
         bound: on the union's time.
     """
 
-    def __init__(self, problem: UnionProblem, asked: Asked, workers: Workers, report: Report | None) -> None:
+    def __init__(
+        self,
+        problem: UnionProblem,
+        asked: Asked,
+        workers: Workers,
+        report: Report | None,
+        executor: GroupExecutor | None = None,
+    ) -> None:
         self.problem, self.asked, self.workers = problem, asked, workers
         self.report = report or (lambda _, __: None)
-        self.tuning = Tuning()
+        self.executor = executor
+        self.tuning = Tuning().limited(asked.rank_sends, problem.nranks)
         self.isolated: list[Isolated] = []
         self.plans: list[ConcurrentPlan] = []
         self.bound = Bound(())
@@ -151,7 +142,8 @@ class ConcurrentSearch:
         """Make plans until one is near its bound, nothing more is to be tried, the budget ends or Ctrl-C."""
         asked, ended = self.asked, ""
         until = self.begun + self.tuning.isolated * asked.budget_s
-        self.isolated, interrupted = run_each_isolated(self.problem, asked, self.workers, until, self._say)
+        alone = (lambda _: None) if self.executor is None else self.executor.alone
+        self.isolated, interrupted = run_each_isolated(self.problem, asked, self.workers, until, self._say, alone)
         try:
             if interrupted:
                 raise KeyboardInterrupt
@@ -164,7 +156,7 @@ class ConcurrentSearch:
             self._take_isolated()
         if not self.bound.witnesses:
             self.bound = prove(self.problem, max_flow=False)
-        chosen = self._settled()
+        chosen = self._executable(self._settled())
         others: dict[str, tuple[float, float]] = {}
         for made in sorted(self.plans, key=partial(self._key, asked.objective)):
             others.setdefault(made.method, (made.makespan_us, made.slowdown(self._isolated_us())))
@@ -248,7 +240,7 @@ class ConcurrentSearch:
             return
         until = min(time.monotonic() + self.tuning.within * self.asked.budget_s, self.deadline)
         found, interrupted = run_each_isolated(within, self.asked, self.workers, until, self._say)
-        yield Candidate(*plans.within_groups(within, found, self._restated), _engine_of(found))
+        yield Candidate(*plans.within_groups(within, found, self._restated), engine_of(found))
         self._learn_from(self.plans[-1])
         if interrupted:
             raise KeyboardInterrupt
@@ -257,7 +249,7 @@ class ConcurrentSearch:
         """The plans that put isolated schedules together, with their methods."""
         for method, make in ((AT_ONCE, plans.at_once), (IN_TURN, plans.in_turn)):
             if method == AT_ONCE or len(self.isolated) > 1:
-                yield method, Candidate(*make(self.isolated, self._restated), _engine_of(self.isolated))
+                yield method, Candidate(*make(self.isolated, self._restated), engine_of(self.isolated))
 
     def _take_isolated(self) -> None:
         for method, candidate in self._from_isolated():
@@ -324,6 +316,7 @@ class ConcurrentSearch:
             workers=self.workers,
             known=self,
             bound=self.bound.merged(own_witnesses(self.isolated, self.size)),
+            most_sends=self.tuning.most_sends if self.executor else 0,
         )
         return ENGINES["flow"].solve(problem, request)
 
@@ -363,6 +356,18 @@ class ConcurrentSearch:
             self._take_isolated()
         return self._best(self.asked.objective)
 
+    def _executable(self, settled: ConcurrentPlan) -> ConcurrentPlan:
+        """The plan that takes least, or is the fairest, of those that can be executed."""
+        if self.executor is None:
+            return settled
+        ranked = sorted(self.plans, key=partial(self._key, self.asked.objective))
+        fair = self.asked.objective == "fair"
+        # groups that are alike become programs once where each is as it is by itself
+        first = [] if fair else [plan for plan in ranked if plan.method == AT_ONCE][:1]
+        until = self.deadline + self.tuning.lowering * self.asked.budget_s
+        most = 1 if fair else self.tuning.lowered
+        return choose_executable([*first, settled, *ranked], self.executor, most, until, self._say)
+
     def _reorder(self) -> None:
         """More plans: the best ones with the sends of slowed groups earlier."""
         ranked = sorted(self.plans, key=partial(self._key, "fair"))
@@ -388,11 +393,6 @@ class ConcurrentSearch:
 
     def _say(self, text: str) -> None:
         self.report(text, self.plans[-1].algorithm if self.plans else None)
-
-
-def _engine_of(answers: Sequence[Isolated]) -> str:
-    names = {one.engine for one in answers}
-    return names.pop() if len(names) == 1 else "several"
 
 
 def _parts(plan: ConcurrentPlan, refined: UnionProblem) -> int:

@@ -19,7 +19,10 @@ _SEEDS = 2**31  # what all solvers take
 
 @dataclass(frozen=True)
 class Options:
-    """What the user pins. Sizes in bytes, budget in seconds."""
+    """What the user pins. Sizes in bytes, budget in seconds.
+
+    rank_sends: how many sends a rank may take part in, on average; None: any number.
+    """
 
     size: int | None = None
     chunks: int | None = None
@@ -28,6 +31,7 @@ class Options:
     engine: str = "auto"
     budget_s: float = 30.0
     seed: int = 0
+    rank_sends: int | None = None
 
     def check(self) -> None:
         """Raise InputError for a number that cannot be."""

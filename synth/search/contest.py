@@ -20,7 +20,10 @@ WORTH_SAYING = 0.98  # of the time of what an executor can hold: what a schedule
 
 
 class Executor(Protocol):
-    """What lowers algorithms for an executor."""
+    """What lowers algorithms for an executor. rank_sends: see `synth.engines.request.Options`."""
+
+    @property
+    def rank_sends(self) -> int: ...
 
     def lower(self, algorithm: Algorithm) -> Execution:
         """The algorithm as a program. Raises InputError where the executor can hold none."""
@@ -57,8 +60,8 @@ class Contest:
         self.contenders = [c for c in self.contenders if c is not one]
 
     def time_us(self, one: Contender, size_bytes: float) -> float:
-        """Its time at a size in µs; inf where it is of no use, since the executor can hold others and not this one."""
-        return math.inf if one.refused and self.contenders else one.time_us(size_bytes)
+        """Its time at a size in µs; inf where it is of no use, since the executor cannot hold it."""
+        return math.inf if one.refused else one.time_us(size_bytes)
 
     def best(self, size_bytes: float) -> Contender | None:
         """The fastest at a size; where none can be lowered, the fastest schedule; None where there is nothing."""

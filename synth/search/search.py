@@ -105,6 +105,7 @@ class _Search:
     ) -> None:
         self.problem, self.options, self.workers, self.report = problem, options, workers, report
         self.tuning = tuning
+        self.most_sends = self._most_sends(executor)
         self.begun = time.monotonic()
         self.deadline = self.begun + options.budget_s
         self.sizes = tuning.sizes if options.size is None else (options.size,)
@@ -152,6 +153,11 @@ class _Search:
         result.seconds = time.monotonic() - self.begun
         return result
 
+    def _most_sends(self, executor: Executor | None) -> int:
+        """To which engines may refine chunks, as their programs then fit; 0: to any number."""
+        given = (self.options.rank_sends, None if executor is None else executor.rank_sends)
+        return min((one for one in given if one is not None), default=0) * self.problem.nranks
+
     # what engines may know
 
     @property
@@ -194,7 +200,7 @@ class _Search:
                 known=self,
                 bound=self.result.bound,
                 work_s=self.tuning.work_s or self.tuning.work_share * self.options.budget_s,
-                most_sends=turn.refined,
+                most_sends=min(turn.refined or self.most_sends, self.most_sends or turn.refined),
                 solvers=ENGINES[turn.engine].solvers,
             )
             self.done.add(turn.engine)

@@ -112,7 +112,8 @@ class _Search:
                         variants = [v for v in variants if v is not variant]  # hopeless here
                     if self.took_us < best_us:
                         best_us, at = self.took_us, chunks
-                idle = 0 if best_us < before_us * (1 - tuning.worth) else idle + 1
+                # while nothing is of use that is no reason to stop
+                idle = 0 if np.isinf(best_us) or best_us < before_us * (1 - tuning.worth) else idle + 1
                 if idle > 1:
                     break
         near = [2 * at, at, max(1, at // 2)] if self.chunks is None else [at] if lists else []

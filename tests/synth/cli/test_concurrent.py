@@ -111,7 +111,7 @@ REFUSED = [
     ((*PAIR, "--rounds", "3"), ("--rounds", "--groups")),
     ((*PAIR, "--objective", "quick"), ("objective", "'quick'", "makespan or fair")),
     ((*PAIR, "--engine", "smt"), ("engine", "'smt'", "auto or flow")),
-    ((*PAIR, "--target", "msccl"), ("--target msccl", "--groups", "NAME.synth")),
+    ((*PAIR, "--target", "nccl"), ("--target 'nccl'", "executor-nccl", "mscclpp")),
     ((*PAIR, "--chunks", "0"), ("chunks", "1 or more")),
     ((*PAIR, "--budget", "0"), ("--budget",)),
     ((*PAIR, "--without", "rank:5"), ("--groups", "rank 5", "taken out")),

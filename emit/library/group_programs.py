@@ -1,0 +1,156 @@
+"""Concurrent groups as the programs of a target: lowered, checked and timed together.
+
+Groups that share no rank, relays included, get a program each, for communicators of their own. Groups that share ranks
+get one program of all ranks, which is checked against what all groups want.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from emit.library.programs import MOST_SENDS, NONE, Lowered, Programs, executor_for
+from emit.program import Gpu, Program, ThreadBlock
+from emit.targets import choose_protocol
+from emit.timing.predict import Predictor
+from synth.concurrent.isolated import problem_digest
+from synth.concurrent.union import UnionProblem, split_by_group
+from synth.model.collective import Ints
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule
+from synth.timing.simulate import timed
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+from topologies.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class GroupProgram:
+    """One program: of which groups, and whose algorithm it runs at which message size in bytes (its own)."""
+
+    algorithm: Algorithm
+    size_bytes: float
+    programs: Programs
+    by: Lowered
+    groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Together:
+    """The programs of all groups, and what they take when they are called at the same time."""
+
+    parts: tuple[GroupProgram, ...]
+    time_us: float
+
+
+class GroupPrograms:
+    """What lowers plans for concurrent groups for one target.
+
+    sms: as `Programs` takes it. Raises InputError for a target that is not known.
+    """
+
+    def __init__(self, target: str, sms: int | None = None) -> None:
+        self.target, self.sms = target, sms
+        self._made: dict[Algorithm, Together | InputError] = {}
+
+    def alone(self, problem: Problem) -> Programs | None:
+        """What lowers one group's algorithms; None where the target cannot express them by themselves."""
+        try:
+            return executor_for(problem, self.target, self.sms)
+        except InputError:  # the union may be another matter
+            return None
+
+    def rank_sends(self, union: UnionProblem) -> int | None:
+        """How many sends a rank may take part in for each of its groups, on average; None: any number."""
+        if self.target == NONE:
+            return None
+        able = self.alone(union)
+        most = max(Counter(rank for member in union.members for rank in member.ranks).values())
+        return None if able is None else max(1, able.rank_sends // most)
+
+    def time_us(self, union: UnionProblem, algorithm: Algorithm) -> float:
+        """What a plan's programs take together, in µs. Raises InputError as `lower`."""
+        return self.lower(union, algorithm).time_us
+
+    def lower(self, union: UnionProblem, algorithm: Algorithm) -> Together:
+        """A plan's programs, made once. Raises InputError where the target can hold none."""
+        if algorithm not in self._made:
+            try:
+                self._made[algorithm] = self._lower(union, algorithm)
+            except InputError as error:
+                self._made[algorithm] = error
+        made = self._made[algorithm]
+        if isinstance(made, InputError):
+            raise made
+        return made
+
+    def _lower(self, union: UnionProblem, algorithm: Algorithm) -> Together:
+        if len(algorithm.schedule) > MOST_SENDS:
+            raise InputError(f"an executor's file of {len(algorithm.schedule)} sends would be too large")
+        size = union.size_bytes
+        parts = split_by_group(union, timed(union, algorithm.schedule, size))
+        protocol = choose_protocol(max(1, round(size)))
+        ranks = [rank for problem, _ in parts for rank in problem.ranks]
+        if len(set(ranks)) < len(ranks):
+            programs = Programs(union, self.target, self.sms)
+            by = programs.lower_once(algorithm, protocol, round(size), round(size))
+            made = [GroupProgram(algorithm, size, programs, by, tuple(range(len(parts))))]
+        else:
+            made = self._lower_each(union, algorithm, parts, protocol)
+        return Together(tuple(made), _together_us(union, made))
+
+    def _lower_each(
+        self, union: UnionProblem, algorithm: Algorithm, parts: Sequence[tuple[Problem, Schedule]], protocol: str
+    ) -> list[GroupProgram]:
+        known: dict[tuple[bytes, ...], Lowered] = {}
+        made = []
+        for group, (problem, schedule) in enumerate(parts):
+            programs, size = Programs(problem, self.target, self.sms), union.member_bytes(group, union.size_bytes)
+            own = Algorithm(problem, schedule, algorithm.engine, size_bytes=size)
+            # groups that are alike have one program
+            columns = (schedule.chunk, schedule.link, schedule.step, schedule.reduces, schedule.start_us)
+            key = (problem_digest(problem, size), *(column.tobytes() for column in columns))
+            if key not in known:
+                known[key] = programs.lower_once(own, protocol, round(size), round(size))
+            made.append(GroupProgram(own, size, programs, known[key], (group,)))
+        return made
+
+
+def _together_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:
+    place = {rank: at for at, rank in enumerate(union.ranks)}
+    where = [np.array([place[rank] for rank in part.algorithm.problem.ranks]) for part in parts]
+    chunk_bytes = [part.by.predictor.chunk_bytes(part.size_bytes * part.by.scale) for part in parts]
+    return predict_together([part.by.program for part in parts], where, chunk_bytes, union.topology, union.ranks)
+
+
+def predict_together(
+    programs: Sequence[Program],
+    positions: Sequence[Ints],
+    chunk_bytes: Sequence[float],
+    topology: Topology,
+    ranks: Sequence[int],
+) -> float:
+    """When the last of several programs ends that begin at once, in µs, as `Predictor` has it.
+
+    Args:
+        programs: of one protocol, no two on one rank. positions: of each program's ranks among `ranks`.
+        chunk_bytes: of a chunk of each program. ranks: of the topology.
+    """
+    gpus, weight = [Gpu(0, 0, 0, ())] * len(ranks), np.ones(len(ranks))
+    for program, where, size in zip(programs, positions, chunk_bytes, strict=True):
+        for rank, gpu in zip(where.tolist(), program.gpus, strict=True):
+            gpus[rank] = replace(gpu, threadblocks=[_renumbered(tb, where) for tb in gpu.threadblocks])
+            weight[rank] = size
+    all_ranks = replace(
+        programs[0], collective="custom", nranks=len(ranks), nchunks_per_loop=1, gpus=gpus, root=0,
+        inplace=False, outofplace=True,
+    )  # fmt: skip
+    return Predictor(all_ranks, topology, ranks, weight=weight).time_us(1.0)
+
+
+def _renumbered(block: ThreadBlock, where: Ints) -> ThreadBlock:
+    send, recv = (int(where[peer]) if peer >= 0 else peer for peer in (block.send, block.recv))
+    return replace(block, send=send, recv=recv)

@@ -1,0 +1,111 @@
+"""Concurrent groups as files: one a group or one for all, right, timed together, and runnable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emit.formats import verify_file
+from emit.library.group_programs import GroupPrograms, predict_together
+from emit.library.index import load_index
+from emit.library.save_groups import SavedGroups, save_groups
+from emit.msccl.read import read_msccl
+from runtime.bench import Settings, measure
+from runtime.host.executor import HostExecutor
+from synth.cli.concurrent import parse_members
+from synth.concurrent.result import ConcurrentResult
+from synth.concurrent.search import plan
+from synth.solvers.workers import Workers
+from topologies.load import load
+
+MIB = 1 << 20
+
+
+def planned(
+    groups: str, folder: Path, topo: str = "dgx-a100", target: str = "auto", relays: str = "none"
+) -> tuple[ConcurrentResult, SavedGroups]:
+    """Groups whose first collective is an all-reduce of 1 MiB, planned and saved."""
+    members = parse_members(groups, "allreduce", load(topo), size="1M")
+    programs = GroupPrograms(target)
+    with Workers(()) as none:
+        found = plan(topo, members, budget=0.5, relays=relays, workers=none, executor=programs)
+    return found, save_groups(found, folder, programs)
+
+
+def run_all(folder: Path) -> None:
+    """Every file of a library is right, and so is every element that it leaves, launch after launch."""
+    for entry in load_index(folder):
+        goal = entry.goal()
+        assert verify_file(entry.path, goal).status == "right"
+        program = read_msccl(entry.path)
+        row = measure(program, goal, 1 << 16, HostExecutor(program, goal), Settings(iterations=3, warmup=0))
+        assert row.wrong == 0
+
+
+def test_groups_apart_get_a_file_each(tmp_path: Path) -> None:
+    found, saved = planned("0-3;allgather@4M:4-7", tmp_path)
+    entries = load_index(tmp_path)
+    assert [(e.collective, e.group, e.target) for e in entries] == [
+        ("allreduce", (0, 1, 2, 3), "executor-nccl"),
+        ("allgather", (4, 5, 6, 7), "executor-nccl"),
+    ]
+    assert [e.max_bytes for e in entries] == [MIB, 4 * MIB]
+    assert {e.schedule for e in entries} == {f"schedules/{saved.schedules[0].name}"}
+    assert saved.time_us is not None
+    assert found.bound_us * (1 - 1e-9) <= saved.time_us
+    run_all(tmp_path)
+
+
+def test_groups_that_share_ranks_get_one_for_all(tmp_path: Path) -> None:
+    _, saved = planned("tp=4;allgather@512K:tp=4,dp=*:dp", tmp_path)
+    (entry,) = load_index(tmp_path)
+    assert (entry.target, entry.group) == ("msccl", tuple(range(8)))
+    stated = entry.values["groups"]
+    assert [g["ranks"] for g in stated] == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 4], [1, 5], [2, 6], [3, 7]]
+    ends = [at for g in stated for at in g["chunks"]]
+    assert ends[0] == 0
+    assert ends[1:-1:2] == ends[2::2]
+    assert saved.refused == ""
+    run_all(tmp_path)
+
+
+def test_other_groups_of_the_same_ranks_are_another_question(tmp_path: Path) -> None:
+    for groups in ("0-3;2-5", "0-3;1,3-5"):
+        planned(groups, tmp_path)
+    assert len(load_index(tmp_path)) == 2
+
+
+def test_relays_of_another_group_make_one_program(tmp_path: Path) -> None:
+    found, saved = planned("0,1;2,3", tmp_path, "ring:4", relays="all")
+    assert saved.refused == ""
+    shared = any(set(e.communicator) == {0, 1, 2, 3} for e in load_index(tmp_path))
+    assert shared == (len(saved.files) == 1)
+    assert found.gap < 2
+    run_all(tmp_path)
+
+
+def test_what_a_target_cannot_say_is_said(tmp_path: Path) -> None:
+    _, saved = planned("0-3;2-5", tmp_path, target="executor-nccl")
+    assert "use --target msccl or mscclpp" in saved.refused
+    assert not saved.files
+    assert saved.index is None
+    assert saved.schedules[0].exists()
+
+
+def test_programs_that_meet_on_a_link_wait_for_each_other(tmp_path: Path) -> None:
+    """Alone each program takes as long as its predictor says, and so do two on links of their own."""
+    _, saved = planned("0,1", tmp_path, "fattree:2x2x1")
+    program = read_msccl(saved.files[0])
+    size = MIB / program.nchunks_per_loop
+    topology, pairs = load("fattree:2x2x1"), [np.array([0, 1]), np.array([2, 3])]
+    one = predict_together([program], pairs[:1], [size], topology, [0, 2])
+    apart = predict_together([program, program], pairs, [size, size], topology, [0, 1, 2, 3])
+    assert apart == pytest.approx(predict_together([program], pairs[:1], [size], topology, [0, 1]))
+    # the messages of both go up one link of the spine
+    assert predict_together([program, program], pairs, [size, size], topology, [0, 2, 1, 3]) > 1.5 * one
+    # a program of small messages beside one of large ones
+    assert predict_together([program, program], pairs, [size, size / 64], topology, [0, 1, 2, 3]) == pytest.approx(
+        apart
+    )
