@@ -27,7 +27,9 @@ _LAYOUTS = (Layout(), Layout(few_nops=True), Layout(paired=False))
 
 
 def share_of(limits: Limits, number: int, nranks: int) -> Limits:
-    """What one of so many instances may take of a target's limits."""
+    """What one of so many instances may take of a target's limits. InputError where it is no threadblock at all."""
+    if 0 < limits.sms < number:
+        raise InputError(f"{number} instances have as many threadblocks on {limits.sms} SMs; all must run at once")
     return replace(
         limits,
         name=f"{limits.name}, each of {number} instances,",
@@ -35,6 +37,7 @@ def share_of(limits: Limits, number: int, nranks: int) -> Limits:
         children=max(limits.children // number, nranks),
         channels=limits.channels // number,
         offset=limits.offset // number,
+        sms=limits.sms // number,
         nodes=1 + nranks + (limits.nodes - 1 - nranks) // number,
     )
 
