@@ -132,12 +132,12 @@ class Verdict:
         """The first finding in one line, with the number of the others; empty where there is none."""
         return _first_of(self.findings, ": synth verify") if self.findings else ""
 
-    def at_place(self, found: Findings, note: str) -> Verdict:
-        """The verdict where this was found of the place that the file runs at; note: a line on it, or empty."""
+    def with_findings(self, found: Findings) -> Verdict:
+        """The verdict where this was found too."""
         findings = (*self.findings, *found.reported)
-        status = _status_of(findings)
+        status = _status_of(findings) if found.reported else self.status
         head, *lines = self.lines
-        lines += [*(f"{f.kind}: {f.message}" for f in found.reported), *([note] if note else [])]
+        lines += [f"{f.kind}: {f.message}" for f in found.reported]
         return replace(self, status=status, lines=(status + head.removeprefix(self.status), *lines), findings=findings)
 
     def right_program(self, origin: str) -> Program:

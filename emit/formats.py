@@ -16,7 +16,7 @@ from pathlib import Path
 from emit.findings import Findings, Verdict
 from emit.goal import Goal
 from emit.program import Program
-from emit.targets import Target, check_resident
+from emit.targets import Target, check_between_nodes, check_resident, choose_target
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 from topologies.topology import Topology
@@ -99,13 +99,17 @@ def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_
     return found.verify(Path(path), goal, fifo_depth)
 
 
-def check_place(verdict: Verdict, path: str | os.PathLike[str], topology: Topology) -> Verdict:
-    """The verdict on a file that can be read, where it runs on devices of a topology: all threadblocks must fit."""
-    blocks = format_of(Path(path)).threadblocks(verdict.program, Path(path))
+def check_place(verdict: Verdict, threadblocks: Sequence[int], topology: Topology, ranks: Sequence[int]) -> Verdict:
+    """The verdict on a file that can be read, with the threadblocks of each rank, on these ranks of a topology.
+
+    All threadblocks of a rank must run at once, and what is sent between nodes be of a protocol that works there.
+    """
     found = Findings()
-    check_resident(blocks, topology.sms, found)
-    many = f"whether {max(blocks, default=0)} threadblocks of a rank run at once is not checked"
-    return verdict.at_place(found, "" if topology.sms else f"SMs of a device of {topology.name} not known: {many}")
+    check_resident(threadblocks, topology.sms, found)
+    if verdict.program is not None:
+        nodes = topology.nodes[list(ranks)].tolist()
+        check_between_nodes(verdict.program, nodes, choose_target(verdict.program.collective), found)
+    return verdict.with_findings(found)
 
 
 def write_program(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
 
 AUTO = "auto"  # in place of a target: the first that can express the question
 MSCCL_FILES = 4  # of a list that Microsoft's msccl loads
+BLOCK_SIZES = frozenset({"gather", "scatter"})  # minBytes and maxBytes of whose XML are one rank's block's
 RESERVED_SMS = 8  # of a device, which a collective leaves to the kernels that compute, unless told how many to use
 LL_MOST_BYTES = 256 << 10  # of a message: up to here LL's flags cost less than Simple's barriers
 
@@ -59,6 +60,8 @@ class Target:
     collectives: those it can do (`Program.collective`) → as its files spell them.
     limits: that a program compiled for it keeps.
     only_inplace, only_outofplace: collectives that it has in that form alone.
+    uncallable: collectives that it reads and that its library has no function for.
+    only_ll_between_nodes: collectives whose Simple its host and its kernel count in different steps over a network.
     protocols: of a program → as its files spell them.
     longest_name: characters of an algorithm's name.
     needs_buffers: every rank must have an input and an output.
@@ -78,6 +81,8 @@ class Target:
     limits: Limits
     only_inplace: frozenset[str] = frozenset({"reducescatter"})  # the convention of MSCCL XML's readers
     only_outofplace: frozenset[str] = frozenset({"alltoall"})
+    uncallable: tuple[str, ...] = ()
+    only_ll_between_nodes: frozenset[str] = frozenset({"broadcast", "reduce"})
     protocols: Mapping[str, str] = field(default_factory=lambda: {name: name for name in FIFO_DEPTH})
     longest_name: int = 255
     needs_buffers: bool = False
@@ -108,7 +113,8 @@ TARGETS: dict[str, Target] = {
     for target in (
         Target(
             name="executor-nccl", reader="msccl-executor-nccl", load="MSCCL_ALGO_DIR=out/msccl",
-            state="last commit of 2024", remarks=(_ONE_GROUP,),
+            state="last commit of 2024", uncallable=("gather", "scatter"),
+            remarks=(_ONE_GROUP, "it has no function for gather and scatter: nothing calls such files"),
             format="msccl", folder="msccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("executor-nccl", 64, 1024, 32),
         ),
@@ -144,7 +150,8 @@ TARGETS: dict[str, Target] = {
                 "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom"
             ),
             limits=_MSCCL_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
-            only_inplace=frozenset(), only_outofplace=frozenset(), needs_buffers=True, runs_here=False,
+            only_inplace=frozenset(), only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
+            needs_buffers=True, runs_here=False,
         ),
     )
 }  # fmt: skip
@@ -209,6 +216,18 @@ def on_devices(target: Target, sms: int, asked: int | None = None) -> Target:
     return replace(target, limits=replace(limits, sms=most, tbs_per_gpu=min(most, limits.tbs_per_gpu)))
 
 
+def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, found: Findings) -> None:
+    """Add a finding where a rank sends to one on another node what the target does not do so."""
+    if program.protocol != "Simple" or program.collective not in target.only_ll_between_nodes:
+        return
+    for rank, gpu in enumerate(program.gpus):
+        for tb, block in enumerate(gpu.threadblocks):
+            if block.send >= 0 and nodes[rank] != nodes[block.send]:
+                what = f"{program.collective} with Simple over a network, to rank {block.send}"
+                found.add("hang", f"{what}: host and kernel count its steps differently; it must be LL", rank, tb)
+                return
+
+
 def check_resident(threadblocks: Sequence[int], sms: int, found: Findings) -> None:
     """Add a finding where a rank has more threadblocks than run at once on its device (sms 0: not known).
 
@@ -219,12 +238,17 @@ def check_resident(threadblocks: Sequence[int], sms: int, found: Findings) -> No
         found.add("hang", f"has {most} threadblocks on {sms} SMs; all must run at once", threadblocks.index(most))
 
 
-def choose_protocol(largest_bytes: int | None) -> str:
+def choose_protocol(
+    largest_bytes: int | None, target: Target | None = None, collective: str = "", nodes: Sequence[int] = ()
+) -> str:
     """LL for messages of up to LL_MOST_BYTES, Simple for the rest; None: there is no largest one.
 
+    Between nodes (those of the ranks) LL at any size where the target does not do a program's collective otherwise.
     LL128 is never chosen here: it is right only on links that keep the order of stores, and no topology says which do.
     """
-    return "LL" if largest_bytes is not None and largest_bytes <= LL_MOST_BYTES else "Simple"
+    only_ll = target is not None and collective in target.only_ll_between_nodes and len(set(nodes)) > 1
+    small = largest_bytes is not None and largest_bytes <= LL_MOST_BYTES
+    return "LL" if small or only_ll else "Simple"
 
 
 def check_limits(program: Program, limits: Limits, found: Findings) -> None:

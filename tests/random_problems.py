@@ -162,3 +162,10 @@ def answered(problem: Problem, size_bytes: float) -> Schedule:
     gathering, spreading = split(problem)
     first = unreverse(gathering, route.solve(reverse(gathering), size_bytes))
     return join(first, prune_copies(spreading, route.solve(spreading, size_bytes)))
+
+
+def shares_nothing(problem: Problem) -> bool:
+    """Whether no link shares a port or limit, and no pair of ranks has two links."""
+    net = problem.network
+    pairs = net.src * net.nranks + net.dst
+    return bool(np.bincount(net.uses_idx).max() == 1) and len(np.unique(pairs)) == net.nlinks

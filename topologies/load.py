@@ -27,20 +27,25 @@ def load(spec: str | Path) -> Topology:
     "dgx1" is a machine, "dgx-a100:4" four of it joined by their NICs, "torus:4x4,bw=50,alpha=0.7" a formula
     (GB/s and µs), "my.toml" a file in the text form, "my.toml:4" four of that. Raises InputError (one line).
     """
+    return load_machine(spec).topology
+
+
+def load_machine(spec: str | Path) -> Machine:
+    """The same with the NICs by which nodes of it are joined, where it states any. Raises InputError (one line)."""
     if isinstance(spec, Path):
-        return _read_file(spec).topology
+        return _read_file(spec)
     if not isinstance(spec, str) or not spec:
         raise InputError(f"topology {spec!r}: must be a text such as dgx1, dgx-a100:4, ring:8 or my.toml")
     name, _, count = spec.rpartition(":")
     if name in machines() or name.endswith(_suffixes()):
-        return _read_cluster(spec, name, count)
+        return Machine(_read_cluster(spec, name, count))
     if spec in machines():
-        return _read_node(spec).topology
+        return _read_node(spec)
     kind = re.split("[:,]", spec)[0]
     if kind in FAMILIES:
-        return family(spec)
+        return Machine(family(spec))
     if spec.endswith(_suffixes()) or "/" in spec or "\\" in spec:
-        return _read_file(Path(spec)).topology
+        return _read_file(Path(spec))
     hint = did_you_mean(kind.lower(), [*machines(), *FAMILIES])
     raise InputError(
         f"topology {spec[:80]!r}: not known; {hint}{' ' if hint else ''}machines are {', '.join(machines())}; "

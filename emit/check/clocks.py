@@ -7,7 +7,7 @@ happens in the other order in some interleaving.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -112,10 +112,24 @@ class ThreadClocks:
         """One of its threads knows; the others from the next nop on."""
         self.heard[actor].append(message)
 
-    def started(self, actor: int, rank: int) -> bool:
-        """Whether it knows that the rank's kernel has started: its input is there, its buffers are free."""
+    def started(self, actor: int, rank: int, begun: int) -> bool:
+        """Whether it knows that the rank's kernel has started: its input is there, its buffers are free.
+
+        begun: the tick in which the rank's first actor began.
+        """
         first = self.first.get(rank)
-        return self.rank[actor] == rank or (first is not None and bool(self.seen.row(actor)[first]))
+        return self.rank[actor] == rank or (first is not None and bool(self.seen.row(actor)[first] > begun))
+
+    def join(self, actors: Sequence[int]) -> None:
+        """All these actors have come to one place: what any of them knows is known to all."""
+        for actor in actors:
+            self.nop(actor)
+        for clocks in (self.seen,) if self.one else (self.seen, self.shown):
+            known = np.maximum.reduce([clocks.row(actor) for actor in actors])
+            for actor in actors:
+                clocks.row(actor)[:] = known
+        for actor in actors:
+            self.nop(actor)
 
     def ended(self, actors: Iterable[int]) -> Row:
         """What is known to be over when all these actors (one at least) have ended."""

@@ -7,9 +7,9 @@ order is the schedule's in time.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,12 @@ from emit.goal import Goal
 from emit.program import COLLECTIVES, Gpu, Program
 from emit.targets import Limits, target_named
 from emit.timing.predict import Predictor
-from synth.model.collective import Collective
+from synth.model.collective import Collective, Ints
 from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.problem import LARGEST, SMALLEST
 from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
+from synth.model.schedule import Schedule
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -110,7 +111,7 @@ def lower_to_instructions(
     )
     goal = None if named else Goal.from_arrays(problem.nranks, **goal_columns(collective))
     ir = Instructions(header, goal)
-    return _in_time(ir, _fill(ir, algorithm, ranks, common.count.tolist()))
+    return _in_time(ir, *_fill(ir, algorithm, ranks, common.count.tolist()))
 
 
 def goal_columns(collective: Collective) -> dict[str, Any]:
@@ -179,63 +180,106 @@ class _Rank:
         return self.scratch - int(self.count[chunk])
 
 
-def _fill(ir: Instructions, algorithm: Algorithm, ranks: list[_Rank], count: list[int]) -> list[float]:
-    """Append the instructions step by step, in an order that is right; for each when it is due, in µs.
+def _fill(
+    ir: Instructions, algorithm: Algorithm, ranks: list[_Rank], count: list[int]
+) -> tuple[list[float], list[int]]:
+    """Append the instructions step by step; for each when it is due, in µs, and its row of the schedule (or −1).
 
     count: cells of each chunk.
     """
     net, schedule = algorithm.problem.network, algorithm.schedule
     arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
     start = schedule.start_us.tolist()
-    # a step's sends in the order in which they arrive, so that both ends of a connection keep one order
-    order = np.lexsort((np.arange(len(schedule)), arrival, schedule.step)).tolist()
     src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
-    chunk, adds, step = schedule.chunk.tolist(), schedule.reduces.tolist(), schedule.step.tolist()
+    chunk, adds = schedule.chunk.tolist(), schedule.reduces.tolist()
+    nrows = len(schedule)
+    # a step's sends before what arrives; sums that may come in any order as they are due
+    when = np.concatenate([schedule.step, _last_steps(schedule, src, dst)])
+    events = np.lexsort((np.concatenate([np.zeros(nrows), arrival]), np.arange(2 * nrows) >= nrows, when))
+    sent = [NONE] * nrows
     due: list[float] = []
-    for _, together in groupby(order, key=step.__getitem__):
-        rows = list(together)
-        sent = [ir.add(src[row], "s", ranks[src[row]].home[chunk[row]], NONE, count[chunk[row]]) for row in rows]
-        due += [start[row] for row in rows]
-        for row, source in zip(rows, sent, strict=True):
-            rank = ranks[dst[row]]
-            cell = rank.target(chunk[row])
-            home = rank.home.get(chunk[row])
-            if not adds[row] or home is None:
-                ir.add(rank.rank, "r", NONE, cell, count[chunk[row]], source)
-            else:
-                ir.add(rank.rank, "rrc", home, cell, count[chunk[row]], source)
-            due.append(arrival[row])
-            rank.home[chunk[row]] = cell
+    rows: list[int] = []
+    for event in events.tolist():
+        row = event % nrows
+        rank, c = ranks[dst[row]], chunk[row]
+        rows.append(row)
+        if event < nrows:
+            sent[row] = ir.add(src[row], "s", ranks[src[row]].home[c], NONE, count[c])
+            due.append(start[row])
+            continue
+        cell, home = rank.target(c), rank.home.get(c)
+        if not adds[row] or home is None:
+            ir.add(rank.rank, "r", NONE, cell, count[c], sent[row])
+        else:
+            ir.add(rank.rank, "rrc", home, cell, count[c], sent[row])
+        due.append(arrival[row])
+        rank.home[c] = cell
     for rank in ranks:
         for c, cell in rank.goal.items():
             home = rank.home.get(c)
             if home is not None and home != cell:
                 ir.add(rank.rank, "cpy", home, cell, count[c])
                 due.append(np.inf)
-    return due
+                rows.append(NONE)
+    return due, rows
 
 
-def _in_time(ir: Instructions, due: list[float]) -> Instructions:
-    """The instructions in the order of time, as far as what must come before what allows it."""
+def _last_steps(schedule: Schedule, src: list[int], dst: list[int]) -> Ints:
+    """For every row the last step in which it may as well arrive.
+
+    Its own, or, of a sum, that before the next in which its chunk leaves the rank or is replaced there.
+    """
+    last = schedule.step.copy()
+    chunk, step, adds = schedule.chunk.tolist(), schedule.step.tolist(), schedule.reduces.tolist()
+    before: dict[tuple[int, int], list[int]] = defaultdict(list)  # by rank and chunk
+    for row in np.argsort(schedule.step, kind="stable").tolist():
+        before[src[row], chunk[row]].append(step[row] - 1)
+        if not adds[row]:
+            before[dst[row], chunk[row]].append(step[row] - 1)
+    for row in np.flatnonzero(schedule.reduces).tolist():
+        mine = before.get((dst[row], chunk[row]), [])
+        at = bisect_left(mine, step[row])
+        last[row] = mine[at] if at < len(mine) else schedule.nsteps
+    return last
+
+
+def _in_time(ir: Instructions, due: list[float], rows: list[int]) -> Instructions:
+    """The instructions in the order of time, as far as what must come before what allows it.
+
+    Both ends of a connection have its messages in the order of the schedule's rows, which is that of its links at any
+    message size. Where a chunk comes to a rank twice that can contradict its steps: then step by step, as they are.
+    """
+    by_time = np.lexsort((rows, due))
+    place = np.argsort(by_time).tolist()
     after = predecessors(ir)
+    for messages in (np.argsort(rows, kind="stable"), np.arange(len(ir))):
+        chained = _chained(ir, after, messages.tolist())
+        if all(place[o] < place[n] for n, others in enumerate(chained) for o in others):
+            return ir.select(by_time.tolist())
+        order = _topological(place, chained)
+        if len(order) == len(ir):
+            return ir.select(order)
+    raise InputError("the schedule's order of sends contradicts its steps; it cannot be lowered")
+
+
+def _chained(ir: Instructions, after: list[list[int]], messages: list[int]) -> list[list[int]]:
+    """`after`, and of every connection each message behind the one before it; `messages`: receives in that order."""
+    chained = list(map(list, after))
     latest: dict[tuple[int, int], int] = {}
-    for n, source in enumerate(ir.source):
+    for n in messages:
+        source = ir.source[n]
         if source == NONE:
             continue
-        after[n].append(source)
+        chained[n].append(source)
         for key, end in (((ir.rank[source], ir.rank[n]), n), ((ir.rank[source], ~ir.rank[n]), source)):
             if key in latest:
-                after[end].append(latest[key])
+                chained[end].append(latest[key])
             latest[key] = end
-    by_time = np.argsort(due, kind="stable").tolist()
-    place = np.argsort(by_time).tolist()
-    if any(place[o] > place[n] for n, others in enumerate(after) for o in others):
-        by_time = _topological(place, after)
-    return ir.select(by_time)
+    return chained
 
 
 def _topological(place: list[int], after: list[list[int]]) -> list[int]:
-    """Everything behind what it must follow, else by `place`."""
+    """Everything behind what it must follow, else by `place`; what goes round in a circle is left out."""
     followers: list[list[int]] = [[] for _ in after]
     waits = list(map(len, after))
     for n, others in enumerate(after):
@@ -251,6 +295,4 @@ def _topological(place: list[int], after: list[list[int]]) -> list[int]:
             waits[later] -= 1
             if not waits[later]:
                 heapq.heappush(ready, (place[later], later))
-    if len(order) != len(after):
-        raise InputError("the schedule's order of sends contradicts its steps; it cannot be lowered")
     return order

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from emit.library.programs import MOST_SENDS, NONE, Lowered, Programs, executor_for
-from emit.program import Gpu, Program, ThreadBlock
-from emit.targets import choose_protocol
+from emit.program import FIFO_DEPTH, Gpu, Program, ThreadBlock
 from emit.timing.predict import Predictor
 from synth.concurrent.isolated import problem_digest
 from synth.concurrent.union import UnionProblem, split_by_group
@@ -92,18 +91,17 @@ class GroupPrograms:
             raise InputError(f"an executor's file of {len(algorithm.schedule)} sends would be too large")
         size = union.size_bytes
         parts = split_by_group(union, timed(union, algorithm.schedule, size))
-        protocol = choose_protocol(max(1, round(size)))
         ranks = [rank for problem, _ in parts for rank in problem.ranks]
         if len(set(ranks)) < len(ranks):
             programs = Programs(union, self.target, self.sms)
-            by = programs.lower_once(algorithm, protocol, round(size), round(size))
+            by = _lower_at(programs, algorithm, size)
             made = [GroupProgram(algorithm, size, programs, by, tuple(range(len(parts))))]
         else:
-            made = self._lower_each(union, algorithm, parts, protocol)
+            made = self._lower_each(union, algorithm, parts)
         return Together(tuple(made), _together_us(union, made))
 
     def _lower_each(
-        self, union: UnionProblem, algorithm: Algorithm, parts: Sequence[tuple[Problem, Schedule]], protocol: str
+        self, union: UnionProblem, algorithm: Algorithm, parts: Sequence[tuple[Problem, Schedule]]
     ) -> list[GroupProgram]:
         known: dict[tuple[bytes, ...], Lowered] = {}
         made = []
@@ -114,9 +112,14 @@ class GroupPrograms:
             columns = (schedule.chunk, schedule.link, schedule.step, schedule.reduces, schedule.start_us)
             key = (problem_digest(problem, size), *(column.tobytes() for column in columns))
             if key not in known:
-                known[key] = programs.lower_once(own, protocol, round(size), round(size))
+                known[key] = _lower_at(programs, own, size)
             made.append(GroupProgram(own, size, programs, known[key], (group,)))
         return made
+
+
+def _lower_at(programs: Programs, algorithm: Algorithm, size_bytes: float) -> Lowered:
+    size = max(1, round(size_bytes))
+    return programs.lower_once(algorithm, programs.protocol(size), size, size)
 
 
 def _together_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:
@@ -136,7 +139,8 @@ def predict_together(
     """When the last of several programs ends that begin at once, in µs, as `Predictor` has it.
 
     Args:
-        programs: of one protocol, no two on one rank. positions: of each program's ranks among `ranks`.
+        programs: no two on one rank; all have the FIFO slots of the one that has fewest.
+        positions: of each program's ranks among `ranks`.
         chunk_bytes: of a chunk of each program. ranks: of the topology.
     """
     gpus, weight = [Gpu(0, 0, 0, ())] * len(ranks), np.ones(len(ranks))
@@ -148,7 +152,8 @@ def predict_together(
         programs[0], collective="custom", nranks=len(ranks), nchunks_per_loop=1, gpus=gpus, root=0,
         inplace=False, outofplace=True,
     )  # fmt: skip
-    return Predictor(all_ranks, topology, ranks, weight=weight).time_us(1.0)
+    slots = min(FIFO_DEPTH[program.protocol] for program in programs)
+    return Predictor(all_ranks, topology, ranks, slots, weight=weight).time_us(1.0)
 
 
 def _renumbered(block: ThreadBlock, where: Ints) -> ThreadBlock:

@@ -75,13 +75,17 @@ def entry_beside(path: str | Path) -> Entry | None:
     return None
 
 
-def topology_beside(path: str | Path) -> Topology | None:
-    """The topology that an index beside a file, or in the folder above, names; None where `load` does not know it."""
+def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
+    """The topology of a file by an index beside it, or in the folder above, and its rank of each of the file's.
+
+    None without, where `load` does not know its name, or it has not so many ranks.
+    """
     entry = entry_beside(path)
     if entry is None:
         return None
     with suppress(InputError):
-        return load(entry.topology)
+        topology = load(entry.topology)
+        return (topology, list(entry.communicator)) if max(entry.communicator) < topology.nranks else None
     return None
 
 

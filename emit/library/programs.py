@@ -10,7 +10,7 @@ from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
 from emit.program import Program
-from emit.targets import AUTO, LL_MOST_BYTES, Target, on_devices, target_for
+from emit.targets import AUTO, LL_MOST_BYTES, Target, choose_protocol, on_devices, target_for
 from emit.timing.predict import Predictor
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
@@ -57,7 +57,7 @@ class Lowered:
 
 @dataclass(eq=False)
 class LoweredBoth:
-    """An algorithm's programs: `small` (LL) for messages of up to LL_MOST_BYTES, `large` (Simple) for any."""
+    """An algorithm's programs: `small` for messages of up to LL_MOST_BYTES, `large` for any (see `choose_protocol`)."""
 
     small: Lowered
     large: Lowered
@@ -85,6 +85,11 @@ class Programs:
         alike = self.target.limits.rank_sends(self.problem.nranks)
         return max(alike, min(2 * alike, TUNING.unfused_from // (2 * self.problem.nranks)))
 
+    def protocol(self, largest_bytes: int | None) -> str:
+        """For messages of up to so many bytes, None: of any size."""
+        named = "custom" if self.problem.relays else self.problem.collective.name
+        return choose_protocol(largest_bytes, self.target, named, self.nodes)
+
     def lower(self, algorithm: Algorithm) -> LoweredBoth:
         """Both programs of an algorithm. Raises InputError where the target can hold none."""
         sends = len(algorithm.schedule)
@@ -92,7 +97,7 @@ class Programs:
             raise InputError("an executor's file of so many ranks would be too large")
         if sends > MOST_SENDS:
             raise InputError(f"an executor's file of {sends} sends would be too large")
-        large = self.lower_once(algorithm, "Simple", 2 * LL_MOST_BYTES, LARGEST)
+        large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST)
         try:
             small = self.lower_once(algorithm, "LL", SMALLEST, LL_MOST_BYTES)
         except InputError:

@@ -31,6 +31,7 @@ class Saved:
 
     found: as it was written: with the times of the target's programs.
     refused: why some have no executor's file; empty where all have.
+    uncallable: why nobody will call its files; empty where they can be called.
     padding: of the fullest buffer in a file, the part that holds nothing (see `CommonChunk`).
     """
 
@@ -39,6 +40,7 @@ class Saved:
     found: SearchResult
     refused: str = ""
     padding: float = 0.0
+    uncallable: str = ""
 
     @property
     def paths(self) -> list[Path]:
@@ -91,7 +93,15 @@ def save(
     some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
     padding = max((entry["padding"] for entry in entries), default=0.0)
     why = some + refused[0] if refused else ""
-    return Saved(library.folder / INDEX if entries else None, written, found, why, padding)
+    collective = found.problem.collective.name
+    lacking = (
+        ""
+        if programs is None or collective not in programs.target.uncallable
+        else (
+            f"{programs.target.reader} has no function that calls {collective}: synth bench and torch run these files"
+        )
+    )
+    return Saved(library.folder / INDEX if entries else None, written, found, why, padding, lacking)
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from emit.check.program import Report, check, root_of
-from emit.findings import Finding, Findings, Verdict
+from emit.findings import Finding, Findings, Judgement, Verdict
 from emit.goal import Goal
 from emit.msccl.read import REDOPS, read_msccl
 from emit.program import Program
-from emit.targets import TARGETS, Target, check_limits, choose_target, target_named
+from emit.targets import BLOCK_SIZES, TARGETS, Target, check_between_nodes, check_limits, choose_target, target_named
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
@@ -94,8 +94,15 @@ def _fitting_targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:
     return fits, reasons
 
 
-def write(program: Program, goal: Goal | None, target: Target, _: Sequence[int] | None, __: bool | None) -> str:
-    """The text of a program for a target; neither nodes nor the calls to serve change it."""
+def write(program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, _: bool | None) -> str:
+    """The text of a program for a target; neither the nodes of its ranks nor the calls to serve change it.
+
+    Raises InputError as `write_msccl`, and for what would hang between the nodes.
+    """
+    if nodes is not None:
+        found = Findings()
+        check_between_nodes(program, nodes, target, found)
+        Judgement(tuple(found.reported), (), judged=False).raise_if_wrong()
     return write_msccl(program, goal, target)
 
 
@@ -152,13 +159,17 @@ def _lines(program: Program, target: Target) -> Iterator[str]:
     p = program
     coll = target.collectives[p.collective]
     redop = f' redop="{p.redop}"' if target.states_redop else ""
-    most = p.max_bytes
+    least, most = p.min_bytes, p.max_bytes
+    if p.collective in BLOCK_SIZES:
+        least, most = -(-least // p.nranks), most // p.nranks
+        if p.max_bytes and most < max(1, least):
+            raise InputError(f"{p.name}: no {p.collective} of {p.nranks} equal blocks has its size; use another --size")
     if target.max_bytes_exclusive:
         most = most + 1 if most else _NO_LIMIT
     yield (
         f'<algo name="{p.name}" proto="{p.protocol}" nchannels="{p.nchannels}" '
         f'nchunksperloop="{p.nchunks_per_loop}" ngpus="{p.nranks}" coll="{coll}" inplace="{int(p.inplace)}" '
-        f'outofplace="{int(p.outofplace)}" minBytes="{p.min_bytes}" maxBytes="{most}"{redop}>'
+        f'outofplace="{int(p.outofplace)}" minBytes="{least}" maxBytes="{most}"{redop}>'
     )
     for rank, gpu in enumerate(p.gpus):
         yield (f'  <gpu id="{rank}" i_chunks="{gpu.i_chunks}" o_chunks="{gpu.o_chunks}" s_chunks="{gpu.s_chunks}">')

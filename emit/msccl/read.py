@@ -10,6 +10,7 @@ from typing import NamedTuple
 from xml.parsers import expat
 
 from emit.program import BUFFERS, FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
+from emit.targets import BLOCK_SIZES
 from topologies.errors import InputError
 from topologies.text.files import origin_of, read_bytes
 
@@ -234,17 +235,19 @@ class _Reader:
         low, high = (self.integer(tag, name, 0, (1 << 63) - 1) for name in ("minBytes", "maxBytes"))
         if 0 < high < low:
             self.fail(tag, f"algo minBytes {low} and maxBytes {high}; it must be min <= max, or maxBytes 0")
+        collective = _COLLECTIVES[a["coll"]]
+        blocks = self.nranks if collective in BLOCK_SIZES else 1
         return Program(
             name=a["name"],
-            collective=_COLLECTIVES[a["coll"]],
+            collective=collective,
             protocol=a["proto"],
             nranks=self.nranks,
             nchunks_per_loop=int(a["nchunksperloop"]),
             inplace=a["inplace"] == "1",
             outofplace=self.integer(tag, "outofplace", 0, 1) == 1,
             gpus=[self.gpus[r] for r in range(self.nranks)],
-            min_bytes=low,
-            max_bytes=high,
+            min_bytes=low * blocks,
+            max_bytes=high * blocks,
             redop=a["redop"],
         )
 

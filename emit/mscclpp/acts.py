@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from emit.check.capacity import CAPACITY
@@ -16,11 +16,15 @@ from topologies.errors import InputError
 
 
 class Run(NamedTuple):
-    """Cells from `cell` of `rank`; packets take two cells an element."""
+    """Cells from `cell` of `rank`; packets take two cells an element.
+
+    turns: every second launch uses the upper half of double scratch.
+    """
 
     cell: int
     rank: int
     packet: bool
+    turns: bool = False
 
     def element(self, number: int) -> Sequence[int]:
         """The cells of one element."""
@@ -171,8 +175,13 @@ def _moves_of(memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | 
         for part, packet in zip(parts, packets, strict=True):
             at = shift * (2 if packet else 1)
             owners = buffer_of(memory.plan, rank, tb, part, op.channel_type)
+            # plain data of others, and what port channels move, knows no halves
+            turns = memory.plan.double and (packet or (part.side == "L" and op.channel_type != "port"))
             runs.append(
-                [Run(memory.cell(owner, kind, part.first, packet) + at, owner, packet) for owner, kind in owners]
+                [
+                    Run(memory.cell(owner, kind, part.first, packet) + at, owner, packet, turns and kind == "s")
+                    for owner, kind in owners
+                ]
             )
     sources, targets = sides
     if op.name in ("put", "ppkt", "pws", "pwsf", "get"):
@@ -180,6 +189,23 @@ def _moves_of(memory: Memory, rank: int, tb: int, op: Op, low: int, most: int | 
     if op.name in SUMS or len(sources) == 1:
         return (Move(count, tuple(x for a in sources for x in a), tuple(x for b in targets for x in b)),)
     return tuple(Move(count, tuple(a), tuple(x for b in targets for x in b)) for a in sources)
+
+
+def in_upper_half(made: Acts, memory: Memory) -> list[list[Act]]:
+    """The acts as every second launch does them: half of a rank's *own* scratch further, also in scratch of others."""
+
+    def moved(move: Move, half: int) -> Move:
+        sources, targets = (
+            tuple(run._replace(cell=run.cell + half) if run.turns else run for run in runs)
+            for runs in (move.sources, move.targets)
+        )
+        return Move(move.length, sources, targets)
+
+    halves = [memory.half(rank) for rank in made.rank]
+    return [
+        [replace(act, moves=tuple(moved(move, half) for move in act.moves)) if act.moves else act for act in acts]
+        for acts, half in zip(made.acts, halves, strict=True)
+    ]
 
 
 def check_counts(made: Acts, plan: Plan, found: Findings) -> None:

@@ -24,23 +24,23 @@ from emit.columns import Column, columns_of
 from emit.findings import Findings, Judgement, Verdict
 from emit.goal import Goal, goals_of, sizes_of
 from emit.mscclpp.acts import Acts, acts_of, check_counts
-from emit.mscclpp.memory import Memory, collective_of, goal_of, memory_of
+from emit.mscclpp.memory import Memory, collective_of, counted_chunks, goal_of, largest_message, memory_of
 from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
-from emit.mscclpp.plan import MAX_OPS, NO_LIMIT, Plan, plan_text
+from emit.mscclpp.plan import MAX_MIN_BYTES, MAX_OPS, Plan, plan_text
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.replay import Access, Replay
 from emit.mscclpp.structure import caution, check_parts, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
 from emit.program import BUFFERS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
 from emit.targets import Target, check_resident
-from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 # Operations for the steps of a threadblock, tried until it fits with what others need of it.
 _ROOMS = (56, 48, 40, 32, 24)
 _ALIGNMENT = 16  # bytes: what a thread moves; the executor refuses chunks of other sizes
 _FREE = 1 << 20  # FIFO slots: a plan has none to run out of
+_LAUNCHES = 3  # that are replayed: the third is the first to use what another has used of double scratch
 _FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom")
 _SPELT_OUT = 8  # cautions; the others are counted
 
@@ -148,20 +148,26 @@ def _replay(made: Acts, memory: Memory, wanted: Goal | None, found: Findings, no
     for first, content in zip(first_cells(goal.initial[:3]), contents.initial(), strict=True):
         cells.update(dict.fromkeys(range(first, first + memory.units), content))
     run = Replay(made, memory, contents, cells, found)
-    stopped = run.run()
-    if stopped:
-        if not any(f.kind == "unpaired" for f in found.reported):
+    required = first_cells(goal.required[:3]) if wanted is not None else []
+    for launch in range(1, _LAUNCHES + 1):
+        stopped = run.run()
+        if stopped and not any(f.kind == "unpaired" for f in found.reported):
             run.report_stopped(stopped)
-        return
-    _check_ends(run, found, notes)
-    if wanted is not None:
-        contents.report_wrong(
-            run.cells,
-            first_cells(goal.required[:3]),
-            memory.units,
-            lambda wrong: {cell: made.place(*run.written[cell][2:4]) for cell in wrong if cell in run.written},
-            found,
-        )
+        if not stopped:
+            if launch == 1:  # the next ones end as it does
+                _check_ends(run, found, notes)
+            if wanted is not None:
+                contents.report_wrong(
+                    run.cells,
+                    required,
+                    memory.units,
+                    lambda wrong: {cell: made.place(*run.written[cell][2:4]) for cell in wrong if cell in run.written},
+                    found,
+                )
+        if stopped or found.reported:
+            if launch > 1:  # nothing was found before
+                found.reported[:] = [replace(f, message=f"launch {launch}: {f.message}") for f in found.reported]
+            return
 
 
 def _check_ends(run: Replay, found: Findings, notes: list[str]) -> None:
@@ -202,14 +208,6 @@ def _check_ends(run: Replay, found: Findings, notes: list[str]) -> None:
     notes += cautions[:_SPELT_OUT]
     if len(cautions) > _SPELT_OUT:
         notes.append(f"caution: {len(cautions) - _SPELT_OUT} more of that kind")
-    for (rank, other), (block, op) in sorted(run.unheard.items()):
-        first = clocks.first.get(other)
-        if first is None or not over[rank][first]:
-            what = (
-                f"{made.name(block, op)} writes scratch of rank {other}, of which rank {rank} hears nothing in a call"
-            )
-            why = "it may be two calls ahead, and both use one half of the scratch"
-            found.add("race", f"{what}: {why}", *made.place(block, op))
 
 
 def write(
@@ -255,7 +253,7 @@ def write_plan(
     Raises InputError where a check finds anything, or where plans cannot say it: a collective that gives some rank an
     empty buffer, a reduction other than the sum, or more than the executor's limits hold.
     """
-    _sayable(program, goal)
+    _sayable(program)
     form = program.inplace if inplace is None else inplace
     own = form if (program.inplace if form else program.outofplace) else not form
     if goal is not None and form != own:
@@ -277,7 +275,7 @@ def write_plan(
     return text
 
 
-def _sayable(program: Program, goal: Goal | None) -> None:
+def _sayable(program: Program) -> None:
     if program.collective not in _FORMS:
         raise InputError(
             f"an execution plan cannot do {program.collective}; it must be one of {', '.join(_FORMS)}, whose ranks all "
@@ -285,13 +283,6 @@ def _sayable(program: Program, goal: Goal | None) -> None:
         )
     if program.redop != "sum" and any(step.op in ("re", "rrc", "rrs", "rrcs") for *_, step in program.steps()):
         raise InputError(f"an execution plan always sums: program redop {program.redop!r}; it must be sum")
-    if goal is not None:
-        for rank, gpu in enumerate(program.gpus):
-            if gpu.i_chunks < 1 or gpu.o_chunks < 1:
-                raise InputError(
-                    f"an execution plan needs input and output on every rank; rank {rank} has {gpu.i_chunks} and "
-                    f"{gpu.o_chunks} chunks"
-                )
 
 
 def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form: bool) -> Plan:
@@ -307,34 +298,48 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
     order = run(c, None, split=False).order
     separate = wanted if program.inplace and not form else None
     placement = Placer(program, c, order, cells, where, packets=packets, separate=separate).placement()
-    sizes = [
-        sizes_of(program, rank) if goal is None else (gpu.i_chunks, gpu.o_chunks)
-        for rank, gpu in enumerate(program.gpus)
-    ]
+    sizes = [sizes_of(program, rank) for rank in range(n)]
+    if goal is not None:  # all ranks call with buffers of one size, also those that need less of them, or nothing
+        inputs, outputs = (
+            max(1, *sides) for sides in zip(*((g.i_chunks, g.o_chunks) for g in program.gpus), strict=True)
+        )
+        sizes = [(inputs, outputs)] * n
     for room in _ROOMS:
         blocks = make_threadblocks(c, placement, where, packets, room)
         gpus = Numbering(blocks, placement, where, sizes, packets).gpus()
         if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
             break
-    side = 1 if find_kind(program.collective).inplace == "o" else 0
-    chunks = max(size[side] for size in sizes)
-    least = max(program.min_bytes, _ALIGNMENT * chunks)
-    if 0 < program.max_bytes < least:
-        raise InputError(
-            f"{program.name} serves at most {program.max_bytes} bytes, but an execution plan of {chunks} chunks takes "
-            f"{_ALIGNMENT * chunks} or more"
-        )
-    return Plan(
+    plan = Plan(
         name=program.name,
         collective=program.collective,
         protocol="LL" if packets else "Simple",
         inplace=form,
         gpus=gpus,
         double=packets,
-        min_bytes=least,
         alignment=_ALIGNMENT,
-        max_bytes=program.max_bytes or NO_LIMIT,
     )
+    _limit_sizes(plan, program)
+    return plan
+
+
+def _limit_sizes(plan: Plan, program: Program) -> None:
+    """Set the sizes that the plan takes: those that the program serves, as far as its offsets hold them."""
+    counted, both = counted_chunks(plan), max(plan.gpus[0].input_chunks, plan.gpus[0].output_chunks)
+    # a program's size is of the larger buffer, a plan's of the one that its reader looks at
+    low, high = -(-program.min_bytes * counted // both), program.max_bytes * counted // both
+    most = largest_message(plan)
+    least = max(low, _ALIGNMENT * counted)
+    if program.max_bytes > 0 and high < least:
+        raise InputError(
+            f"{program.name} serves at most {program.max_bytes} bytes, but an execution plan of {both} chunks takes "
+            f"{_ALIGNMENT * both} or more"
+        )
+    if least > most:
+        raise InputError(
+            f"{program.name} serves {program.min_bytes} bytes or more, but an execution plan of its chunks has "
+            f"offsets for at most {most * both // counted} in 32 bits"
+        )
+    plan.min_bytes, plan.max_bytes = min(least, MAX_MIN_BYTES), min(high or most, most)
 
 
 def _gpu_in_place(gpu: Gpu) -> Gpu:

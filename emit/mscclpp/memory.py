@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from emit.check.capacity import CAPACITY
 from emit.goal import Goal, buffer_sizes, goal_for
-from emit.mscclpp.plan import Op, Part, Plan
+from emit.mscclpp.plan import NO_LIMIT, OFFSET_END, Op, Part, Plan
 from emit.program import COLLECTIVES
 from synth.model.registry import find_kind
 from topologies.errors import InputError
@@ -24,6 +24,26 @@ def chunks_of(plan: Plan) -> int:
     """`nchunks_per_loop` of the program that would do the same: chunks of the whole buffer."""
     gpu = plan.gpus[0]
     return gpu.output_chunks if find_kind(collective_of(plan)).inplace == "o" else gpu.input_chunks
+
+
+def counted_chunks(plan: Plan) -> int:
+    """The chunks of the buffer whose bytes min_message_size and max_message_size are about."""
+    gpu = plan.gpus[0]
+    return gpu.output_chunks if plan.collective == "allgather" else gpu.input_chunks
+
+
+def largest_message(plan: Plan) -> int:
+    """The most bytes of a message for which all that the executor keeps in 32 bits fits: where a span ends, and where
+    packets lie in double scratch, which it sizes by the whole allocation of the input, up to max_message_size.
+    """
+    unit, most = plan.alignment * counted_chunks(plan), NO_LIMIT
+    for gpu in plan.gpus:
+        chunk_bytes = (OFFSET_END - 1) // max(gpu.input_chunks, gpu.output_chunks, gpu.scratch_chunks)
+        most = min(most, chunk_bytes // plan.alignment * unit)
+        if plan.packets and gpu.scratch_chunks:
+            scratch = gpu.scratch_chunks * 2 * (2 if plan.double else 1)
+            most = min(most, OFFSET_END // scratch * gpu.input_chunks // unit * unit)
+    return most
 
 
 def goal_of(plan: Plan, root: int = 0) -> Goal | None:
@@ -43,6 +63,8 @@ def sizes_of(plan: Plan, rank: int) -> tuple[int, int]:
 class Memory:
     """Cells of all ranks: every chunk is `units` cells, and in a plan with packets scratch has twice as many.
 
+    Double scratch has two halves, of as many cells each; what `cell` gives is in the lower one.
+
     base: of each rank the cell where i, o, s begin. first: where each rank's cells begin, and the end of all.
     """
 
@@ -55,9 +77,17 @@ class Memory:
         """The first cell of a chunk; a packet has two cells for each of its data's."""
         return self.base[rank][kind] + index * self.units * (2 if packet else 1)
 
+    def half(self, rank: int) -> int:
+        """Cells of the scratch that a rank uses in one launch."""
+        return self.plan.gpus[rank].scratch_chunks * self.units * (2 if self.plan.packets else 1)
+
     def rank(self, cell: int) -> int:
         """Whose memory it is."""
         return bisect_right(self.first, cell) - 1
+
+    def in_scratch(self, cell: int) -> bool:
+        """Whether it is a cell of some rank's scratch."""
+        return cell >= self.base[self.rank(cell)]["s"]
 
     def name(self, cell: int, packet: bool = False) -> tuple[str, int]:
         """(buffer, index in chunks), in the larger one where i and o share the cell."""
@@ -66,7 +96,7 @@ class Memory:
         for kind, chunks in sorted((("i", gpu.input_chunks), ("o", gpu.output_chunks)), key=lambda x: -x[1]):
             if base[kind] <= cell < base[kind] + chunks * self.units:
                 return kind, (cell - base[kind]) // self.units
-        return "s", (cell - base["s"]) // (self.units * (2 if packet else 1))
+        return "s", (cell - base["s"]) % max(1, self.half(rank)) // (self.units * (2 if packet else 1))
 
 
 def memory_of(plan: Plan, goal: Goal | None) -> Memory:
@@ -83,7 +113,7 @@ def memory_of(plan: Plan, goal: Goal | None) -> Memory:
             o_at = i_at + shift * units
         s_at = max(i_at + gpu.input_chunks * units, o_at + gpu.output_chunks * units)
         base.append({"i": i_at, "o": o_at, "s": s_at})
-        at = s_at + gpu.scratch_chunks * units * (2 if plan.packets else 1)
+        at = s_at + gpu.scratch_chunks * units * (2 if plan.packets else 1) * (2 if plan.double else 1)
         if at > CAPACITY.plan_cells:
             raise InputError(f"plan of more than {CAPACITY.plan_cells} cells; it must be at most that to be checked")
     first.append(at)

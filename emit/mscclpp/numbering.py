@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from emit.mscclpp.plan import MAX_OP_CHANNELS, MAX_OP_SEMAPHORES, Op, Part, PlanBlock, PlanGpu, RemoteBuffer
+from emit.mscclpp.plan import (
+    EVEN_SCRATCH,
+    MAX_OP_CHANNELS,
+    MAX_OP_SEMAPHORES,
+    Op,
+    Part,
+    PlanBlock,
+    PlanGpu,
+    RemoteBuffer,
+)
 from emit.mscclpp.spans import Placement, Span, Step
 from emit.mscclpp.threadblocks import RemoteSpan, SymbolicBlock, SymbolicOp
 
@@ -30,7 +39,7 @@ class Numbering:
         sizes: list[tuple[int, int]],
         packets: bool,
     ) -> None:
-        self.blocks, self.places, self.nodes, self.sizes = blocks, places, nodes, sizes
+        self.blocks, self.places, self.nodes, self.sizes, self.packets = blocks, places, nodes, sizes, packets
         self.part: dict[Step, int] = {}
         self.place: dict[Step, int] = {}
         for number, block in enumerate(blocks):
@@ -53,10 +62,10 @@ class Numbering:
         """The ranks of the plan. The symbolic blocks gain what their other ends need."""
         self._other_ends()
         acquired = self._edges()
-        made = [
-            PlanGpu(*size, first + packets)
-            for size, first, packets in zip(self.sizes, self.first_packet, self.places.packets, strict=True)
-        ]
+        scratch = [first + packets for first, packets in zip(self.first_packet, self.places.packets, strict=True)]
+        if self.packets:  # a rank finds the upper half of others' scratch by the size of its own
+            scratch = [-(-max(scratch) // EVEN_SCRATCH) * EVEN_SCRATCH] * len(scratch)
+        made = [PlanGpu(*size, chunks) for size, chunks in zip(self.sizes, scratch, strict=True)]
         ends = self._channels(made)
         buffers: list[dict[tuple[int, str], int]] = [{} for _ in made]
         for number, block in enumerate(self.blocks):

@@ -15,6 +15,11 @@ MAX_OP_BUFFERS = 10
 MAX_BARRIERS = 16
 MAX_OP_SEMAPHORES = 16
 NO_LIMIT = (1 << 64) - 1  # max_message_size
+OFFSET_END = 1 << 32  # bytes: offsets in a buffer, and where a span ends, are kept in 32 bits
+MAX_MIN_BYTES = (1 << 31) - 1  # min_message_size is read as an int
+# Chunks of double scratch come in so many: then its upper half begins at a multiple of a packet's 16 bytes, whatever
+# the size of an allocation, by which the executor sizes a chunk of it.
+EVEN_SCRATCH = 8
 
 # Places of data on each side of an operation: L a local buffer, R a remote one, W a switch channel; + is one or more.
 SHAPES: dict[str, tuple[str, str]] = {

@@ -1,5 +1,9 @@
 """A plan executed as the executor does: what every cell holds, and accesses that nothing orders.
 
+A rank launches it again and again, each time when its launch before has ended and whatever other ranks do. Scratch,
+with the flags of its packets, and the counts of semaphores and channels stay for the next launch, inputs are new ones.
+Every second launch uses the upper half of double scratch: the third is the first to meet what another has used.
+
 Every channel end and every semaphore has its signals in a fixed order, as `emit.check.executor` asks.
 """
 
@@ -12,7 +16,7 @@ from emit.check.clocks import Message, ThreadClocks, VectorClocks
 from emit.check.contents import GARBAGE, NOTHING, Contents
 from emit.check.executor import execute, report_deadlock
 from emit.findings import Findings
-from emit.mscclpp.acts import Act, Acts, Move, Run
+from emit.mscclpp.acts import Act, Acts, Move, Run, in_upper_half
 from emit.mscclpp.memory import Memory
 
 # Of an access: actor, tick, block and operation for a message; then nops before it, how the elements are spread over
@@ -23,18 +27,23 @@ Need = tuple[str, int]  # "signal" and a channel end, "release" and a semaphore,
 
 
 class Replay:
-    """Executes `acts` on cells that hold what `cells` says; findings go to `found`.
+    """Executes a plan's acts on cells that hold what `cells` says, once a `run`; findings go to `found`.
 
     Attributes:
+        launch: how many runs are over or under way. acts: of this one. begun: of each rank its first actor's tick when
+            it began.
         at: of each threadblock the act that it has come to.
         written, read: of each cell its last write, and by actor the reads since.
-        packet, times: of each cell written as a packet what its flag tells, and how often that was.
-        unheard: (rank, other rank) → the threadblock and operation that writes the other's scratch unheard of.
+        packet, times: of each cell written as a packet in this launch what its flag tells, and how often that was.
     """
 
     def __init__(self, made: Acts, memory: Memory, contents: Contents, cells: dict[int, int], found: Findings) -> None:
-        self.made, self.memory, self.contents, self.cells = made, memory, contents, cells
+        self.made, self.memory, self.contents = made, memory, contents
+        self.initial, self.cells = cells, dict(cells)
         self.found = found
+        self.launch, self.acts = 0, made.acts
+        self.halves = [made.acts, in_upper_half(made, memory) if memory.plan.double else made.acts]
+        self.begun = [0] * len(memory.plan.gpus)
         nblocks = len(made.acts)
         used = sorted({port for acts in made.acts for act in acts for port in act.ports})
         used += sorted({e for acts in made.acts for a in acts if a.kind == "signal" for e in a.ids}.difference(used))
@@ -53,18 +62,21 @@ class Replay:
         self.taken: Counter[tuple[int, int]] = Counter()
         self.arrived: dict[int, list[int]] = defaultdict(list)
         self.last_use: dict[tuple[str, int], tuple[int, int, int, int, int]] = {}
-        self.unheard: dict[tuple[int, int], tuple[int, int]] = {}
         self.reported: set[tuple[int, int, int, int]] = set()
         self.single = _single(made)
         self.total = Counter(n for acts in made.acts for act in acts if act.kind == "release" for n in act.ids)
 
     def run(self) -> list[int]:
-        """Execute all; the threadblocks that stopped before their end."""
+        """Launch the plan on all ranks and execute all; the threadblocks that stopped before their end."""
+        if self.launch:
+            self._end_launch()
+        self.acts = self.halves[self.launch % 2]
+        self.launch += 1
         waiting: dict[Need, list[int]] = defaultdict(list)
 
         def advance(block: int) -> Iterable[int]:
             freed: list[int] = []
-            acts = self.made.acts[block]
+            acts = self.acts[block]
             while self.at[block] < len(acts):
                 act = acts[self.at[block]]
                 if act.kind == "barrier":
@@ -86,7 +98,25 @@ class Replay:
             return freed
 
         execute(len(self.at), advance)
-        return [b for b, n in enumerate(self.at) if n < len(self.made.acts[b])]
+        return [b for b, n in enumerate(self.at) if n < len(self.acts[b])]
+
+    def _end_launch(self) -> None:
+        """All threadblocks of a rank have ended; what they know is known to all of its next launch."""
+        of_rank: dict[int, list[int]] = defaultdict(list)
+        for block, rank in enumerate(self.made.rank):
+            of_rank[rank].append(block)
+        for rank, blocks in of_rank.items():
+            self.clocks.join(blocks)
+            self.begun[rank] = self.clocks.tick[blocks[0]]
+            self.clocks.join(blocks)  # from now on all of them know that it has begun
+        self.at = [0] * len(self.at)
+        self.cells = dict(self.initial)  # what lies in scratch, nothing in the next launch may ask for
+        for known in (self.written, self.read):
+            for cell in [cell for cell in known if not self.memory.in_scratch(cell)]:
+                del known[cell]
+        for counted in (self.packet, self.times, self.taken, self.last_use):
+            counted.clear()
+        self.released = [[] for _ in self.released]  # as many were acquired: each holds what it held before
 
     def _arrive(self, block: int, barrier: int) -> list[int]:
         """The threadblocks that meet there, taken further; none while some are missing."""
@@ -94,13 +124,8 @@ class Replay:
         here.append(block)
         if len(here) < self.made.barriers[barrier][2]:
             return []
+        self.clocks.join(here)
         for other in here:
-            self.clocks.nop(other)
-        messages = [self.clocks.message(other) for other in here]
-        for other in here:
-            for message in messages:
-                self.clocks.hear(other, message)
-            self.clocks.nop(other)
             self.at[other] += 1
         self.arrived[barrier] = []
         return here
@@ -211,11 +236,10 @@ class Replay:
         if act.packets and actor == block:
             self._hear_packets(actor, move)
         for run in (*move.sources, *move.targets):
-            if run.rank != clocks.rank[actor] and not clocks.started(actor, run.rank):
-                if run.packet and self.memory.plan.double:
-                    self.unheard.setdefault((clocks.rank[actor], run.rank), (block, act.op))
-                else:
-                    self._too_early(block, act, run)
+            # packets in double scratch may come early: the launch before uses the other half
+            early = not (run.packet and self.memory.plan.double)
+            if early and run.rank != clocks.rank[actor] and not clocks.started(actor, run.rank, self.begun[run.rank]):
+                self._too_early(block, act, run)
         message = clocks.packet(actor) if any(run.packet for run in move.targets) else None
         news: list[Need] = []
         cells, add = self.cells, self.contents.add
@@ -314,7 +338,7 @@ class Replay:
         """Add the cycle of waits in which the run ended, or the wait for what nothing gives."""
 
         def act(block: int) -> Act:
-            return self.made.acts[block][self.at[block]]
+            return self.acts[block][self.at[block]]
 
         def waits_for(block: int) -> tuple[int | None, str]:
             barrier = act(block).kind == "barrier"
@@ -324,7 +348,7 @@ class Replay:
             able = (
                 other
                 for other in stopped
-                if other not in here and any(self._provides(a, need) for a in self.made.acts[other][self.at[other] :])
+                if other not in here and any(self._provides(a, need) for a in self.acts[other][self.at[other] :])
             )
             return next(able, None), self._describe(need)
 

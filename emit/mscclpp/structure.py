@@ -7,14 +7,17 @@ from collections.abc import Iterator, Sequence
 
 from emit.findings import Findings
 from emit.goal import Goal
-from emit.mscclpp.memory import buffer_of, collective_of, sizes_of
+from emit.mscclpp.memory import buffer_of, collective_of, largest_message, sizes_of
 from emit.mscclpp.plan import (
+    EVEN_SCRATCH,
     MAX_BARRIERS,
     MAX_CHANNELS,
+    MAX_MIN_BYTES,
     MAX_OP_BUFFERS,
     MAX_OP_CHANNELS,
     MAX_OP_SEMAPHORES,
     MAX_OPS,
+    NO_LIMIT,
     ON_CHANNELS,
     PACKETS,
     SHAPES,
@@ -51,6 +54,8 @@ def check_structure(plan: Plan, goal: Goal | None, found: Findings) -> None:
                             found.add(kind, f"{inner.name} {message}", rank, tb, at)
     if goal is None:
         _check_sizes(plan, found)
+    _check_double_scratch(plan, found)
+    _check_message_sizes(plan, found)
 
 
 def check_parts(plan: Plan, found: Findings) -> None:
@@ -85,6 +90,33 @@ def _check_sizes(plan: Plan, found: Findings) -> None:
         if has != want and 0 not in has:
             right = f"{plan.collective} on {len(plan.gpus)} ranks has {want[0]} and {want[1]}"
             found.add("inconsistent", f"input_chunks {has[0]}, output_chunks {has[1]}; {right}", rank)
+
+
+def _check_double_scratch(plan: Plan, found: Findings) -> None:
+    """A rank adds half of its own scratch to the addresses of others' too: it must be of one size on all.
+
+    The executor makes it scratch_chunks of the bytes of the input / input_chunks.
+    """
+    sizes = [(gpu.scratch_chunks, gpu.input_chunks) for gpu in plan.gpus]
+    largest = max(sizes)
+    other = next((rank for rank, size in enumerate(sizes) if size != largest), None)
+    if plan.double and other is not None:
+        has = "scratch_chunks {} of input_chunks {}".format
+        right = f"must be {has(*largest)}, as on rank {sizes.index(largest)}"
+        why = "every second launch adds half of a rank's own to addresses in that of others"
+        found.add("inconsistent", f"has {has(*sizes[other])} in a double scratch buffer; it {right}: {why}", other)
+
+
+def _check_message_sizes(plan: Plan, found: Findings) -> None:
+    """Sizes that a plan says it takes; one that states no largest says nothing (`caution`)."""
+    if plan.min_bytes > MAX_MIN_BYTES:
+        right = f"it must be at most {MAX_MIN_BYTES}"
+        found.add("limit", f"min_message_size {plan.min_bytes} is read as an int: {right}")
+    if all(gpu.input_chunks > 0 and gpu.output_chunks > 0 for gpu in plan.gpus):
+        most = largest_message(plan)
+        if most < plan.max_bytes < NO_LIMIT:
+            right = f"it must be at most {most}"
+            found.add("limit", f"max_message_size {plan.max_bytes}, where offsets are kept in 32 bits: {right}")
 
 
 def _rank_faults(plan: Plan, rank: int) -> Iterator[Fault]:
@@ -257,6 +289,13 @@ def caution(plan: Plan) -> list[str]:
         notes.append(f"caution: rank {-rank} has {most} threadblocks, which must all be resident at once")
     if any(op.name == "flush" for gpu in plan.gpus for block in gpu.blocks for op in block.ops):
         notes.append("caution: flush does nothing in the executor")
+    if plan.max_bytes == NO_LIMIT:
+        notes.append(f"caution: no max_message_size: beyond {largest_message(plan)} bytes offsets do not fit 32 bits")
+    if plan.double and any(
+        g.scratch_chunks % EVEN_SCRATCH and g.input_chunks & (g.input_chunks - 1) for g in plan.gpus
+    ):
+        right = f"a multiple of {EVEN_SCRATCH} always is"
+        notes.append(f"caution: half of the double scratch may be no multiple of 16 bytes; of scratch_chunks {right}")
     if plan.reuse:
         notes.append("caution: reuse_resources: judged as for messages whose scratch is not yet used in turns")
     return notes

@@ -2,8 +2,9 @@
 
     python -m results.scripts.handwritten [FOLDER]
 
-makes handwritten.md. FOLDER holds msccl-tools' XML files; they are measured anew and kept in handwritten.json. Without
-it the kept figures stand, each with the checksum of the file that they were read from.
+makes handwritten.md. FOLDER holds msccl-tools' XML files, and FOLDER/instances-R what its scripts make with R times
+the instances; they are measured anew and kept in handwritten.json. Without it the kept figures stand, each with the
+checksum of the file that they were read from.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from results.measuring.measure import ROOT, TABLES, grid, page, save, seconds_wo
 EXAMPLES = ROOT / "examples"
 KEPT = TABLES / "handwritten.json"
 GOAL_S = 0.5
+INSTANCES = (2, 4, 8)  # times those of the settings
 TIMED = ("allpairs", {"passes": 2, "instances": 4})
 # msccl-tools' file, our example of the same algorithm, and its settings
 PAIRS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -91,16 +93,40 @@ def right(ir: Instructions, off: tuple[str, ...] = ()) -> Program:
     return program
 
 
+def kept_name(name: str, times: int) -> str:
+    """The key, and the path in FOLDER, of msccl-tools' file with so many times the instances."""
+    return name if times == 1 else f"instances-{times}/{name}"
+
+
 def measured(folder: Path) -> dict[str, Any]:
     """The peer's figures, read from its files."""
     kept = {}
-    for name, _, _ in PAIRS:
+    for name in (kept_name(name, times) for times in (1, *INSTANCES) for name, _, _ in PAIRS):
         data = (folder / name).read_bytes()
         kept[name] = {
             "sha256": hashlib.sha256(data).hexdigest(),
             **shape_of(read_msccl(folder / name))._asdict(),
         }
     return kept
+
+
+def instances(kept: Mapping[str, Any]) -> tuple[list[list[str]], list[str], list[str]]:
+    """A row an algorithm and number of instances; those that cost more than so many times one, and more than theirs."""
+    rows, dearer, more = [], [], []
+    for name, example, settings in PAIRS:
+        one = shape_of(right(instructions_of(example, settings)))
+        for times in INSTANCES:
+            asked = {**settings, "instances": times * settings.get("instances", 1)}
+            ours = shape_of(right(instructions_of(example, asked)))
+            theirs = Shape(*(kept[kept_name(name, times)][field] for field in Shape._fields))
+            what = words(example, asked)
+            if ours.steps > times * one.steps or ours.threadblocks > times * one.threadblocks:
+                dearer.append(what)
+            if any(a > b for a, b in zip(ours, theirs, strict=True)):
+                more.append(what)
+            figures = (f"{a} / {times * b} / {c}" for a, b, c in zip(ours, one, theirs, strict=True))
+            rows.append([f"`{what}`", *figures])
+    return rows, dearer, more
 
 
 def emission() -> tuple[float, int]:
@@ -145,6 +171,7 @@ def text(kept: Mapping[str, Any]) -> str:
         ir = instructions_of(example, settings)
         none, all_ = shape_of(right(ir, tuple(PASSES))), shape_of(right(ir))
         plain.append([f"`{words(example, settings)}`", *(f"{a} / {b}" for a, b in zip(all_, none, strict=True))])
+    several, dearer, more_of_several = instances(kept)
     seconds, steps = emission()
     parts = [
         "Each shipped algorithm compiled (`synth compile`), beside msccl-tools' file of the same algorithm: ours /"
@@ -153,12 +180,16 @@ def text(kept: Mapping[str, Any]) -> str:
         f"More of anything in: **{', '.join(more) or 'none'}** (goal: none). Fewer of something in **{fewer} of"
         f" {len(PAIRS)}** (goal: half).",
         grid(["algorithm", "msccl-tools", "steps", "threadblocks a rank", "nops", "channels"], rows),
+        f"With {', '.join(map(str, INSTANCES))} times the instances: ours / as many times ours above / msccl-tools'."
+        f" More steps or threadblocks than so many times one: **{', '.join(dearer) or 'none'}** (goal: none)."
+        f" More of anything than msccl-tools: **{', '.join(more_of_several) or 'none'}** (goal: none).",
+        grid(["algorithm", "steps", "threadblocks a rank", "nops", "channels"], several),
         f"From the script to the checked XML, `{words(*TIMED)}`, {steps} steps: **{seconds_words(seconds)} s** (goal"
         f" {GOAL_S:g} s; {GOAL_S / seconds:.1f} × faster).",
         "The same algorithms with all passes / with none (`--without-pass`):",
         grid(["algorithm", "steps", "threadblocks a rank", "nops", "channels"], plain),
     ]
-    if more or 2 * fewer < len(PAIRS) or seconds > GOAL_S:
+    if more or dearer or more_of_several or 2 * fewer < len(PAIRS) or seconds > GOAL_S:
         parts.insert(1, "**A goal is not reached.**")
     return page(__file__, "Algorithms written by hand", parts)
 

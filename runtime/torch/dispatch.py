@@ -7,14 +7,15 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from emit.program import Program
 from runtime.torch.choice import REDUCED_TYPES, Call, Choice, Chooser, Method
 from runtime.torch.compare import check_same_call, check_same_choices
 from runtime.torch.counters import counters
@@ -29,8 +30,8 @@ Tensor: TypeAlias = Any
 
 _REDUCTIONS = {"SUM": "sum", "PRODUCT": "prod", "MAX": "max", "MIN": "min", "AVG": "avg"}  # torch's → ours
 _REDUCTION_NAMES = (*_REDUCTIONS, "BAND", "BOR", "BXOR", "PREMUL_SUM")
-_rank_program = lru_cache(maxsize=256)(rank_program)
-asked_methods: list[Method] = []  # back ends named for the calls at hand, the innermost last
+# the back end named for the calls at hand: of each thread, and of each task of asyncio, its own
+asked_method: ContextVar[Method | None] = ContextVar("asked_method", default=None)
 
 
 def _reduction_name(redop: Any) -> str:
@@ -106,6 +107,7 @@ class Dispatcher:
             nccl._set_sequence_number_for_group()
             self.wrapped["cuda"] = (dist.ProcessGroup.BackendType.NCCL, nccl)
         self._thread = TaskThread(f"group of ranks {self._names}")
+        self._parts: dict[int, tuple[Program, RankProgram]] = {}  # by the program's id, which lives as long as this
         self._number = 0  # of the last call that all ranks make
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
         fault, basis = None, ""
@@ -215,15 +217,21 @@ class Dispatcher:
             why = "nothing to move"
         if why:
             return Choice(None, why), None
-        choice = self._chooser.choose(call, asked_methods[-1] if asked_methods else None)
+        choice = self._chooser.choose(call, asked_method.get())
         if choice.program is None:
             return choice, None
-        name, part = choice.program.name, _rank_program(choice.program, self._me)
+        name, part = choice.program.name, self._part(choice.program)
         if choice.program.nchannels > MAX_CHANNELS:
             return Choice(None, f"{name}: more than {MAX_CHANNELS} channels"), None
         if not part.fits(buffers.block):
             return Choice(None, f"{name}: not on {buffers.block} elements, chunks would differ"), None
         return choice, part
+
+    def _part(self, program: Program) -> RankProgram:
+        """This rank's part of a program, made once; the program is the key as it is, since hashing it reads all."""
+        if id(program) not in self._parts:
+            self._parts[id(program)] = program, rank_program(program, self._me)
+        return self._parts[id(program)][1]
 
     def _issue(self, call: Call, text: str, opts: Any, on: str = "") -> _Issued:
         """Number the group's next call, and compare it between ranks where that is asked for."""
@@ -293,11 +301,16 @@ class Dispatcher:
 
     # ---- what is no collective of data
 
-    def barrier(self, opts: Any) -> WrappedWork:
-        self._thread.drain()
-        record = counters.count("barrier", "gloo", 0)
-        work = self.wrapped["cpu"][1].barrier(opts or c10d.BarrierOptions())
-        return WrappedWork(work, record, self._watch, lambda: self._watch.guard(f"barrier of ranks {self._names}"))
+    def barrier(self, opts: Any) -> Task:
+        opts = opts or c10d.BarrierOptions()
+
+        def function() -> None:
+            with self._watch.guard(f"barrier of ranks {self._names}"):
+                self.wrapped["cpu"][1].barrier(opts).wait()
+
+        task = Task(function, [], counters.count("barrier", "gloo", 0))
+        self._thread.put(task, not getattr(opts, "asyncOp", True))
+        return task
 
     def monitored_barrier(self, timeout: Any, wait_all_ranks: bool) -> None:
         """Raises RuntimeError that names the ranks that did not come."""
@@ -323,6 +336,9 @@ class Dispatcher:
         return WrappedWork(work, record, self._watch, guard)
 
     def shutdown(self) -> None:
+        if self._thread.interrupted:  # what is under way waits for ranks that may be gone
+            self.abort()
+            return
         self._thread.drain()
         self._thread.stop()
         for _, wrapped in self.wrapped.values():

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, TypeAlias
 
 try:
@@ -33,7 +34,7 @@ import torch.distributed as dist
 
 from runtime.torch.choice import BACKENDS, REDUCED_TYPES, Method
 from runtime.torch.counters import counters
-from runtime.torch.dispatch import Dispatcher, asked_methods, reduction_of, type_name
+from runtime.torch.dispatch import Dispatcher, asked_method, reduction_of, type_name
 from runtime.torch.operations import OPERATIONS, Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
 from runtime.torch.run import Transport
 from runtime.torch.work import CombinedWork
@@ -51,7 +52,7 @@ def summary() -> str:
 
 @contextmanager
 def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
-    """Name the back end for the calls within: auto, synth or gloo. Must be the same on all ranks.
+    """Name the back end for the calls within, of this thread: auto, synth or gloo. Must be the same on all ranks.
 
     algorithm: with synth, a program of the library or a built-in one. Raises InputError for another name.
     """
@@ -59,11 +60,28 @@ def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
         raise InputError(f"back end {backend!r} is not known; it must be one of {', '.join(BACKENDS)}")
     if algorithm is not None and backend != "synth":
         raise InputError(f"algorithm {algorithm}: not with back end {backend}; it must be with synth")
-    asked_methods.append(Method(backend, algorithm))
+    before = asked_method.set(Method(backend, algorithm))
     try:
         yield
     finally:
-        asked_methods.pop()
+        asked_method.reset(before)
+
+
+def _plain(value: Any) -> Any:
+    """A tensor's memory without its history, as Gloo sees it: what is written there autograd does not know of."""
+    if isinstance(value, torch.Tensor):
+        return value.data if value.layout == torch.strided else value
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _of_memory(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of `Group` that is given tensors, on their memory."""
+
+    @wraps(method)
+    def call(self: Group, *arguments: Any, **named: Any) -> Any:
+        return method(self, *map(_plain, arguments), **{name: _plain(value) for name, value in named.items()})
+
+    return call
 
 
 class Group(dist.ProcessGroup):  # type: ignore[misc]
@@ -82,6 +100,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
     # ---- collectives
 
+    @_of_memory
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
         return self._dispatch.run("all_reduce", buffers, opts, lambda copy: [copy(tensors)])
@@ -89,6 +108,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         return _coalesced("all_reduce", self.allreduce, tensors, (([tensor],) for tensor in tensors), opts)
 
+    @_of_memory
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         into, tensor = outputs[0], inputs[0]
         count = tensor.numel()
@@ -103,6 +123,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         buffers = Buffers([tensor], into, count, self._n)
         return self._dispatch.run("all_gather", buffers, opts, lambda copy: [[copy(into)], copy(inputs)])
 
+    @_of_memory
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
         buffers = Buffers([tensor], [output], tensor.numel(), self._n)
@@ -117,6 +138,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         calls = (([list(into)], [tensor]) for into, tensor in zip(lists, inputs, strict=True))
         return _coalesced("all_gather", self.allgather, outputs, calls, opts)
 
+    @_of_memory
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         out, parts = outputs[0], inputs[0]
         count = out.numel()
@@ -142,6 +164,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         buffers = Buffers(parts, [out], count, self._n)
         return self._dispatch.run("reduce_scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)]])
 
+    @_of_memory
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
         buffers = Buffers([tensor], [output], output.numel(), self._n)
@@ -151,6 +174,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         calls = zip(outputs, inputs, strict=True)
         return _coalesced("reduce_scatter_tensor", self.reduce_scatter_single, outputs, calls, opts)
 
+    @_of_memory
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
@@ -171,6 +195,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         buffers = Buffers([tensor], [output], count, self._n)
         return self._dispatch.run("all_to_all_single", buffers, opts, lambda copy: [*copy([output, tensor]), [], []])
 
+    @_of_memory
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         self._check_one_a_rank("all_to_all", "outputs", outputs)
         self._check_one_a_rank("all_to_all", "inputs", inputs)
@@ -180,15 +205,18 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             "all_to_all", buffers, opts, lambda transport: exchange_blocks(transport, inputs, outputs)
         )
 
+    @_of_memory
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
         return self._dispatch.run("broadcast", buffers, opts, lambda copy: [copy(tensors)])
 
+    @_of_memory
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         made = tensors if self._is_root("reduce", opts) else []
         buffers = Buffers(tensors, made, tensors[0].numel(), in_place=True)
         return self._dispatch.run("reduce", buffers, opts, lambda copy: [copy(tensors)])
 
+    @_of_memory
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         into = outputs[0] if self._is_root("gather", opts) else []
         if self._is_root("gather", opts):
@@ -196,6 +224,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         buffers = Buffers(inputs, into, inputs[0].numel(), self._n)
         return self._dispatch.run("gather", buffers, opts, lambda copy: [[copy(into)] if into else [], copy(inputs)])
 
+    @_of_memory
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         parts = inputs[0] if self._is_root("scatter", opts) else []
         if self._is_root("scatter", opts):
@@ -239,12 +268,15 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         """A barrier whose error names the ranks that did not come. Torch's function of this name refuses our groups."""
         self._dispatch.monitored_barrier(timeout, wait_all_ranks)
 
+    @_of_memory
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         return self._dispatch.message("send", tensors, tag, peer)
 
+    @_of_memory
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         return self._dispatch.message("recv", tensors, tag, peer)
 
+    @_of_memory
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self._dispatch.message("recv_anysource", tensors, tag)
 

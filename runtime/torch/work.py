@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -32,24 +33,39 @@ class Task(Work):  # type: ignore[misc]
         super().__init__()
         self._function: Callable[[], None] | None = function
         self._written, self._record = list(written), record
-        self._end: Any = torch.futures.Future()
-        # set_exception would do for Python only: torch's own code (DDP) takes the exception for a result, and crashes
-        self._future = self._end.then(self._outcome)
+        self._futures: tuple[Any, Any] | None = None  # what ends it, and what callers see
+        self._once = threading.Lock()  # for these
         self._over = threading.Event()
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
+        self.before: Task | None = None  # which must be over before this one begins
+        self.thread: TaskThread | None = None
 
     def run(self) -> None:
-        """Do it; never raises."""
+        """Do it; raises KeyboardInterrupt and its like only."""
         assert self._function is not None
         start = time.perf_counter()
         try:
-            self._function()
-        except Exception as error:
+            if self.before is not None:
+                self.before._over.wait()
+            with torch.inference_mode():  # which may write any tensor, and leaves nothing for autograd
+                self._function()
+        except BaseException as error:
             self._error = error
-        self._function = None
-        self._record(time.perf_counter() - start)
-        self._over.set()
-        self._end.set_result(None)
+            if not isinstance(error, Exception):
+                self._interrupt()
+                raise
+        finally:
+            self._function = self.before = None
+            self._record(time.perf_counter() - start)
+            with self._once:
+                self._over.set()
+                futures = self._futures
+            if futures is not None and self.thread is not None:
+                self.thread.callbacks.put(futures[0])
+
+    def _interrupt(self) -> None:
+        if self.thread is not None:
+            self.thread.interrupted = True
 
     def _outcome(self, _: Any) -> list[Any]:
         if self._error is not None:
@@ -59,7 +75,12 @@ class Task(Work):  # type: ignore[misc]
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Until it is over. Raises what it raised, or RuntimeError when the time is up first."""
         limit = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
-        if not self._over.wait(limit):
+        try:
+            over = self._over.wait(limit)
+        except BaseException:  # Ctrl-C
+            self._interrupt()
+            raise
+        if not over:
             raise RuntimeError(f"not over within {limit} s")
         if self._error is not None:
             raise self._error
@@ -71,14 +92,21 @@ class Task(Work):  # type: ignore[misc]
     def is_success(self) -> bool:
         return self._over.is_set() and self._error is None
 
-    def exception(self) -> Exception | None:
+    def exception(self) -> BaseException | None:
         return self._error
 
     def result(self) -> list[Any]:
         return self._written
 
     def get_future(self) -> Any:
-        return self._future
+        with self._once:
+            if self._futures is None:
+                end: Any = torch.futures.Future()
+                # set_exception would do for Python only: torch's own code (DDP) takes it for a result, and crashes
+                self._futures = end, end.then(self._outcome)
+                if self._over.is_set():
+                    end.set_result(None)
+        return self._futures[1]
 
     def synchronize(self) -> None:
         self.wait()
@@ -187,11 +215,61 @@ def _stop_all() -> None:
         time.sleep(_LETTING_GO_S)
 
 
+class _Callbacks:
+    """Ends futures, whose callbacks run there, one after the other on a thread of their own.
+
+    A callback may call collectives and wait for them: from its first call on another thread ends the futures that
+    follow. So callbacks begin in the order of their tasks, and call in that order, on every rank alike.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._order = threading.Lock()
+        self._ended: deque[Any] = deque()
+        self._thread: threading.Thread | None = None  # that ends futures now
+
+    def put(self, future: Any) -> None:
+        """End one after those before it."""
+        with self._order:
+            self._ended.append(future)
+            self._start()
+
+    def let_go(self) -> None:
+        """What follows goes on elsewhere, where this is asked for in a callback."""
+        with self._order:
+            if self._thread is threading.current_thread():
+                self._thread = None
+                self._start()
+
+    def _start(self) -> None:
+        if self._thread is None and self._ended:
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._order:
+                if self._thread is not threading.current_thread():
+                    return
+                if not self._ended:
+                    self._thread = None
+                    return
+                future = self._ended.popleft()
+            future.set_result(None)
+
+
 class TaskThread:
-    """One thread for the tasks of a group, in the order they were given: the same on all ranks."""
+    """One thread for the tasks of a group, in the order they were given: the same on all ranks.
+
+    Attributes:
+        callbacks: of their futures.
+        interrupted: whether Ctrl-C ended one of them, or what waited for it.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.callbacks = _Callbacks(f"callbacks of a {name}")
+        self.interrupted = False
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._last: Task | None = None
         self._thread: threading.Thread | None = None
@@ -199,26 +277,20 @@ class TaskThread:
         _threads.add(self)
 
     def put(self, task: Task, wait: bool) -> None:
-        """Run it after those before it. wait: the caller waits anyway, so do it here where none is under way.
-
-        Raises RuntimeError where it would be waited for by the very thread that is to run it.
-        """
+        """Run it after those before it. wait: the caller waits anyway, so do it here where none is under way."""
+        task.thread = self
         with self._order:
-            if wait and (self._last is None or self._last.is_completed()):
-                self._last = task
-            else:
-                if wait and threading.current_thread() is self._thread:
-                    raise RuntimeError(
-                        f"{self.name}: called and waited for in a callback of an earlier call, while a later one waits"
-                        " for its turn, which would be a deadlock; it must be waited for elsewhere"
-                    )
+            last, self._last = self._last, task
+            here = wait and (last is None or last.is_completed())
+            if not here:
+                task.before = last  # which may run on its caller's thread
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
                     self._thread.start()
-                self._last = task
                 self._tasks.put(task)
-                return
-        task.run()
+        self.callbacks.let_go()
+        if here:
+            task.run()
 
     def drain(self) -> None:
         """Wait for all that was put; errors stay with their tasks."""

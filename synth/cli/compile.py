@@ -156,8 +156,10 @@ def lower(
     except (ScheduleRefused, ScheduleError) as error:
         raise InputError(f"{file}: the schedule is refused: {error}") from None
     chosen = on_devices(target_for(problem, target), problem.topology.sms, sms)
-    used = choose_protocol(size) if protocol == "auto" else protocol
+    place = (problem.topology, list(problem.ranks))
+    named = "custom" if problem.relays else problem.collective.name
+    used = choose_protocol(size, chosen, named, nodes_at(place) or ()) if protocol == "auto" else protocol
     ir = lower_to_instructions(algorithm, Path(file).stem[:63], used)
     timer = timer_for(problem.topology, problem.ranks, size, size)
     made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=timer, without=off)
-    _write(made, ir.goal, chosen, file, out, explain, (problem.topology, list(problem.ranks)))
+    _write(made, ir.goal, chosen, file, out, explain, place)

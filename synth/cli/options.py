@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from emit.targets import TARGETS
+from emit.targets import TARGETS, Target
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -25,8 +25,13 @@ def target_option(auto: str) -> Option:
 
     auto: what it is without.
     """
-    known = ", ".join(f"{target.name} ({target.load}; {target.state})" for target in TARGETS.values())
+    known = ", ".join(f"{target.name} ({'; '.join(_about(target))})" for target in TARGETS.values())
     return click.option("--target", default="auto", metavar="NAME", help=f"{known}; auto: {auto}.")
+
+
+def _about(target: Target) -> list[str]:
+    lacking = [f"no function for {' and '.join(target.uncallable)}"] if target.uncallable else []
+    return [target.load, target.state, *lacking]
 
 
 def sms_option(default: str) -> Option:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from synth.cli.options import json_option, print_json
 from topologies.families import FAMILIES
-from topologies.load import load, machines
+from topologies.load import load, load_machine, machines
 from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
@@ -52,11 +52,11 @@ def _topo_show(topology: str, as_json: bool) -> None:
     \b
     synth topo show dgx1 > my.toml
     """
-    found = load(topology)
+    found = load_machine(topology)
     if as_json:
-        print_json(_described(found))
+        print_json(_described(found.topology))
     else:
-        click.echo(to_toml(found).rstrip("\n"))
+        click.echo(to_toml(found.topology, found.nics).rstrip("\n"))
 
 
 @topo.command("check")

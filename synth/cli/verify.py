@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import click
 
+from emit.findings import Verdict
 from emit.formats import check_place, format_of, verify_file
-from emit.library.lookup import goal_beside, topology_beside
+from emit.library.lookup import goal_beside, place_beside
 from synth.cli.options import json_option, print_json
+from synth.cli.programs import place_program
 from topologies.errors import InputError
-from topologies.load import load
 
 
 @click.command("verify")
 @click.argument("file")
 @click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
-@click.option("--topo", metavar="T", help="Where it will run. Default: the topology in the index beside it.")
+@click.option("--topo", metavar="T", help="Where it will run. Default: what the index beside it says.")
+@click.option("--group", metavar="RANKS", help="The topology's rank of each of the file's. Default: 0, 1, …")
 @json_option
-def verify(file: str, depth: int | None, topo: str | None, as_json: bool) -> None:
+def verify(file: str, depth: int | None, topo: str | None, group: str | None, as_json: bool) -> None:
     """Replay an MSCCL XML or an execution plan (JSON), ours or another's: right, wrong, deadlock or not readable.
 
     Exit code 0 right, 1 wrong or deadlock, 2 not readable. Where it will run, all threadblocks of a rank must fit on
-    the SMs of its device, or it hangs.
+    the SMs of its device, and messages be of a protocol that works between nodes, or it hangs.
 
     \b
     synth verify out/msccl/FILE.xml
@@ -29,12 +34,9 @@ def verify(file: str, depth: int | None, topo: str | None, as_json: bool) -> Non
         raise InputError(f"--depth {depth}: must be 1 or more")
     if depth is not None and not format_of(file).has_fifo:
         raise InputError(f"--depth: {format_of(file).what} has no FIFO; leave it out")
-    topology = None if topo is None else load(topo)
     verdict = verify_file(file, goal_beside(file), depth)
     if verdict.status != "not readable":
-        place = topology_beside(file) if topology is None else topology
-        if place is not None and (place.sms or topology is not None):  # who names none is not told what it lacks
-            verdict = check_place(verdict, file, place)
+        verdict = _placed(verdict, file, topo, group)
     if as_json:
         findings = [
             {"kind": f.kind, "message": f.message, "rank": f.rank, "tb": f.tb, "step": f.step} for f in verdict.findings
@@ -48,3 +50,19 @@ def verify(file: str, depth: int | None, topo: str | None, as_json: bool) -> Non
         for line in verdict.lines:
             click.echo(f"  {line}")
     raise SystemExit(verdict.exit_code)
+
+
+def _placed(verdict: Verdict, file: str, topo: str | None, group: str | None) -> Verdict:
+    """The verdict with what is wrong where the file will run, if that is said or known."""
+    blocks = format_of(file).threadblocks(verdict.program, Path(file))
+    asked = place_program(len(blocks), topo, group)
+    place = asked or place_beside(file)
+    if place is None or len(place[1]) != len(blocks):
+        return verdict
+    verdict = check_place(verdict, blocks, *place)
+    if asked is None or place[0].sms:
+        return verdict
+    unknown = (
+        f"the SMs of a device of {place[0].name} are not known: whether {max(blocks)} threadblocks fit is not checked"
+    )
+    return replace(verdict, lines=(*verdict.lines, unknown))

@@ -31,12 +31,11 @@ def test_verify_refuses_what_does_not_fit(tmp_path: Path, target: Target) -> Non
     assert most > 4
     verdict = verify_file(path)
     assert verdict.status == "right"
-    topology = load("ring:6")
-    said = check_place(verdict, path, topology)
-    assert (said.status, said.lines[:-1]) == ("right", verdict.lines)
-    assert "SMs of a device of ring:6 not known" in said.lines[-1]
-    assert check_place(verdict, path, replace(topology, sms=most)) == verdict
-    said = check_place(verdict, path, replace(topology, sms=most - 1))
+    blocks = FORMATS[target.format].threadblocks(verdict.program, path)
+    ring = load("ring:6")
+    for sms in (0, most, 108):
+        assert check_place(verdict, blocks, replace(ring, sms=sms), range(6)) == verdict
+    said = check_place(verdict, blocks, replace(ring, sms=most - 1), range(6))
     assert (said.status, said.exit_code) == ("deadlock", 1)
     assert said.lines[0].startswith("deadlock: alltoall on 6 ranks")
     assert said.lines[-1] == f"hang: rank 0 has {most} threadblocks on {most - 1} SMs; all must run at once"

@@ -64,3 +64,12 @@ def test_what_serves_a_problem() -> None:
         "Simple",
         "Simple",
     ]
+
+
+def test_a_protocol_that_works_between_nodes() -> None:
+    for target in TARGETS.values():
+        only_ll = "LL" if target.format == "msccl" else "Simple"
+        for collective in ("broadcast", "reduce"):
+            assert choose_protocol(None, target, collective, [0, 0, 1]) == only_ll
+            assert choose_protocol(None, target, collective, [3, 3, 3]) == "Simple"
+        assert choose_protocol(None, target, "allreduce", [0, 1]) == "Simple"

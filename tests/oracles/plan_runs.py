@@ -1,42 +1,55 @@
-"""A second, naive executor of plans: one random interleaving of threads at a time, to hold the check against.
+"""A second, naive executor of plans: launch after launch, one random interleaving of threads at a time.
 
-It shares nothing with the package: it works on the parsed JSON. A threadblock has two threads, a chunk four elements.
-Threads meet only at a nop; operations on packets deal their elements out differently from the others. A port channel
-moves data when it likes. A rank starts when it likes, and what was written to its buffers before is lost; when its
-threads are done, what its buffers hold then counts.
+It shares nothing with the package: it works on the parsed JSON, as the executor's kernel does. A threadblock has two
+threads, a chunk four elements. Threads meet only at a nop; operations on packets deal their elements out differently
+from the others. A port channel moves data when it likes. A rank starts a launch when it likes, each launch with inputs
+of its own: what was written to its buffers before is lost, and when its threads are done, what its buffers hold then
+counts. Scratch, the flags of the packets in it, semaphores and the counts of channels stay as they are for the next
+launch; every second one uses the upper half of a double scratch buffer, at half the size of the scratch of the rank
+that executes, also for scratch of others.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Any
 
-Value = tuple[tuple[int, int], ...] | None  # contributions (rank, chunk), None: garbage
+Value = tuple[tuple[int, int, int], ...] | None  # contributions (launch, rank, chunk), None: garbage
 Json = dict[str, Any]
+Key = tuple[str, int]
+Thread = tuple[int, int, int]  # rank, threadblock, thread
+LAUNCHES = 4
 THREADS, PARTS = 2, 4  # elements of a chunk
 PACKETS = {"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspkt"}
+SLOW = 0.02  # how often a slow rank or port goes on, beside others
 
 
-class Stuck(Exception):
-    """Nothing can go on."""
+class Wrong(Exception):
+    """Nothing can go on, or memory is touched that is no rank's scratch."""
 
 
 class PlanRun:
-    """One execution of a plan; `result[rank][buffer]` are its chunks' elements when the rank ended."""
+    """Some launches of a plan; `results[launch][rank]` are the elements of input and output when the rank ended it."""
 
-    def __init__(self, plan: Json, rng: random.Random) -> None:
-        self.plan, self.rng = plan, rng
+    def __init__(self, plan: Json, rng: random.Random, launches: int = LAUNCHES) -> None:
+        self.plan, self.rng, self.launches = plan, rng, launches
         self.gpus = plan["gpus"]
-        self.double = plan.get("use_double_scratch_buffer", False)
         n = len(self.gpus)
-        self.memory: list[dict[tuple[str, int], Any]] = [{} for _ in range(n)]
-        self.started = [False] * n
-        self.result: list[dict[tuple[str, int], Any] | None] = [None] * n
+        self.double = plan.get("use_double_scratch_buffer", False)
+        wide = PARTS * (2 if plan["protocol"] == "LL" else 1) * (2 if self.double else 1)
+        self.scratch = [gpu["scratch_chunks"] * wide for gpu in self.gpus]
+        self.memory: list[dict[Key, Any]] = [{} for _ in range(n)]
+        self.launch = [0] * n  # that each rank is in, or has ended last
+        self.busy = [0] * n  # threads that are not yet done with it
+        self.results: list[list[dict[Key, Any]]] = [[{} for _ in range(n)] for _ in range(launches)]
         self.inbound: Counter[tuple[int, str, int]] = Counter()
         self.queues: dict[tuple[int, int], deque[tuple[Any, ...]]] = defaultdict(deque)
         self.semaphores = {
-            (rank, k): s["init_value"] for rank, gpu in enumerate(self.gpus) for k, s in enumerate(gpu["semaphores"])
+            (rank, k): s["init_value"]
+            for rank, gpu in enumerate(self.gpus)
+            for k, s in enumerate(gpu.get("semaphores", ()))
         }
         self.peers = [
             {
@@ -45,48 +58,75 @@ class PlanRun:
             }
             for gpu in self.gpus
         ]
-        self.at = {
-            (r, tb, t): 0
-            for r, gpu in enumerate(self.gpus)
-            for tb in range(len(gpu["threadblocks"]))
-            for t in range(THREADS)
-        }
-        self.met: dict[tuple[int, int, int], set[int]] = defaultdict(set)
+        self.at: dict[Thread, int] = {}
+        self.met: dict[tuple[int, int], set[int]] = defaultdict(set)
+        self.barriers: dict[tuple[int, int], set[Thread]] = defaultdict(set)
+        self.runnable: list[Thread] = []
+        self.asleep: dict[Hashable, list[Thread]] = defaultdict(list)
+        self.pace: dict[Hashable, float] = defaultdict(lambda: rng.choice((1.0, 1.0, SLOW)))  # of ranks, of ports
 
     def run(self) -> None:
-        """Execute to the end, or raise Stuck."""
-        n = len(self.gpus)
-        while any(x is None for x in self.result):
-            todo: list[tuple[str, Any]] = [("start", r) for r in range(n) if not self.started[r]]
-            todo += [("port", key) for key, queue in sorted(self.queues.items()) if queue]
-            todo += [("thread", key) for key in self.at if self.started[key[0]] and self.ready(*key)]
-            if not todo:
-                raise Stuck
-            kind, key = self.rng.choice(todo)
-            if kind == "start":
-                self.start(key)
-            elif kind == "port":
-                self.deliver(key)
+        """Execute to the end, or raise Wrong."""
+        idle = list(range(len(self.gpus)))  # ranks between two launches
+        while idle or self.runnable or any(self.queues.values()):
+            busy = [key for key, queue in self.queues.items() if queue]
+            pick = self.rng.randrange(len(idle) + len(busy) + len(self.runnable))
+            port = busy[pick - len(idle)] if len(idle) <= pick < len(idle) + len(busy) else None
+            if port is not None:
+                rank = port[0]
             else:
-                for _ in range(self.rng.choice((1, 1, 4, 16))):
-                    if not self.ready(*key):
-                        break
-                    self.step(*key)
-            for r in range(n):
-                if self.result[r] is None and self.started[r] and all(self.done(*k) for k in self.at if k[0] == r):
-                    self.result[r] = {k: v for k, v in self.memory[r].items() if k[0] != "s"}
+                rank = idle[pick] if pick < len(idle) else self.runnable[pick - len(idle) - len(busy)][0]
+            if self.rng.random() > self.pace[rank if port is None else port]:
+                continue
+            if pick < len(idle):
+                idle.pop(pick)
+                self.start(rank)
+            elif port is not None:
+                self.deliver(port)
+            else:
+                self.go_on(pick - len(idle) - len(busy))
+            if not self.busy[rank] and rank not in idle and self.launch[rank]:
+                self.results[self.launch[rank] - 1][rank] = {k: v for k, v in self.memory[rank].items() if k[0] != "s"}
+                if self.launch[rank] < self.launches:
+                    idle.append(rank)
+        if any(self.asleep.values()):
+            raise Wrong("it stops")
+
+    def go_on(self, number: int) -> None:
+        """One of the threads that can go on does, for a while."""
+        thread = self.runnable[number]
+        for _ in range(self.rng.choice((1, 1, 4, 16))):
+            if self.at[thread] >= len(self.ops(*thread[:2])):
+                self.busy[thread[0]] -= 1
+                break
+            missing = self.missing(*thread)
+            if missing is not None:
+                self.asleep[missing].append(thread)
+                break
+            self.step(*thread)
+        else:
+            return
+        # others may have been woken since: it is still at its place, they stand behind
+        self.runnable[number] = self.runnable[-1]
+        self.runnable.pop()
+
+    def wake(self, key: Hashable) -> None:
+        """What `missing` named is there, or may be."""
+        self.runnable += self.asleep.pop(key, ())
 
     def start(self, rank: int) -> None:
         gpu, memory = self.gpus[rank], self.memory[rank]
-        self.started[rank] = True
+        self.launch[rank] += 1
         for kind, size in (("o", gpu["output_chunks"]), ("i", gpu["input_chunks"])):
             for e in range(size * PARTS):
-                memory[self.alias(rank, kind, e)] = ((rank, e // PARTS),) if kind == "i" else None
-        if not self.double:
-            for e in range(gpu["scratch_chunks"] * PARTS * 2):
-                memory.pop(("s", e), None)
+                given = ((self.launch[rank], rank, e // PARTS),) if kind == "i" else None
+                memory[self.alias(rank, kind, e)] = given
+        threads = [(rank, tb, t) for tb in range(len(gpu["threadblocks"])) for t in range(THREADS)]
+        self.at.update(dict.fromkeys(threads, 0))
+        self.runnable += threads
+        self.busy[rank] = len(threads)
 
-    def alias(self, rank: int, kind: str, element: int) -> tuple[str, int]:
+    def alias(self, rank: int, kind: str, element: int) -> Key:
         """In place, input and output share memory: the larger one's cells are meant."""
         if not self.plan["inplace"] or kind == "s":
             return kind, element
@@ -102,30 +142,34 @@ class PlanRun:
         found: list[Json] = self.gpus[rank]["threadblocks"][tb]["ops"]
         return found
 
-    def done(self, rank: int, tb: int, thread: int) -> bool:
-        return self.at[rank, tb, thread] >= len(self.ops(rank, tb))
-
-    def ready(self, rank: int, tb: int, thread: int) -> bool:
-        if self.done(rank, tb, thread):
-            return False
+    def missing(self, rank: int, tb: int, thread: int) -> Hashable | None:
+        """What the thread waits for, as `wake` names it."""
         op = self.ops(rank, tb)[self.at[rank, tb, thread]]
-        here = (rank, tb, self.at[rank, tb, thread])
         name = op["name"]
         if name == "nop" or (name == "rppkt" and op["channel_type"] == "port"):
-            if name == "rppkt" and not all(self.flagged(rank, tb, op, t) for t in range(THREADS)):
-                return False
-            self.met[here].add(thread)
-            return len(self.met[here]) == THREADS
+            if name == "rppkt":
+                for other in range(THREADS):
+                    if (lack := self.unflagged(rank, tb, op, other)) is not None:
+                        return lack
+            return self.meets((rank, tb), thread)
+        if name == "barrier":
+            here = self.barriers[rank, op["barrier_id"]]
+            here.add((rank, tb, thread))
+            if len(here) < op["num_threadblocks"] * THREADS:
+                return "barrier", rank, op["barrier_id"]
+            return None
         if name in ("wait", "rlxwait"):
             mine = [c for k, c in enumerate(op["channel_ids"]) if k % THREADS == thread]
             ends = Counter(self.end(rank, tb, op["channel_type"], c) for c in mine)
-            return all(self.inbound[end] >= count for end, count in ends.items())
+            return next((("in", end) for end, count in ends.items() if self.inbound[end] < count), None)
         if name == "sem_acquire":
             ids = Counter(x for k, x in enumerate(op["semaphore_ids"]) if k % THREADS == thread)
-            return all(self.semaphores[rank, x] >= count for x, count in ids.items())
-        if name in PACKETS:
-            return self.flagged(rank, tb, op, thread)
-        return True
+            return next((("sem", rank, x) for x, count in ids.items() if self.semaphores[rank, x] < count), None)
+        return self.unflagged(rank, tb, op, thread) if name in PACKETS else None
+
+    def meets(self, block: tuple[int, int], thread: int) -> Hashable | None:
+        self.met[block].add(thread)
+        return None if len(self.met[block]) == THREADS else ("met", block)
 
     def end(self, rank: int, tb: int, kind: str, local: int) -> tuple[int, str, int]:
         lists = self.gpus[rank]["threadblocks"][tb]["channels"]
@@ -163,60 +207,92 @@ class PlanRun:
         ]
         return [(sources, targets)] if src else []
 
-    def elements(self, op: Json, size: int, thread: int) -> list[int]:
+    def elements(self, op: Json, size: int, thread: int) -> Iterable[int]:
         if op.get("channel_type") == "port":
-            return list(range(size * PARTS)) if thread == 0 else []
+            return range(size * PARTS) if thread == 0 else ()
         wide = 2 if op["name"] in PACKETS else 1
         return [e for e in range(size * PARTS) if e // wide % THREADS == thread]
 
-    def flagged(self, rank: int, tb: int, op: Json, thread: int) -> bool:
-        """Whether the packets that the thread reads are there."""
+    def unflagged(self, rank: int, tb: int, op: Json, thread: int) -> Hashable | None:
+        """Some packet that the thread reads and whose flag is not that of its launch."""
         if op["name"] == "ppkt" and op["channel_type"] == "port":
-            return True
+            return None
         for sources, _ in self.lanes(op):
             for part, packet in sources:
                 if packet:
                     owner, kind = self.place(rank, tb, op, part)
-                    wide = range(part["size"] * PARTS) if op.get("channel_type") == "port" else None
-                    for e in wide if wide is not None else self.elements(op, part["size"], thread):
-                        if self.cell(owner, kind, part["index"], e, True)[1] != "flag":
-                            return False
-        return True
+                    port = op.get("channel_type") == "port"
+                    for e in range(part["size"] * PARTS) if port else self.elements(op, part["size"], thread):
+                        keys = self.keys(rank, owner, kind, part["index"], e, True, False)
+                        for key in keys:
+                            held = self.memory[owner].get(key)
+                            if not isinstance(held, list) or held[2] != self.launch[rank]:
+                                return "flag", owner, key
+        return None
 
-    def cell(self, rank: int, kind: str, index: int, e: int, packet: bool) -> tuple[Value, str]:
-        found = self.memory[rank].get(self.key(rank, kind, index, e, packet))
+    def keys(
+        self, rank: int, owner: int, kind: str, index: int, e: int, packet: bool, port: bool, launch: int = 0
+    ) -> list[Key]:
+        """Cells of an element in the buffer of `owner`, as an operation of `rank` reaches it."""
+        if kind != "s":
+            return [self.alias(owner, kind, index * PARTS + e)]
+        at = (index * PARTS + e) * (2 if packet else 1)
+        upper = self.double and (launch or self.launch[rank]) % 2 == 0
+        if upper and (packet or (owner == rank and not port)):  # plain data of others, and ports, know no halves
+            at += self.scratch[rank] // 2
+        if not 0 <= at < self.scratch[owner]:
+            raise Wrong(f"rank {rank} reaches beyond the scratch of rank {owner}")
+        return [("s", at), ("s", at + 1)] if packet else [("s", at)]
+
+    def read(self, held: list[Any], packet: bool) -> Value:
+        """What the cells of an element hold; garbage where packets and plain data are taken for each other."""
         if packet:
-            return found if isinstance(found, tuple) and len(found) == 2 and found[1] == "flag" else (None, "")
-        return (None, "") if isinstance(found, tuple) and len(found) == 2 and found[1] == "flag" else (found, "")
+            return held[0][1] if isinstance(held[0], list) and held[0] == held[1] else None
+        return None if isinstance(held[0], list) else held[0]
 
-    def key(self, rank: int, kind: str, index: int, e: int, packet: bool) -> tuple[str, int]:
-        return self.alias(rank, kind, (index * PARTS + e) * 2 if packet else index * PARTS + e)
-
-    def move(self, rank: int, tb: int, op: Json, lane: int, elements: list[int], target: int | None = None) -> None:
+    def move(self, rank: int, tb: int, op: Json, lane: int, elements: Iterable[int], *late: int) -> None:
+        """Move elements of a lane; late: of a put by a port channel, the target and the launch that asked for it."""
         sources, targets = self.lanes(op)[lane]
+        port, launch = op.get("channel_type") == "port", late[1] if late else 0
+        get = op["name"] == "get"  # each side has the other's offset
         for e in elements:
             total: Value = ()
+            raw: list[Any] = []
             for part, packet in sources:
-                index = op["dst_buff"][lane]["index"] if op["name"] == "get" else part["index"]
-                value = self.cell(*self.place(rank, tb, op, part), index, e, packet)[0]
+                owner, kind = self.place(rank, tb, op, part)
+                index = op["dst_buff"][lane]["index"] if get else part["index"]
+                keys = self.keys(rank, owner, kind, index, e, packet, port, launch)
+                raw = [self.memory[owner].get(key) for key in keys]
+                value = self.read(raw, packet)
                 total = None if total is None or value is None else tuple(sorted((*total, *value)))
             for k, (part, packet) in enumerate(targets):
-                if target is None or k == target:
-                    owner, kind = self.place(rank, tb, op, part)
-                    index = op["src_buff"][lane]["index"] if op["name"] == "get" else part["index"]
-                    key = self.key(owner, kind, index, e, packet)
-                    self.memory[owner][key] = (total, "flag") if packet else total
+                if late and k != late[0]:
+                    continue
+                owner, kind = self.place(rank, tb, op, part)
+                index = op["src_buff"][lane]["index"] if get else part["index"]
+                if not packet:
+                    raw = [total]
+                elif not port:
+                    raw = [["packet", total, self.launch[rank]]] * 2
+                for key, cell in zip(self.keys(rank, owner, kind, index, e, packet, port, launch), raw, strict=True):
+                    self.memory[owner][key] = cell
+                    self.wake(("flag", owner, key))
 
     def step(self, rank: int, tb: int, thread: int) -> None:
         op = self.ops(rank, tb)[self.at[rank, tb, thread]]
         name, port = op["name"], op.get("channel_type") == "port"
-        here = (rank, tb, self.at[rank, tb, thread])
-        if here in self.met:
+        if len(self.met[rank, tb]) == THREADS:
             for other in range(THREADS):
                 self.at[rank, tb, other] += 1
-            if name == "nop":
-                return
-            self.push(rank, tb, op)
+            self.met[rank, tb].clear()
+            self.wake(("met", (rank, tb)))
+            if name != "nop":
+                self.push(rank, tb, op)
+            return
+        if name == "barrier":
+            for other_rank, other_tb, other in self.barriers.pop((rank, op["barrier_id"])):
+                self.at[other_rank, other_tb, other] += 1
+            self.wake(("barrier", rank, op["barrier_id"]))
             return
         self.at[rank, tb, thread] += 1
         if name in ("signal", "rlxsignal"):
@@ -235,6 +311,7 @@ class PlanRun:
             for k, x in enumerate(op["semaphore_ids"]):
                 if k % THREADS == thread:
                     self.semaphores[rank, x] += 1 if name == "sem_release" else -1
+                    self.wake(("sem", rank, x))
         elif port and op.get("dst_buff"):
             if thread == 0:
                 self.push(rank, tb, op)
@@ -246,12 +323,13 @@ class PlanRun:
         other = self.across(end)
         if other is not None:
             self.inbound[other] += 1
+            self.wake(("in", other))
 
     def push(self, rank: int, tb: int, op: Json) -> None:
         for lane, (_, targets) in enumerate(self.lanes(op)):
             for k in range(len(targets)):
                 end = self.end(rank, tb, "port", op["channel_ids"][lane + k])
-                self.queues[rank, end[2]].append(("put", tb, op, lane, k))
+                self.queues[rank, end[2]].append(("put", tb, op, lane, k, self.launch[rank]))
                 if op["name"] in ("pws", "pwsf"):
                     self.queues[rank, end[2]].append(("signal", end))
 
@@ -260,44 +338,54 @@ class PlanRun:
         if what == "signal":
             self.say(rest[0])
             return
-        tb, op, lane, target = rest
-        size = op["src_buff"][lane]["size"]
-        self.move(key[0], tb, op, lane, list(range(size * PARTS)), target)
+        tb, op, lane, target, launch = rest
+        self.move(key[0], tb, op, lane, range(op["src_buff"][lane]["size"] * PARTS), target, launch)
 
 
-def ends_right(plan: Json, seed: int) -> bool:
-    """Whether one random run ends, and ends with what an allreduce, allgather, reducescatter or alltoall asks for."""
-    run = PlanRun(plan, random.Random(seed))
+def ends_right(plan: Json, seed: int, launches: int = LAUNCHES, root: int = 0, goal: Json | None = None) -> bool:
+    """Whether a random run of some launches ends, each with what the plan's collective asks for.
+
+    root: of broadcast and reduce. goal: of other collectives, as a library's index states it: columns `required` of
+    rank, buffer, place, source rank and chunk.
+    """
+    run = PlanRun(plan, random.Random(seed), launches)
     try:
         run.run()
-    except Stuck:
+    except Wrong:
         return False
-    n = len(plan["gpus"])
-    if any(run.inbound.values()) or any(
-        run.semaphores[r, k] != s["init_value"]
-        for r, gpu in enumerate(plan["gpus"])
-        for k, s in enumerate(gpu["semaphores"])
-    ):
+    held = {(r, k): s["init_value"] for r, gpu in enumerate(run.gpus) for k, s in enumerate(gpu.get("semaphores", ()))}
+    if any(run.inbound.values()) or run.semaphores != held:
         return False
-    for rank, gpu in enumerate(plan["gpus"]):
-        memory = run.result[rank]
-        assert memory is not None
-        inputs = gpu["input_chunks"]
-        for e in range(gpu["output_chunks"] * PARTS):
-            c = e // PARTS
-            want: Value
-            if plan["collective"] == "allreduce":
-                want = tuple((r, c) for r in range(n))
-            elif plan["collective"] == "allgather":
-                want = ((c // inputs, c % inputs),)
-            elif plan["collective"] == "reducescatter":
-                want = tuple((r, rank * gpu["output_chunks"] + c) for r in range(n))
-            else:
-                want = ((c // (inputs // n), rank * (inputs // n) + c % (inputs // n)),)
-            if memory.get(run.alias(rank, "o", e)) != want:
-                return False
-        if not plan["inplace"]:
-            for e in range(inputs * PARTS):
-                if memory.get(("i", e)) != ((rank, e // PARTS),):
+    for launch, results in enumerate(run.results, 1):
+        for rank, kind, chunk, wanted in required(plan, root, goal):
+            want = tuple(sorted((launch, source, c) for source, c in wanted))
+            for e in range(chunk * PARTS, (chunk + 1) * PARTS):
+                if results[rank].get(run.alias(rank, kind, e)) != want:
                     return False
     return True
+
+
+def required(plan: Json, root: int, goal: Json | None) -> Iterator[tuple[int, str, int, list[tuple[int, int]]]]:
+    """(rank, buffer, chunk, contributions as (rank, chunk)) of all that must be there at the end of a launch."""
+    n, collective = len(plan["gpus"]), plan["collective"]
+    stated: dict[tuple[int, str, int], list[tuple[int, int]]] = defaultdict(list)
+    for rank, kind, chunk, source, c in zip(*goal["required"], strict=True) if goal is not None else ():
+        stated[rank, kind, chunk].append((source, c))
+    for (rank, kind, chunk), wanted in stated.items():
+        yield rank, kind, chunk, wanted
+    for rank, gpu in enumerate(plan["gpus"]):
+        inputs, outputs = gpu["input_chunks"], gpu["output_chunks"]
+        for c in range(0 if goal is not None or (collective == "reduce" and rank != root) else outputs):
+            if collective in ("allreduce", "reduce"):
+                wanted = [(r, c) for r in range(n)]
+            elif collective == "allgather":
+                wanted = [(c // inputs, c % inputs)]
+            elif collective == "reducescatter":
+                wanted = [(r, rank * outputs + c) for r in range(n)]
+            elif collective == "broadcast":
+                wanted = [(root, c)]
+            else:
+                wanted = [(c // (inputs // n), rank * (inputs // n) + c % (inputs // n))]
+            yield rank, "o", c, wanted
+        for c in range(0 if plan["inplace"] else inputs):
+            yield rank, "i", c, [(rank, c)]

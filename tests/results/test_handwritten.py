@@ -11,7 +11,8 @@ from results.scripts import handwritten, host
 
 def test_kept_figures_are_complete() -> None:
     kept = json.loads(handwritten.KEPT.read_text())
-    assert set(kept) == {name for name, _, _ in handwritten.PAIRS}
+    names = {name for name, _, _ in handwritten.PAIRS}
+    assert set(kept) == names | {f"instances-{times}/{name}" for times in handwritten.INSTANCES for name in names}
     for figures in kept.values():
         assert len(figures["sha256"]) == 64
         assert set(handwritten.Shape._fields) < set(figures)
@@ -21,12 +22,25 @@ def test_a_program_that_is_longer_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     kept = json.loads(handwritten.KEPT.read_text())
     monkeypatch.setattr(handwritten, "PAIRS", handwritten.PAIRS[:1])
     monkeypatch.setattr(handwritten, "OTHERS", ())
+    monkeypatch.setattr(handwritten, "INSTANCES", (2,))
     monkeypatch.setattr(handwritten, "emission", lambda: (0.1, 1))
     name = handwritten.PAIRS[0][0]
     assert "**none**" in handwritten.text(kept)
-    page = handwritten.text({name: kept[name] | {"threadblocks": 0}})
+    page = handwritten.text(kept | {name: kept[name] | {"threadblocks": 0}})
     assert f"**{name}**" in page
     assert "A goal is not reached" in page
+    several = handwritten.kept_name(name, 2)
+    page = handwritten.text(kept | {several: kept[several] | {"channels": 0}})
+    assert "**examples/ring.py --set instances=2** (goal: none)" in page
+    assert "A goal is not reached" in page
+
+
+def test_instances_that_cost_more_than_their_number_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = json.loads(handwritten.KEPT.read_text())
+    monkeypatch.setattr(handwritten, "PAIRS", handwritten.PAIRS[:1])
+    figures = iter([handwritten.Shape(9, 1, 0, 1), *(handwritten.Shape(n, 1, 0, 1) for n in (18, 37, 72))])
+    monkeypatch.setattr(handwritten, "shape_of", lambda _: next(figures))
+    assert handwritten.instances(kept)[1] == ["examples/ring.py --set instances=4"]
 
 
 def test_host_on_little_data(monkeypatch: pytest.MonkeyPatch) -> None:

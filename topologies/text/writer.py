@@ -8,12 +8,16 @@ from textwrap import fill
 import numpy as np
 
 from topologies.arrays import Ints, grouped
+from topologies.clusters import Nics
 from topologies.text.vertex_sets import format_names, format_set
 from topologies.topology import Topology
 
 
-def to_toml(topology: Topology) -> str:
-    """Text form (TOML) of `topology`; `from_toml` gives an equal topology back, figures to the last bit."""
+def to_toml(topology: Topology, nics: Nics | None = None) -> str:
+    """Text form (TOML) of `topology`; `from_toml` gives an equal topology back, figures to the last bit.
+
+    nics: by which nodes of it are joined to a cluster, if any.
+    """
     t = topology
     lines = [f"name = {_quoted(t.name)}", f"ranks = {t.nranks}"]
     if t.switches:
@@ -42,7 +46,21 @@ def to_toml(topology: Topology) -> str:
         pairs = _pairs(t, t.link_src[limit.links], t.link_dst[limit.links])
         lines += ["", "[[limits]]", f"name = {_quoted(limit.name)}", f"pairs = {pairs}"]
         lines.append(f"gbs = {_number(limit.bandwidth_gbs)}")
+    if nics is not None:
+        lines += ["", "[nic]", *_nic_lines(nics, t.nranks)]
     return "\n".join(lines) + "\n"
+
+
+def _nic_lines(nics: Nics, nranks: int) -> list[str]:
+    sends, receives = (
+        _array([format_set(ranks.tolist(), nranks, ()) for ranks in sets]) for sets in (nics.sends, nics.receives)
+    )
+    lines = [f"serves = {sends}"] if sends == receives else [f"sends = {sends}", f"receives = {receives}"]
+    fabric = {len(nics.sends): '"rail"', 0: '"direct"', 1: '"one"'}
+    lines += [f"gbs = {_number(nics.gbs)}", f"alpha_us = {_number(nics.alpha_us)}"]
+    if nics.assumed:
+        lines.append("assumed = true")
+    return [*lines, f"fabric = {fabric.get(nics.fabrics, nics.fabrics)}"]
 
 
 def _groups(t: Topology) -> list[Ints]:

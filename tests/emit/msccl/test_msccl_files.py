@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emit.formats import write_program
 from emit.goal import Goal
 from emit.msccl.format import verify, write_msccl, xml_text
 from emit.msccl.read import read_msccl
@@ -22,6 +23,8 @@ from tests.emit.small_programs import (
     alltoall,
     chain_broadcast,
     chain_reduce,
+    direct_gather,
+    direct_scatter,
     doubling_allgather,
     ring_allgather,
     ring_allreduce,
@@ -50,7 +53,8 @@ def test_text_is_what_readers_take() -> None:
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_round_trip(name: str, tmp_path: Path) -> None:
-    program = replace(RIGHT[name], min_bytes=64, max_bytes=1 << 33)
+    nranks = RIGHT[name].nranks
+    program = replace(RIGHT[name], min_bytes=64 * nranks, max_bytes=nranks << 33)
     text = write_msccl(program)
     assert text == write_msccl(program)
     assert replace(read_msccl(text), root=program.root) == program
@@ -293,3 +297,31 @@ def test_random_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, data
     path = tmp_path_factory.getbasetemp() / "random.xml"
     path.write_bytes(data)
     assert verify(path).status == "not readable"
+
+
+@pytest.mark.parametrize("target", ["executor-nccl", "rccl"])
+def test_sizes_of_gather_and_scatter_are_those_of_a_block(target: str) -> None:
+    """The readers compare what one rank sends or receives, a program's sizes are those of the whole message."""
+    for program in (direct_gather(4, 0), direct_scatter(4, 0)):
+        ranged = replace(program, min_bytes=4097, max_bytes=65539)
+        text = write_msccl(ranged, target=target)
+        assert 'minBytes="1025" maxBytes="16384"' in text
+        read = read_msccl(text)
+        assert (read.min_bytes, read.max_bytes) == (4100, 65536)
+        assert write_msccl(read, target=target) == text
+        assert 'minBytes="0" maxBytes="0"' in write_msccl(program, target=target)
+        for low, high in ((0, 3), (5, 7)):
+            with pytest.raises(InputError, match=r"no .* of 4 equal blocks has its size"):
+                write_msccl(replace(program, min_bytes=low, max_bytes=high), target=target)
+
+
+@pytest.mark.parametrize("target", ["executor-nccl", "rccl", "msccl"])
+def test_broadcast_and_reduce_between_nodes_are_ll(target: str) -> None:
+    for program in (chain_broadcast(4, 0), chain_reduce(4, 0)):
+        if any(step.op not in TARGETS[target].limits.ops for *_, step in program.steps()):
+            continue
+        simple = replace(program, protocol="Simple")
+        write_program(simple, None, TARGETS[target], nodes=[0, 0, 0, 0])
+        write_program(replace(program, protocol="LL"), None, TARGETS[target], nodes=[0, 0, 1, 1])
+        with pytest.raises(InputError, match=r"with Simple over a network, to rank [12]: .*; it must be LL"):
+            write_program(simple, None, TARGETS[target], nodes=[0, 0, 1, 1])

@@ -77,7 +77,8 @@ def gpu(
 
 
 def plan(collective: str, gpus: list[Json], protocol: str = "Simple", inplace: bool = True, **more: Any) -> Json:
-    return {"name": "x", "collective": collective, "protocol": protocol, "inplace": inplace, "gpus": gpus} | more
+    head = {"name": "x", "collective": collective, "protocol": protocol, "inplace": inplace}
+    return head | {"max_message_size": 1 << 20, "gpus": gpus} | more
 
 
 def gets() -> Json:

@@ -34,6 +34,7 @@ from tests.emit.small_programs import (
     with_step,
     with_steps,
 )
+from tests.oracles.plan_offsets import overflowing
 from tests.oracles.plan_runs import ends_right
 from topologies.errors import InputError
 from topologies.load import load
@@ -262,7 +263,41 @@ def test_a_program_for_both_kinds_of_call() -> None:
 def test_sizes_and_limits_of_messages() -> None:
     plan = read_plan(write_plan(replace(alltoall(3), min_bytes=512, max_bytes=4096)))
     assert (plan.min_bytes, plan.max_bytes) == (512, 4096)
-    assert read_plan(write_plan(alltoall(3))).max_bytes == (1 << 64) - 1
+    for protocol in ("Simple", "LL"):
+        plan = json.loads(write_plan(replace(alltoall(3), protocol=protocol)))
+        most = plan["max_message_size"]
+        assert overflowing(plan, most, 1 << 40) == []
+        assert overflowing(plan | {"max_message_size": 1 << 36}, 2 * most, 1 << 40) != []
+    huge = read_plan(write_plan(replace(alltoall(3), min_bytes=3 << 30, max_bytes=8 << 30)))
+    assert (huge.min_bytes, huge.max_bytes) == ((1 << 31) - 1, (1 << 32) - 16)  # the first is read as an int
+    with pytest.raises(InputError, match="in 32 bits"):
+        write_plan(replace(alltoall(3), min_bytes=5 << 30))
+
+
+def test_ranks_without_input_or_output_get_equal_buffers() -> None:
+    """Ranks 0 and 2 exchange over rank 1, a relay: it calls with buffers like theirs, of which it uses nothing."""
+    ends = [[Step("s", "i", 0, "s", 0, 1)], [Step("r", "i", 0, "o", 0, 1)]]
+    over = [
+        [Step("r", "i", 0, "s", 0, 1), Step("s", "s", 0, "o", 0, 1)],
+        [Step("r", "i", 0, "s", 1, 1), Step("s", "s", 1, "o", 0, 1)],
+    ]
+    gpus = [
+        Gpu(1, 1, 0, [ThreadBlock(1, -1, 0, ends[0]), ThreadBlock(-1, 1, 0, ends[1])]),
+        Gpu(0, 0, 2, [ThreadBlock(2, 0, 0, over[0]), ThreadBlock(0, 2, 0, over[1])]),
+        Gpu(1, 1, 0, [ThreadBlock(1, -1, 0, ends[0]), ThreadBlock(-1, 1, 0, ends[1])]),
+    ]
+    rows = {
+        "initial": ([0, 2], ["i", "i"], [0, 0], [0, 2], [0, 0]),
+        "required": ([0, 2], ["o", "o"], [0, 0], [2, 0], [0, 0]),
+    }
+    goal = Goal.from_arrays(3, rows["initial"], rows["required"])
+    for protocol in ("Simple", "LL"):
+        program = Program("x", "custom", protocol, 3, 1, False, True, gpus)
+        text = write_plan(program, goal, nodes=[0, 0, 1])
+        assert check_plan(text, goal).ok
+        plan = json.loads(text)
+        assert {(gpu["input_chunks"], gpu["output_chunks"]) for gpu in plan["gpus"]} == {(1, 1)}
+        assert all(ends_right(plan, seed, goal=rows) for seed in range(3))
 
 
 REFUSED = {
@@ -276,13 +311,6 @@ REFUSED = {
     "other form": (
         lambda: write_plan(alltoall(3), goal_for("alltoall", 3, 3, False), inplace=True),
         "it must be the same form",
-    ),
-    "empty input": (
-        lambda: write_plan(
-            Program("x", "custom", "LL", 1, 1, False, True, [Gpu(0, 1, 0, [])]),
-            Goal.from_arrays(1, ([], [], [], [], []), ([], [], [], [], [])),
-        ),
-        "needs input and output on every rank",
     ),
 }  # fmt: skip
 

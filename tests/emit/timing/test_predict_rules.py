@@ -22,7 +22,7 @@ from tests.emit.small_programs import RIGHT, alltoall
 from tests.emit.timing.random_timed_programs import chunk_by_chunk, random_program
 from tests.emit.timing.schedule_as_program import transcribed
 from tests.oracles.timing_rules import Rules, near
-from tests.random_problems import answered, random_problem, random_topology
+from tests.random_problems import answered, random_problem, random_topology, shares_nothing
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -156,13 +156,6 @@ def test_small_programs_do_without_a_compiler() -> None:
 # --- against schedules and bounds
 
 
-def _alone(problem: Problem) -> bool:
-    """Whether no link shares anything, and no pair of ranks has two."""
-    net = problem.network
-    pairs = net.src * net.nranks + net.dst
-    return bool(np.bincount(net.uses_idx).max() == 1) and len(np.unique(pairs)) == net.nlinks
-
-
 def _once(problem: Problem, algorithm: Algorithm) -> bool:
     """Whether nothing but sums comes twice to one place, and no sum is put over what is there."""
     schedule, collective = algorithm.schedule, problem.collective
@@ -175,7 +168,7 @@ def _once(problem: Problem, algorithm: Algorithm) -> bool:
 @given(SEEDS)
 def test_a_schedule_written_as_a_program_takes_its_own_time(seed: int) -> None:
     problem = random_problem(random.Random(seed))
-    assume(_alone(problem) and np.ptp(problem.collective.fraction) < 1e-12)
+    assume(shares_nothing(problem) and np.ptp(problem.collective.fraction) < 1e-12)
     algorithm = Algorithm(problem, answered(problem, 1e6), "route")
     assume(_once(problem, algorithm))
     for size in SIZES:
@@ -196,7 +189,7 @@ def test_a_lowered_schedule_is_no_faster_than_the_bound(spec: str, name: str) ->
     for size in SIZES:
         took = Predictor(program, problem.topology).time_us(size)
         assert took >= bound.at(size)[0] * (1 - 1e-9)
-        if _alone(problem) and _once(problem, algorithm):
+        if shares_nothing(problem) and _once(problem, algorithm):
             assert took >= algorithm.time_us(size) * (1 - 1e-9)
 
 

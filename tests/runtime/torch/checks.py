@@ -21,10 +21,11 @@ from tests.runtime.torch.collectives import COLLECTIVES, falls_back, ran_where_i
 from tests.runtime.torch.faults import FAULTS, Losses
 from tests.runtime.torch.groups import GROUPS, again
 from tests.runtime.torch.like_gloo import gaps, like_gloo
+from tests.runtime.torch.surroundings import SURROUNDINGS
 from tests.runtime.torch.training import TRAINING
 from tests.runtime.torch.values import Check
 
-BOTH = COLLECTIVES | {"gaps": gaps} | GROUPS
+BOTH = COLLECTIVES | {"gaps": gaps} | GROUPS | SURROUNDINGS
 
 
 def _within(mode: str, check: Check) -> Check:

@@ -99,3 +99,16 @@ def test_every_rank_passes(
         assert found[check] is None, f"rank {rank}: {found[check]}"
         passed += 1
     assert passed
+
+
+@pytest.mark.parametrize("when", ["at-once", "later"])
+def test_ctrl_c_lets_every_rank_leave(when: str, tmp_path: Path) -> None:
+    where = f"file://{tmp_path / 'store'}"
+    command = [sys.executable, "-m", "tests.runtime.torch.interrupted"]
+    ranks = [
+        subprocess.Popen([*command, str(rank), where, when], env=os.environ | ALONE, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    left = [rank.communicate(timeout=40)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert all(float(seconds) < 20 for seconds in left)  # less than the group's time-out

@@ -60,13 +60,58 @@ def test_an_error_reaches_all_that_wait_and_stops_nothing(thread: TaskThread) ->
     assert bad.get_future().done()
 
 
-def test_a_callback_that_would_wait_for_its_own_thread_is_refused(thread: TaskThread) -> None:
+def test_callbacks_call_and_wait_in_the_order_of_their_tasks(thread: TaskThread) -> None:
     gate = threading.Event()
-    first, last = task(gate.wait), task(lambda: None)
-    thread.put(first, False)
-    called = first.get_future().then(lambda _: thread.put(task(lambda: None), True))
-    thread.put(last, False)
+    called: list[int] = []
+
+    def waits(k: int) -> None:
+        next_one = task(lambda: called.append(k))
+        thread.put(next_one, False)
+        next_one.get_future().wait()
+        thread.put(task(lambda: called.append(k + 10)), True)
+
+    tasks = [task(gate.wait) for _ in range(4)]
+    for each in tasks:
+        thread.put(each, False)
+    futures = [each.get_future().then(lambda _, k=k: waits(k)) for k, each in enumerate(tasks)]
     gate.set()
-    with pytest.raises(RuntimeError, match="group of ranks 0, 1: called and waited for in a callback"):
-        called.wait()
-    last.wait()
+    for future in futures:
+        future.wait()
+    assert [k for k in called if k < 10] == [0, 1, 2, 3]
+    assert sorted(called) == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+def test_nothing_runs_beside_what_its_caller_runs_itself(thread: TaskThread) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    ran: list[str] = []
+
+    def slow() -> None:
+        begun.set()
+        gate.wait()
+        ran.append("here")
+
+    caller = threading.Thread(target=thread.put, args=(task(slow), True))
+    caller.start()
+    begun.wait()
+    other = task(lambda: ran.append("lane"))
+    thread.put(other, False)
+    with pytest.raises(RuntimeError, match="not over"):
+        other.wait(timedelta(milliseconds=50))
+    gate.set()
+    other.wait()
+    caller.join()
+    assert ran == ["here", "lane"]
+
+
+def test_ctrl_c_in_a_task_ends_it_and_is_remembered(thread: TaskThread) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    stopped = task(interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        thread.put(stopped, True)
+    assert stopped.is_completed()
+    assert thread.interrupted
+    thread.drain()  # does not wait for ever
+    with pytest.raises(KeyboardInterrupt):
+        stopped.wait()

@@ -69,6 +69,13 @@ def test_index(synth: Call, here: Path) -> None:
         assert f'minBytes="{entry["min_bytes"]}"' in text
 
 
+def test_a_shown_machine_is_a_file_that_can_be_joined(synth: Call, tmp_path: Path) -> None:
+    saved = tmp_path / "my.toml"
+    saved.write_text(synth("topo", "show", "dgx-h100").out)
+    facts, again = (json.loads(synth("topo", "check", spec, "--json").out) for spec in ("dgx-h100:2", f"{saved}:2"))
+    assert facts | {"topology": ""} == again | {"topology": ""}
+
+
 def test_json_of_topo_commands(synth: Call) -> None:
     said = json.loads(synth("topo", "list", "--json").out)
     assert set(said) >= {"machines", "families"}
@@ -252,3 +259,13 @@ def test_import_is_light() -> None:
         code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]", module
+
+
+def test_a_collective_that_the_library_does_not_have(synth: Call) -> None:
+    """Its file is right, and nobody calls it: the command and the help say so."""
+    for target, words in (("executor-nccl", "has no function that calls gather"), ("rccl", "")):
+        answer = synth("gather", "--topo", "ring:4", "--engine", "route", "--target", target)
+        assert (answer.code, answer.err) == (0, "")
+        assert ("has no function" in answer.out) == bool(words)
+        assert words in answer.out
+    assert "no function for gather and scatter" in " ".join(synth("gather", "--help").out.split())

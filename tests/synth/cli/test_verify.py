@@ -29,7 +29,7 @@ def test_right(synth: Call, right: Path) -> None:
 def test_where_it_runs(synth: Call, right: Path, here: Path) -> None:
     """A rank's threadblocks must fit on the SMs of its device: --topo's, or those of the topology in the index."""
     unknown = synth("verify", right, "--topo", "ring:4")
-    assert (unknown.code, "SMs of a device of ring:4 not known" in unknown.out) == (0, True)
+    assert (unknown.code, "the SMs of a device of ring:4 are not known" in unknown.out) == (0, True)
     small = here / "small.toml"
     small.write_text(synth("topo", "show", "ring:4").out.replace("ranks = 4", "ranks = 4\nsms = 1"))
     answer = synth("verify", right, "--topo", small)
@@ -39,6 +39,26 @@ def test_where_it_runs(synth: Call, right: Path, here: Path) -> None:
     index.write_text(index.read_text().replace('"ring:4"', '"small.toml"'))
     assert synth("verify", right).out == answer.out
     assert synth("verify", right, "--topo", "no").code == 2
+
+
+def test_between_nodes(synth: Call, here: Path) -> None:
+    """What broadcasts over a network is LL at every size; Simple, from wherever it came, is found."""
+    (here / "two.toml").write_text(
+        synth("topo", "show", "ring:4").out.replace("ranks = 4", 'ranks = 4\nnodes = ["0-1", "2-3"]')
+    )
+    assert synth("broadcast", "--topo", "two.toml", "--engine", "route").code == 0
+    index = here / "out" / "index.json"
+    index.write_text(index.read_text().replace('"topology": "ring:4"', '"topology": "two.toml"'))
+    found = 0
+    for file in sorted((here / "out" / "msccl").glob("*.xml")):
+        assert synth("verify", file).code == 0
+        found += 'maxBytes="0"' in file.read_text()
+        file.write_text(file.read_text().replace('proto="LL"', 'proto="Simple"'))
+        answer = synth("verify", file)
+        assert (answer.code, "over a network" in answer.out) == (1, True), answer.out
+        assert "it must be LL" in synth("verify", file, "--topo", "two.toml", "--group", "0,2,1,3").out
+        assert "over a network" not in synth("verify", file, "--topo", "ring:4").out
+    assert found == 1
 
 
 def test_three_exit_codes_of_real_processes(process: Call, right: Path, here: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topologies.topology_texts import same
-from topologies.load import load
-from topologies.text.reader import from_toml
+from topologies.clusters import Machine, Nics, join
+from topologies.load import load, load_machine, machines
+from topologies.text.reader import from_toml, read_machine
 from topologies.text.writer import to_toml
 from topologies.topology import Limit, Topology
 
@@ -19,6 +21,32 @@ def test_text_round_trip(any_spec: str) -> None:
     again = from_toml(text, "again")
     assert same(topology, again)
     assert to_toml(again) == text
+
+
+@pytest.mark.parametrize("name", machines())
+def test_a_saved_machine_can_be_joined(name: str) -> None:
+    """NICs are written too: two nodes of the saved machine are two nodes of the machine."""
+    machine = load_machine(name)
+    again = read_machine(to_toml(machine.topology, machine.nics), "again")
+    assert (again.nics is None) == (machine.nics is None)
+    if machine.nics is not None:
+        one, other = join(machine, 2, "two"), join(again, 2, "two")
+        assert same(one, other)
+        assert (one.alpha_assumed, one.sms) == (other.alpha_assumed, other.sms)
+
+
+@pytest.mark.parametrize("fabrics", [0, 1, 2, 3, 4])
+def test_nics_of_any_kind_round_trip(fabrics: int) -> None:
+    """Ranks that send by one NIC and receive by another, a rank without, and every number of fabrics."""
+    sends, receives = ([0, 1], [2], [4], [5]), ([2], [0, 1], [5], [4])
+    nics = Nics(tuple(map(np.array, sends)), tuple(map(np.array, receives)), 12.5, 1.25, fabrics % 2 == 0, fabrics)
+    topology = load("ring:6")
+    text = to_toml(topology, nics)
+    again = read_machine(text, "again")
+    assert again.nics is not None
+    assert to_toml(again.topology, again.nics) == text
+    assert same(join(Machine(topology, nics), 3, "three"), join(again, 3, "three"))
+    assert (again.nics.assumed, again.nics.fabrics) == (nics.assumed, nics.fabrics)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,45 @@
+"""A rank that waits for another when Ctrl-C comes, and then leaves its group; run by test_process_group.py.
+
+python -m tests.runtime.torch.interrupted RANK ADDRESS at-once|later
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import runtime.torch.process_group as ours
+
+
+def main(rank: int, address: str, when: str) -> None:
+    """Rank 0 waits in a call that rank 1 never makes; prints the seconds that leaving took."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    dist.init_process_group(
+        "cpu:synth,cuda:synth", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    tensor = torch.ones(1000)
+    with ours.using("synth"):
+        dist.all_reduce(tensor)
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            if rank:
+                time.sleep(60)
+            elif when == "later":
+                dist.all_reduce(tensor, async_op=True).wait()
+            else:
+                dist.all_reduce(tensor)
+        except KeyboardInterrupt:
+            begun = time.monotonic()
+            dist.destroy_process_group()
+            print(time.monotonic() - begun)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

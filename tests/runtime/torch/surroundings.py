@@ -1,0 +1,120 @@
+"""What calls must leave alone and may be called from: autograd, inference mode, callbacks, other threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import runtime.torch.process_group as ours
+from tests.runtime.torch.values import Check, same
+
+
+def gradients() -> None:
+    """As with Gloo, a collective is no part of the graph, and does not spoil it."""
+    n = dist.get_world_size()
+    x = torch.ones(6, requires_grad=True)
+    outs = [torch.zeros(6) for _ in range(n)]
+    dist.all_gather(outs, x * 1.0)
+    (x.sum() + torch.cat(outs).sum()).backward()
+    same(x.grad, torch.ones(6))
+    for asynchronous in (False, True):
+        weight = torch.ones(4, requires_grad=True)
+        loss = (weight * 3).exp()  # whose backward reads what the reduction overwrites
+        work = dist.all_reduce(loss, async_op=asynchronous)
+        if asynchronous:
+            work.wait()
+        loss.sum().backward()
+        same(weight.grad, 3 * n * torch.full((4,), 3.0).exp())
+        leaf = torch.ones(3, requires_grad=True)
+        work = dist.broadcast(leaf, 0, async_op=asynchronous)
+        if asynchronous:
+            work.wait()
+        assert leaf.requires_grad
+        assert leaf.grad_fn is None
+
+
+def inference() -> None:
+    """Tensors of inference mode and of no_grad are written from within and from without."""
+    n = dist.get_world_size()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            inner = torch.ones(5)
+            work = dist.all_reduce(inner, async_op=True)
+            strewn = torch.ones(4, 3).t()
+            dist.all_reduce(strewn)
+            work.wait()
+        dist.all_reduce(inner)
+        same(inner, torch.full((5,), float(n * n)))
+        same(strewn, torch.full((3, 4), float(n)))
+
+
+def callbacks() -> None:
+    """A callback calls the next collective and waits for it, as PyTorch's own communication hooks do."""
+    n = dist.get_world_size()
+
+    def then(tensor: torch.Tensor) -> Any:
+        def hook(future: Any) -> torch.Tensor:
+            second = future.value()[0] + 1
+            dist.all_reduce(second, async_op=True).get_future().wait()
+            dist.all_reduce(second)
+            return second
+
+        return dist.all_reduce(tensor, async_op=True).get_future().then(hook)
+
+    futures = [then(torch.full((k + 1,), float(k))) for k in range(6)]
+    for k, future in enumerate(futures):
+        same(future.wait(), torch.full((k + 1,), float((k * n + 1) * n * n)))
+
+
+def barriers() -> None:
+    """One that is not waited for holds nothing up that comes after it."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    there = torch.zeros(1)
+    if me == 0:
+        first = dist.all_reduce(torch.ones(9), async_op=True)
+        barrier = dist.barrier(async_op=True)
+        for peer in range(1, n):
+            dist.send(torch.ones(1), peer)
+    else:
+        dist.recv(there, 0)
+        first = dist.all_reduce(torch.ones(9), async_op=True)
+        barrier = dist.barrier(async_op=True)
+    first.wait()
+    barrier.wait()
+
+
+def threads() -> None:
+    """Each thread names the back end of its own calls."""
+    groups = [dist.new_group() for _ in range(2)]
+    faults: list[BaseException] = []
+
+    def calls(group: Any, mode: str) -> None:
+        try:
+            for k in range(8):
+                with ours.using(mode):
+                    tensor = torch.ones(64 + k)
+                    dist.all_reduce(tensor, group=group)
+                    same(tensor, torch.full((64 + k,), float(dist.get_world_size())))
+        except BaseException as error:
+            faults.append(error)
+
+    running = [threading.Thread(target=calls, args=pair) for pair in zip(groups, ("synth", "gloo"), strict=True)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    assert not faults, faults
+    for group in groups:
+        dist.destroy_process_group(group)
+
+
+SURROUNDINGS: dict[str, Check] = {
+    "gradients": gradients,
+    "inference": inference,
+    "callbacks": callbacks,
+    "barriers": barriers,
+    "threads": threads,
+}
