@@ -243,9 +243,17 @@ class Script:
 
 
 def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
+    """The only script of a file, as `load_scripts` has it."""
+    scripts = load_scripts(path, settings)
+    if len(scripts) > 1:
+        raise InputError(f"{path}: {_FUNCTION}() returned {len(scripts)} scripts; it must be one")
+    return scripts[0]
+
+
+def load_scripts(path: str | Path, settings: Sequence[str] = ()) -> list[Script]:
     """Run a file and call its function `algorithm`, with settings such as "ranks=4" as arguments.
 
-    The file is the user's own program: it is executed.
+    It returns a Script, or several in a list. The file is the user's own program: it is executed.
 
     Raises InputError: the file, its function, a setting or the algorithm is at fault; with the file's line.
     """
@@ -263,7 +271,7 @@ def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
     _call(where, lambda: exec(code, names))
     function = names.get(_FUNCTION)
     if not callable(function):
-        raise InputError(f"{where}: has no function {_FUNCTION}(); it must return a Script")
+        raise InputError(f"{where}: has no function {_FUNCTION}(); it must return a Script, or a list of them")
     asked = _settings(settings)
     signature = inspect.signature(function)
     try:
@@ -271,10 +279,13 @@ def load_script(path: str | Path, settings: Sequence[str] = ()) -> Script:
     except TypeError as error:
         takes = ", ".join(str(p) for p in signature.parameters.values()) or "none"
         raise InputError(f"{where}: {_FUNCTION}() with these settings: {error}; it takes {takes}") from None
-    script = _call(where, lambda: function(**asked))
-    if not isinstance(script, Script):
-        raise InputError(f"{where}: {_FUNCTION}() returned {type(script).__name__}; it must be a Script")
-    return script
+    returned = _call(where, lambda: function(**asked))
+    scripts = list(returned) if isinstance(returned, (list, tuple)) else [returned]
+    wrong = next((one for one in scripts if not isinstance(one, Script)), None)
+    if wrong is not None or not scripts:
+        what = "nothing" if not scripts else type(wrong).__name__
+        raise InputError(f"{where}: {_FUNCTION}() returned {what}; it must be a Script, or a list of them")
+    return scripts
 
 
 def _settings(texts: Sequence[str]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def share_of(limits: Limits, number: int, nranks: int) -> Limits:
     return replace(
         limits,
         name=f"{limits.name}, each of {number} instances,",
-        tbs_per_gpu=limits.tbs_per_gpu // number,
+        tbs_per_gpu=max(1, limits.tbs_per_gpu // number),
         children=max(limits.children // number, nranks),
         channels=limits.channels // number,
         offset=limits.offset // number,

@@ -10,7 +10,7 @@ loads all it finds:
 index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry has
 
     collective  its name, or that of a pattern
-    topology    the topology's name
+    topology    the topology's name, `any` for what was compiled for none
     nranks      size of the group
     group       ranks of the topology, in order
     relays      ranks of the topology outside the group that forward
@@ -43,7 +43,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from emit.goal import MAX_CELLS, Goal
+import numpy as np
+
+from emit.goal import MAX_CELLS, Column, Goal
+from emit.program import BUFFERS
 from emit.targets import TARGETS
 from synth.storage.columns import json_object
 from topologies.errors import InputError
@@ -246,6 +249,28 @@ def _file(table: Fields, key: str, folder: str, suffix: str) -> str:
 
 def _optional_file(table: Fields, key: str, suffix: str) -> str | None:
     return None if _absent(table, key) else _file(table, key, SCHEDULES, suffix)
+
+
+def state_goal(goal: Goal) -> dict[str, Any]:
+    """A goal as an entry states it; buffers are apart in it."""
+
+    def columns(rank: Column, buffer: Column, index: Column, source: Column, chunk: Column) -> list[list[Any]]:
+        return [
+            rank.tolist(),
+            [BUFFERS[code] for code in buffer.tolist()],
+            *(c.tolist() for c in (index, source, chunk)),
+        ]
+
+    rank, buffer, index, which = goal.required
+    start = goal.sets.start
+    length = np.diff(start)[which]
+    rows = np.concatenate([np.arange(start[x], start[x + 1]) for x in which.tolist()] or [which])
+    rank, buffer, index = (np.repeat(column, length) for column in (rank, buffer, index))
+    return {
+        "nranks": goal.nranks,
+        "initial": columns(*goal.initial),
+        "required": columns(rank, buffer, index, goal.sets.source[rows], goal.sets.chunk[rows]),
+    }
 
 
 def goal_stated(value: object, origin: str) -> Goal:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from emit.goal import Goal
-from emit.library.index import INDEX, Entry, goal_stated, load_index, read_index
+from emit.library.index import INDEX, MAX_INDEX_BYTES, Entry, goal_stated, load_index, read_index, state_goal
 from synth.model.registry import parse_name
 from synth.present.text import format_listed
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.load import load
+from topologies.text.files import origin_of, read_bytes
 from topologies.topology import Topology
+
+GOAL_FORMAT = "synth-goal-1"
 
 
 def choose(
@@ -90,9 +94,10 @@ def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
 
 
 def goal_beside(path: str | Path) -> Goal | None:
-    """The goal of a file whose own words do not say it, from the index beside it or in the folder above, or None.
+    """The goal of a file whose own words do not say it, or None.
 
-    A stranger's index, or one of another version, is no obstacle.
+    It is that of the index beside it or in the folder above, else of the file NAME.goal.json beside it. A stranger's
+    index, or one of another version, is no obstacle. Raises InputError for what is no goal in a NAME.goal.json.
     """
     for folder, name in _folders_above(path):
         with suppress(InputError):
@@ -100,7 +105,23 @@ def goal_beside(path: str | Path) -> Goal | None:
             for row in rows if isinstance(rows, list) else ():
                 if isinstance(row, dict) and row.get("file") == name:
                     return None if row.get("goal") is None else goal_stated(row["goal"], "")
-    return None
+    beside = goal_path(path)
+    if not beside.is_file():
+        return None
+    stated = json_object(read_bytes(beside, "a goal", MAX_INDEX_BYTES), origin_of(beside))
+    if stated.get("format") != GOAL_FORMAT:
+        raise InputError(f"{origin_of(beside)}: format: must be {GOAL_FORMAT}")
+    return goal_stated(stated, origin_of(beside))
+
+
+def goal_path(path: str | Path) -> Path:
+    """Where the goal of a file that is in no library stands."""
+    return Path(path).with_suffix(".goal.json")
+
+
+def goal_text(goal: Goal) -> str:
+    """What stands there: {"format": "synth-goal-1"} and the fields of an entry's goal (`emit.library.index`)."""
+    return json.dumps({"format": GOAL_FORMAT, **state_goal(goal)}) + "\n"
 
 
 def _folders_above(path: str | Path) -> Iterator[tuple[Path, str]]:

@@ -138,7 +138,7 @@ def _content(entry: Entry) -> str:
 
 
 def _entries(library: Path) -> list[Entry]:
-    """Of a library's index; of one file as if it were a library's only one, for all sizes."""
+    """Of a library's index; of one file as if it were a library's only one, for the sizes that it serves."""
     if library.suffix != ".xml" or library.is_dir():
         return load_index(library)
     program = verify_program(library).right_program(str(library))
@@ -147,7 +147,7 @@ def _entries(library: Path) -> list[Entry]:
     return [
         Entry(
             program.collective, "", program.nranks, group, (), root, library.name, "executor-nccl", program.protocol,
-            program.inplace, 0, None, None, None, library.parent, {},
+            program.inplace, program.min_bytes, program.max_bytes or None, None, None, library.parent, {},
         )
     ]  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
 
+_USUAL = 1 << 20  # bytes of a message
 _BEHIND = 1.02  # of the network's own time: from here on a warning says that the GPU could not follow
 
 HEAD = "\n".join(
@@ -53,7 +55,9 @@ HEAD = "\n".join(
     help="; ".join(f"{row.name}: {row.summary}" for row in BACKENDS.values())
     + ". Default: gpu where there is one, else host.",
 )
-@click.option("-b", "--minbytes", default="1M", metavar="SIZE", help="Smallest message. Default: 1M.")
+@click.option(
+    "-b", "--minbytes", metavar="SIZE", help="Smallest message. Default: 1M, or what a single file serves next to it."
+)
 @click.option("-e", "--maxbytes", metavar="SIZE", help="Largest message. Default: the smallest.")
 @click.option("-f", "--stepfactor", type=float, default=2.0, metavar="X", help="Each size X times the last.")
 @click.option("-i", "--stepbytes", metavar="SIZE", help="Each size so much more than the last.")
@@ -79,7 +83,7 @@ HEAD = "\n".join(
 def bench(
     path: str,
     backend: str | None,
-    minbytes: str,
+    minbytes: str | None,
     maxbytes: str | None,
     stepfactor: float,
     stepbytes: str | None,
@@ -102,11 +106,12 @@ def bench(
     \b
     synth bench out/msccl/FILE.xml -b 8 -e 64M -f 4
     """
-    low = parse_size(minbytes, "--minbytes")
+    choose, usual = chooser(Path(path), collective, group)
+    low = usual if minbytes is None else parse_size(minbytes, "--minbytes")
     high = parse_size(maxbytes, "--maxbytes") if maxbytes else low
     step = parse_size(stepbytes, "--stepbytes") if stepbytes else 0
     if high < low:
-        raise InputError(f"-e {maxbytes}: is less than -b; it must be {minbytes} or more")
+        raise InputError(f"-e {maxbytes}: is less than -b; it must be {minbytes or low} or more")
     sizes = list(message_sizes(low, high, stepfactor, step))
     parse_type(datatype), reducer(op, "float")  # refused before the head of the table
     given = {"--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None}
@@ -115,7 +120,6 @@ def bench(
         raise InputError("--slower: is for a network that is emulated; it must be with --emulate")
     network = None if emulate is None else load(emulate)
     about = network if topo is None or network is not None else load(topo)
-    choose = chooser(Path(path), collective, group)
     chosen = [(size, found) for size in sizes if (found := choose(size)) is not None]
     if not chosen:
         raise InputError(f"{path}: no algorithm serves any of the sizes")
@@ -279,13 +283,17 @@ def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
     return None if problem is None else prove(problem)
 
 
-def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[int], Chosen | None]:
-    """What runs at a message size: the file itself, or a library's; InputError where that is not one question's."""
+def chooser(path: Path, collective: str | None, group: str | None) -> tuple[Callable[[int], Chosen | None], int]:
+    """What runs at a message size: the file itself, where it serves it, or a library's; and the usual size in bytes.
+
+    Raises InputError where a library's files are not of one question.
+    """
     if not path.is_dir() and path.name != "index.json":
         if collective is not None or group is not None:
             raise InputError("--collective, --group: choose from a library; this is one file")
         one = Chosen(path.stem, *read_program(path)[:2], entry_beside(path))
-        return lambda _: one
+        low, high = one.program.min_bytes, one.program.max_bytes or inf
+        return (lambda size: one if low <= size <= high else None), int(min(max(_USUAL, low), high))
     entries = load_index(path)
     if collective is not None:
         entries = [e for e in entries if e.collective == parse_name(collective)]
@@ -308,7 +316,7 @@ def chooser(path: Path, collective: str | None, group: str | None) -> Callable[[
             known[entry.file] = Chosen(entry.path.stem, *read_program(entry.path)[:2], entry)
         return None if entry is None else known[entry.file]
 
-    return choose
+    return choose, _USUAL
 
 
 def _question(entry: Entry) -> str:

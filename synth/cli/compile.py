@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -13,11 +14,14 @@ from emit.compiler.compile import optimize as optimize_program
 from emit.compiler.passes.registry import PASSES
 from emit.formats import write_program
 from emit.goal import Goal
-from emit.language import load_script
+from emit.language import load_scripts
+from emit.library.add import Addition, add
+from emit.library.lookup import goal_path, goal_text
 from emit.program import Program
 from emit.targets import RESERVED_SMS, Target, choose_protocol, choose_target, on_devices, target_for
 from synth.cli.options import declare, sms_option, target_option
 from synth.cli.programs import Place, check_not_source, nodes_at, place_program, read_program, sms_at, write_text
+from synth.model.sizes import parse_size
 from topologies.errors import InputError, ScheduleError, ScheduleRefused
 
 
@@ -58,10 +62,18 @@ def _write(
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
+    if goal is not None:
+        write_text(goal_path(path), goal_text(goal))
     for line in made.log if explain else ():
         click.echo(f"  {line}")
-    p = made.program
-    click.echo(f"{path}: {p.collective} on {p.nranks} ranks for {target.name}, checked: {describe_size(p)}")
+    click.echo(_described(path, made.program, target))
+    if goal is not None:
+        click.echo(f"{goal_path(path)}: what it must achieve, for synth's commands; executors must not find it")
+
+
+def _described(path: Path, program: Program, target: Target) -> str:
+    what = f"{program.collective} on {program.nranks} ranks for {target.name}"
+    return f"{path}: {what}, checked: {describe_size(program)}"
 
 
 @click.command("compile")
@@ -69,12 +81,18 @@ def _write(
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of its function; repeat.")
 @click.option("--topo", metavar="T", help="Choose between programs by their time there.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
+@click.option("--library", metavar="DIR", help="Add it to a library, made if need be; what was there gives way.")
+@click.option("--min-bytes", metavar="SIZE", help="The least message that it is for. Default: the script's.")
+@click.option("--max-bytes", metavar="SIZE", help="The largest. Default: the script's, or no end.")
 @_compiling
 def compile_(
     file: str,
     settings: tuple[str, ...],
     topo: str | None,
     group: str | None,
+    library: str | None,
+    min_bytes: str | None,
+    max_bytes: str | None,
     out: str | None,
     target: str,
     sms: int | None,
@@ -83,17 +101,42 @@ def compile_(
 ) -> None:
     """Compile an algorithm written by hand into an executor's file.
 
-    FILE is Python (it is executed) with a function algorithm() that returns a Script; see examples/.
+    FILE is Python (it is executed) with a function algorithm() that returns a Script, or for --library several in a
+    list, each for its range of sizes; see examples/.
 
     \b
     synth compile examples/ring.py -o ring.xml --set ranks=4
+    synth compile examples/ring.py --library out --max-bytes 64K
     """
-    script = load_script(file, settings)
-    ir = script.instructions()
-    place = place_program(script.header.nranks, topo, group)
-    chosen = on_devices(choose_target(script.header.collective, target), sms_at(place), sms)
-    made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=_timer(place, script.header), without=off)
-    _write(made, ir.goal, chosen, file, out, explain, place)
+    scripts = load_scripts(file, settings)
+    for wrong, words in (
+        (library is not None and out is not None, "-o, --library: say two places; it must be one of them"),
+        (library is None and len(scripts) > 1, f"{file}: returned {len(scripts)} scripts; it must be with --library"),
+        (len(scripts) > 1 and (min_bytes or max_bytes), f"{file}: returned {len(scripts)} scripts, each with its own"
+         " range; it must be without --min-bytes and --max-bytes"),
+    ):  # fmt: skip
+        if wrong:
+            raise InputError(words)
+    added, log = [], []
+    for script in scripts:
+        ir = script.instructions()
+        if min_bytes is not None:
+            ir.header = replace(ir.header, min_bytes=parse_size(min_bytes, "--min-bytes"))
+        if max_bytes is not None:
+            ir.header = replace(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
+        place = place_program(ir.header.nranks, topo, group)
+        chosen = on_devices(choose_target(ir.header.collective, target), sms_at(place), sms)
+        made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=_timer(place, ir.header), without=off)
+        if library is None:
+            return _write(made, ir.goal, chosen, file, out, explain, place)
+        where = () if place is None else (place[0].name, place[1], nodes_at(place))
+        added.append(Addition(made.program, ir.goal, chosen, *where))
+        log += [f"  {line}" for line in made.log if explain]
+    assert library is not None
+    for path, one in zip(add(added, library), added, strict=False):
+        log.append(_described(path, one.program, one.target))
+    click.echo("\n".join(log))
+    return None
 
 
 @click.command("optimize")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,11 @@ def test_other_files_under_one_name_are_another_choice(tmp_path: Path) -> None:
     (broken / "msccl" / "mine.xml").unlink()
     with pytest.raises(InputError, match=r"mine\.xml: no such file"):
         _ = Chooser(library=broken).basis
+
+
+def test_one_file_serves_its_own_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "mine.xml"
+    path.write_text(write_msccl(replace(built_in("allreduce", "allpairs", 4), min_bytes=2048, max_bytes=4096)))
+    chooser = Chooser("auto", path)
+    found = {size: chooser.choose(CALL._replace(size_bytes=size)).program for size in (2047, 2048, 4096, 4097)}
+    assert [size for size, program in found.items() if program is not None] == [2048, 4096]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from emit.library.index import load_index
 from tests import EXAMPLES
 from tests.synth.cli.calling import Call
 
@@ -86,6 +87,77 @@ def test_optimize(synth: Call, here: Path) -> None:
     assert best.count("<step ") < plainest.count("<step ")
 
 
+SEVERAL = """from emit.language import Script
+
+def algorithm(high: int = 4096):
+    found = []
+    for name, protocol, low, most in (("small", "LL", 0, high), ("large", "Simple", high + 1, 0)):
+        pair = Script(name, "allreduce", 2, protocol=protocol, min_bytes=low, max_bytes=most)
+        pair.chunk(1, "i", 0).reduce(pair.chunk(0, "i", 0)).copy(0, "i", 0)
+        found.append(pair)
+    return found
+"""
+
+
+def test_a_list_of_scripts_in_a_library(synth: Call, here: Path) -> None:
+    (here / "several.py").write_text(SEVERAL)
+    answer = synth("compile", "several.py", "--library", "mine", "--topo", "dgx1", "--group", "2,0")
+    assert (answer.code, answer.err, answer.out.count("checked: ")) == (0, "", 2)
+    for size, name in ((4096, "small"), (8192, "large")):
+        answer = synth("bench", "mine", "--backend", "host", "-b", str(size))
+        assert (answer.code, answer.out.splitlines()[3].split()[-1]) == (0, f"allreduce-dgx1-2ranks-{name}")
+    for words, asked in (
+        ("2 scripts; it must be with --library", ()),
+        ("say two places", ("--library", "mine", "-o", "x.xml")),
+        ("each with its own range", ("--library", "mine", "--min-bytes", "1K")),
+        ("small and large both serve", ("--library", "mine", "--set", "high=-1")),
+    ):
+        before = sorted(here.rglob("*"))
+        answer = synth("compile", "several.py", *asked)
+        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+        assert words in answer.err or "serves 0..-1" in answer.err, answer.err
+        assert sorted(here.rglob("*")) == before
+
+
+def test_a_script_takes_its_range_in_a_library(synth: Call, here: Path) -> None:
+    assert synth("allreduce", "--topo", "ring:4", "--engine", "baseline", "--out", "mine").code == 0
+    before = len(load_index(here / "mine"))
+    asked = ("compile", RING, "--set", "ranks=4", "--library", "mine", "--topo", "ring:4")
+    assert synth(*asked, "--min-bytes", "1K", "--max-bytes", "2K").code == 0
+    entries = load_index(here / "mine")
+    assert len(entries) > before
+    ours = [entry for entry in entries if entry.file.endswith("-ring.xml")]
+    assert [(entry.min_bytes, entry.max_bytes) for entry in ours] == [(1024, 2048)]
+    for entry in entries:
+        assert synth("verify", entry.path).code == 0
+    answer = synth(*asked, "--min-bytes", "2K", "--max-bytes", "1K")
+    assert (answer.code, "serves 2048..1024 bytes" in answer.err) == (2, True)
+
+
+def test_a_custom_goal_stands_beside_a_lone_file(synth: Call, here: Path) -> None:
+    asked = ("--set", "nodes=2", "--set", "gpus=2")
+    assert synth("compile", EXAMPLES / "alltonext.py", *asked, "-o", "next.xml").code == 0
+    assert sorted(path.name for path in here.iterdir()) == ["next.goal.json", "next.xml"]
+    answer = synth("verify", "next.xml")
+    assert (answer.code, "not judged" in answer.out) == (0, False)
+    assert "every element right" in synth("bench", "next.xml", "--backend", "host").out
+    assert synth("simulate", "next.xml", "--topo", "full:4").code == 0
+    goal = here / "next.goal.json"
+    goal.write_text(goal.read_text().replace('"o", "o"', '"o", "i"', 1))
+    assert synth("verify", "next.xml").code == 1
+    goal.write_text("{}")
+    assert "next.goal.json: format: must be synth-goal-1" in synth("verify", "next.xml").refusal
+
+
+@pytest.mark.usefixtures("here")
+def test_bench_runs_a_file_for_its_sizes_only(synth: Call) -> None:
+    assert synth("compile", RING, "--set", "ranks=4", "-o", "r.xml", "--min-bytes", "1K", "--max-bytes", "4K").code == 0
+    assert synth("bench", "r.xml", "--backend", "host").out.splitlines()[3].split()[0] == "4096"
+    answer = synth("bench", "r.xml", "--backend", "host", "-b", "2K", "-e", "8K")
+    assert (answer.code, "no algorithm of r.xml serves 8192 bytes" in answer.err) == (0, True)
+    assert "no algorithm serves any of the sizes" in synth("bench", "r.xml", "--backend", "host", "-b", "8K").refusal
+
+
 FAULTS = {
     "no file": ("", "no-such.py: cannot be read"),
     "no python": ("def (", "bad.py, line 1: no Python"),
@@ -93,6 +165,7 @@ FAULTS = {
     "raises": ("def algorithm():\n    return 1 / 0", "bad.py, line 2: ZeroDivisionError"),
     "exits": ("import sys\nsys.exit(3)", "bad.py, line 2: SystemExit: 3"),
     "no script": ("def algorithm():\n    return 3", "algorithm() returned int; it must be a Script"),
+    "no scripts": ("def algorithm():\n    return []", "algorithm() returned nothing; it must be a Script"),
     "settings": ("def algorithm(n):\n    return n", "missing a required argument: 'n'; it takes n"),
     "mistake": (
         "from emit.language import Script\ndef algorithm():\n    Script('x', 'allreduce', 2).chunk(2, 'i', 0)",

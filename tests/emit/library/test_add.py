@@ -1,0 +1,113 @@
+"""Programs from elsewhere in a library: each serves its range, and what was there serves the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from emit.compiler.compile import compile_instructions
+from emit.formats import verify_file
+from emit.goal import Goal
+from emit.language import Script
+from emit.library.add import Addition, add
+from emit.library.index import goal_stated, load_index, state_goal
+from emit.library.lookup import choose, goal_beside
+from emit.targets import TARGETS
+from topologies.errors import InputError
+
+
+def pair(name: str, low: int = 0, high: int = 0, target: str = "executor-nccl") -> Addition:
+    """An all-reduce of two ranks."""
+    script = Script(name, "allreduce", 2, min_bytes=low, max_bytes=high)
+    script.chunk(1, "i", 0).reduce(script.chunk(0, "i", 0)).copy(0, "i", 0)
+    return Addition(compile_instructions(script.instructions()).program, None, TARGETS[target])
+
+
+def served(folder: Path) -> dict[str, tuple[int, int | None]]:
+    """The range of each file; a file's own words must be the index's."""
+    found = {}
+    for entry in load_index(folder):
+        program = verify_file(entry.path, entry.goal()).right_program(entry.file)
+        assert (program.min_bytes, program.max_bytes or None) == (entry.min_bytes, entry.max_bytes)
+        found[entry.path.stem] = (entry.min_bytes, entry.max_bytes)
+    return found
+
+
+def test_what_was_there_gives_way(tmp_path: Path) -> None:
+    add([pair("old")], tmp_path)
+    add([pair("new", 1000, 2000), pair("newer", 2001, 3000)], tmp_path)
+    names = {key.removeprefix("allreduce-any-2ranks-"): value for key, value in served(tmp_path).items()}
+    assert names == {"old": (0, 999), "new": (1000, 2000), "newer": (2001, 3000), "old-from3001": (3001, None)}
+    for size, stem in ((999, "old"), (1000, "new"), (2000, "new"), (3001, "old-from3001")):
+        entry = choose(load_index(tmp_path), "allreduce", 2, None, size, True)
+        assert entry is not None
+        assert entry.path.stem.endswith(f"-{stem}")
+    add([pair("all")], tmp_path)
+    assert list(served(tmp_path)) == ["allreduce-any-2ranks-all"]
+    assert [path.name for path in (tmp_path / "msccl").iterdir()] == ["allreduce-any-2ranks-all.xml"]
+
+
+def test_the_same_script_again_takes_its_own_place(tmp_path: Path) -> None:
+    add([pair("a", 0, 99)], tmp_path)
+    before = (tmp_path / "index.json").read_bytes()
+    add([pair("a", 0, 99)], tmp_path)
+    assert (tmp_path / "index.json").read_bytes() == before
+    add([pair("a", 50, 200)], tmp_path)
+    assert sorted(served(tmp_path).values()) == [(0, 49), (50, 200)]
+
+
+def test_other_questions_stay(tmp_path: Path) -> None:
+    """Of another topology, group or target, and what is called in the other form."""
+    program = replace(pair("a").program, name="apart")
+    add([replace(pair("a"), topology="t"), replace(pair("a"), ranks=(3, 1)), pair("a", target="msccl")], tmp_path)
+    add([Addition(program, None, TARGETS["executor-nccl"])], tmp_path)
+    entries = load_index(tmp_path)
+    assert len(entries) == 4
+    assert {(e.topology, e.group, e.target) for e in entries} == {
+        ("t", (0, 1), "executor-nccl"), ("any", (3, 1), "executor-nccl"), ("any", (0, 1), "msccl"),
+        ("any", (0, 1), "executor-nccl"),
+    }  # fmt: skip
+
+
+def test_two_for_one_size_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a and b both serve 100 bytes"):
+        add([pair("a", 0, 100), pair("b", 100, 0)], tmp_path / "new")
+    assert not any((tmp_path / "new").iterdir())
+
+
+def test_a_plan_cannot_be_cut(tmp_path: Path) -> None:
+    add([pair("old", target="mscclpp")], tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    with pytest.raises(InputError, match=r"old\.json: serves some of these sizes and cannot be cut"):
+        add([pair("new", 1000, 2000, target="mscclpp")], tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
+    add([pair("new", target="mscclpp")], tmp_path)
+    assert [entry.path.stem for entry in load_index(tmp_path)] == ["allreduce-any-2ranks-new"]
+
+
+def test_a_goal_travels_with_the_file(tmp_path: Path) -> None:
+    """Also one with sums and with several places for one set; what the index states is that goal."""
+    goal = Goal.from_arrays(
+        2,
+        ([0, 1], ["i", "i"], [0, 0], [0, 1], [4, 4]),
+        ([0, 0, 1, 1, 1], ["o"] * 5, [0, 0, 0, 0, 1], [0, 1, 0, 1, 1], [4, 4, 4, 4, 4]),
+    )
+    assert state_goal(goal_stated(state_goal(goal), "")) == state_goal(goal)
+    script = Script("both", "custom", 2, chunks=2, goal=goal)
+    script.chunk(1, "i", 0).copy(1, "o", 1)
+    script.chunk(1, "i", 0).copy(1, "o", 0).reduce(script.chunk(0, "i", 0)).copy(0, "o", 0)
+    ir = script.instructions()
+    target = TARGETS["msccl"]
+    path = add([Addition(compile_instructions(ir, "msccl").program, ir.goal, target)], tmp_path)[0]
+    entry = load_index(tmp_path)[0]
+    assert entry.collective == "both"
+    found = goal_beside(path)
+    assert found is not None
+    assert state_goal(found) == state_goal(goal)
+    assert verify_file(path, found).status == "right"
+    # a goal that asks for more is not met
+    more = state_goal(goal)
+    more["required"] = [[*column, value] for column, value in zip(more["required"], (0, "o", 1, 0, 4), strict=True)]
+    assert verify_file(path, goal_stated(more, "")).status == "wrong"
