@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -21,6 +23,9 @@ from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 from topologies.topology import Topology
 
+LONGEST_NAME = 63  # characters of a program's name in any file
+_DIGEST = 8  # hexadecimal digits
+
 
 @dataclass(frozen=True)
 class Format:
@@ -28,8 +33,8 @@ class Format:
 
     what: in words, with its article.  suffix: of its files.  start: how a file of another suffix begins.
     module: loaded when it is needed, with verify(path, goal, FIFO slots or None), which never raises for bad input, and
-    for programs write(program, goal, target, node of each rank, in place or not), describe(program, target, text) and
-    threadblocks(program, text).
+    for programs write(program, goal, target, node of each rank, in place or not), describe(program, target, text),
+    threadblocks(program, text) and largest_message(text).
     Empty: no program is read or written so.
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
     has_fifo: `verify` takes FIFO slots.  placed: its text depends on which ranks share a node, and on the calls served.
@@ -54,6 +59,11 @@ class Format:
     def threadblocks(self, program: Program | None, text: str | Path) -> list[int]:
         """Of each rank, of a program in the text or file that holds it."""
         return list(import_module(self.module).threadblocks(program, text))
+
+    def largest_message(self, text: str) -> int | None:
+        """The most bytes of a message for which the program in a text can be run; None: there is no end."""
+        largest: int | None = import_module(self.module).largest_message(text)
+        return largest
 
     def describe(self, program: Program, target: Target, text: str) -> str:
         """What was written, in a line."""
@@ -122,6 +132,8 @@ def write_program(
 ) -> str:
     """The text of a program for a target, checked before and after.
 
+    Its name there is the program's, cut to size, and a digest of the text: executors keep what they loaded by name.
+
     Args:
         goal: what it must achieve; None: that of its collective.
         nodes: the node of each rank; None: all in one. Only formats that are `placed` look at it and at the next.
@@ -132,4 +144,13 @@ def write_program(
     form = FORMATS[target.format]
     if not form.module:
         raise InputError(f"{target.name}: no program is written as {form.what}; it must be a format of programs")
-    return str(import_module(form.module).write(program, goal, target, nodes, inplace))
+    base = _plain(program.name)
+    text = str(import_module(form.module).write(replace(program, name=base), goal, target, nodes, inplace))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
+    return re.sub(rf'(\bname(?:="|": ")){re.escape(base)}"', rf'\g<1>{base}-{digest}"', text, count=1)
+
+
+def _plain(name: str) -> str:
+    """A name that leaves room for the digest of a text, in letters that every format takes; without an old digest."""
+    plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-") or "program"
+    return re.sub(rf"-[0-9a-f]{{{_DIGEST}}}$", "", plain)[: LONGEST_NAME - 1 - _DIGEST].rstrip("-")

@@ -68,6 +68,7 @@ class Target:
     runs_here: its files hold a Program, which `synth bench`, `simulate` and torch.distributed's back end take.
     max_bytes_exclusive: its reader takes maxBytes as exclusive and 0 as never.
     states_redop: its files name the reduction.
+    flags_by_process: its LL counts launches by process: ranks of several groups must not use it.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Target:
     runs_here: bool = True
     max_bytes_exclusive: bool = False
     states_redop: bool = False
+    flags_by_process: bool = False
     remarks: tuple[str, ...] = ()
 
 
@@ -144,6 +146,11 @@ TARGETS: dict[str, Target] = {
             state="maintained",
             remarks=(
                 "from 0.9 on it loads no folder (0.8 has MSCCLPP_EXECUTION_PLAN_DIR): plans are registered in Python",
+                "ranks that are in several groups at a time need plans of protocol Simple (--groups-overlap): the flag"
+                " of packets (LL) is one counter a process, and they hang where ranks launched different numbers of"
+                " plans",
+                "buffers lie at equal offsets in their allocations on all ranks, with port channels at an allocation's"
+                " base; for packets in allocations of one size, or of max_message_size and more",
             ),
             format="mscclpp", folder="mscclpp", suffix=".json",
             collectives=_spelled(
@@ -151,7 +158,7 @@ TARGETS: dict[str, Target] = {
             ),
             limits=_MSCCL_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
             only_inplace=frozenset(), only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
-            needs_buffers=True, runs_here=False,
+            needs_buffers=True, runs_here=False, flags_by_process=True,
         ),
     )
 }  # fmt: skip
@@ -201,6 +208,18 @@ def _first(able: Sequence[Target], asked: str, what: str, hint: str = "") -> Tar
     raise InputError(f"--target {asked}: has no name for {what}; use --target {names}{hint}")
 
 
+def check_overlap(name: str) -> None:
+    """Raise InputError for the name of a target whose packets do not count launches by process."""
+    if name not in TARGETS or not TARGETS[name].flags_by_process:
+        names = " or ".join(name for name, one in TARGETS.items() if one.flags_by_process)
+        raise InputError(f"--groups-overlap: is about the packets of {names}; it must be with --target {names}")
+
+
+def without_packets(target: Target) -> Target:
+    """The target for ranks that are in several groups at a time: without LL."""
+    return replace(target, protocols={name: spelt for name, spelt in target.protocols.items() if name != "LL"})
+
+
 def on_devices(target: Target, sms: int, asked: int | None = None) -> Target:
     """The target with a rank's threadblocks limited to what runs at once on a device of `sms` SMs (0: not known).
 
@@ -248,7 +267,8 @@ def choose_protocol(
     """
     only_ll = target is not None and collective in target.only_ll_between_nodes and len(set(nodes)) > 1
     small = largest_bytes is not None and largest_bytes <= LL_MOST_BYTES
-    return "LL" if small or only_ll else "Simple"
+    able = target is None or "LL" in target.protocols
+    return "LL" if able and (small or only_ll) else "Simple"
 
 
 def check_limits(program: Program, limits: Limits, found: Findings) -> None:

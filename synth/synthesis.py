@@ -34,6 +34,7 @@ class Synthesis:
 
     found: SearchResult
     sms: int | None = None  # as it was asked for
+    groups_overlap: bool = False  # likewise
 
     @property
     def algorithms(self) -> list[dict[str, Any]]:
@@ -55,7 +56,7 @@ class Synthesis:
 
     def save(self, folder: str | Path, target: str = "auto", *, proof: bool = False) -> list[Path]:
         """Write the files, as `emit.library.save` does; InputError where the target or the folder cannot take them."""
-        written = save(self.found, folder, target, sms=self.sms, proof=proof)
+        written = save(self.found, folder, target, sms=self.sms, groups_overlap=self.groups_overlap, proof=proof)
         if written.refused and target != "auto":
             raise InputError(written.refused)
         return written.paths
@@ -69,6 +70,7 @@ class Question(NamedTuple):
     healthy: Problem | None = None
     target: str = NONE
     sms: int | None = None
+    groups_overlap: bool = False
 
 
 def ask(
@@ -89,6 +91,7 @@ def ask(
     seed: int = 0,
     target: str = NONE,
     sms: int | None = None,
+    groups_overlap: bool = False,
 ) -> Question:
     """State a question without answering it; arguments and errors as those of `synthesize`."""
     options = Options(size, chunks, steps, rounds, engine, budget, seed)
@@ -108,15 +111,16 @@ def ask(
     problem = stated(topology)
     if chunks is not None:
         problem.with_chunks(chunks)  # whether so many are possible is said now
-    executor_for(problem, target, sms)  # whether it can express the question is said now
-    return Question(problem, options, stated(healthy) if topology is not healthy else None, target, sms)
+    executor_for(problem, target, sms, groups_overlap)  # whether it can express the question is said now
+    hurt = topology is not healthy
+    return Question(problem, options, stated(healthy) if hurt else None, target, sms, groups_overlap)
 
 
 def answered(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
     """Search, and for a network with dead or slow parts also the healthy one, to say what they cost."""
 
     def searched(problem: Problem) -> SearchResult:
-        executor = executor_for(problem, question.target, question.sms)
+        executor = executor_for(problem, question.target, question.sms, question.groups_overlap)
         return search(problem, question.options, workers, progress, executor=executor)
 
     found = searched(question.problem)
@@ -150,9 +154,10 @@ def synthesize(
             programs the answer is made of (a key of `emit.targets.TARGETS`; auto: the first that can express it); none:
             schedules. sms: threadblocks that a rank's program may have; the SMs of its device but for
             `emit.targets.RESERVED_SMS` when None, any number where the topology does not state them.
+            groups_overlap: ranks are in several groups at a time, which MSCCL++'s packets (LL) do not bear.
     """
     question = ask(collective, topo, group, **options)
     if workers is not None:
-        return Synthesis(answered(question, workers, progress), question.sms)
+        return Synthesis(answered(question, workers, progress), question.sms, question.groups_overlap)
     with Workers(processes(question.options.engine)) as own:
-        return Synthesis(answered(question, own, progress), question.sms)
+        return Synthesis(answered(question, own, progress), question.sms, question.groups_overlap)

@@ -14,6 +14,7 @@ import numpy as np
 
 from emit.library.programs import MOST_SENDS, NONE, Lowered, Programs, executor_for
 from emit.program import FIFO_DEPTH, Gpu, Program, ThreadBlock
+from emit.targets import check_overlap
 from emit.timing.predict import Predictor
 from synth.concurrent.isolated import problem_digest
 from synth.concurrent.union import UnionProblem, split_by_group
@@ -48,17 +49,19 @@ class Together:
 class GroupPrograms:
     """What lowers plans for concurrent groups for one target.
 
-    sms: as `Programs` takes it. Raises InputError for a target that is not known.
+    sms, groups_overlap: as `Programs` takes them. Raises InputError for a target that is not known, or has no packets.
     """
 
-    def __init__(self, target: str, sms: int | None = None) -> None:
-        self.target, self.sms = target, sms
+    def __init__(self, target: str, sms: int | None = None, groups_overlap: bool = False) -> None:
+        if groups_overlap:
+            check_overlap(target)
+        self.target, self.sms, self.groups_overlap = target, sms, groups_overlap
         self._made: dict[Algorithm, Together | InputError] = {}
 
     def alone(self, problem: Problem) -> Programs | None:
         """What lowers one group's algorithms; None where the target cannot express them by themselves."""
         try:
-            return executor_for(problem, self.target, self.sms)
+            return executor_for(problem, self.target, self.sms, self.groups_overlap)
         except InputError:  # the union may be another matter
             return None
 
@@ -93,7 +96,7 @@ class GroupPrograms:
         parts = split_by_group(union, timed(union, algorithm.schedule, size))
         ranks = [rank for problem, _ in parts for rank in problem.ranks]
         if len(set(ranks)) < len(ranks):
-            programs = Programs(union, self.target, self.sms)
+            programs = Programs(union, self.target, self.sms, self.groups_overlap)
             by = _lower_at(programs, algorithm, size)
             made = [GroupProgram(algorithm, size, programs, by, tuple(range(len(parts))))]
         else:
@@ -106,7 +109,10 @@ class GroupPrograms:
         known: dict[tuple[bytes, ...], Lowered] = {}
         made = []
         for group, (problem, schedule) in enumerate(parts):
-            programs, size = Programs(problem, self.target, self.sms), union.member_bytes(group, union.size_bytes)
+            programs, size = (
+                Programs(problem, self.target, self.sms, self.groups_overlap),
+                union.member_bytes(group, union.size_bytes),
+            )
             own = Algorithm(problem, schedule, algorithm.engine, size_bytes=size)
             # groups that are alike have one program
             columns = (schedule.chunk, schedule.link, schedule.step, schedule.reduces, schedule.start_us)

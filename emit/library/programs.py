@@ -10,7 +10,16 @@ from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
 from emit.program import Program
-from emit.targets import AUTO, LL_MOST_BYTES, Target, choose_protocol, on_devices, target_for
+from emit.targets import (
+    AUTO,
+    LL_MOST_BYTES,
+    Target,
+    check_overlap,
+    choose_protocol,
+    on_devices,
+    target_for,
+    without_packets,
+)
 from emit.timing.predict import Predictor
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
@@ -34,6 +43,7 @@ class Lowered:
 
     scale: the size that an executor takes for that of its messages / the problem's message size.
     padding: of the fullest buffer the part that holds nothing; 0 but where chunks of different sizes are padded.
+    largest: the most bytes of a message, as an executor sees it, that its file takes; None: there is no end.
     """
 
     target: Target
@@ -42,6 +52,7 @@ class Lowered:
     predictor: Predictor
     scale: float = 1.0
     padding: float = 0.0
+    largest: int | None = None
     _times_us: dict[float, float] = field(default_factory=dict)
 
     def time_us(self, size_bytes: float) -> float:
@@ -70,13 +81,17 @@ class LoweredBoth:
 class Programs:
     """What lowers the algorithms of one problem for one target.
 
-    sms: threadblocks that a rank may have; None: all SMs of its device but RESERVED_SMS, where these are known. Raises
-    InputError where the target cannot express the question at all, or a device has not so many.
+    sms: threadblocks that a rank may have; None: all SMs of its device but RESERVED_SMS, where these are known.
+    groups_overlap: no packets, as ranks are in several groups at a time. Raises InputError where the target cannot
+    express the question at all, or a device has not so many.
     """
 
-    def __init__(self, problem: Problem, target: str = "auto", sms: int | None = None) -> None:
+    def __init__(
+        self, problem: Problem, target: str = "auto", sms: int | None = None, groups_overlap: bool = False
+    ) -> None:
         self.problem = problem
-        self.target = on_devices(target_for(problem, target), problem.topology.sms, sms)
+        chosen = target_for(problem, target)
+        self.target = on_devices(without_packets(chosen) if groups_overlap else chosen, problem.topology.sms, sms)
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
 
     @property
@@ -99,7 +114,7 @@ class Programs:
             raise InputError(f"an executor's file of {sends} sends would be too large")
         large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST)
         try:
-            small = self.lower_once(algorithm, "LL", SMALLEST, LL_MOST_BYTES)
+            small = self.lower_once(algorithm, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES)
         except InputError:
             small = large
         return LoweredBoth(small, large)
@@ -108,13 +123,14 @@ class Programs:
         """The program of one protocol for messages of `low` to `high` bytes. Raises InputError as `lower`."""
         name = algorithm.problem.collective.name
         program, goal = lower(algorithm, name, protocol, min_bytes=low, max_bytes=high, limits=self.target.limits)
-        if not FORMATS[self.target.format].holds_program:  # which it may refuse yet
-            self.text(program, goal)
+        form, largest = FORMATS[self.target.format], None
+        if not form.holds_program:  # which it may refuse yet
+            largest = form.largest_message(self.text(replace(program, min_bytes=0, max_bytes=0), goal))
         common = common_chunk(algorithm.problem.collective)
         predictor = Predictor(program, self.problem.topology, self.problem.ranks)
         scale = float(common.cells.fraction[0]) / predictor.chunk_bytes(1.0)
         exact = 1.0 if abs(scale - 1) < _ROUNDING else scale
-        return Lowered(self.target, program, goal, predictor, exact, common.padding)
+        return Lowered(self.target, program, goal, predictor, exact, common.padding, largest)
 
     def text(self, program: Program, goal: Goal | None) -> str:
         """Of a program's file. Raises InputError where the target cannot hold it."""
@@ -122,11 +138,15 @@ class Programs:
 
     def files(self, ranges: Sequence[Range]) -> list[Range]:
         """The same ranges, each served by one program."""
-        return [part for served in ranges for part in _files(served)]
+        return [part for served in ranges for file in _files(served) for part in _held(file)]
 
 
-def executor_for(problem: Problem, target: str, sms: int | None = None) -> Programs | None:
+def executor_for(
+    problem: Problem, target: str, sms: int | None = None, groups_overlap: bool = False
+) -> Programs | None:
     """What lowers a problem's algorithms; None for NONE, and where no target ("auto") can express it."""
+    if groups_overlap:
+        check_overlap(target)
     if target == NONE:
         return None
     try:
@@ -135,7 +155,7 @@ def executor_for(problem: Problem, target: str, sms: int | None = None) -> Progr
         if target == AUTO:
             return None
         raise
-    return Programs(problem, target, sms)
+    return Programs(problem, target, sms, groups_overlap)
 
 
 def run_by(found: SearchResult, programs: Programs) -> SearchResult:
@@ -165,6 +185,19 @@ def _files(served: Range) -> list[Range]:
     middle = min(2 * LL_MOST_BYTES, served.high or LARGEST)
     above = replace(served, low=LL_MOST_BYTES + 1, shown=max(served.shown, middle))
     return [_serve(below, made.small), _serve(above, made.large)]
+
+
+def _held(served: Range) -> list[Range]:
+    """A file's range as far as its offsets go, and what is beyond below LARGEST, which no file serves."""
+    by = served.contender.execution
+    most = None if not isinstance(by, Lowered) or by.largest is None else int(by.largest / by.scale)
+    if most is None or (served.high is not None and served.high <= most):
+        return [served]
+    last = served.high or LARGEST
+    beyond = Contender(served.algorithm, refused=f"offsets beyond {most} bytes of a message do not fit 32 bits")
+    rest = replace(served, contender=beyond, low=max(served.low, most + 1), shown=max(served.shown, most + 1))
+    held = replace(served, high=most, shown=min(served.shown, most))
+    return [*([held] if served.low <= most else []), *([rest] if most < last else [])]
 
 
 def _serve(served: Range, by: Lowered) -> Range:

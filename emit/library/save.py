@@ -51,19 +51,25 @@ class Saved:
 
 
 def save(
-    found: SearchResult, folder: str | Path, target: str = "auto", *, sms: int | None = None, proof: bool = False
+    found: SearchResult,
+    folder: str | Path,
+    target: str = "auto",
+    *,
+    sms: int | None = None,
+    groups_overlap: bool = False,
+    proof: bool = False,
 ) -> Saved:
     """Write what was found into a library: a file for the target's executor and an entry of the index each.
 
     An algorithm too large for that, or with `proof`, is written as a schedule (schedules/NAME.synth), and with `proof`
-    also what proves its bound (NAME.proof.json). sms: as for `Programs`. Raises InputError for a folder
+    also what proves its bound (NAME.proof.json). sms, groups_overlap: as for `Programs`. Raises InputError for a folder
     that cannot be written, or a foreign index.
     """
     programs: Programs | None = None
     refused: list[str] = []
     if target != NONE:
         try:
-            programs = Programs(found.problem, target, sms)
+            programs = Programs(found.problem, target, sms, groups_overlap)
             found = run_by(found, programs)
         except InputError as error:
             refused.append(str(error))
@@ -162,9 +168,8 @@ def document(found: SearchResult, served: Range, name: str, programs: Programs) 
     problem, target, by = found.problem, programs.target, served.contender.execution
     if not isinstance(by, Lowered):
         raise InputError(served.contender.refused)
-    short = name[: min(63, target.longest_name)]
     low, high = by.served(served.low, served.high)
-    program, goal = replace(by.program, name=short, min_bytes=low, max_bytes=high or 0), by.goal
+    program, goal = replace(by.program, name=name, min_bytes=low, max_bytes=high or 0), by.goal
     text = programs.text(program, goal)
     asked = question(problem)
     return text, {

@@ -24,7 +24,15 @@ from emit.columns import Column, columns_of
 from emit.findings import Findings, Judgement, Verdict
 from emit.goal import Goal, goals_of, sizes_of
 from emit.mscclpp.acts import Acts, acts_of, check_counts
-from emit.mscclpp.memory import Memory, collective_of, counted_chunks, goal_of, largest_message, memory_of
+from emit.mscclpp.memory import (
+    Memory,
+    both_chunks,
+    collective_of,
+    counted_chunks,
+    goal_of,
+    memory_of,
+    most_bytes,
+)
 from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_MIN_BYTES, MAX_OPS, Plan, plan_text
@@ -222,6 +230,12 @@ def threadblocks(_: Program | None, text: str | Path) -> list[int]:
     return [len(gpu.blocks) for gpu in read_plan(text).gpus]
 
 
+def largest_message(text: str) -> int:
+    """The most bytes, of the larger buffer, of a message that a plan takes."""
+    plan = read_plan(text)
+    return plan.max_bytes * both_chunks(plan) // counted_chunks(plan)
+
+
 def describe(program: Program, _: Target, text: str) -> str:
     """What was written, in a line."""
     plan = read_plan(text)
@@ -324,10 +338,10 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
 
 def _limit_sizes(plan: Plan, program: Program) -> None:
     """Set the sizes that the plan takes: those that the program serves, as far as its offsets hold them."""
-    counted, both = counted_chunks(plan), max(plan.gpus[0].input_chunks, plan.gpus[0].output_chunks)
+    counted, both = counted_chunks(plan), both_chunks(plan)
     # a program's size is of the larger buffer, a plan's of the one that its reader looks at
     low, high = -(-program.min_bytes * counted // both), program.max_bytes * counted // both
-    most = largest_message(plan)
+    most = most_bytes(plan)
     least = max(low, _ALIGNMENT * counted)
     if program.max_bytes > 0 and high < least:
         raise InputError(

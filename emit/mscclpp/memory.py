@@ -32,7 +32,12 @@ def counted_chunks(plan: Plan) -> int:
     return gpu.output_chunks if plan.collective == "allgather" else gpu.input_chunks
 
 
-def largest_message(plan: Plan) -> int:
+def both_chunks(plan: Plan) -> int:
+    """The chunks of the larger buffer."""
+    return max(plan.gpus[0].input_chunks, plan.gpus[0].output_chunks)
+
+
+def most_bytes(plan: Plan) -> int:
     """The most bytes of a message for which all that the executor keeps in 32 bits fits: where a span ends, and where
     packets lie in double scratch, which it sizes by the whole allocation of the input, up to max_message_size.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from emit.findings import Findings
 from emit.goal import Goal
-from emit.mscclpp.memory import buffer_of, collective_of, largest_message, sizes_of
+from emit.mscclpp.memory import buffer_of, collective_of, most_bytes, sizes_of
 from emit.mscclpp.plan import (
     EVEN_SCRATCH,
     MAX_BARRIERS,
@@ -113,7 +113,7 @@ def _check_message_sizes(plan: Plan, found: Findings) -> None:
         right = f"it must be at most {MAX_MIN_BYTES}"
         found.add("limit", f"min_message_size {plan.min_bytes} is read as an int: {right}")
     if all(gpu.input_chunks > 0 and gpu.output_chunks > 0 for gpu in plan.gpus):
-        most = largest_message(plan)
+        most = most_bytes(plan)
         if most < plan.max_bytes < NO_LIMIT:
             right = f"it must be at most {most}"
             found.add("limit", f"max_message_size {plan.max_bytes}, where offsets are kept in 32 bits: {right}")
@@ -290,7 +290,7 @@ def caution(plan: Plan) -> list[str]:
     if any(op.name == "flush" for gpu in plan.gpus for block in gpu.blocks for op in block.ops):
         notes.append("caution: flush does nothing in the executor")
     if plan.max_bytes == NO_LIMIT:
-        notes.append(f"caution: no max_message_size: beyond {largest_message(plan)} bytes offsets do not fit 32 bits")
+        notes.append(f"caution: no max_message_size: beyond {most_bytes(plan)} bytes offsets do not fit 32 bits")
     if plan.double and any(
         g.scratch_chunks % EVEN_SCRATCH and g.input_chunks & (g.input_chunks - 1) for g in plan.gpus
     ):

@@ -59,6 +59,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         seed=asked.seed,
         target=asked.target,
         sms=asked.sms,
+        groups_overlap=asked.groups_overlap,
     )
     check_writable(Path(asked.out))
     return partial(_report, answered(question, workers, progress_line(asked.begun)), asked)
@@ -114,7 +115,9 @@ def ending(ended: str, begun: float) -> list[str]:
 
 def _report(found: SearchResult, asked: Asked) -> None:
     clear_progress()
-    written = save(found, asked.out, asked.target, sms=asked.sms, proof=asked.proof)
+    written = save(
+        found, asked.out, asked.target, sms=asked.sms, groups_overlap=asked.groups_overlap, proof=asked.proof
+    )
     document = statement(written.found)
     for entry, files in zip(document["algorithms"], written.files, strict=True):
         entry |= {kind: str(path) for kind, path in files.items()}

@@ -72,7 +72,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
             raise InputError(f"--{option}: does not go with --groups; {why}")
     check_target(asked.target)
     topology = load(asked.topo)
-    programs = GroupPrograms(asked.target, asked.sms)
+    programs = GroupPrograms(asked.target, asked.sms, asked.groups_overlap)
     members = parse_members(
         str(asked.groups),
         collective,

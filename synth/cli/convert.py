@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from emit.formats import FORMATS, write_program
-from emit.targets import choose_target, on_devices, only_target_of, target_named
-from synth.cli.options import sms_option, target_option
+from emit.targets import check_overlap, choose_target, on_devices, only_target_of, target_named, without_packets
+from synth.cli.options import overlap_option, sms_option, target_option
 from synth.cli.programs import check_not_source, nodes_at, place_program, read_program, sms_at, write_text
 from topologies.errors import InputError
 from topologies.text.fields import shown
@@ -28,6 +28,7 @@ from topologies.text.files import opened, origin_of
 @click.option(
     "--inplace/--outofplace", "inplace", default=None, help="Of the plan's calls. Default: as the file has it."
 )
+@overlap_option
 def convert(
     source: str,
     out: str,
@@ -38,6 +39,7 @@ def convert(
     group: str | None,
     nodes: str | None,
     inplace: bool | None,
+    groups_overlap: bool,
 ) -> None:
     """Convert an MSCCL XML, ours or another's, for another executor; it is checked before and after.
 
@@ -56,6 +58,11 @@ def convert(
     if protocol is not None:
         program = replace(program, protocol=protocol)
     chosen = chosen or choose_target(program.collective)
+    if groups_overlap:
+        check_overlap(chosen.name)
+        if protocol == "LL":
+            raise InputError("--protocol LL: does not go with --groups-overlap; it must be Simple")
+        program, chosen = replace(program, protocol="Simple"), without_packets(chosen)
     where = _nodes(program.nranks, nodes, topo, group)
     place = place_program(program.nranks, topo, group)
     chosen = on_devices(chosen, sms_at(place), sms_at(place) or None if sms is None else sms)

@@ -39,6 +39,13 @@ def sms_option(default: str) -> Option:
     return click.option("--sms", type=int, metavar="N", help=f"Threadblocks that a rank may have. Default: {default}.")
 
 
+overlap_option: Option = click.option(
+    "--groups-overlap",
+    is_flag=True,
+    help="Ranks are in several groups at a time: plans (mscclpp) without packets, whose flags are counted by process.",
+)
+
+
 def declare(*options: Option) -> Option:
     """All of these options, in this order on the help page."""
 
@@ -72,6 +79,7 @@ class Asked:
     out: str
     target: str
     sms: int | None
+    groups_overlap: bool
     proof: bool
     as_json: bool
     begun: float

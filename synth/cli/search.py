@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from emit.targets import RESERVED_SMS
-from synth.cli.options import Asked, declare, json_option, sms_option, target_option, topo_option
+from synth.cli.options import Asked, declare, json_option, overlap_option, sms_option, target_option, topo_option
 from synth.engines.registry import processes, summaries
 from synth.model.registry import Kind
 from synth.solvers.workers import Workers
@@ -47,6 +47,7 @@ _question = declare(
     click.option("--out", default="out", metavar="DIR", help="Folder for the files. Default: out."),
     target_option("the first that can"),
     sms_option(f"the SMs of a device, less {RESERVED_SMS} left to compute"),
+    overlap_option,
     click.option("--proof", is_flag=True, help="Also write the schedule and what proves its bound, for synth prove."),
     json_option,
 )

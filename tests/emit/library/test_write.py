@@ -200,7 +200,10 @@ def test_a_library_for_several_executors(tmp_path: Path) -> None:
         assert len(own) == nfiles(answer, target)
         for size in (0, 1 << 10, 1 << 20, 1 << 40):
             entry = choose(entries, "all_gather", 4, (0, 1, 2, 3), size, True, target=target)
-            assert entry is not None
+            beyond = target == "mscclpp" and size == 1 << 40  # where offsets are kept in 32 bits
+            assert (entry is None) == beyond
+            if entry is None:
+                continue
             if entry.path.suffix == ".xml":
                 assert verify_file(entry.path).status == "right"
             assert (entry.proof_file is not None) == (target == "rccl")

@@ -44,7 +44,7 @@ def test_to_a_plan_and_verified(synth: Call, source: Path, here: Path) -> None:
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith("b.json: allgather on 3 ranks in place, execution plan of protocol Simple, checked: ")
     plan = json.loads((here / "b.json").read_text())
-    assert (plan["collective"], plan["inplace"], plan["name"]) == ("allgather", True, "ring")
+    assert (plan["collective"], plan["inplace"]) == ("allgather", True)
     verdict = synth("verify", "b.json")
     assert (verdict.code, verdict.err) == (0, "")
     assert verdict.out.splitlines()[0] == "b.json: right"
@@ -135,5 +135,32 @@ def test_verdicts_on_plans(synth: Call, source: Path, here: Path) -> None:
     assert "no FIFO" in synth("verify", "b.json", "--depth", "2").refusal
     (here / "no.json").write_text('{"gpus": 3}')
     assert "must be a list" in synth("verify", "no.json").refusal
-    (here / "hello.json").write_text((here / "b.json").read_text().replace('"allgather"', '"hello"'))
+    right = json.loads((here / "b.json").read_text())
+    (here / "hello.json").write_text(json.dumps(right | {"collective": "hello", "max_message_size": 1 << 20}))
     assert "does not say what the result must be" in synth("verify", "hello.json").refusal
+
+
+def test_names_differ_where_files_do(synth: Call, source: Path, here: Path) -> None:
+    """MSCCL++ keeps what it has loaded by name: 63 characters, whose end tells contents apart; made anew, the same."""
+    source.write_text(ring().replace('name="ring"', f'name="{"long-" * 30}"'))
+    names = {}
+    for form in ("--inplace", "--outofplace"):
+        for protocol in ("LL", "Simple"):
+            for _ in range(2):
+                assert synth("convert", source, "b.json", form, "--protocol", protocol).code == 0
+                name = json.loads((here / "b.json").read_text())["name"]
+                assert names.setdefault((form, protocol), name) == name
+                assert len(name) <= 63
+    assert len(set(names.values())) == 4
+    assert synth("convert", source, "b.xml", "--target", "executor-nccl").code == 0
+    first = (here / "b.xml").read_text()
+    assert synth("convert", "b.xml", "c.xml", "--target", "executor-nccl").code == 0
+    assert (here / "c.xml").read_text() == first  # a name that has its end keeps it
+
+
+def test_plans_for_groups_that_overlap(synth: Call, source: Path, here: Path) -> None:
+    source.write_text(ring().replace('proto="Simple"', 'proto="LL"'))
+    assert synth("convert", source, "b.json", "--groups-overlap").code == 0
+    assert json.loads((here / "b.json").read_text())["protocol"] == "Simple"
+    assert "must be Simple" in synth("convert", source, "b.json", "--groups-overlap", "--protocol", "LL").refusal
+    assert "--target mscclpp" in synth("convert", source, "b.xml", "--groups-overlap").refusal

@@ -39,6 +39,10 @@ def describe(_: Program, __: Target, ___: str) -> str:
     return "a toy"
 
 
+def largest_message(_: str) -> None:
+    """There is no end."""
+
+
 def threadblocks(_: Program | None, __: str | Path) -> list[int]:
     return [1] * 4
 
