@@ -19,6 +19,7 @@ from emit.findings import Findings, Verdict
 from emit.goal import Goal
 from emit.program import Program
 from emit.targets import Target, check_between_nodes, check_resident, choose_target
+from emit.timing.predict import Predictor, Timed
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 from topologies.topology import Topology
@@ -37,6 +38,8 @@ class Format:
     threadblocks(program, text) and largest_message(text).
     Empty: no program is read or written so.
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
+    converter: where what is read can be made one, a module with verify_program(path, goal), whose verdict holds it, and
+    predictor(text or path, topology, group), since the files take another time than that Program.
     has_fifo: `verify` takes FIFO slots.  placed: its text depends on which ranks share a node, and on the calls served.
     """
 
@@ -46,8 +49,14 @@ class Format:
     start: bytes
     module: str = ""
     holds_program: bool = False
+    converter: str = ""
     has_fifo: bool = False
     placed: bool = False
+
+    @property
+    def has_program(self) -> bool:
+        """Whether a Program can be had of its files."""
+        return self.holds_program or bool(self.converter)
 
     def verify(self, path: Path, goal: Goal | None, fifo_depth: int | None) -> Verdict:
         """Read and check a file."""
@@ -65,6 +74,15 @@ class Format:
         largest: int | None = import_module(self.module).largest_message(text)
         return largest
 
+    def predictor(
+        self, file: str | Path, program: Program, topology: Topology, group: Sequence[int] | None = None
+    ) -> Timed:
+        """What times a file, given its text or its path, or else the program in it; see `Predictor`."""
+        if not self.converter:
+            return Predictor(program, topology, group)
+        timed: Timed = import_module(self.converter).predictor(file, topology, group)
+        return timed
+
     def describe(self, program: Program, target: Target, text: str) -> str:
         """What was written, in a line."""
         return str(import_module(self.module).describe(program, target, text))
@@ -74,10 +92,13 @@ FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
         Format("msccl", "an MSCCL XML file", ".xml", b"<", "emit.msccl.format", holds_program=True, has_fifo=True),
-        Format("mscclpp", "an execution plan (JSON)", ".json", b"{", "emit.mscclpp.format", placed=True),
+        Format(
+            "mscclpp", "an execution plan (JSON)", ".json", b"{", "emit.mscclpp.format",
+            placed=True, converter="emit.mscclpp.as_program",
+        ),
         Format("schedule", "a schedule (.synth)", ".synth", b"PK"),
     )
-}
+}  # fmt: skip
 
 
 def format_of(path: str | Path) -> Format:
@@ -103,8 +124,11 @@ def verify_file(path: str | os.PathLike[str], goal: Goal | None = None, fifo_dep
 def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
     """The same where a Program is wanted: "not readable" for formats that hold none."""
     found = format_of(Path(path))
+    if found.converter:
+        verdict: Verdict = import_module(found.converter).verify_program(Path(path), goal)
+        return verdict
     if not found.holds_program:
-        wanted = " or ".join(one.what for one in FORMATS.values() if one.holds_program)
+        wanted = " or ".join(one.what for one in FORMATS.values() if one.has_program)
         return Verdict("not readable", (f"{origin_of(Path(path))}: is {found.what}; it must be {wanted}",))
     return found.verify(Path(path), goal, fifo_depth)
 

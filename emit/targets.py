@@ -65,7 +65,7 @@ class Target:
     protocols: of a program → as its files spell them.
     longest_name: characters of an algorithm's name.
     needs_buffers: every rank must have an input and an output.
-    runs_here: its files hold a Program, which `synth bench`, `simulate` and torch.distributed's back end take.
+    runs_here: of its files a Program can be had, which `synth bench`, `simulate` and torch.distributed's back end take.
     max_bytes_exclusive: its reader takes maxBytes as exclusive and 0 as never.
     states_redop: its files name the reduction.
     flags_by_process: its LL counts launches by process: ranks of several groups must not use it.
@@ -158,7 +158,7 @@ TARGETS: dict[str, Target] = {
             ),
             limits=_MSCCL_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
             only_inplace=frozenset(), only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
-            needs_buffers=True, runs_here=False, flags_by_process=True,
+            needs_buffers=True, flags_by_process=True,
         ),
     )
 }  # fmt: skip

@@ -20,7 +20,7 @@ from emit.targets import (
     target_for,
     without_packets,
 )
-from emit.timing.predict import Predictor
+from emit.timing.predict import Timed
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.contest import Contest
@@ -49,7 +49,7 @@ class Lowered:
     target: Target
     program: Program
     goal: Goal | None
-    predictor: Predictor
+    predictor: Timed
     scale: float = 1.0
     padding: float = 0.0
     largest: int | None = None
@@ -123,11 +123,12 @@ class Programs:
         """The program of one protocol for messages of `low` to `high` bytes. Raises InputError as `lower`."""
         name = algorithm.problem.collective.name
         program, goal = lower(algorithm, name, protocol, min_bytes=low, max_bytes=high, limits=self.target.limits)
-        form, largest = FORMATS[self.target.format], None
+        form, text, largest = FORMATS[self.target.format], "", None
         if not form.holds_program:  # which it may refuse yet
-            largest = form.largest_message(self.text(replace(program, min_bytes=0, max_bytes=0), goal))
+            text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
+            largest = form.largest_message(text)
         common = common_chunk(algorithm.problem.collective)
-        predictor = Predictor(program, self.problem.topology, self.problem.ranks)
+        predictor = form.predictor(text, program, self.problem.topology, self.problem.ranks)
         scale = float(common.cells.fraction[0]) / predictor.chunk_bytes(1.0)
         exact = 1.0 if abs(scale - 1) < _ROUNDING else scale
         return Lowered(self.target, program, goal, predictor, exact, common.padding, largest)

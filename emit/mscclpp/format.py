@@ -91,6 +91,11 @@ def verify(path: str | os.PathLike[str], goal: Goal | None = None, _: int | None
         report = check_plan(plan, goal)
     except InputError as error:
         return Verdict("not readable", (str(error),))
+    return verdict_of(plan, report)
+
+
+def verdict_of(plan: Plan, report: PlanReport) -> Verdict:
+    """A report in words."""
     if report.ok and not report.judged:
         lack = f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal"
         return Verdict("not readable", (lack,))

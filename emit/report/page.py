@@ -50,7 +50,7 @@ def report(
     group: Sequence[int] | None = None,
     size_bytes: float | None = None,
 ) -> Page:
-    """The page about a schedule (.synth), an MSCCL XML, a library (index.json) or a folder of these.
+    """The page about a schedule (.synth), an MSCCL XML, an execution plan, a library (index.json) or a folder of these.
 
     Schedules are replayed, proofs worked out again, programs checked; what is wrong is shown as such. topology, group:
     where programs run, at size_bytes (1 MiB when None); else they are shown in steps. Schedules have their own. Raises

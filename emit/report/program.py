@@ -14,7 +14,7 @@ from emit.check.cells import cells_of
 from emit.check.order import run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
-from emit.formats import verify_program
+from emit.formats import format_of, verify_program
 from emit.goal import Goal, goal_for
 from emit.library.index import Entry
 from emit.library.lookup import goal_beside
@@ -25,7 +25,7 @@ from emit.report.layout import drawn_edges, network_view, place_vertices
 from emit.report.lineage import Carried, assign_ticks, describe_values, format_spans, trace_program
 from emit.report.shares import MOST_ROWS, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from emit.report.sources import Source
-from emit.timing.predict import Predictor
+from emit.timing.predict import Predictor, Timed
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
 from synth.model.registry import find_kind
@@ -36,6 +36,11 @@ from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
 from topologies.topology import Topology
 
+_SPELT = {"msccl": "MSCCL", "mscclpp": "MSCCL++"}  # formats of programs
+_OF_PLAN = (
+    "The plan is drawn as the messages that it comes to, in the order of its data; times by size are those of the plan"
+    " itself, with its signals."
+)
 _PIECES = 160  # of time, at most
 _FINDINGS = 8  # that a page lists
 _PROVED = 64  # ranks of a program for which a bound is looked for
@@ -71,6 +76,9 @@ def program_item(
     """
     entry, goal = source.entry, goal_beside(source.path)
     verdict = verify_program(source.path, goal)
+    form = format_of(source.path)
+    if verdict.program is None and not form.holds_program:
+        raise InputError("; ".join(verdict.lines))
     program = verdict.program or read_msccl(source.path)  # which says what cannot be read
     right = verdict.status == "right"
     explained = [line for line in verdict.lines if line][: _FINDINGS + 1]
@@ -82,7 +90,10 @@ def program_item(
         predictor = None if topology is None else Predictor(program, topology, group)
         view = program_view(program, most_sends, goal, predictor, size)
         if predictor is not None:
-            timing = _timed(predictor, size, right)
+            timed = form.predictor(source.path, program, predictor.topology, group)
+            timing = _timed(program, timed, size, right)
+            if timed.fifo_depth is None:
+                notes = [*notes, _OF_PLAN]
     except InputError as error:
         if only or topology is None:
             raise
@@ -96,7 +107,7 @@ def program_item(
         name=source.name,
         collective=program.collective,
         asked=asked,
-        subtitle=f"{format_count(program.nranks, 'rank')} · MSCCL, {program.protocol}",
+        subtitle=f"{format_count(program.nranks, 'rank')} · {_SPELT[form.name]}, {program.protocol}",
         timing=timing,
         view=view,
         facts=tuple(_facts(program, view, timing)),
@@ -116,7 +127,7 @@ def _no_proof(entry: Entry | None, topology: Topology | None) -> str:
             " the schedule's own files."
         )
     if topology is None:
-        return "An MSCCL file says nothing of how near it is to the best. Give the network (--topo) to find out."
+        return "An executor's file says nothing of how near it is to the best. Give the network (--topo) to find out."
     return f"No bound is worked out for it: it is not right, its root is not known, or it has over {_PROVED} ranks."
 
 
@@ -132,9 +143,9 @@ def _stated(entry: Entry | None) -> Timing:
     return Timing(entry.topology, size, taken, bound_us)
 
 
-def _timed(predictor: Predictor, size: float, right: bool) -> Timing:
+def _timed(program: Program, predictor: Timed, size: float, right: bool) -> Timing:
     """Predicted on a topology; with a bound for what is asked where the file says that in full."""
-    program, topology = predictor.program, predictor.topology
+    topology = predictor.topology
     sizes = [float(1 << e) for e in EXPONENTS]
     curve = tuple((s, predictor.time_us(s)) for s in sizes)
     taken = predictor.time_us(size)

@@ -11,7 +11,7 @@ from emit.targets import TARGETS
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 
-_WANTED = f"a schedule (.synth), an MSCCL XML, a library's {INDEX}, or a folder of these"
+_WANTED = f"a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's {INDEX}, or a folder of these"
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,15 @@ def find_sources(path: str | Path) -> list[Source]:
 
 def _kind(found: Format) -> str | None:
     """What a file of a format is to a report; None: nothing."""
-    return "program" if found.holds_program else "schedule" if found.name == "schedule" else None
+    return "program" if found.has_program else "schedule" if found.name == "schedule" else None
 
 
 def _folder(where: Path) -> list[Source]:
     found = _library(where / INDEX) if (where / INDEX).exists() else []
     known = {source.path for source in found}
     kinds = {one.suffix: _kind(one) for one in FORMATS.values()}
+    plain = {one.suffix for one in FORMATS.values() if not one.converter}  # JSON is also what is no plan
+    own = {target.folder for target in TARGETS.values()}
     for folder in ("", SCHEDULES, *(target.folder for target in TARGETS.values() if target.runs_here)):
         inner = where / folder
         try:
@@ -61,10 +63,10 @@ def _folder(where: Path) -> list[Source]:
             raise InputError(f"{origin_of(inner)}: cannot be read ({error.strerror or error})") from None
         for file in files:
             kind = kinds.get(file.suffix)
-            if kind is not None and file not in known:
+            if kind is not None and file not in known and (file.suffix in plain or folder in own):
                 found.append(Source(file, kind, file.name))
     if not found:
-        raise InputError(f"{origin_of(where)}: holds neither .synth nor .xml; it must be {_WANTED}")
+        raise InputError(f"{origin_of(where)}: holds neither .synth nor .xml nor plans; it must be {_WANTED}")
     return found
 
 

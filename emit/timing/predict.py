@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -25,19 +24,14 @@ from emit.check.order import report_stopped, run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Program
+from emit.timing.clock import COMPILED_FROM, Clock
 from synth.model.collective import Floats, Ints
-from synth.model.compiled import Runner
 from synth.model.registry import find_kind
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers, positions
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
-
-SAME = 1 + 1e-12  # times and sums of rates that differ by rounding only are one
-COMPILED_FROM = 100_000  # transmissions executed by this process from which on loading the compiled loop pays
-_executed = 0  # so far
-_LEAVES, _ARRIVES = 0, 1  # events
 
 # What is wrong with a result or with memory does not matter to the clock.
 _HARMLESS = frozenset({"overrun", "race", "inconsistent"})
@@ -83,6 +77,41 @@ class Transfers:
         return len(self.src)
 
 
+class Timed(Protocol):
+    """What an executor runs, on some ranks of a topology, ready to be timed at any size.
+
+    Attributes:
+        topology, group, network: where; see `Predictor`.
+        nsteps, nthreadblocks, nchannels: of all ranks together; the most of a pair of ranks.
+        fifo_depth: slots of a connection; None: it has no FIFO.
+    """
+
+    topology: Topology
+    group: tuple[int, ...]
+    network: Network
+
+    @property
+    def nsteps(self) -> int: ...
+    @property
+    def nthreadblocks(self) -> int: ...
+    @property
+    def nchannels(self) -> int: ...
+    @property
+    def fifo_depth(self) -> int | None: ...
+
+    def chunk_bytes(self, size_bytes: float) -> float:
+        """Bytes of one chunk when the message (nccl-tests' size) has `size_bytes`."""
+        ...
+
+    def time_us(self, size_bytes: float) -> float:
+        """When all has ended, in µs. Raises InputError for a deadlock."""
+        ...
+
+    def times_us(self, sizes: Iterable[float]) -> Floats:
+        """`time_us` of each size."""
+        ...
+
+
 class Predictor:
     """A program on some ranks of a topology, ready to be timed at any size.
 
@@ -114,7 +143,7 @@ class Predictor:
                 receives do not pair up.
         """
         self.program, self.topology = program, topology
-        self.group = _group(program, topology, group)
+        self.group = place_ranks(program.nranks, topology, group)
         self.network: Network = network(topology, self.group)
         self.fifo_depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
         if self.fifo_depth < 1:
@@ -140,17 +169,40 @@ class Predictor:
         self._weight = np.ones(program.nranks) if weight is None else weight
         self._moves = pointers(times)
         self._ends = np.array(c.connections, dtype=np.int64).reshape(-1, 3)
-        self._link = _links(self.network, self._ends, topology)
+        self._link = assign_links(self.network, self._ends, topology)
         sending = np.flatnonzero(c.sends >= 0)
         rate = self.network.bandwidth_gbs[self._link[c.sends[sending]]]
         self._hold_us = np.zeros(len(times))  # a byte a chunk
         chunks = self._chunks[sending] * self._weight[c.rank[c.block[sending]]]
         self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / rate
-        by_tie, net = _by_tie(c, self._ends, program.nranks), self.network
-        of_program = [c.start, c.dep, c.sends, c.receives, c.block, by_tie, np.argsort(by_tie), self._link, self._moves]
-        self._fixed = [*of_program, net.alpha_us.copy(), net.bandwidth_gbs.copy(), *net.uses_and_links()]
-        self._lists: list[Any] = []  # the same for Python's loop, once it is asked for
-        self._compiled_from = compiled_from
+        net = self.network
+        self._clock = Clock(
+            start=c.start,
+            dep=c.dep,
+            sends=c.sends,
+            receives=c.receives,
+            block=c.block,
+            by_tie=_by_tie(c, self._ends, program.nranks),
+            link=self._link,
+            moves=self._moves,
+            alpha_us=net.alpha_us.copy(),
+            rate_gbs=net.bandwidth_gbs.copy(),
+            limits=net.uses_and_links(),
+            slots=self.fifo_depth,
+            compiled_from=compiled_from,
+        )
+
+    @property
+    def nsteps(self) -> int:
+        return self.program.nsteps
+
+    @property
+    def nthreadblocks(self) -> int:
+        return sum(len(gpu.threadblocks) for gpu in self.program.gpus)
+
+    @property
+    def nchannels(self) -> int:
+        return self.program.nchannels
 
     def chunk_bytes(self, size_bytes: float) -> float:
         """Bytes of one chunk when the message (nccl-tests' size) has `size_bytes`."""
@@ -207,29 +259,17 @@ class Predictor:
         )
 
     def _run(self, size_bytes: float, ahead: int = 0) -> tuple[float, Floats, Floats]:
-        """The time, and of each transmission when it took its link and when it was received (0 where not so).
-
-        `ahead`: how many are about to be executed for other sizes too.
-        """
-        global _executed
-        nmoves = int(self._moves[-1])
-        _executed += nmoves
-        runner = Runner(interpreted=_executed + ahead < self._compiled_from)
-        fixed = self._fixed
-        if runner.interpreted:
-            fixed = self._lists = self._lists or runner.columns(*fixed)
-        lasts_us = self._hold_us * self.chunk_bytes(size_bytes)
-        lasts, start, took = runner.columns(lasts_us, np.zeros(nmoves), np.zeros(nmoves))
-        time, ended = runner(_execute, *fixed, self.fifo_depth, lasts, start, took)
-        if ended < len(lasts):
+        """The time, and of each transmission when it took its link and when it was received; see `Clock.run`."""
+        time, ended, start, took = self._clock.run(self._hold_us * self.chunk_bytes(size_bytes), ahead)
+        if not ended:
             c, depth, found = self.columns, self.fifo_depth, Findings()
             report_stopped(c, run(c, depth, self.split), depth, found)
             raise InputError(f"cannot be timed: {found.reported[0].message}")
-        return float(time), np.asarray(start), np.asarray(took)
+        return time, start, took
 
 
-def _group(program: Program, topology: Topology, group: Sequence[int] | None) -> tuple[int, ...]:
-    n = program.nranks
+def place_ranks(n: int, topology: Topology, group: Sequence[int] | None) -> tuple[int, ...]:
+    """The topology's rank of each of a program's `n`; InputError where there are not as many."""
     if group is None and n > topology.nranks:
         raise InputError(f"program has {n} ranks, {topology.name} has {topology.nranks}; it must be at most as many")
     if group is not None and len(group) != n:
@@ -237,8 +277,8 @@ def _group(program: Program, topology: Topology, group: Sequence[int] | None) ->
     return tuple(range(n)) if group is None else tuple(int(rank) for rank in group)
 
 
-def _links(net: Network, ends: Ints, topology: Topology) -> Ints:
-    """The link that each connection uses."""
+def assign_links(net: Network, ends: Ints, topology: Topology) -> Ints:
+    """The link that each connection, a row (source, destination, channel) of `ends`, uses; InputError for none."""
     n = net.nranks
     pair = net.src * n + net.dst
     # of a pair's links the widest, then the one of least α, first
@@ -273,132 +313,3 @@ def _by_tie(c: Columns, ends: Ints, nranks: int) -> Ints:
 def _places_of(c: Columns, steps: Ints) -> Ints:
     block = c.block[steps]
     return np.stack([c.rank[block], c.tb[block], steps - c.start[block]], axis=1)
-
-
-def _execute(  # over 60 lines: one loop over events, one function as Numba compiles it
-    first: Any, dep: Any, sends: Any, receives: Any, block_of: Any, by_tie: Any, tie: Any, link: Any, moves: Any,
-    alpha: Any, rate: Any, uses_ptr: Any, uses: Any, capacity: Any, slots: int, lasts: Any, start: Any, took: Any,
-) -> tuple[float, int]:  # fmt: skip
-    """Run a program; returns when its last step ended, in µs, and how many steps ended (fewer: deadlock).
-
-    Args:
-        first: the first step of every block, one more entry than blocks.
-        dep, sends, receives: of every step, the step it waits for and its connections, -1 where none.
-        block_of, tie: of every step; of requests of one age the smaller tie goes first. by_tie: the step of each.
-        link: of every connection.
-        moves: step s is the transmissions moves[s]..moves[s+1]-1, one after the other (one, where it moves nothing).
-        alpha, rate: of every link. uses_ptr, uses: what it takes part in; capacity: of that, GB/s.
-        slots: transmissions in flight on a connection before the sender waits.
-        lasts: µs that each transmission of a step that sends holds its link.
-        start, took: set for every transmission of a step that sends (when it takes its link) and of one that
-            receives (when it has what came, and the slot is free again).
-    """
-    nblocks, nsteps = len(first) - 1, len(dep)
-    at = [int(first[b]) for b in range(nblocks)]
-    left = [int(moves[at[b] + 1] - moves[at[b]]) if at[b] < nsteps else 0 for b in range(nblocks)]
-    done = [False] * nsteps
-    waiter, beside = [-1] * nsteps, [-1] * nblocks  # blocks that wait for a step, as a chain
-    sent, came, taken = [0] * len(link), [0] * len(link), [0] * len(link)
-    wants_data, wants_slot = [-1] * len(link), [-1] * len(link)
-    used, holders = [0.0] * len(capacity), [0] * len(capacity)
-    queued, behind = [-1] * len(capacity), [-1] * nblocks  # steps that wait for a place, as a chain
-    asked = [0.0] * nblocks
-    events = [(0.0, 0)]
-    events.pop()
-    requests = [(0.0, 0)]
-    requests.pop()
-    todo = [nblocks - 1 - b for b in range(nblocks)]
-    now, ended = 0.0, 0
-    while True:
-        while len(todo):
-            b = todo.pop()
-            s = at[b]
-            while s < first[b + 1]:
-                need, into, out = dep[s], receives[s], sends[s]
-                if need >= 0 and not done[need]:
-                    beside[b] = waiter[need]
-                    waiter[need] = b
-                    break
-                if into >= 0 and came[into] <= taken[into]:
-                    wants_data[into] = b
-                    break
-                if out >= 0 and sent[out] - taken[out] >= slots:
-                    wants_slot[out] = b
-                    break
-                if into >= 0:
-                    taken[into] += 1
-                    took[moves[s + 1] - left[b]] = now
-                    if wants_slot[into] >= 0:
-                        todo.append(wants_slot[into])
-                        wants_slot[into] = -1
-                if out >= 0:
-                    sent[out] += 1
-                    asked[b] = now
-                    heappush(requests, (now, tie[s]))
-                    break
-                left[b] -= 1
-                if left[b]:
-                    continue
-                done[s] = True
-                ended += 1
-                while waiter[s] >= 0:
-                    todo.append(waiter[s])
-                    waiter[s] = beside[waiter[s]]
-                s += 1
-                if s < nsteps:
-                    left[b] = moves[s + 1] - moves[s]
-            at[b] = s
-        while len(requests):
-            _, which = heappop(requests)
-            s = by_tie[which]
-            l = link[sends[s]]  # noqa: E741
-            full = -1
-            for i in range(uses_ptr[l], uses_ptr[l + 1]):
-                r = uses[i]
-                if holders[r] and used[r] + rate[l] > capacity[r] * SAME:
-                    full = r
-                    break
-            if full >= 0:
-                behind[block_of[s]] = queued[full]
-                queued[full] = s
-                continue
-            for i in range(uses_ptr[l], uses_ptr[l + 1]):
-                holders[uses[i]] += 1
-                used[uses[i]] += rate[l]
-            start[moves[s + 1] - left[block_of[s]]] = now
-            end = now + lasts[s]
-            heappush(events, (end, 2 * s + _LEAVES))
-            heappush(events, (end + alpha[l], 2 * s + _ARRIVES))
-        if not len(events):
-            return now, ended
-        together = events[0][0] * SAME
-        while len(events) and events[0][0] <= together:
-            now, code = heappop(events)
-            s = code // 2
-            out = sends[s]
-            if code % 2 == _ARRIVES:
-                came[out] += 1
-                if wants_data[out] >= 0:
-                    todo.append(wants_data[out])
-                    wants_data[out] = -1
-                continue
-            b = block_of[s]
-            todo.append(b)
-            left[b] -= 1
-            if not left[b]:
-                done[s] = True
-                ended += 1
-                while waiter[s] >= 0:
-                    todo.append(waiter[s])
-                    waiter[s] = beside[waiter[s]]
-                at[b] = s + 1
-                if s + 1 < nsteps:
-                    left[b] = moves[s + 2] - moves[s + 1]
-            for i in range(uses_ptr[link[out]], uses_ptr[link[out] + 1]):
-                r = uses[i]
-                holders[r] -= 1
-                used[r] = used[r] - rate[link[out]] if holders[r] else 0.0
-                while queued[r] >= 0:
-                    freed = queued[r]
-                    queued[r] = behind[block_of[freed]]
-                    heappush(requests, (asked[block_of[freed]], tie[freed]))

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from emit.columns import Columns
 from emit.program import Program
-from emit.timing.predict import SAME, Predictor
+from emit.timing.clock import SAME
+from emit.timing.predict import Predictor
 from runtime.bench import EmulatedTime
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.errors import InputError

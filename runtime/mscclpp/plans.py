@@ -39,6 +39,7 @@ from typing import Any
 
 from emit.library.index import Entry, load_index
 from emit.library.lookup import choose
+from emit.mscclpp.memory import counted_chunks
 from emit.mscclpp.plan import SUMS, Plan
 from emit.mscclpp.read import read_plan
 from synth.model.registry import find_kind, parse_name
@@ -69,12 +70,10 @@ class _Loaded:
 
     def takes(self, size_bytes: int) -> bool:
         """Whether the executor takes a message of this size; it raises for others."""
-        unit = self.plan.alignment * max(max(gpu.input_chunks, gpu.output_chunks) for gpu in self.plan.gpus)
-        asked = size_bytes
-        if self.plan.collective != "allgather":  # the executor compares the output's bytes there, else the input's
-            gpu = self.plan.gpus[0]
-            asked = size_bytes * gpu.input_chunks // max(gpu.input_chunks, gpu.output_chunks)
-        return size_bytes % unit == 0 and self.plan.min_bytes <= asked <= self.plan.max_bytes
+        most = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in self.plan.gpus)
+        asked = size_bytes * counted_chunks(self.plan) // most
+        whole = size_bytes % (self.plan.alignment * most) == 0
+        return whole and self.plan.min_bytes <= asked <= self.plan.max_bytes
 
 
 class Plans:

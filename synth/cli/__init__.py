@@ -32,14 +32,19 @@ COMMANDS = {
     "topo": Row("topologies:topo", "Topologies: list, show, check."),
     "library": Row("library:library", "Libraries: what makes an executor load one."),
     "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),
-    "simulate": Row("simulate:simulate", "Predict the time of an MSCCL XML, ours or another's, on a topology."),
+    "simulate": Row(
+        "simulate:simulate",
+        "Predict the time of an MSCCL XML or an execution plan (JSON), ours or another's, on a topology.",
+    ),
     "compile": Row("compile:compile_", "Compile an algorithm written by hand into an executor's file."),
     "lower": Row("compile:lower", "Lower a stored schedule (.synth) to an executor's file."),
     "optimize": Row(
-        "compile:optimize", "Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right."
+        "compile:optimize",
+        "Compile anyone's MSCCL XML or plan (JSON) anew: never slower in the model, never longer, still right.",
     ),
     "bench": Row(
-        "bench:bench", "Run an MSCCL XML, or a library's file for each size, and measure it as nccl-tests does."
+        "bench:bench",
+        "Run an MSCCL XML or a plan (JSON), or a library's file for each size, and measure it as nccl-tests does.",
     ),
     "tune": Row(
         "tune:tune",
@@ -53,7 +58,7 @@ COMMANDS = {
     ),
     "convert": Row(
         "convert:convert",
-        "Convert an MSCCL XML, ours or another's, for another executor; it is checked before and after.",
+        "Convert anyone's MSCCL XML or plan (JSON) for another executor; it is checked before and after.",
     ),
     "verify": Row(
         "verify:verify",

@@ -11,12 +11,13 @@ from typing import Any
 
 import click
 
+from emit.formats import format_of
 from emit.goal import Goal
 from emit.library.index import Entry, load_index
 from emit.library.lookup import entry_beside
 from emit.program import Program
-from emit.targets import TARGETS
-from emit.timing.predict import Predictor
+from emit.targets import TARGETS, target_named
+from emit.timing.predict import Timed
 from runtime.backends import BACKENDS, choose_backend
 from runtime.bench import Measure, Request, Row, Settings, Timing, message_sizes
 from runtime.dtypes import parse_type, reducer
@@ -79,6 +80,7 @@ HEAD = "\n".join(
 @click.option("--topo", metavar="T", help="For the predicted time and the bound. Default: what the file was made for.")
 @click.option("--collective", metavar="NAME", help="Of a library: which collective. Default: the only one.")
 @click.option("--group", metavar="RANKS", help="Of a library: which group. Default: the only one.")
+@click.option("--target", metavar="NAME", help="Of a library: for which executor. Default: the first that has files.")
 @json_option
 def bench(
     path: str,
@@ -97,16 +99,17 @@ def bench(
     topo: str | None,
     collective: str | None,
     group: str | None,
+    target: str | None,
     as_json: bool,
 ) -> None:
-    """Run an MSCCL XML, or a library's file for each size, and measure it as nccl-tests does.
+    """Run an MSCCL XML or a plan (JSON), or a library's file for each size, and measure it as nccl-tests does.
 
     Exit code 0: every element right; 1: some wrong; 2: it cannot be run.
 
     \b
     synth bench out/msccl/FILE.xml -b 8 -e 64M -f 4
     """
-    choose, usual = chooser(Path(path), collective, group)
+    choose, usual = chooser(Path(path), collective, group, target)
     low = usual if minbytes is None else parse_size(minbytes, "--minbytes")
     high = parse_size(maxbytes, "--maxbytes") if maxbytes else low
     step = parse_size(stepbytes, "--stepbytes") if stepbytes else 0
@@ -226,6 +229,7 @@ class Chosen:
     """A file that is to run. entry: what its library's index says of it, None where there is none."""
 
     name: str
+    file: Path
     program: Program
     goal: Goal | None
     entry: Entry | None
@@ -250,12 +254,13 @@ class Known:
     """Predicted time and bound of a chosen file on a network; InputError where the user `asked` for one that cannot."""
 
     def __init__(self, chosen: Chosen, topology: Topology | None, asked: bool = False) -> None:
-        self._predictor: Predictor | None = None
+        self._predictor: Timed | None = None
         self._bound: Bound | None = None
         if topology is None:
             return
         with suppress(*(() if asked else (InputError,))):
-            self._predictor = Predictor(chosen.program, topology, chosen.communicator(topology))
+            form, place = format_of(chosen.file), chosen.communicator(topology)
+            self._predictor = form.predictor(chosen.file, chosen.program, topology, place)
         with suppress(InputError):
             self._bound = _bound(chosen, topology)
 
@@ -283,15 +288,17 @@ def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
     return None if problem is None else prove(problem)
 
 
-def chooser(path: Path, collective: str | None, group: str | None) -> tuple[Callable[[int], Chosen | None], int]:
+def chooser(
+    path: Path, collective: str | None, group: str | None, target: str | None = None
+) -> tuple[Callable[[int], Chosen | None], int]:
     """What runs at a message size: the file itself, where it serves it, or a library's; and the usual size in bytes.
 
     Raises InputError where a library's files are not of one question.
     """
     if not path.is_dir() and path.name != "index.json":
-        if collective is not None or group is not None:
-            raise InputError("--collective, --group: choose from a library; this is one file")
-        one = Chosen(path.stem, *read_program(path)[:2], entry_beside(path))
+        if (collective, group, target) != (None, None, None):
+            raise InputError("--collective, --group, --target: choose from a library; this is one file")
+        one = Chosen(path.stem, path, *read_program(path)[:2], entry_beside(path))
         low, high = one.program.min_bytes, one.program.max_bytes or inf
         return (lambda size: one if low <= size <= high else None), int(min(max(_USUAL, low), high))
     entries = load_index(path)
@@ -302,7 +309,11 @@ def chooser(path: Path, collective: str | None, group: str | None) -> tuple[Call
     readers = {TARGETS[e.target].reader for e in entries if not TARGETS[e.target].runs_here}
     entries = [e for e in entries if TARGETS[e.target].runs_here]
     if readers and not entries:
-        raise InputError(f"{path}: holds only files for {', '.join(sorted(readers))}; it must hold MSCCL XML")
+        raise InputError(f"{path}: holds only files for {', '.join(sorted(readers))}; it must hold MSCCL XML or plans")
+    chosen = next((name for name in TARGETS if any(e.target == name for e in entries)), "")
+    if target is not None:
+        chosen = target_named(target).name
+    entries = [e for e in entries if e.target == chosen]
     questions = sorted({_question(e) for e in entries})
     if len(questions) != 1:
         asked = "--collective and --group: must be one of" if questions else "--collective, --group: there are only"
@@ -313,7 +324,7 @@ def chooser(path: Path, collective: str | None, group: str | None) -> tuple[Call
     def choose(size: int) -> Chosen | None:
         entry = next((one for one in entries if one.serves(size)), None)
         if entry is not None and entry.file not in known:
-            known[entry.file] = Chosen(entry.path.stem, *read_program(entry.path)[:2], entry)
+            known[entry.file] = Chosen(entry.path.stem, entry.path, *read_program(entry.path)[:2], entry)
         return None if entry is None else known[entry.file]
 
     return choose, _USUAL

@@ -12,7 +12,7 @@ from emit.compiler.assembly import describe_size
 from emit.compiler.compile import Compiled, Timer, compile_instructions
 from emit.compiler.compile import optimize as optimize_program
 from emit.compiler.passes.registry import PASSES
-from emit.formats import write_program
+from emit.formats import FORMATS, format_of, write_program
 from emit.goal import Goal
 from emit.language import load_scripts
 from emit.library.add import Addition, add
@@ -44,6 +44,9 @@ _compiling = declare(
 )  # fmt: skip
 
 
+_SIZES = [float(1 << e) for e in range(10, 31)]  # bytes at which plans are compared
+
+
 def _timer(place: Place | None, program: Program) -> Timer | None:
     """What decides between programs: the time on a topology, where one is given."""
     if place is None:
@@ -54,11 +57,18 @@ def _timer(place: Place | None, program: Program) -> Timer | None:
 
 
 def _write(
-    made: Compiled, goal: Goal | None, target: Target, source: str, out: str | None, explain: bool, place: Place | None
+    made: Compiled,
+    goal: Goal | None,
+    target: Target,
+    source: str,
+    out: str | None,
+    explain: bool,
+    place: Place | None,
+    text: str | None = None,
 ) -> None:
     path = Path(out) if out else Path(Path(source).with_suffix(target.suffix).name)
     check_not_source(path, source)
-    text = write_program(made.program, goal, target, nodes=nodes_at(place))
+    text = write_program(made.program, goal, target, nodes=nodes_at(place)) if text is None else text
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, text)
@@ -154,7 +164,7 @@ def optimize(
     off: tuple[str, ...],
     explain: bool,
 ) -> None:
-    """Compile anyone's MSCCL XML anew: never slower in the model, never longer, still right.
+    """Compile anyone's MSCCL XML or plan (JSON) anew: never slower in the model, never longer, still right.
 
     \b
     synth optimize a.xml -o b.xml --topo dgx-a100
@@ -166,7 +176,15 @@ def optimize(
     made = optimize_program(program, goal, chosen.name, limits=chosen.limits, timer=_timer(place, program), without=off)
     if out is None:
         out = f"{Path(file).stem}-optimized{chosen.suffix}"
-    _write(made, goal, chosen, file, out, explain, place if topo else None)
+    text: str | None = None
+    if place is not None and (form := FORMATS[chosen.format]).converter and format_of(file) is form:
+        text = write_program(made.program, goal, chosen, nodes=nodes_at(place if topo else None))
+        # a plan takes another time than its program
+        before, after = (form.predictor(one, program, *place).times_us(_SIZES) for one in (file, text))
+        if (after > before * (1 + 1e-9)).any():
+            text = Path(file).read_text(encoding="utf-8")
+            made = Compiled(program, [*made.log, "kept as it was: the plan would be slower"])
+    _write(made, goal, chosen, file, out, explain, place if topo else None, text)
 
 
 @click.command("lower")

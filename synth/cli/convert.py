@@ -1,4 +1,4 @@
-"""The command `convert`: anyone's MSCCL XML to an execution plan of MSCCL++, or to the XML of another executor."""
+"""The command `convert`: anyone's MSCCL XML or execution plan for another executor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def convert(
     inplace: bool | None,
     groups_overlap: bool,
 ) -> None:
-    """Convert an MSCCL XML, ours or another's, for another executor; it is checked before and after.
+    """Convert anyone's MSCCL XML or plan (JSON) for another executor; it is checked before and after.
 
     \b
     synth convert a.xml b.json --nodes 0,0,1,1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from emit.findings import Verdict
-from emit.formats import verify_program
+from emit.formats import format_of, verify_program
 from emit.goal import Goal
 from emit.library.lookup import goal_beside
 from emit.program import Program
@@ -24,13 +24,20 @@ def read_program(file: str | Path, depth: int | None = None) -> tuple[Program, G
 
     depth: FIFO slots; None: its protocol's. Raises InputError where there is no program in it.
     """
-    if depth is not None and depth < 1:
-        raise InputError(f"--depth {depth}: must be 1 or more")
+    check_depth(file, depth)
     goal = goal_beside(file)
     verdict = verify_program(file, goal, depth)
     if verdict.program is None:
         raise InputError(f"not readable: {'; '.join(verdict.lines)}")
     return verdict.program, goal, verdict
+
+
+def check_depth(file: str | Path, depth: int | None) -> None:
+    """Raise InputError for FIFO slots that cannot be, or that the file's format does not have."""
+    if depth is not None and depth < 1:
+        raise InputError(f"--depth {depth}: must be 1 or more")
+    if depth is not None and not format_of(file).has_fifo:
+        raise InputError(f"--depth: {format_of(file).what} has no FIFO; leave it out")
 
 
 def place_program(nranks: int, topo: str | None, group: str | None) -> Place | None:

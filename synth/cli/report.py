@@ -21,14 +21,15 @@ _LONG = 300  # what is wrong stands in full on the page
 @click.command("report")
 @click.argument("path", metavar="FILE|DIR")
 @click.option("-o", "--out", default="report.html", metavar="FILE", help="The page. Default: report.html.")
-@click.option("--topo", metavar="T", help="Where programs (XML) run: shows predicted times instead of steps.")
+@click.option("--topo", metavar="T", help="Where programs run: shows predicted times instead of steps.")
 @click.option("--group", metavar="RANKS", help="With --topo: the rank of each of a program's ranks, as 0,2,4-7.")
 @click.option("--size", metavar="BYTES", help="With --topo: message size of the timeline. Default: 1M.")
 def report(path: str, out: str, topo: str | None, group: str | None, size: str | None) -> None:
     """Draw the network, the timeline, the frontier and the proof on one self-contained page.
 
-    From a schedule (.synth), an MSCCL XML, a library's index.json, or a folder of these. Schedules are replayed,
-    proofs worked out again, programs checked. Exit code 0 all right, 1 something in it is wrong, 2 not readable.
+    From a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's index.json, or a folder of these.
+    Schedules are replayed, proofs worked out again, programs checked. Exit code 0 all right, 1 something in it is
+    wrong, 2 not readable.
 
     \b
     synth report out -o report.html

@@ -1,4 +1,4 @@
-"""The command `simulate`: what anyone's MSCCL XML takes on a topology, by message size."""
+"""The command `simulate`: what anyone's MSCCL XML or execution plan takes on a topology, by message size."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from emit.findings import Verdict
+from emit.formats import format_of
 from emit.library.lookup import entry_beside
 from emit.program import Program
-from emit.timing.predict import Predictor
+from emit.timing.predict import Predictor, Timed
 from synth.bounds.prove import OPTIMAL, prove
 from synth.cli.options import json_option, print_json, topo_option
 from synth.cli.programs import named_problem, read_program
@@ -21,7 +22,6 @@ from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.fields import shown
 from topologies.text.files import origin_of
-from topologies.topology import Topology
 
 DEFAULT_SIZES = "1K:1G:4x"
 _MOST_SIZES = 1000
@@ -45,7 +45,7 @@ _MANY = 16  # ranks that are listed
 @click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
 @json_option
 def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | None, as_json: bool) -> None:
-    """Predict the time of an MSCCL XML, ours or another's, on a topology.
+    """Predict the time of an MSCCL XML or an execution plan (JSON), ours or another's, on a topology.
 
     The file is verified first. Exit code 0 right (or its name does not say what is right), 1 wrong or deadlock,
     2 not readable or not for this topology.
@@ -64,7 +64,13 @@ def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | N
     cautions = [line for line in verdict.lines if line.startswith("caution: ")]
     document: dict[str, Any] = {"file": file, "status": status, "why": _why(verdict), "cautions": cautions}
     try:
-        document |= _times(program, topology, members, asked, depth, verdict.status == "right")
+        form = format_of(file)
+        timed = (
+            form.predictor(file, program, topology, members)
+            if depth is None
+            else Predictor(program, topology, members, depth)
+        )
+        document |= _times(program, timed, asked, verdict.status == "right")
     except InputError as error:
         # of a file that is right it is the topology or the group that is at fault
         if verdict.exit_code != 1:
@@ -106,15 +112,12 @@ def _why(verdict: Verdict) -> str:
 
 def _times(
     program: Program,
-    topology: Topology,
-    group: tuple[int, ...] | None,
+    predictor: Timed,
     sizes: list[int],
-    depth: int | None,
     right: bool,
 ) -> dict[str, Any]:
     """What is asked, and a row for each size; how far from the bound only what is right is."""
-    predictor = Predictor(program, topology, group, depth)
-    group = predictor.group
+    topology, group = predictor.topology, predictor.group
     problem = named_problem(topology, program.collective, group, group[program.root])
     times = predictor.times_us(sizes)
     bound = prove(problem) if problem is not None and right else None
@@ -143,9 +146,9 @@ def _times(
         "root": group[program.root] if problem and problem.collective.kind.rooted else None,
         "protocol": program.protocol,
         "fifo_depth": predictor.fifo_depth,
-        "steps": program.nsteps,
-        "threadblocks": sum(len(gpu.threadblocks) for gpu in program.gpus),
-        "channels": program.nchannels,
+        "steps": predictor.nsteps,
+        "threadblocks": predictor.nthreadblocks,
+        "channels": predictor.nchannels,
         "min_bytes": program.min_bytes,
         "max_bytes": program.max_bytes or None,
         "summary": topology.summary,

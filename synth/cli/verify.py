@@ -11,7 +11,7 @@ from emit.findings import Verdict
 from emit.formats import check_place, format_of, verify_file
 from emit.library.lookup import goal_beside, place_beside
 from synth.cli.options import json_option, print_json
-from synth.cli.programs import place_program
+from synth.cli.programs import check_depth, place_program
 from topologies.errors import InputError
 
 
@@ -30,10 +30,7 @@ def verify(file: str, depth: int | None, topo: str | None, group: str | None, as
     \b
     synth verify out/msccl/FILE.xml
     """
-    if depth is not None and depth < 1:
-        raise InputError(f"--depth {depth}: must be 1 or more")
-    if depth is not None and not format_of(file).has_fifo:
-        raise InputError(f"--depth: {format_of(file).what} has no FIFO; leave it out")
+    check_depth(file, depth)
     verdict = verify_file(file, goal_beside(file), depth)
     if verdict.status != "not readable":
         verdict = _placed(verdict, file, topo, group)

@@ -20,7 +20,7 @@ from topologies.load import load
 def test_a_row_fits_its_format(target: Target) -> None:
     form = FORMATS[target.format]
     assert target.suffix == form.suffix
-    assert target.runs_here == form.holds_program
+    assert target.runs_here == form.has_program
     assert form.module
     assert set(target.protocols) == set(FIFO_DEPTH)
     assert target.limits.ops <= set(OPS)
@@ -37,8 +37,9 @@ def test_the_format_of_a_file_follows_from_its_name_or_its_start(tmp_path: Path)
     assert format_of("nowhere/a").name == format_of(tmp_path).name == "msccl"
     (tmp_path / "ring").write_text(texts["msccl"])
     assert verify_file(tmp_path / "ring").status == verify_program(tmp_path / "ring").status == "right"
-    for name in ("a.json", "a.synth"):
-        assert "it must be an MSCCL XML file" in verify_program(tmp_path / name).lines[0]
+    wanted = "it must be an MSCCL XML file or an execution plan (JSON)"
+    assert wanted in verify_program(tmp_path / "a.synth").lines[0]
+    assert "no such file" in verify_program(tmp_path / "a.json").lines[0]
 
 
 def test_what_serves_a_problem() -> None:

@@ -1,0 +1,152 @@
+"""The time of a plan: that of the program it was made of where no word is waited for, and what can be worked out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emit.mscclpp.format import write_plan
+from emit.mscclpp.read import read_plan
+from emit.mscclpp.timing import PlanPredictor
+from emit.timing.predict import Predictor
+from tests.emit.mscclpp import test_foreign_plans as foreign
+from tests.emit.small_programs import RIGHT, alltoall, ring_allgather
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import Topology
+
+ALPHA_US, GBS = 0.7, 50.0
+SAYABLE = {name: p for name, p in RIGHT.items() if p.collective not in ("gather", "scatter")}
+SIZES = (0, 1 << 10, 1 << 20)
+
+
+def rails() -> Topology:
+    """Two ranks that two switches join: a link of GBS and ALPHA_US through each, both ways."""
+    src, dst = np.array([(u, s) for u in range(2) for s in (2, 3)] + [(s, u) for u in range(2) for s in (2, 3)]).T
+    return Topology("rails", 2, ("a", "b"), src, dst, np.full(8, ALPHA_US / 2), np.full(8, GBS))
+
+
+def wired(nranks: int, *links: tuple[int, int]) -> Topology:
+    """A network of these links, each of GBS and ALPHA_US."""
+    src, dst = (np.array(side) for side in zip(*links, strict=True))
+    same = np.ones(len(links))
+    return Topology("wired", nranks, (), src, dst, ALPHA_US * same, GBS * same)
+
+
+def planned(program: Any, **how: Any) -> PlanPredictor:
+    topology = load(f"full:{max(2, program.nranks)}")
+    return PlanPredictor(read_plan(write_plan(program, **how)), topology)
+
+
+@pytest.mark.parametrize("name", SAYABLE)
+@pytest.mark.parametrize("inplace", [True, False])
+def test_packets_take_the_time_of_the_program(name: str, inplace: bool) -> None:
+    """They carry their own flags, into scratch of their own: nobody waits who did not in the program."""
+    program = replace(SAYABLE[name], protocol="LL")
+    wanted = Predictor(program, load(f"full:{max(2, program.nranks)}"), fifo_depth=1 << 20).times_us(SIZES)
+    for nodes in (None, [2 * rank // program.nranks for rank in range(program.nranks)]):
+        assert planned(program, inplace=inplace, nodes=nodes).times_us(SIZES) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("name", SAYABLE)
+def test_puts_wait_for_the_first_word(name: str) -> None:
+    """At most one α before the first put, and one for the last that a port channel must hear of."""
+    program = replace(SAYABLE[name], protocol="Simple")
+    least = Predictor(program, load(f"full:{max(2, program.nranks)}"), fifo_depth=1 << 20).times_us(SIZES)
+    inside = planned(program).times_us(SIZES)
+    between = planned(program, nodes=[2 * rank // program.nranks for rank in range(program.nranks)]).times_us(SIZES)
+    for times, words in ((inside, 1), (between, 2)):
+        assert (times >= least - 1e-9).all()
+        assert (times <= least + words * ALPHA_US + 1e-9).all()
+    assert (inside > least + ALPHA_US - 1e-9).all()
+
+
+# α and transmissions of a chunk in a row, of two ranks that do the same; the longest of several
+WORKED_OUT: dict[str, list[tuple[int, float]]] = {
+    "gets": [(3, 1.0)],  # hello, there and back; the last word
+    "remote sums": [(3, 2.0)],
+    "packets": [(2, 2.0)],
+    "grouped": [(2, 1.5), (1, 2.0)],  # the second half goes while the first is on its way, if the link is free
+    "ports": [(3, 1.0)],
+    "two stages": [(3, 1.0)],  # hello; then half a chunk and a word, twice
+}
+
+
+@pytest.mark.parametrize("name", WORKED_OUT)
+def test_worked_out(name: str) -> None:
+    predictor = PlanPredictor(read_plan(json.dumps(foreign.RIGHT[name]())), load("full:2"))
+    for size in SIZES:
+        hold_us = size / 2 / GBS / 1e3
+        wanted = max(alphas * ALPHA_US + chunks * hold_us for alphas, chunks in WORKED_OUT[name])
+        assert predictor.time_us(size) == pytest.approx(wanted)
+
+
+def test_every_foreign_plan_is_timed_or_says_why_not() -> None:
+    assert foreign.RIGHT.keys() == WORKED_OUT.keys() | {"multicast"}
+    with pytest.raises(InputError, match="cannot be timed: it uses switch channels"):
+        PlanPredictor(read_plan(json.dumps(foreign.multicast())), load("full:2"))
+
+
+def test_threadblocks_share_a_link() -> None:
+    """What two threadblocks put over one link takes twice the time; two links side by side carry it at once."""
+    made = foreign.plan("allgather", [foreign.gpu(r, (2, 4, 0), [
+        [*foreign.hello(), foreign.op("put", [foreign.L("o", 2 * r + b)], [foreign.R(0, 2 * r + b)], "memory"),
+         foreign.NOP, foreign.on("signal"), foreign.on("wait")]
+        for b in range(2)], "o", channels=2) for r in range(2)])  # fmt: skip
+    one = wired(2, (0, 1), (1, 0))
+    two = rails()
+    plan, hold_us = read_plan(json.dumps(made)), (1 << 20) / 4 / GBS / 1e3
+    assert PlanPredictor(plan, one).time_us(1 << 20) == pytest.approx(2 * ALPHA_US + 2 * hold_us)
+    assert PlanPredictor(plan, two).time_us(1 << 20) == pytest.approx(2 * ALPHA_US + hold_us)
+
+
+def test_a_barrier_is_waited_for() -> None:
+    """Block 1 goes on when block 0 has put."""
+    barrier = {"name": "barrier", "barrier_id": 0, "num_threadblocks": 2}
+
+    def blocks(r: int) -> list[list[dict[str, Any]]]:
+        put = [foreign.op("put", [foreign.L("o", 2 * r + b)], [foreign.R(0, 2 * r + b)], "memory") for b in range(2)]
+        end = [foreign.NOP, foreign.on("signal"), foreign.on("wait")]
+        return [[*foreign.hello(), put[0], barrier, *end], [*foreign.hello(), barrier, put[1], *end]]
+
+    made = foreign.plan("allgather", [foreign.gpu(r, (2, 4, 0), blocks(r), "o", channels=2) for r in range(2)])
+    both_ways = rails()
+    time_us = PlanPredictor(read_plan(json.dumps(made)), both_ways).time_us(1 << 20)
+    assert time_us == pytest.approx(2 * ALPHA_US + 2 * (1 << 20) / 4 / GBS / 1e3)
+
+
+def test_a_network_of_one_way_links() -> None:
+    """Words go back where data cannot."""
+    ring = wired(3, (0, 1), (1, 2), (2, 0))
+    simple = read_plan(write_plan(ring_allgather(3)))
+    assert PlanPredictor(simple, ring).time_us(0) == pytest.approx(3 * ALPHA_US)
+    with pytest.raises(InputError, match="has no link from it in wired"):
+        PlanPredictor(read_plan(write_plan(alltoall(3))), ring)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda made: made["gpus"][0]["threadblocks"][0]["ops"].pop(1), "cannot be timed: stops before its end"),
+        (lambda made: made["gpus"][0]["threadblocks"][0]["ops"][1].update(channel_ids=[7]), "dangling id"),
+        (lambda made: made["gpus"].pop(), "cannot be timed"),
+    ],
+)
+def test_what_cannot_be_timed(spoil: Callable[[Any], Any], words: str) -> None:
+    made = foreign.gets()
+    spoil(made)
+    with pytest.raises(InputError, match=words):
+        PlanPredictor(read_plan(json.dumps(made)), load("full:2"))
+
+
+def test_places() -> None:
+    plan = read_plan(write_plan(ring_allgather(4)))
+    assert PlanPredictor(plan, load("dgx1"), (0, 1, 2, 3)).group == (0, 1, 2, 3)
+    for group, words in (((0, 1), "group has 2 ranks, the program 4"), (None, "full:2 has 2")):
+        with pytest.raises(InputError, match=words):
+            PlanPredictor(plan, load("full:2"), group)
