@@ -32,6 +32,7 @@ from topologies.errors import InputError
 _COLLECTIVES = tuple(name for name in COLLECTIVES if find_kind(name).unit or name == "custom")
 _FUNCTION = "algorithm"  # what a file must define
 Cell = tuple[int, int]  # rank, number of the cell
+Asked = tuple[int | None, int | None, int | None]  # channel, threadblock that sends, threadblock that receives
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,19 +46,32 @@ class Chunk:
     count: int
     versions: tuple[int, ...]
 
-    def copy(self, rank: int, buffer: str, index: int, *, channel: int | None = None) -> Chunk:
+    def copy(
+        self,
+        rank: int,
+        buffer: str,
+        index: int,
+        *,
+        channel: int | None = None,
+        sendtb: int | None = None,
+        recvtb: int | None = None,
+    ) -> Chunk:
         """Copy it to `rank`'s buffer ("i", "o" or "s") from `index` on; what it is there.
 
-        channel: messages with different numbers share no channel; None leaves that to the compiler.
+        channel: messages with different numbers share no channel. sendtb, recvtb: the number of the threadblock that
+        sends (or does what stays on one rank), and of that which receives; a rank's threadblocks stand in the order of
+        their numbers, each on one channel, sending to one rank and receiving from one. None leaves it to the compiler.
         """
-        return self.script._move(self, rank, buffer, index, False, channel)
+        return self.script._move(self, rank, buffer, index, False, (channel, sendtb, recvtb))
 
-    def reduce(self, other: Chunk, *, channel: int | None = None) -> Chunk:
-        """Reduce `other`, of any rank, into this; what is here afterwards."""
+    def reduce(
+        self, other: Chunk, *, channel: int | None = None, sendtb: int | None = None, recvtb: int | None = None
+    ) -> Chunk:
+        """Reduce `other`, of any rank, into this; what is here afterwards. Options as those of `copy`."""
         if other.count != self.count:
             raise self.script._wrong(f"reduces {other.count} chunks into {self.count}; it must be as many")
         self.script._fresh(self)
-        return self.script._move(other, self.rank, self.buffer, self.index, True, channel)
+        return self.script._move(other, self.rank, self.buffer, self.index, True, (channel, sendtb, recvtb))
 
     def part(self, first: int, count: int = 1) -> Chunk:
         """`count` of its cells from the `first` on."""
@@ -177,11 +191,13 @@ class Script:
         made.instances, made.interleaved = (1 if ir.goal is not None else self.instances), self.interleaved
         return made
 
-    def _move(self, what: Chunk, rank: int, buffer: str, index: int, adds: bool, channel: int | None) -> Chunk:
+    def _move(self, what: Chunk, rank: int, buffer: str, index: int, adds: bool, asked: Asked) -> Chunk:
         if what.script is not self:
             raise self._wrong("a chunk of another script")
-        if channel is not None and not 0 <= channel < 1 << 15:
-            raise self._wrong(f"channel {channel}; it must be 0 or more")
+        for name, value in zip(("channel", "sendtb", "recvtb"), asked, strict=True):
+            if value is not None and not 0 <= value < 1 << 15:
+                raise self._wrong(f"{name} {value}; it must be 0 to {(1 << 15) - 1}")
+        channel, sendtb, recvtb = (NONE if value is None else value for value in asked)
         self._fresh(what)
         to = self._cells(rank, buffer, index, what.count)
         src, dst = self._cell(what.rank, what.buffer, what.index), to[0][1]
@@ -192,12 +208,12 @@ class Script:
                 raise self._wrong(
                     f"{what.buffer}[{what.index}] and {buffer}[{index}], {what.count} chunks each, overlap"
                 )
-            self._ir.add(rank, "re" if adds else "cpy", src, dst, what.count)
+            if recvtb != NONE:
+                raise self._wrong(f"recvtb {recvtb} of what stays on rank {rank}; it must be sendtb")
+            self._ir.add(rank, "re" if adds else "cpy", src, dst, what.count, threadblock=sendtb)
         else:
-            sent = self._ir.add(what.rank, "s", src, NONE, what.count)
-            asked = NONE if channel is None else channel
-            self._ir.channel[sent] = asked
-            at = self._ir.add(rank, "rrc" if adds else "r", NONE, dst, what.count, sent, asked)
+            sent = self._ir.add(what.rank, "s", src, NONE, what.count, NONE, channel, sendtb)
+            at = self._ir.add(rank, "rrc" if adds else "r", NONE, dst, what.count, sent, channel, recvtb)
             if adds:
                 self._ir.src[at] = dst
         self._parts += [self._parallel] * (len(self._ir) - len(self._parts))

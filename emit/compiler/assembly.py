@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emit.compiler.ir import BUFFER, NONE, Instructions, message_counts, peers, scratch_chunks
+from emit.compiler.manual import Block, asked_blocks
 from emit.compiler.tuning import TUNING
 from emit.program import BUFFERS, Gpu, Program, Step, ThreadBlock
 from emit.targets import Limits
 from topologies.errors import InputError
-
-Block = tuple[int, int, int]  # channel, rank it sends to, rank it receives from (−1: none)
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,8 @@ def _threadblocks(
     ends = [peers(ir, n) for n in range(len(ir))]
     for n, rank in enumerate(ir.rank):
         into, out = ends[n]
+        if ir.threadblock[n] != NONE:
+            continue
         if into != NONE:
             receives[rank].add((channel[n], into))
         if out != NONE:
@@ -104,8 +105,10 @@ def _threadblocks(
             raise InputError(f"channel {channel[n]}: rank {rank} forwards what comes from rank {into} to two ranks")
         local[rank] += into == out == NONE
     flows = _flows(ir, channel, ends, after) if layout.few_nops else [[] for _ in range(nranks)]
+    asked = asked_blocks(ir, channel)
     blocks: list[list[Block]] = []
     for rank in range(nranks):
+        manual = list(asked[rank].values())
         bound = {(ch, out): into for (ch, into), out in tied[rank].items()}
         if len(bound) < len(tied[rank]):
             raise InputError(f"rank {rank} forwards from two ranks to one on one channel")
@@ -116,10 +119,11 @@ def _threadblocks(
             mine += _pair_threadblocks(free_out, free_in, flows[rank])
         else:
             mine += [(ch, out, NONE) for ch, out in free_out] + [(ch, NONE, into) for ch, into in free_in]
-        if not mine or not layout.paired:  # half of the room is for nops
+        if not (mine or manual) or not layout.paired:  # half of the room is for nops
             mine += [(k, NONE, NONE) for k in range(-(-2 * local[rank] // room))]
-        blocks.append(sorted(mine))
-    return blocks, _place_instructions(ir, channel, ends, blocks, after, room)
+        blocks.append(manual + sorted(mine))
+    number = [{name: b for b, name in enumerate(mine)} for mine in asked]
+    return blocks, _place_instructions(ir, channel, ends, blocks, number, after, room)
 
 
 def _flows(
@@ -155,6 +159,7 @@ def _place_instructions(
     channel: list[int],
     ends: list[tuple[int, int]],
     blocks: list[list[Block]],
+    asked: list[dict[int, int]],
     after: list[list[int]],
     room: int,
 ) -> list[int]:
@@ -165,7 +170,10 @@ def _place_instructions(
     load = [[0] * len(mine) for mine in blocks]
     place = [NONE] * len(ir)
     for n, (rank, (into, out)) in enumerate(zip(ir.rank, ends, strict=True)):
-        if into != NONE or out != NONE:
+        if ir.threadblock[n] != NONE:
+            place[n] = asked[rank][ir.threadblock[n]]
+            load[rank][place[n]] += 1
+        elif into != NONE or out != NONE:
             place[n] = by_receive[rank][channel[n], into] if out == NONE else by_send[rank][channel[n], out]
             load[rank][place[n]] += 1
     needs: dict[int, int] = {}

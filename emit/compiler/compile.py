@@ -13,6 +13,7 @@ from emit.columns import columns_of
 from emit.compiler.assembly import Layout, assemble, describe_size, longest_threadblock
 from emit.compiler.instances import share_of, side_by_side
 from emit.compiler.ir import NONE, Instructions, instructions_of, message_counts, predecessors, scratch_chunks
+from emit.compiler.manual import settle_threadblocks
 from emit.compiler.passes.depth import keeps_message_order, order_by_depth
 from emit.compiler.passes.registry import ORDER, PASSES, REQUIRED
 from emit.compiler.tuning import TUNING
@@ -79,9 +80,10 @@ def compile_instructions(
     asked = max(ir.channel, default=NONE)
     if asked >= limits.channels:
         raise InputError(f"{ir.header.name}: channel {asked}; {limits.name} has {limits.channels}")
-    if asked != NONE:  # what asks for none is on channel 0
+    if asked != NONE or max(ir.threadblock, default=NONE) != NONE:  # what asks for none is on channel 0
         ir = ir.copy()
         ir.channel = [max(channel, 0) for channel in ir.channel]
+        ir.threadblock = settle_threadblocks(ir)
     without = {*without, *(row.name for row in PASSES.values() if not limits.ops.issuperset(row.needs))}
     for name, apply in REQUIRED.items():
         ir = _logged(log, name, ir, apply(ir, limits))

@@ -47,7 +47,8 @@ def side_by_side(one: Program, ir: Instructions, limits: Limits) -> Program:
 
     Raises InputError: together they do not fit the target, do not end, or cannot lie as `ir.interleaved` says.
     """
-    many = repeat(instructions_of(one, ir.goal), ir.instances, ir.interleaved)
+    manual = max(ir.threadblock, default=NONE) != NONE  # then all is where it was
+    many = repeat(instructions_of(one, ir.goal, manual), ir.instances, ir.interleaved)
     before = predecessors(many)
     fits: list[Program] = []
     fault = ""
@@ -127,8 +128,10 @@ def _repeated(ir: Instructions, parts: list[int], finer: int, place: Place) -> I
         if op == "s":
             lanes = _lanes([[came_on.get((rank, src + c), NONE) for c in range(count)] for src, _ in spans])
         for k, (src, dst) in enumerate(spans):
-            channel = NONE if not lanes else max(ir.channel[n], 0) * most + lanes[k]
-            made.add(rank, op, src, dst, count, NONE if source == NONE else first[source] + k, channel)
+            lane = lanes[k] if lanes else k
+            channel = max(ir.channel[n], 0) * most + lane if lanes else NONE
+            block = NONE if ir.threadblock[n] == NONE else ir.threadblock[n] * most + lane
+            made.add(rank, op, src, dst, count, NONE if source == NONE else first[source] + k, channel, block)
             if source != NONE and dst != NONE:
                 came_on.update(((rank, dst + c), lanes[k]) for c in range(count))
     return made

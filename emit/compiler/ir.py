@@ -41,6 +41,7 @@ class Instructions:
         rank, op, src, dst, count: per instruction; src and dst are cells (`cell`), −1 where there is none.
         source: the instruction whose message this one receives, or −1; target: that which receives what it sends.
         channel: the one asked for (of a message: the same at both ends), or −1.
+        threadblock: the number of the one asked for, among those of its rank, or −1.
         instances: so many programs side by side are to be made of them; interleaved: how each has its share of every
             chunk (`emit.compiler.instances`), None: as costs least.
     """
@@ -55,18 +56,30 @@ class Instructions:
     source: list[int] = field(default_factory=list)
     target: list[int] = field(default_factory=list)
     channel: list[int] = field(default_factory=list)
+    threadblock: list[int] = field(default_factory=list)
     instances: int = 1
     interleaved: bool | None = None
 
     def __len__(self) -> int:
         return len(self.op)
 
-    def add(self, rank: int, op: str, src: int, dst: int, count: int, source: int = NONE, channel: int = NONE) -> int:
+    def add(
+        self,
+        rank: int,
+        op: str,
+        src: int,
+        dst: int,
+        count: int,
+        source: int = NONE,
+        channel: int = NONE,
+        threadblock: int = NONE,
+    ) -> int:
         """Append an instruction; its number. `source`: the instruction whose message it receives."""
         number = len(self.op)
         self.op.append(op)
-        row = (rank, src, dst, count, source, NONE, channel)
-        columns = (self.rank, self.src, self.dst, self.count, self.source, self.target, self.channel)
+        row = (rank, src, dst, count, source, NONE, channel, threadblock)
+        messages = (self.source, self.target, self.channel)
+        columns = (self.rank, self.src, self.dst, self.count, *messages, self.threadblock)
         for column, value in zip(columns, row, strict=True):
             column.append(value)
         if source != NONE:
@@ -75,7 +88,8 @@ class Instructions:
 
     def copy(self) -> Instructions:
         """Instructions that can be changed without changing these."""
-        columns = (self.rank, self.op, self.src, self.dst, self.count, self.source, self.target, self.channel)
+        messages = (self.source, self.target, self.channel)
+        columns = (self.rank, self.op, self.src, self.dst, self.count, *messages, self.threadblock)
         return Instructions(self.header, self.goal, *(list(column) for column in columns))  # type: ignore[arg-type]
 
     def select(self, numbers: Sequence[int]) -> Instructions:
@@ -84,7 +98,7 @@ class Instructions:
         for number, old in enumerate(numbers):
             new[old] = number
         made = Instructions(self.header, self.goal)
-        for name in ("rank", "op", "src", "dst", "count", "channel"):
+        for name in ("rank", "op", "src", "dst", "count", "channel", "threadblock"):
             column = getattr(self, name)
             setattr(made, name, [column[old] for old in numbers])
         made.source = [new[self.source[old]] for old in numbers]
@@ -151,9 +165,10 @@ def memory_span(first: int, count: int, o_in_i: int | None) -> range:
     return range(first, first + count)
 
 
-def instructions_of(program: Program, goal: Goal | None = None) -> Instructions:
-    """The instructions of a program that passes its check, with its channels; threadblocks and dependencies are gone.
+def instructions_of(program: Program, goal: Goal | None = None, keep_threadblocks: bool = False) -> Instructions:
+    """The instructions of a program that passes its check, with its channels; dependencies are gone.
 
+    keep_threadblocks: its threadblocks are asked for.
     Raises InputError for a program that cannot be executed in any order.
     """
     found = Findings()
@@ -164,7 +179,7 @@ def instructions_of(program: Program, goal: Goal | None = None) -> Instructions:
     if not executed.complete:
         raise InputError("program cannot be executed: its waits go round in a circle")
     ir = Instructions(program, goal)
-    rank = c.rank[c.block].tolist()
+    rank, threadblock = c.rank[c.block].tolist(), c.tb[c.block].tolist()
     op, count = c.op.tolist(), c.count.tolist()
     src, dst = (c.src * BUFFER + c.src_at).tolist(), (c.dst * BUFFER + c.dst_at).tolist()
     sends, receives = c.sends.tolist(), c.receives.tolist()
@@ -176,7 +191,8 @@ def instructions_of(program: Program, goal: Goal | None = None) -> Instructions:
         into, out = receives[step], sends[step]
         source = in_flight[into].popleft() if into >= 0 else NONE
         channel = c.connections[max(into, out) if into < 0 else into][2] if max(into, out) >= 0 else NONE
-        n = ir.add(rank[step], name, src[step], dst[step], count[step], source, channel)
+        asked = threadblock[step] if keep_threadblocks else NONE
+        n = ir.add(rank[step], name, src[step], dst[step], count[step], source, channel, asked)
         if out >= 0:
             in_flight[out].append(n)
     return ir

@@ -76,7 +76,12 @@ def absorb(ir: Instructions) -> Instructions:
         if made.op[r] != "r" or made.dst[r] < SCRATCH or r in near.gone:
             continue
         low, high = made.dst[r], made.dst[r] + made.count[r]
-        sums = [n for n in near.before[r] if made.op[n] == "re" and low <= made.src[n] <= high - made.count[n]]
+        blocks = (NONE, made.threadblock[r])
+        sums = [
+            n
+            for n in near.before[r]
+            if made.op[n] == "re" and made.threadblock[n] in blocks and low <= made.src[n] <= high - made.count[n]
+        ]
         stays = _absorbed_at(near, r, sums) if sums and _used_up(near, r, sums) else NONE
         if stays == NONE:
             continue
@@ -84,6 +89,7 @@ def absorb(ir: Instructions) -> Instructions:
         count, source, channel = made.count[r], made.source[r], made.channel[r]
         made.op[stays], made.src[stays], made.dst[stays], made.count[stays] = "rrc", at, at, count
         made.source[stays], made.channel[stays], made.target[source] = source, channel, stays
+        made.threadblock[stays] = blocks[1]
         for n in {r, *sums} - {stays}:
             near.leave(n, stays)
     return near.left(ir)
@@ -200,6 +206,7 @@ def _candidates(near: Neighbours) -> list[tuple[int, int]]:
         if ir.op[r] in _FUSED
         and (ir.dst[r], ir.count[r]) == (ir.src[s], ir.count[s])
         and ir.channel[r] == ir.channel[ir.target[s]]
+        and ir.threadblock[r] == ir.threadblock[s]
         and _fused_at(near, r, s) != NONE
     ]
 

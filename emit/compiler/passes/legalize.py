@@ -16,7 +16,7 @@ def split(ir: Instructions, most: int) -> Instructions:
         for piece, at in enumerate(range(0, count, most)):
             src, dst = (place + at if place != NONE else NONE for place in (ir.src[n], ir.dst[n]))
             source = first[ir.source[n]] + piece if ir.source[n] != NONE else NONE
-            made.add(ir.rank[n], ir.op[n], src, dst, min(most, count - at), source, ir.channel[n])
+            made.add(ir.rank[n], ir.op[n], src, dst, min(most, count - at), source, ir.channel[n], ir.threadblock[n])
     return made
 
 
@@ -29,22 +29,23 @@ def unfuse(ir: Instructions, ops: frozenset[str]) -> Instructions:
     sender = [NONE] * len(ir)  # of each old instruction, the new one that sends
     for n, op in enumerate(ir.op):
         rank, src, dst, count, channel = ir.rank[n], ir.src[n], ir.dst[n], ir.count[n], ir.channel[n]
+        block = ir.threadblock[n]
         source = sender[ir.source[n]] if ir.source[n] != NONE else NONE
         if op in ops:
-            sender[n] = made.add(rank, op, src, dst, count, source, channel)
+            sender[n] = made.add(rank, op, src, dst, count, source, channel, block)
             continue
         if op == "rcs":
-            made.add(rank, "r", NONE, dst, count, source, channel)
+            made.add(rank, "r", NONE, dst, count, source, channel, block)
             at = dst
         else:
             # the sum is made where it must be, or beside it
             beside = spare[rank]
             spare[rank] += count
-            made.add(rank, "r", NONE, beside, count, source, channel)
+            made.add(rank, "r", NONE, beside, count, source, channel, block)
             at = beside if op == "rrs" else dst
             if op != "rrs" and src != dst:
-                made.add(rank, "cpy", src, dst, count)
-            made.add(rank, "re", src if op == "rrs" else beside, at, count)
+                made.add(rank, "cpy", src, dst, count, threadblock=block)
+            made.add(rank, "re", src if op == "rrs" else beside, at, count, threadblock=block)
         if op != "rrc":
-            sender[n] = made.add(rank, "s", at, NONE, count, NONE, channel)
+            sender[n] = made.add(rank, "s", at, NONE, count, NONE, channel, block)
     return made

@@ -1,0 +1,162 @@
+"""Threadblocks asked for by number: what is asked for is what there is, and what cannot be is one line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from emit.check.program import check
+from emit.compiler.compile import compile_instructions
+from emit.language import Script
+from emit.program import Program
+from emit.targets import TARGETS
+from tests.emit.compiler.test_instances import outcome, spread
+from topologies.errors import InputError
+
+
+def doubling(ranks: int, instances: int = 1) -> Script:
+    """Recursive doubling, with the peer's number for a threadblock, as msccl-tools' example has it."""
+    script = Script("doubling", "allgather", ranks, instances=instances)
+    known = 1
+    while known < ranks:
+        for r in range(ranks):
+            part = script.chunk(r, "o", r // known * known, known)
+            part.copy(r ^ known, "o", part.index, sendtb=r ^ known, recvtb=r)
+        known *= 2
+    return script
+
+
+def blocks(program: Program, rank: int) -> list[tuple[int, int, int]]:
+    return [(tb.channel, tb.send, tb.recv) for tb in program.gpus[rank].threadblocks]
+
+
+@pytest.mark.parametrize("target", ["executor-nccl", "msccl"])
+def test_blocks_stand_in_the_order_of_their_numbers(target: str) -> None:
+    program = compile_instructions(doubling(8).instructions(), target).program
+    assert check(program, target=target).ok
+    for r in range(8):
+        assert blocks(program, r) == [(0, peer, peer) for peer in sorted((r ^ 1, r ^ 2, r ^ 4))]
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_instances_keep_them(number: int) -> None:
+    program = compile_instructions(doubling(4, number).instructions()).program
+    assert check(program).ok
+    for r in range(4):
+        peers = sorted((r ^ 1, r ^ 2))
+        assert blocks(program, r) == [(k, peer, peer) for peer in peers for k in range(number)]
+
+
+def test_what_is_asked_for_decides_what_is_fused() -> None:
+    """Received and sent on by one threadblock it is one instruction, by two it is two."""
+    for sends, steps in ((1, ["r", "rcs", "s"]), (2, ["r", "r", "s", "s"])):
+        script = Script("x", "broadcast", 3)
+        script.chunk(0, "i", 0).copy(0, "o", 0)
+        near = script.chunk(0, "o", 0).copy(1, "o", 0, sendtb=0, recvtb=1)
+        near.copy(2, "o", 0, sendtb=sends, recvtb=0)
+        program = compile_instructions(script.instructions()).program
+        assert check(program).ok
+        assert sorted(step.op for *_, step in program.steps() if step.op != "cpy") == steps
+        assert blocks(program, 1) == ([(0, 2, 0)] if sends == 1 else [(0, -1, 0), (0, 2, -1)])
+
+
+def test_beside_what_is_left_to_the_compiler() -> None:
+    """One message of a connection speaks for all; what stays on a rank has a threadblock of its own too."""
+    script = Script("x", "alltoall", 3, chunks=2)
+    for r in range(3):
+        for p in range(3):
+            asked = {"sendtb": 5} if p == r else {"sendtb": 9, "recvtb": 8} if p == (r + 1) % 3 else {}
+            script.chunk(r, "i", 2 * p).copy(p, "o", 2 * r, **asked)
+            script.chunk(r, "i", 2 * p + 1).copy(p, "o", 2 * r + 1)
+    program = compile_instructions(script.instructions(), without=("aggregate",)).program
+    assert check(program).ok
+    for r in range(3):
+        before, behind = (r - 1) % 3, (r + 1) % 3
+        assert blocks(program, r) == [(0, -1, -1), (0, -1, before), (0, behind, -1), (0, before, behind)]
+        assert [len(tb.steps) for tb in program.gpus[r].threadblocks[1:]] == [2, 2, 4]
+
+
+def _two_for_one(script: Script) -> None:
+    for c in range(2):
+        script.chunk(0, "i", c).copy(1, "o", c, sendtb=c)
+
+
+def _two_peers(script: Script) -> None:
+    for p in (1, 2):
+        script.chunk(0, "i", 0).copy(p, "o", 0, sendtb=3)
+
+
+def _two_sources(script: Script) -> None:
+    for p in (1, 2):
+        script.chunk(p, "o", 0).copy(0, "o", 1, recvtb=4)
+
+
+def _two_channels(script: Script) -> None:
+    for c in range(2):
+        script.chunk(0, "i", c).copy(1, "o", c, sendtb=0, channel=c)
+
+
+MISTAKES: dict[str, tuple[Callable[[Script], object], str]] = {
+    "two for one": (_two_for_one, "rank 0 sends to rank 1 on channel 0 in threadblocks 0 and 1; it must be one"),
+    "two peers": (_two_peers, "rank 0 threadblock 3 sends to ranks 1 and 2; it must be one"),
+    "two sources": (_two_sources, "rank 0 threadblock 4 receives from ranks 1 and 2; it must be one"),
+    "two channels": (_two_channels, "rank 0 threadblock 0 is on channels 0 and 1; it must be one"),
+    "negative": (lambda s: s.chunk(0, "i", 0).copy(1, "o", 0, sendtb=-1), "sendtb -1; it must be 0 to"),
+    "stays": (lambda s: s.chunk(0, "i", 0).copy(0, "o", 0, recvtb=1), "recvtb 1 of what stays on rank 0"),
+}
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_what_cannot_be(what: str) -> None:
+    script = Script("x", "broadcast", 3, chunks=2)
+    for r in range(3):
+        script.chunk(0, "i", 0, 2).copy(r, "o", 0)
+    do, words = MISTAKES[what]
+
+    def compiled() -> None:
+        do(script)
+        compile_instructions(script.instructions(), without=("prune",))
+
+    with pytest.raises(InputError, match=words):
+        compiled()
+
+
+def build(seed: int, manual: bool) -> Script:
+    """Chunks moved at random, in threadblocks of every connection's own or one for both directions."""
+    rng = random.Random(seed)
+    script = Script("random", "allreduce", 3, chunks=3, inplace=False)
+    apart = rng.randint(0, 1)
+    for r in range(3):
+        script.chunk(r, "i", 0, 3).copy(r, "o", 0)
+    for _ in range(rng.randint(2, 12)):
+        count = rng.randint(1, 2)
+        at = script.chunk(rng.randrange(3), "o", rng.randint(0, 3 - count), count)
+        to, index, adds, channel = rng.randrange(3), rng.randint(0, 3 - count), rng.random() < 0.5, rng.randint(0, 1)
+        if to == at.rank and abs(index - at.index) < count:
+            continue
+        asked: dict[str, int] = {}
+        if to != at.rank:
+            asked = {"channel": channel, "sendtb": 4 * to + 2 * channel, "recvtb": 4 * at.rank + 2 * channel + apart}
+        elif rng.random() < 0.5:
+            asked = {"sendtb": 20}
+        asked = asked if manual else {}
+        if adds:
+            script.chunk(to, "o", index, count).reduce(at, **asked)
+        else:
+            at.copy(to, "o", index, **asked)
+    return script
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_do_the_same(seed: int) -> None:
+    plain = outcome(build(seed, False), seed)
+    assert outcome(build(seed, True), seed) == plain
+    script = build(seed, True)
+    script.instances, script.interleaved = 2, True
+    assert outcome(script, seed) == spread(plain, [[2 * c, 2 * c + 1] for c in range(3)])
+    for target in TARGETS:
+        ir = build(seed, True).instructions()
+        made = compile_instructions(ir, target).program
+        assert {finding.kind for finding in check(made, ir.goal).findings} <= {"wrong result"}
