@@ -8,13 +8,16 @@ a.gap, a.table(), a.save("out/")
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from synth.synthesis import Synthesis, synthesize
     from topologies.errors import InputError
 
-__all__ = ["InputError", "Synthesis", "synthesize"]
+    __version__: str
+
+__all__ = ["InputError", "Synthesis", "__version__", "synthesize"]
 
 _MODULES = {
     "InputError": "topologies.errors",
@@ -25,6 +28,8 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     # imported when asked for: solver processes import this package too, and start sooner without the rest
+    if name == "__version__":
+        return version("synth-collectives")
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'synth' has no attribute {name!r}")

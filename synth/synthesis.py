@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat
 
 from emit.library.programs import NONE, executor_for
 from emit.library.save import save
@@ -13,15 +14,18 @@ from synth.engines.flow.quotients import quotient_question
 from synth.engines.registry import chosen, processes
 from synth.engines.request import Options
 from synth.model.collective import Collective
-from synth.model.problem import Problem, make_problem
+from synth.model.numbers import parse_seconds, whole, whole_numbers
+from synth.model.problem import Problem, make_problem, parse_ranks
 from synth.model.registry import parse_name
+from synth.model.schedule import Schedule
+from synth.model.sizes import parse_size
 from synth.present.statement import statement
 from synth.present.table import table
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 from topologies.faults.apply import degraded
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
 from topologies.load import load
@@ -46,9 +50,14 @@ class Synthesis:
         """The largest time / bound over the algorithms, each at the size it is shown for."""
         return max(float(row["gap"]) for row in self.algorithms)
 
-    def algorithm(self, size_bytes: int) -> Algorithm:
-        """The algorithm that serves a message size."""
-        return self.found.fastest(size_bytes).algorithm
+    def algorithm(self, size_bytes: int | str) -> Algorithm:
+        """The algorithm that serves a message size, as bytes or `64K`. Raises InputError where that is no size."""
+        return self.found.fastest(_size(size_bytes, "size_bytes")).algorithm
+
+    def schedule(self, size_bytes: int | str) -> Schedule:
+        """Its schedule, with the times of messages of this size."""
+        size = _size(size_bytes, "size_bytes")
+        return self.algorithm(size).timed(size)
 
     def table(self) -> str:
         """What the command line prints."""
@@ -76,29 +85,41 @@ class Question(NamedTuple):
 def ask(
     collective: str | Collective,
     topo: str | Path | Topology,
-    group: Sequence[int] | None = None,
+    group: Sequence[int] | str | None = None,
     *,
     relay: Sequence[int] | str = "none",
     without: Sequence[str] = (),
     degrade: Sequence[str] = (),
     root: int | None = None,
-    size: int | None = None,
+    size: int | str | None = None,
     chunks: int | None = None,
     steps: int | None = None,
     rounds: int | None = None,
     engine: str = "auto",
-    budget: float = 30.0,
+    budget: float | str = 30.0,
     seed: int = 0,
     target: str = NONE,
     sms: int | None = None,
     groups_overlap: bool = False,
 ) -> Question:
     """State a question without answering it; arguments and errors as those of `synthesize`."""
-    options = Options(size, chunks, steps, rounds, engine, budget, seed)
+    pinned = {"chunks": chunks, "steps": steps, "rounds": rounds}
+    shape = {name: None if value is None else whole(value, name) for name, value in pinned.items()}
+    budget_s = parse_seconds(budget, "budget") if isinstance(budget, str) else _number(budget, "budget")
+    size = None if size is None else _size(size, "size")
+    options = Options(size, **shape, engine=_text(engine, "engine"), budget_s=budget_s, seed=whole(seed, "seed"))
     options.check()
+    root = None if root is None else whole(root, "root")
     chosen(engine)  # whether there is such an engine is said now
+    if not isinstance(collective, Collective):
+        _text(collective, "collective")
+    if not isinstance(topo, Topology | Path):
+        _text(topo, "topo")
     healthy = topo if isinstance(topo, Topology) else load(topo)
+    without, degrade = _texts(without, "without"), _texts(degrade, "degrade")
     topology = degraded(healthy, without, degrade)
+    group = None if group is None else _ranks(group, "group", healthy)
+    relay = relay if relay in ("none", "all") else _ranks(relay, "relay", healthy)
     dead = dead_ranks(healthy, without)
     members = list(live_ranks(healthy, dead, group, "group"))
     outsiders = relay_ranks(healthy, dead, relay, members)
@@ -111,6 +132,7 @@ def ask(
     problem = stated(topology)
     if chunks is not None:
         problem.with_chunks(chunks)  # whether so many are possible is said now
+    sms = None if sms is None else whole(sms, "sms")
     executor_for(problem, target, sms, groups_overlap)  # whether it can express the question is said now
     hurt = topology is not healthy
     return Question(problem, options, stated(healthy) if hurt else None, target, sms, groups_overlap)
@@ -143,21 +165,58 @@ def synthesize(
     Args:
         collective: a name (torch's spellings too) or a Collective.
         topo: a machine, a family, a file, or a Topology.
-        group: ranks that take part, in order; all when None.
+        group: ranks that take part, in order, or text as on the command line (`0,2,4-7`); all when None.
         progress: called with what is tried and the best so far.
         workers: solver processes to use again.
         options: relay: outsiders that may forward, "none", "all" or ranks. without, degrade: dead and slow parts (see
             `topologies.faults.apply`); the answer then also has the healthy network's. root: rank of the root for
-            rooted collectives; the group's first when None. size: bytes; with it the one best algorithm, without it the
-            frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model). engine: one of auto,
-            flow, route, cpsat, smt, milp. budget: seconds. seed: of the solvers. target: the executor whose
-            programs the answer is made of (a key of `emit.targets.TARGETS`; auto: the first that can express it); none:
-            schedules. sms: threadblocks that a rank's program may have; the SMs of its device but for
-            `emit.targets.RESERVED_SMS` when None, any number where the topology does not state them.
+            rooted collectives; the group's first when None. size: bytes, or `64K`; with it the one best algorithm,
+            without it the frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model).
+            engine: one of auto, flow, route, cpsat, smt, milp. budget: seconds, or `5m`. seed: of the solvers.
+            target: the executor whose programs the answer is made of (a key of `emit.targets.TARGETS`; auto: the first
+            that can express it); none: schedules. sms: threadblocks that a rank's program may have; the SMs of its
+            device but for `emit.targets.RESERVED_SMS` when None, any number where the topology does not state them.
             groups_overlap: ranks are in several groups at a time, which MSCCL++'s packets (LL) do not bear.
     """
+    known = list(inspect.signature(ask).parameters)[3:]
+    for name in options:
+        if name not in known:
+            raise InputError(
+                f"{name}: is no option; {did_you_mean(name, known) or 'it must be one of ' + ', '.join(known)}"
+            )
     question = ask(collective, topo, group, **options)
     if workers is not None:
         return Synthesis(answered(question, workers, progress), question.sms, question.groups_overlap)
     with Workers(processes(question.options.engine)) as own:
         return Synthesis(answered(question, own, progress), question.sms, question.groups_overlap)
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{what}: {value!r} is no text; it must be a name")
+    return value
+
+
+def _texts(values: Any, what: str) -> tuple[str, ...]:
+    values = [values] if isinstance(values, str) else values
+    if not isinstance(values, Iterable):
+        raise InputError(f"{what}: {values!r} is no list; it must be one of names, such as ['link:0-1']")
+    return tuple(_text(value, what) for value in values)
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+        raise InputError(f"{what}: {value!r} is no number; it must be seconds, such as 30 or '30s'")
+    return float(value)
+
+
+def _size(value: Any, what: str) -> int:
+    """Bytes of a size as a number or as text."""
+    return parse_size(value if isinstance(value, str) else str(whole(value, what)), what)
+
+
+def _ranks(value: Any, what: str, topology: Topology) -> tuple[int, ...]:
+    """Ranks of a list, or of text such as `0,2,4-7`."""
+    if isinstance(value, str):
+        return parse_ranks(value, what, topology.nranks)
+    return whole_numbers(value, what)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -43,6 +44,7 @@ class Library:
     staging: Path
     entries: list[Entry]
     placed: list[str] = field(default_factory=list)
+    moving: bool = False  # to its place
 
     def place(self, name: str) -> Path:
         """Where to write a file for now; `name` is its path in the library, once."""
@@ -81,6 +83,7 @@ class Library:
             gone |= _files(self.entries) - _files(now)
             self.write(INDEX, data)
         fresh: list[Path] = []
+        self.moving = True
         try:
             for name in self.placed:
                 path = self.folder / name
@@ -92,10 +95,24 @@ class Library:
             for folder in fresh:
                 with suppress(OSError):  # it holds what was moved there
                     folder.rmdir()
+            self.moving = False
             raise
         for name in sorted(gone - set(self.placed)):
             (self.folder / name).unlink(missing_ok=True)
+        self.moving = False
         return [self.folder / name for name in self.placed]
+
+
+_open: list[Library] = []  # now
+
+
+def abandon() -> bool:
+    """Before the process ends at once: nothing of what is being written stays; False while it is being moved."""
+    if any(library.moving for library in _open):
+        return False
+    for library in _open:
+        shutil.rmtree(library.staging, ignore_errors=True)
+    return True
 
 
 @contextmanager
@@ -108,10 +125,13 @@ def writing(folder: str | Path) -> Iterator[Library]:
     try:
         where.mkdir(parents=True, exist_ok=True)
         with _locked(where), tempfile.TemporaryDirectory(prefix=".synth-", dir=where) as staging:
+            _open.append(library := Library(where, Path(staging), standing(where)))
             try:
-                yield Library(where, Path(staging), standing(where))
+                yield library
             except InputError as error:  # of a file that was to be moved
                 raise InputError(str(error).replace(staging, str(where))) from None
+            finally:
+                _open.remove(library)
     except OSError as error:
         raise InputError(f"--out {where}: cannot be written ({error.strerror or error})") from None
 

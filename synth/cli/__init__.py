@@ -5,6 +5,7 @@ A command's module is imported when the command is called, so `synth --help` imp
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from contextlib import suppress
@@ -16,8 +17,10 @@ import click
 
 from synth.model.registry import KINDS, parse_name
 from topologies.errors import InputError, did_you_mean
+from topologies.text.files import origin_of
 
 _RETRY_S = 0.02  # after which an interrupt that fell into an import is tried again
+_LEAVING_S = 0.15  # in which a second Ctrl-C may put the disk in order
 
 
 class Row(NamedTuple):
@@ -123,8 +126,29 @@ def cli() -> None:
     """
 
 
-def _interrupt(_signal: int, frame: FrameType | None) -> None:
+class _Interrupts:
+    """How often Ctrl-C came: once, and the best so far is written; twice, and it is left where it stands."""
+
+    came = 0
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> None:
+    writer = sys.modules.get("emit.library.write")  # where nothing is written it need not be there
+    if writer is not None and not writer.abandon():
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+        return
+    os._exit(130)
+
+
+def _interrupt(signal_: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, but never inside an import: some library swallows it, or half a module is left."""
+    _Interrupts.came += signal_ == signal.SIGINT
+    if _Interrupts.came > 1:
+        signal.signal(signal.SIGALRM, _leave)
+        signal.setitimer(signal.ITIMER_REAL, _LEAVING_S)
+        raise KeyboardInterrupt
+    if signal_ == signal.SIGINT and sys.stderr.isatty():
+        os.write(2, b"\r\x1b[2Kstopping: what was found is written; Ctrl-C again leaves at once\n")
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith("importlib."):
             signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
@@ -144,7 +168,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGALRM, _interrupt)
     try:
-        cli.main(standalone_mode=False)
+        try:
+            cli.main(standalone_mode=False)
+        finally:
+            sys.stdout.flush()
     except InputError as error:
         _refuse(str(error), 2)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -155,7 +182,17 @@ def main() -> None:
     except MemoryError as error:
         _refuse(f"not enough memory: {error or 'it must be a smaller size'}", 2)
     except (KeyboardInterrupt, click.Abort):
+        if _Interrupts.came > 1:
+            click.echo("synth: interrupted again: what was not written yet is lost", err=True)
+            _leave(signal.SIGALRM, None)  # the interpreter may take longer to end
         _refuse("interrupted before there was an answer", 130)
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(1) from None
+    except OSError as error:  # of a file whose name nothing could look at before, or of stdout
+        if error.filename is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left to print would be a second error
+        where = "standard output" if error.filename is None else origin_of(str(error.filename))
+        _refuse(
+            f"{where}: cannot be used ({error.strerror or error}); it must be a file that can be written or read", 2
+        )

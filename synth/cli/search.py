@@ -14,11 +14,10 @@ import click
 from emit.targets import RESERVED_SMS
 from synth.cli.options import Asked, declare, json_option, overlap_option, sms_option, target_option, topo_option
 from synth.engines.registry import processes, summaries
+from synth.model.numbers import parse_seconds
 from synth.model.registry import Kind
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
-
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}  # seconds
 
 _question = declare(
     topo_option,
@@ -86,7 +85,7 @@ def pattern(file: str, **asked: Any) -> None:
 
 def _answer(name: str, file: str | None, *, budget: str, out: str, engine: str, **others: Any) -> None:
     begun = time.monotonic()
-    asked = Asked(budget=_seconds(budget), out=out, engine=engine, begun=begun, **others)
+    asked = Asked(budget=parse_seconds(budget, "--budget"), out=out, engine=engine, begun=begun, **others)
     if not out:
         raise InputError("--out: is empty; give the name of a folder")
     with Workers(processes(engine) if asked.groups is None else ()) as workers:
@@ -97,15 +96,3 @@ def _answer(name: str, file: str | None, *, budget: str, out: str, engine: str, 
 
         report = answer(name, file, asked, workers)
     report()
-
-
-def _seconds(text: str) -> float:
-    """A budget in seconds from `30s`, `500ms`, `5m`, `1h` or `30`; InputError for anything else."""
-    number = text.rstrip("hms")
-    try:
-        value = float(number) * _UNITS[text.removeprefix(number)]
-    except (KeyError, ValueError):
-        raise InputError(f"--budget {text!r}: is not a time; write it as in 30s, 500ms or 5m") from None
-    if not 0 < value < 1e7:
-        raise InputError(f"--budget {text}: must be more than 0 seconds, as in 30s")
-    return value

@@ -136,6 +136,7 @@ class _Search:
                 self._tighten()
         except KeyboardInterrupt:
             result.ended = "interrupted"
+            self.contest.stop()
         if not result.ended and time.monotonic() >= self.deadline:
             result.ended = "budget"
         if not self.answered and result.ended == "interrupted" and not options.pinned:

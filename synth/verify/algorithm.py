@@ -60,6 +60,10 @@ class Algorithm:
             self._times_us[size_bytes] = time_us(self.problem, self._clock.timed(size_bytes))
         return self._times_us[size_bytes]
 
+    def timed(self, size_bytes: float) -> Schedule:
+        """The schedule with the times of messages of so many bytes."""
+        return self._clock.timed(size_bytes)
+
     @cached_property
     def _clock(self) -> Clock:
         return Clock(self.problem, self.schedule)

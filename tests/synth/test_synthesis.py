@@ -1,0 +1,69 @@
+"""The Python face: what it takes, and one line for what it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import synth
+from synth import InputError
+
+
+def test_texts_of_the_command_line_are_taken() -> None:
+    spelt = synth.synthesize("allgather", "ring:4", "0-3", size="1M", budget="2s", relay="none", without=())
+    plain = synth.synthesize("allgather", "ring:4", [0, 1, 2, 3], size=1 << 20, budget=2)
+    assert spelt.algorithms == plain.algorithms
+    assert synth.__version__
+
+
+def test_a_schedule_is_timed_for_the_size_that_is_asked_for() -> None:
+    answer = synth.synthesize("allgather", "ring:4", budget=2)
+    for size in (1024, 1 << 20):
+        schedule, algorithm = answer.schedule(size), answer.algorithm(size)
+        alpha = algorithm.problem.network.alpha_us[schedule.link]
+        assert (schedule.end_us + alpha).max() == pytest.approx(algorithm.time_us(size))
+    assert len(answer.schedule("64K")) == len(answer.schedule(64 << 10))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"budget": None}, "budget: None is no number"),
+        ({"budget": True}, "budget: True is no number"),
+        ({"budget": "soon"}, "budget 'soon': is not a time"),
+        ({"budget": float("nan")}, "budget: nan s is not possible"),
+        ({"size": 1.5}, "size: 1.5 is no whole number"),
+        ({"size": -1}, "size: '-1' is negative"),
+        ({"group": [0.5, 1]}, "group: 0.5 is no whole number"),
+        ({"group": 3}, "group: 3 is no list"),
+        ({"group": "0-9"}, "group: rank 9 is not in this topology"),
+        ({"chunks": "2"}, "chunks: '2' is no whole number"),
+        ({"relay": 5}, "relay: 5 is no list"),
+        ({"engine": 4}, "engine: 4 is no text"),
+        ({"without": 4}, "without: 4 is no list"),
+        ({"seed": 1.0}, "seed: 1.0 is no whole number"),
+        ({"root": "0"}, "root: '0' is no whole number"),
+        ({"sms": "x"}, "sms: 'x' is no whole number"),
+        ({"budgett": 3}, "budgett: is no option; did you mean budget?"),
+        ({"target": "nosuch"}, "target 'nosuch': is not known"),
+    ],
+)
+def test_what_cannot_be_is_an_input_error(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as refused:
+        synth.synthesize("allgather", "ring:4", **given)
+    assert str(refused.value).startswith(says)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("collective", "topo"), [(5, "ring:4"), ("allgather", 5), ("nosuch", "ring:4")])
+def test_collective_and_topology_are_names_or_objects(collective: Any, topo: Any) -> None:
+    with pytest.raises(InputError):
+        synth.synthesize(collective, topo)
+
+
+def test_sizes_of_questions_to_an_answer_are_checked() -> None:
+    answer = synth.synthesize("allgather", "ring:4", budget=2)
+    for size in (-5, 0, 1.5, "x"):
+        with pytest.raises(InputError, match="size_bytes"):
+            answer.algorithm(size)  # type: ignore[arg-type]
