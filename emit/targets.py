@@ -42,11 +42,11 @@ class Limits:
     children: int = 1024  # of an XML element
     reduce_chain: int = 16
 
+    sms: int = 0  # of a device, that a rank may use; 0: not known
+
     def rank_sends(self, nranks: int) -> int:
         """Sends in which a rank can take part, all ranks alike: each is an instruction at both ends."""
         return max(1, (self.nodes - 1 - nranks) // 2)
-
-    sms: int = 0  # of a device, that a rank may use; 0: not known
 
 
 @dataclass(frozen=True)

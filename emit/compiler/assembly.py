@@ -209,6 +209,8 @@ def _waits(
     first = np.concatenate([[0], np.cumsum([len(mine) for mine in blocks])]).tolist()
     everywhere = len(ir) * first[-1] <= TUNING.clock_entries
     width = first[-1] if everywhere else max((len(mine) for mine in blocks), default=0)
+    if len(ir) * width > TUNING.most_clock_entries:
+        return _last_of_each_block(block_of, after)
     known: NDArray[np.int32] = np.zeros((len(ir), width), dtype=np.int32)
     # a message of many chunks begins to arrive while it is still being sent: what was over when that began
     begun: NDArray[np.int32] = np.zeros((len(ir), width) if everywhere else (0, 0), dtype=np.int32)
@@ -268,6 +270,15 @@ def _joint_waits(
             return found
         found.append(best)
         np.maximum(row, known[best], out=row)
+
+
+def _last_of_each_block(block_of: list[int], after: list[list[int]]) -> list[list[int]]:
+    """For every instruction the last of each other block of its rank that it must come after."""
+    waits = []
+    for mine, others in zip(block_of, after, strict=True):
+        last = {block_of[other]: other for other in sorted(others)}
+        waits.append(sorted(other for block, other in last.items() if block != mine))
+    return waits
 
 
 def _program(ir: Instructions, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]) -> Program:

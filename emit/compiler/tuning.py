@@ -18,6 +18,8 @@ class CompilerTuning:
         spread_gain: what more channels a connection must gain, as each costs an executor a threadblock.
         clock_entries: entries (int32) of vector clocks up to which also what messages imply is known, so that fewer
             waits are written: 16 MB.
+        most_clock_entries: beyond which a wait names every instruction that it must follow, and no clocks are kept:
+            1 GB.
         scratch_instructions: up to which scratch is used again; which come before which takes a bit a pair.
         scratch_contents: of a rank, up to which it is; each is compared with all before it.
     """
@@ -27,6 +29,7 @@ class CompilerTuning:
     as_fast: float = 1.002
     spread_gain: float = 1.02
     clock_entries: int = 4_000_000
+    most_clock_entries: int = 250_000_000
     scratch_instructions: int = 20_000
     scratch_contents: int = 1_000
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from emit.formats import format_of
+from emit.compiler.unlimited import lower_unlimited
+from emit.formats import FORMATS, format_of
 from emit.goal import Goal
 from emit.library.index import Entry, load_index
 from emit.library.lookup import entry_beside
@@ -24,7 +25,8 @@ from runtime.dtypes import parse_type, reducer
 from synth.bounds.prove import Bound, prove
 from synth.cli.options import json_option, print_json
 from synth.cli.programs import named_problem, read_program
-from synth.model.problem import parse_ranks
+from synth.cli.schedules import load_algorithm
+from synth.model.problem import Problem, parse_ranks
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from synth.storage.schedule_file import load_schedule
@@ -33,6 +35,7 @@ from topologies.load import load
 from topologies.topology import Topology
 
 _USUAL = 1 << 20  # bytes of a message
+_NAME = 63  # characters of an algorithm's name
 _BEHIND = 1.02  # of the network's own time: from here on a warning says that the GPU could not follow
 
 HEAD = "\n".join(
@@ -102,7 +105,9 @@ def bench(
     target: str | None,
     as_json: bool,
 ) -> None:
-    """Run an MSCCL XML or a plan (JSON), or a library's file for each size, and measure it as nccl-tests does.
+    """Run an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size, and measure it.
+
+    The table is that of nccl-tests.
 
     Exit code 0: every element right; 1: some wrong; 2: it cannot be run.
 
@@ -250,6 +255,21 @@ class Chosen:
         return None
 
 
+@dataclass(eq=False)
+class Stored(Chosen):
+    """A stored schedule as a program in memory. problem: what it solves."""
+
+    problem: Problem
+
+    def communicator(self, topology: Topology) -> tuple[int, ...] | None:
+        """The ranks of the schedule, whatever the topology."""
+        return self.problem.ranks if topology.name == self.problem.topology.name else None
+
+    def made_for(self) -> Topology:
+        """The network of the schedule."""
+        return self.problem.topology
+
+
 class Known:
     """Predicted time and bound of a chosen file on a network; InputError where the user `asked` for one that cannot."""
 
@@ -281,6 +301,8 @@ class Known:
 def _bound(chosen: Chosen, topology: Topology) -> Bound | None:
     """Of what the file answers, where its name says what that is."""
     program, entry = chosen.program, chosen.entry
+    if isinstance(chosen, Stored):
+        return prove(chosen.problem) if topology.name == chosen.problem.topology.name else None
     if entry is not None and entry.topology == topology.name:
         problem = named_problem(topology, entry.collective, entry.group, entry.root, entry.relays)
     else:
@@ -298,6 +320,9 @@ def chooser(
     if not path.is_dir() and path.name != "index.json":
         if (collective, group, target) != (None, None, None):
             raise InputError("--collective, --group, --target: choose from a library; this is one file")
+        if format_of(path) is FORMATS["schedule"]:
+            stored = _lowered(path)
+            return (lambda _: stored), _USUAL
         one = Chosen(path.stem, path, *read_program(path)[:2], entry_beside(path))
         low, high = one.program.min_bytes, one.program.max_bytes or inf
         return (lambda size: one if low <= size <= high else None), int(min(max(_USUAL, low), high))
@@ -328,6 +353,11 @@ def chooser(
         return None if entry is None else known[entry.file]
 
     return choose, _USUAL
+
+
+def _lowered(path: Path) -> Stored:
+    algorithm = load_algorithm(path)
+    return Stored(path.stem, path, *lower_unlimited(algorithm, path.stem[:_NAME]), None, algorithm.problem)
 
 
 def _question(entry: Entry) -> str:

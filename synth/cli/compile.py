@@ -22,7 +22,7 @@ from emit.targets import RESERVED_SMS, Target, choose_protocol, choose_target, o
 from synth.cli.options import declare, sms_option, target_option
 from synth.cli.programs import Place, check_not_source, nodes_at, place_program, read_program, sms_at, write_text
 from synth.model.sizes import parse_size
-from topologies.errors import InputError, ScheduleError, ScheduleRefused
+from topologies.errors import InputError
 
 
 def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
@@ -206,16 +206,10 @@ def lower(
     """
     # these bring schedules, their replay and their clock, which the commands for programs do without
     from emit.compiler.lower import lower_to_instructions, timer_for
-    from synth.storage.schedule_file import load_schedule
-    from synth.verify.algorithm import Algorithm
+    from synth.cli.schedules import load_algorithm
 
-    stored = load_schedule(file)
-    problem, schedule = stored.expanded()
-    size = int(stored.schedule.size_bytes)
-    try:
-        algorithm = Algorithm(problem, schedule, str(stored.header["engine"]), size_bytes=size)
-    except (ScheduleRefused, ScheduleError) as error:
-        raise InputError(f"{file}: the schedule is refused: {error}") from None
+    algorithm = load_algorithm(file)
+    problem, size = algorithm.problem, int(algorithm.size_bytes)
     chosen = on_devices(target_for(problem, target), problem.topology.sms, sms)
     place = (problem.topology, list(problem.ranks))
     named = "custom" if problem.relays else problem.collective.name

@@ -162,3 +162,14 @@ def test_over_torch(synth: Call, here: Path) -> None:
         assert row["out_of_place"]["wrong"] == 0
         took = row["size_bytes"] / row["out_of_place"]["time_us"] / 1e3
         assert row["out_of_place"]["algbw_gbs"] == pytest.approx(took)
+
+
+def test_a_stored_schedule_runs_from_memory(synth: Call, here: Path) -> None:
+    asked = ("--topo", "mesh:2x3", "--relay", "all", "--target", "none", "--engine", "flow", "--budget", "300ms")
+    assert synth("allgather", *asked, "--size", "64K", "--group", "0,4,5").code == 0
+    (schedule,) = (here / "out" / "schedules").glob("*.synth")
+    rows = json.loads(synth("bench", schedule, "--backend", "host", "-b", "64K", "-n", "3", "--json").out)["rows"]
+    assert rows[0]["out_of_place"]["wrong"] == 0
+    assert rows[0]["predicted_us"] >= rows[0]["bound_us"] > 0
+    schedule.write_bytes(schedule.read_bytes()[:-100])
+    assert schedule.name in synth("bench", schedule, "--backend", "host").refusal

@@ -1,0 +1,55 @@
+"""Schedules as programs in memory: right without a reader's limits, and with waits that name everything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from emit.check.program import check
+from emit.compiler import assembly
+from emit.compiler.unlimited import MOST_RANKS, lower_unlimited
+from emit.goal import Goal
+from emit.program import Program
+from runtime.bench import Settings, measure
+from runtime.host.executor import HostExecutor
+from synth.baselines import baseline_named
+from synth.model.collective import named
+from synth.model.problem import make_problem
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+from topologies.load import load
+
+
+def direct(collective: str, topo: str) -> Algorithm:
+    """The first algorithm that sends everything straight."""
+    topology = load(topo)
+    problem = make_problem(topology, named(collective, topology.nranks, 1), tuple(range(topology.nranks)))
+    return baseline_named(problem, "direct")[0]
+
+
+def run(program: Program, goal: Goal | None) -> int:
+    """Wrong elements of three launches."""
+    return measure(program, goal, 1 << 18, HostExecutor(program, goal), Settings(iterations=3, warmup=0)).wrong
+
+
+@pytest.mark.parametrize(("collective", "topo"), [("alltoall", "full:48"), ("allgather", "ring:12")])
+def test_what_no_reader_takes_runs(collective: str, topo: str) -> None:
+    program, goal = lower_unlimited(direct(collective, topo), collective)
+    assert check(program, goal, target=None).ok
+    assert run(program, goal) == 0
+
+
+def test_waits_that_name_everything_are_right_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = direct("allgather", "mesh:3x3")
+    few = lower_unlimited(algorithm, "one")[0]
+    monkeypatch.setattr(assembly, "TUNING", replace(assembly.TUNING, most_clock_entries=0))
+    many, goal = lower_unlimited(algorithm, "other")
+    assert many.nsteps >= few.nsteps
+    assert check(many, goal, target=None).ok
+    assert run(many, goal) == 0
+
+
+def test_too_many_ranks_are_refused() -> None:
+    with pytest.raises(InputError, match=rf"{MOST_RANKS + 1} ranks; it must be at most {MOST_RANKS}"):
+        lower_unlimited(direct("sendrecv", f"ring:{MOST_RANKS + 1}"), "sendrecv")
