@@ -9,7 +9,7 @@ from itertools import zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from emit.compiler.ir import BUFFER, NONE, Instructions, message_counts, peers, scratch_chunks
+from emit.compiler.ir import BUFFER, NONE, Instructions, peers, scratch_chunks
 from emit.compiler.manual import Block, asked_blocks
 from emit.compiler.tuning import TUNING
 from emit.program import BUFFERS, Gpu, Program, Step, ThreadBlock
@@ -21,7 +21,7 @@ from topologies.errors import InputError
 class Layout:
     """How instructions are laid out in channels and threadblocks.
 
-    spread: channels over which the messages of a connection are spread, in runs or, with `round_robin`, one by one.
+    spread: channels over which the messages of a connection are spread, one by one: so they keep their order in time.
     paired: one threadblock may send to one rank and receive from another; else each has one of its own.
     few_nops: those are paired first of which one sends on what the other receives, else exchanges between two ranks;
         and what waits for several names one that has waited for them, though that may be over later than they are.
@@ -29,7 +29,6 @@ class Layout:
 
     spread: int = 1
     paired: bool = True
-    round_robin: bool = False
     few_nops: bool = False
 
 
@@ -63,7 +62,6 @@ def _channels(ir: Instructions, limits: Limits, layout: Layout) -> list[int]:
     """The channel of every instruction that sends or receives; a chain of fused ones has one channel."""
     nranks, spread = ir.header.nranks, layout.spread
     crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # a channel has room for so many peers
-    size = message_counts(ir)
     passed: dict[tuple[int, int], int] = defaultdict(int)
     channel = [0] * len(ir)
     for n, source in enumerate(ir.source):
@@ -78,8 +76,7 @@ def _channels(ir: Instructions, limits: Limits, layout: Layout) -> list[int]:
         first = ir.channel[n]
         if first == NONE:
             first = (v - u) % nranks * crowd // nranks
-        run = at % spread if layout.round_robin else at // -(-size[u, v] // spread)
-        channel[n] = channel[source] = first * spread + run
+        channel[n] = channel[source] = first * spread + at % spread
     return channel
 
 

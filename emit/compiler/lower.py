@@ -9,13 +9,14 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from emit.compiler.compile import Timer, Times, compile_instructions
+from emit.compiler.compile import Compiler
 from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, predecessors
+from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
 from emit.program import COLLECTIVES, Gpu, Program
@@ -30,6 +31,45 @@ from synth.model.schedule import Schedule
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.topology import Topology
+
+_LEAST_US_PER_BYTE = 1e-12  # of an algorithm that moves nothing
+
+
+class Lowering:
+    """An algorithm on its way to programs for one target: what those for several ranges of sizes share is done once.
+
+    Attributes:
+        goal: where the collective's name does not say it.
+
+    Raises InputError: a rank has more steps than a file of the target.
+    """
+
+    def __init__(
+        self, algorithm: Algorithm, name: str, target: str = "executor-nccl", limits: Limits | None = None
+    ) -> None:
+        """limits: that programs keep; None: the target's."""
+        problem, schedule = algorithm.problem, algorithm.schedule
+        net = problem.network
+        limits = target_named(target).limits if limits is None else limits
+        if 2 * len(schedule) >= TUNING.unfused_from:  # refused before so many are written down
+            ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])
+            most = int(np.bincount(ends).max())
+            if most > limits.nodes:
+                raise InputError(
+                    f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} XML nodes;"
+                    " use fewer chunks (--chunks)"
+                )
+        ir = lower_to_instructions(algorithm, name)
+        self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits)
+
+    def program(self, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0) -> Program:
+        """For messages of min_bytes to max_bytes (0: no limit). Raises InputError: more than the target holds."""
+        problem = self.algorithm.problem
+        sizes = _telling_sizes(self.algorithm, min_bytes, max_bytes)
+        timer = _timer(problem.topology, problem.ranks, sizes)
+        enough = tuple(map(self.algorithm.time_us, sizes))
+        header = {"protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
+        return self.compiler.best(timer, enough, **header).program
 
 
 def lower(
@@ -48,28 +88,31 @@ def lower(
 
     limits: that it keeps; None: the target's. Raises InputError: more steps than threadblocks and channels hold.
     """
-    problem, schedule = algorithm.problem, algorithm.schedule
-    net = problem.network
-    limits = target_named(target).limits if limits is None else limits
-    if 2 * len(schedule) >= TUNING.unfused_from:  # refused before so many are written down
-        ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])
-        most = int(np.bincount(ends).max())
-        if most > limits.nodes:
-            raise InputError(
-                f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} XML nodes;"
-                " use fewer chunks (--chunks)"
-            )
-    ir = lower_to_instructions(algorithm, name, protocol, min_bytes=min_bytes, max_bytes=max_bytes)
-    timer = timer_for(problem.topology, problem.ranks, min_bytes, max_bytes)
-    return compile_instructions(ir, target, limits=limits, timer=timer).program, ir.goal
+    lowering = Lowering(algorithm, name, target, limits)
+    return lowering.program(protocol, min_bytes=min_bytes, max_bytes=max_bytes), lowering.goal
+
+
+def _telling_sizes(algorithm: Algorithm, min_bytes: int, max_bytes: int) -> list[float]:
+    """Sizes in a range at which a program shows what it is worth, the largest first.
+
+    That at which bytes cost the algorithm as much as its latency, and an eighth of it: below, one of fewer chunks or
+    steps is faster, so that nobody asks for this one.
+    """
+    low, high = float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)
+    least_us = algorithm.time_us(SMALLEST)
+    us_per_byte = max((algorithm.time_us(LARGEST) - least_us) / (LARGEST - SMALLEST), _LEAST_US_PER_BYTE)
+    even = least_us / us_per_byte
+    return sorted({high, *(min(max(size, low), high) for size in (even, even / 8))}, reverse=True)
 
 
 def timer_for(topology: Topology, ranks: Sequence[int], min_bytes: int, max_bytes: int) -> Timer:
     """Of a program, its times in µs at the ends of the range of sizes that it is for (max_bytes 0: no limit)."""
-    ends = {float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)}
+    return _timer(topology, ranks, sorted({float(max(min_bytes, SMALLEST)), float(max_bytes or LARGEST)}))
 
-    def times_us(program: Program) -> Times:
-        return tuple(Predictor(program, topology, ranks).times_us(sorted(ends)).tolist())
+
+def _timer(topology: Topology, ranks: Sequence[int], sizes: Sequence[float]) -> Timer:
+    def times_us(program: Program) -> Iterator[float]:
+        return map(Predictor(program, topology, ranks).time_us, sizes)
 
     return times_us
 

@@ -10,12 +10,14 @@ class CompilerTuning:
     """Thresholds, each with why that value.
 
     Attributes:
-        unfused_from: instructions from which on nothing is fused, aggregated or spread over more channels: a program
-            of that size is near the executors' limits on XML nodes, and a pass over it takes seconds.
-        few_variants_from: instructions from which on only two variants are tried, for the same reason.
+        unfused_from: instructions from which on nothing is fused or aggregated: a program of that size is near the
+            executors' limits on XML nodes, and a pass over it takes seconds.
+        few_variants_from: instructions from which on variants are tried only where the likeliest one is fast enough,
+            for the same reason.
         as_fast: time over the least, up to which fewer instructions and threadblocks are preferred: differences below
             are no more than rounding in the model.
-        spread_gain: what more channels a connection must gain, as each costs an executor a threadblock.
+        spread_gain: what more channels a connection must gain at all sizes together, as each costs an executor a
+            threadblock.
         clock_entries: entries (int32) of vector clocks up to which also what messages imply is known, so that fewer
             waits are written: 16 MB.
         most_clock_entries: beyond which a wait names every instruction that it must follow, and no clocks are kept:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from emit.compiler.lower import lower
+from emit.compiler.lower import Lowering
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
@@ -112,22 +112,28 @@ class Programs:
             raise InputError("an executor's file of so many ranks would be too large")
         if sends > MOST_SENDS:
             raise InputError(f"an executor's file of {sends} sends would be too large")
-        large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST)
+        lowering = self._lowering(algorithm)
+        large = self._lowered(lowering, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST)
         try:
-            small = self.lower_once(algorithm, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES)
+            small = self._lowered(lowering, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES)
         except InputError:
             small = large
         return LoweredBoth(small, large)
 
     def lower_once(self, algorithm: Algorithm, protocol: str, low: int, high: int) -> Lowered:
         """The program of one protocol for messages of `low` to `high` bytes. Raises InputError as `lower`."""
-        name = algorithm.problem.collective.name
-        program, goal = lower(algorithm, name, protocol, min_bytes=low, max_bytes=high, limits=self.target.limits)
+        return self._lowered(self._lowering(algorithm), protocol, low, high)
+
+    def _lowering(self, algorithm: Algorithm) -> Lowering:
+        return Lowering(algorithm, algorithm.problem.collective.name, limits=self.target.limits)
+
+    def _lowered(self, lowering: Lowering, protocol: str, low: int, high: int) -> Lowered:
+        program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high), lowering.goal
         form, text, largest = FORMATS[self.target.format], "", None
         if not form.holds_program:  # which it may refuse yet
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
             largest = form.largest_message(text)
-        common = common_chunk(algorithm.problem.collective)
+        common = common_chunk(lowering.algorithm.problem.collective)
         predictor = form.predictor(text, program, self.problem.topology, self.problem.ranks)
         scale = float(common.cells.fraction[0]) / predictor.chunk_bytes(1.0)
         exact = 1.0 if abs(scale - 1) < _ROUNDING else scale

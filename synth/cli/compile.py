@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 
 from emit.compiler.assembly import describe_size
-from emit.compiler.compile import Compiled, Timer, compile_instructions
+from emit.compiler.compile import Compiled, compile_instructions
 from emit.compiler.compile import optimize as optimize_program
 from emit.compiler.passes.registry import PASSES
+from emit.compiler.search import Timer
 from emit.formats import FORMATS, format_of, write_program
 from emit.goal import Goal
 from emit.language import load_scripts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -10,9 +11,12 @@ from hypothesis import strategies as st
 
 from emit.check.program import check
 from emit.compiler.compile import compile_instructions
-from emit.compiler.lower import lower_to_instructions
+from emit.compiler.lower import lower, lower_to_instructions
+from emit.targets import LL_MOST_BYTES, TARGETS
 from emit.timing.predict import Predictor
+from synth.baselines import baseline
 from synth.model.problem import LARGEST
+from synth.synthesis import ask
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import answered, random_problem, shares_nothing
 
@@ -21,19 +25,48 @@ MANY = 10_000  # slots
 LARGE = 1 << 28
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(SEEDS)
-def test_messages_keep_the_schedules_order_on_their_links(seed: int) -> None:
-    """With a block for each connection, and slots enough, the schedule's time."""
+def _random_algorithm(seed: int) -> Algorithm:
+    """Small, on links that share nothing, of chunks of one size."""
     rng = random.Random(seed)
     problem = random_problem(rng)
     assume(shares_nothing(problem) and np.ptp(problem.collective.fraction) < 1e-12)
     problem = problem.with_chunks(rng.choice((1, 2, 4, 8)))
     algorithm = Algorithm(problem, answered(problem, LARGE), "route", size_bytes=LARGE)
     assume(len(algorithm.schedule) < 300)
+    return algorithm
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_messages_keep_the_schedules_order_on_their_links(seed: int) -> None:
+    """With a block for each connection, and slots enough, the schedule's time."""
+    algorithm = _random_algorithm(seed)
+    problem = algorithm.problem
     ir = lower_to_instructions(algorithm, "x")
     program = compile_instructions(ir, without=("aggregate", "fuse", "pair")).program
     assert check(program, ir.goal).ok
     times = Predictor(program, problem.topology, problem.ranks, MANY)
     for size in (LARGE, LARGEST):
         assert times.time_us(size) <= 1.001 * algorithm.time_us(size)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_the_program_that_is_chosen_takes_the_schedules_time(seed: int) -> None:
+    """Many variants do not: they wait for one of two slots, or for what another message holds up."""
+    algorithm = _random_algorithm(seed)
+    problem = algorithm.problem
+    program, goal = lower(algorithm, "x", "Simple", min_bytes=LL_MOST_BYTES)
+    assert check(program, goal).ok
+    times = Predictor(program, problem.topology, problem.ranks)
+    for size in (LARGE, LARGEST):
+        assert times.time_us(size) <= 1.02 * algorithm.time_us(size)
+
+
+def test_threadblocks_are_shared_where_a_limit_asks_for_it() -> None:
+    """Of an all-reduce among all: a threadblock for each direction and peer is more than these limits allow."""
+    algorithm, *_ = baseline(ask("allreduce", "full:6").problem)
+    usual = TARGETS["executor-nccl"].limits
+    for limits in (replace(usual, dep_tb=5), replace(usual, tbs_per_gpu=5)):
+        program, goal = lower(algorithm, "x", limits=limits)
+        assert check(program, goal, target=limits).ok
