@@ -39,8 +39,9 @@ class Limits:
     offset: int = 32767  # chunks of a buffer
     count: int = 71  # chunks of an instruction
     nodes: int = 4096  # of XML: algo, all gpus, and one gpu's tbs and steps
+    node: str = "XML nodes"  # what these are
     children: int = 1024  # of an XML element
-    reduce_chain: int = 16
+    reduce_chain: int = 16  # re steps that the kernel makes one loop of; 0: it makes none
 
     sms: int = 0  # of a device, that a rank may use; 0: not known
 
@@ -102,8 +103,13 @@ _NCCL_NAMES = _spelled(
     "reduce", "broadcast", "allreduce", "reducescatter", "allgather", "send", "recv", "gather", "scatter",
     "alltoall", "alltoallv",
 )  # fmt: skip
-_MSCCL_LIMITS = Limits("msccl", 256, 216, 32)
-
+_NO_END = 1 << 31
+# Of a program that is to become a plan: the writer cuts threadblocks of more than the executor's 64 operations, and
+# holds the plan against what else it takes. There is no XML; 6,912 operations are 64 on each of an A100's 108 SMs.
+_MSCCLPP_LIMITS = Limits(
+    "mscclpp", 256, 1024, 32, dep_tb=_NO_END, offset=_NO_END, count=_NO_END, nodes=6912, node="operations",
+    children=_NO_END, reduce_chain=0,
+)  # fmt: skip
 _ONE_GROUP = (
     "it takes the first file that fits collective, number of ranks, form and size: the folder must hold the files of"
     " one group of one topology, and of one root"
@@ -138,10 +144,9 @@ TARGETS: dict[str, Target] = {
             collectives=_spelled(
                 "allreduce", "allgather", "reduce", "broadcast", "alltoall", "custom", reducescatter="reduce_scatter"
             ),
-            limits=_MSCCL_LIMITS, longest_name=63, max_bytes_exclusive=True, states_redop=True,
+            limits=Limits("msccl", 256, 216, 32), longest_name=63, max_bytes_exclusive=True, states_redop=True,
         ),
         Target(
-            # the writer of plans splits what is too long for one: a program need only fit msccl
             name="mscclpp", reader="MSCCL++'s executor", load="runtime.mscclpp.Plans",
             state="maintained",
             remarks=(
@@ -156,7 +161,7 @@ TARGETS: dict[str, Target] = {
             collectives=_spelled(
                 "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom"
             ),
-            limits=_MSCCL_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
+            limits=_MSCCLPP_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
             only_inplace=frozenset(), only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
             needs_buffers=True, flags_by_process=True,
         ),
@@ -286,7 +291,7 @@ def check_limits(program: Program, limits: Limits, found: Findings) -> None:
         if not 0 < limits.sms < len(gpu.threadblocks):  # which was said
             over("threadblocks", len(gpu.threadblocks), min(limits.tbs_per_gpu, limits.children), rank)
         nodes = 1 + program.nranks + len(gpu.threadblocks) + sum(len(t.steps) for t in gpu.threadblocks)
-        over("XML nodes", nodes, limits.nodes, rank)
+        over(limits.node, nodes, limits.nodes, rank)
         for side in ("send", "recv"):
             used = Counter(block.channel for block in gpu.threadblocks if getattr(block, side) >= 0)
             for channel, number in sorted(used.items()):
@@ -314,7 +319,7 @@ def check_limits(program: Program, limits: Limits, found: Findings) -> None:
         if step.op == "nop":
             nop_between = True
             continue
-        here = (step.dst_buf, step.dst_off, step.src_buf) if step.op == "re" else None
+        here = (step.dst_buf, step.dst_off, step.src_buf) if step.op == "re" and limits.reduce_chain else None
         if here is not None and here == key:  # the kernel makes one loop of them
             chain += 1
             if nop_between:

@@ -56,7 +56,7 @@ class Lowering:
             most = int(np.bincount(ends).max())
             if most > limits.nodes:
                 raise InputError(
-                    f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} XML nodes;"
+                    f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} {limits.node};"
                     " use fewer chunks (--chunks)"
                 )
         ir = lower_to_instructions(algorithm, name)

@@ -101,7 +101,7 @@ class Variants:
         nodes = 1 + ir.header.nranks + max(Counter(ir.rank).values(), default=0)
         if nodes > limits.nodes:
             raise InputError(
-                f"{name}: a rank has {nodes} XML nodes or more; {limits.name} takes at most {limits.nodes};"
+                f"{name}: a rank has {nodes} {limits.node} or more; {limits.name} takes at most {limits.nodes};"
                 " use fewer chunks (--chunks)"
             )
         if id(ir) not in self._before:

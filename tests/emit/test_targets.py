@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from emit.findings import Findings
 from emit.formats import FORMATS, format_of, verify_file, verify_program
 from emit.msccl.format import write_msccl
-from emit.program import FIFO_DEPTH, OPS
-from emit.targets import TARGETS, Target, choose_protocol, choose_target, target_for
+from emit.program import FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
+from emit.targets import TARGETS, Target, check_limits, choose_protocol, choose_target, target_for
 from synth.model.problem import make_problem
 from tests.emit.small_programs import ring_allgather
 from topologies.errors import InputError
@@ -74,3 +76,23 @@ def test_a_protocol_that_works_between_nodes() -> None:
             assert choose_protocol(None, target, collective, [0, 0, 1]) == only_ll
             assert choose_protocol(None, target, collective, [3, 3, 3]) == "Simple"
         assert choose_protocol(None, target, "allreduce", [0, 1]) == "Simple"
+
+
+def test_plans_have_limits_of_their_own() -> None:
+    """What only XML and its readers cannot hold is no matter of a plan, and what is too much names its own target."""
+    limits = TARGETS["mscclpp"].limits
+    many = [ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "o", 0, 100)])] * 200
+    chain = ThreadBlock(-1, -1, 0, [Step("re", "i", k, "o", 0, 1) for k in range(40)])
+    wide = Program(
+        "wide", "allreduce", "Simple", 2, 1 << 16, False, True, [Gpu(1 << 16, 1 << 16, 0, [*many, chain])] * 2
+    )
+    found = Findings()
+    check_limits(wide, limits, found)
+    assert not found.reported
+    check_limits(wide, TARGETS["msccl"].limits, found)
+    assert {f.message.split("; ")[-1].split()[0] for f in found.reported} >= {"msccl"}
+    long = replace(wide, gpus=[Gpu(1, 1, 0, [ThreadBlock(-1, -1, 40, [Step("cpy", "i", 0, "o", 0, 1)] * 9000)])] * 2)
+    found = Findings()
+    check_limits(long, limits, found)
+    assert len(found.reported) == 6
+    assert all("mscclpp" in f.message and "XML" not in f.message for f in found.reported)
