@@ -33,7 +33,8 @@ class Wrong(Exception):
 class PlanRun:
     """Some launches of a plan; `results[launch][rank]` are the elements of input and output when the rank ended it."""
 
-    def __init__(self, plan: Json, rng: random.Random, launches: int = LAUNCHES) -> None:
+    def __init__(self, plan: Json, rng: random.Random, launches: int = LAUNCHES, goal: Json | None = None) -> None:
+        self.given = {} if goal is None else {(r, i): (s, c) for r, _, i, s, c in zip(*goal["initial"], strict=True)}
         self.plan, self.rng, self.launches = plan, rng, launches
         self.gpus = plan["gpus"]
         n = len(self.gpus)
@@ -119,12 +120,16 @@ class PlanRun:
         self.launch[rank] += 1
         for kind, size in (("o", gpu["output_chunks"]), ("i", gpu["input_chunks"])):
             for e in range(size * PARTS):
-                given = ((self.launch[rank], rank, e // PARTS),) if kind == "i" else None
+                given = ((self.launch[rank], *self.content(rank, e // PARTS)),) if kind == "i" else None
                 memory[self.alias(rank, kind, e)] = given
         threads = [(rank, tb, t) for tb in range(len(gpu["threadblocks"])) for t in range(THREADS)]
         self.at.update(dict.fromkeys(threads, 0))
         self.runnable += threads
         self.busy[rank] = len(threads)
+
+    def content(self, rank: int, chunk: int) -> tuple[int, int]:
+        """What a chunk of the input holds at the start, as (rank, chunk)."""
+        return self.given.get((rank, chunk), (rank, -1 - chunk if self.given else chunk))
 
     def alias(self, rank: int, kind: str, element: int) -> Key:
         """In place, input and output share memory: the larger one's cells are meant."""
@@ -345,10 +350,10 @@ class PlanRun:
 def ends_right(plan: Json, seed: int, launches: int = LAUNCHES, root: int = 0, goal: Json | None = None) -> bool:
     """Whether a random run of some launches ends, each with what the plan's collective asks for.
 
-    root: of broadcast and reduce. goal: of other collectives, as a library's index states it: columns `required` of
-    rank, buffer, place, source rank and chunk.
+    root: of broadcast and reduce. goal: of other collectives, as a library's index states it: columns `initial` and
+    `required` of rank, buffer, place, source rank and chunk.
     """
-    run = PlanRun(plan, random.Random(seed), launches)
+    run = PlanRun(plan, random.Random(seed), launches, goal)
     try:
         run.run()
     except Wrong:
@@ -357,7 +362,12 @@ def ends_right(plan: Json, seed: int, launches: int = LAUNCHES, root: int = 0, g
     if any(run.inbound.values()) or run.semaphores != held:
         return False
     for launch, results in enumerate(run.results, 1):
-        for rank, kind, chunk, wanted in required(plan, root, goal):
+        inputs = (
+            (rank, "i", c, [run.content(rank, c)])
+            for rank, gpu in enumerate(run.gpus)
+            for c in range(0 if plan["inplace"] else gpu["input_chunks"])
+        )
+        for rank, kind, chunk, wanted in (*required(plan, root, goal), *inputs):
             want = tuple(sorted((launch, source, c) for source, c in wanted))
             for e in range(chunk * PARTS, (chunk + 1) * PARTS):
                 if results[rank].get(run.alias(rank, kind, e)) != want:
@@ -366,7 +376,7 @@ def ends_right(plan: Json, seed: int, launches: int = LAUNCHES, root: int = 0, g
 
 
 def required(plan: Json, root: int, goal: Json | None) -> Iterator[tuple[int, str, int, list[tuple[int, int]]]]:
-    """(rank, buffer, chunk, contributions as (rank, chunk)) of all that must be there at the end of a launch."""
+    """(rank, buffer, chunk, contributions as (rank, chunk)) of what a launch must bring about."""
     n, collective = len(plan["gpus"]), plan["collective"]
     stated: dict[tuple[int, str, int], list[tuple[int, int]]] = defaultdict(list)
     for rank, kind, chunk, source, c in zip(*goal["required"], strict=True) if goal is not None else ():
@@ -387,5 +397,3 @@ def required(plan: Json, root: int, goal: Json | None) -> Iterator[tuple[int, st
             else:
                 wanted = [(c // (inputs // n), rank * (inputs // n) + c % (inputs // n))]
             yield rank, "o", c, wanted
-        for c in range(0 if plan["inplace"] else inputs):
-            yield rank, "i", c, [(rank, c)]

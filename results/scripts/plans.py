@@ -1,0 +1,185 @@
+"""MSCCL++ plans, launch after launch: of all collectives, machines, groups and forms, by an independent executor.
+
+    python -m results.scripts.plans [--budget S] [--every N] [--runs N] [--only TOPOLOGY …]
+
+makes plans.md. The executor is that of `tests/oracles/plan_runs.py`: four launches in random order, with what each
+leaves in scratch, in semaphores and on channels; where offsets leave 32 bits is worked out apart from the package too.
+In each plan faults of the kinds that only a later launch, a large message or another plan shows are planted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import synth
+from emit.compiler.lower import goal_columns, lower
+from emit.formats import write_program
+from emit.library.programs import Programs
+from emit.mscclpp.format import check_plan
+from emit.targets import LL_MOST_BYTES
+from results.measuring.measure import grid, page, write
+from synth.model.problem import LARGEST
+from synth.model.registry import find_kind
+from synth.verify.algorithm import Algorithm
+from tests.oracles.plan_offsets import overflowing
+from tests.oracles.plan_runs import LAUNCHES, ends_right
+from topologies.errors import InputError
+from topologies.load import load
+
+MACHINES = (
+    "dgx1", "dgx-a100", "dgx-h100", "dgx-h100:2", "mi250", "mi300x", "ring:8", "torus:2x4", "mesh:2x4",
+)  # fmt: skip
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "alltonext")
+GROUPS = range(2, 9)
+ALLOCATION = 1 << 40  # bytes in which a message lies, at most: the worst for the size of scratch
+RELAYED = (("dgx1", "allgather", (0, 7)), ("dgx1", "allreduce", (1, 6)), ("ring:8", "broadcast", (0, 2, 5)))
+Json = dict[str, Any]
+
+
+@dataclass
+class Row:
+    """Of one topology and collective: plans, those right in all runs, those that are not written, and faults."""
+
+    topology: str
+    collective: str
+    counts: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+    def cells(self) -> tuple[object, ...]:
+        """Of the table."""
+        counts = self.counts
+        planted = f"{counts['found']} of {counts['planted']}"
+        return (
+            self.topology, self.collective, counts["plans"], counts["LL"], counts["right"], counts["offsets"], planted,
+            "; ".join(f"{n} × {reason}" for reason, n in sorted(self.reasons.items())),
+        )  # fmt: skip
+
+
+def groups(spec: str) -> Iterator[tuple[int, ...]]:
+    """Groups of 2..8: the first ranks, of several nodes the first of each."""
+    nodes = load(spec).nodes.tolist()
+    by_place = sorted(range(len(nodes)), key=lambda rank: (rank - nodes.index(nodes[rank]), rank))
+    for size in GROUPS:
+        if size <= len(nodes):
+            yield tuple(sorted(by_place[:size]))
+
+
+def algorithms(spec: str, collective: str, group: Sequence[int], budget_s: float, relay: str) -> list[Algorithm]:
+    """What a search serves small messages with, and what large ones. InputError where there is no answer."""
+    root = group[-1] if find_kind(collective).rooted else None
+    ranges = synth.synthesize(collective, spec, group, budget=budget_s, relay=relay, root=root).found.ranges
+    return list(dict.fromkeys([ranges[0].algorithm, ranges[-1].algorithm])) if ranges else []
+
+
+def plans(algorithm: Algorithm) -> Iterator[tuple[str, str, Json | None]]:
+    """(its name, the text of a plan, its goal) of both protocols and forms; instead of a text why there is none."""
+    programs = Programs(algorithm.problem, "mscclpp")
+    for protocol in ("Simple", "LL"):
+        sizes = {"min_bytes": 0, "max_bytes": LL_MOST_BYTES if protocol == "LL" else LARGEST}
+        try:
+            program, goal = lower(algorithm, "plan", protocol, limits=programs.target.limits, **sizes)
+        except InputError as error:
+            yield protocol, str(error), None
+            continue
+        stated = None if goal is None else goal_columns(algorithm.problem.collective)
+        for inplace in (True, False) if goal is None else (program.inplace,):
+            name = f"{protocol} {'in' if inplace else 'out of'} place"
+            try:
+                yield name, write_program(program, goal, programs.target, nodes=programs.nodes, inplace=inplace), stated
+            except InputError as error:
+                yield name, str(error), stated
+
+
+def planted(plan: Json) -> Iterator[Json]:
+    """The plan with scratch that is not equal, sizes that 32 bits do not hold, and a start that no int holds."""
+    if plan["use_double_scratch_buffer"]:
+        for rank in (0, -1):
+            uneven = json.loads(json.dumps(plan))
+            uneven["gpus"][rank]["scratch_chunks"] += 8
+            yield uneven
+    yield plan | {"max_message_size": 8 << 30}
+    yield plan | {"min_message_size": 1 << 31}
+
+
+def _reason(why: object) -> str:
+    """What all of a kind have in common."""
+    return re.sub(r"\d+", "N", str(why).rpartition(": ")[2].partition(";")[0])
+
+
+def examine(row: Row, algorithm: Algorithm, group: Sequence[int], runs: int, seen: dict[str, str]) -> None:
+    """Run all plans of an algorithm. seen: names of all plans, and the text of each."""
+    problem = algorithm.problem
+    root = problem.collective.root
+    for name, text, goal in plans(algorithm):
+        if not text.startswith("{"):
+            row.reasons[_reason(text)] += 1
+            continue
+        plan = json.loads(text)
+        right = all(ends_right(plan, seed, root=root, goal=goal) for seed in range(runs))
+        held = not overflowing(plan, plan["max_message_size"], ALLOCATION)
+        row.counts.update(plans=1, LL=plan["protocol"] == "LL", right=right, offsets=held)
+        if not right or not held or seen.setdefault(plan["name"], text) != text:
+            row.wrong.append(f"{row.collective} {row.topology} {tuple(group)}: {name}")
+        for spoilt in planted(plan):
+            row.counts["planted"] += 1
+            row.counts["found"] += len(check_plan(json.dumps(spoilt), root=root).findings) == 1
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run all, and write the table; exit code 1 where a plan is wrong or a fault unseen."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--budget", type=float, default=1.0, help="seconds a search")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th question only")
+    parser.add_argument("--runs", type=int, default=2, help="random runs of a plan")
+    parser.add_argument("--only", nargs="+", metavar="TOPOLOGY")
+    given = parser.parse_args(arguments)
+    asked = [(spec, c, g, "none") for spec in MACHINES for c in COLLECTIVES for g in groups(spec)]
+    asked += [(*question, "all") for question in RELAYED]
+    rows: dict[tuple[str, str], Row] = {}
+    seen: dict[str, str] = {}
+    begun, most = time.monotonic(), 0
+    for spec, collective, group, relay in asked[:: given.every]:
+        if given.only and spec not in given.only:
+            continue
+        shown = collective if relay == "none" else f"{collective} with relays"
+        row = rows.setdefault((spec, shown), Row(spec, shown))
+        try:
+            found = algorithms(spec, collective, group, given.budget, relay)
+        except InputError as error:
+            found = []
+            row.reasons[_reason(error)] += 1
+        for algorithm in found:
+            examine(row, algorithm, group, given.runs, seen)
+        print(f"{time.monotonic() - begun:6.0f} s", *row.cells()[:7], group, *row.wrong, flush=True)
+        most = max(most, len(group))
+    total = sum((row.counts for row in rows.values()), Counter[str]())
+    wrong = [line for row in rows.values() for line in row.wrong]
+    about = (
+        f"Plans of the algorithms that a search of {given.budget:g} s serves the smallest and the largest messages "
+        f"with, groups of 2 to {most}, both protocols, in and out of place (patterns, and what has relays: "
+        f"out of place alone). *Right*: {given.runs} random runs of {LAUNCHES} launches end with what the collective asks "
+        "for. *Offsets*: at the plan's largest message, in the largest allocation, nothing leaves 32 bits. *Found*: "
+        "planted faults (scratch of another size on one rank; a largest message of 8 GiB; a smallest beyond an int) "
+        "that `verify` finds, with one finding."
+    )
+    summary = (
+        f"**{total['plans']} plans, {total['right']} right over {LAUNCHES} launches, {total['offsets']} in 32 bits; "
+        f"{total['planted']} faults planted, {total['found']} found; {len(seen)} names.**"
+    )
+    titles = ("topology", "collective", "plans", "of LL", "right", "offsets", "faults found", "not written")
+    parts = [about, summary, grid(titles, [row.cells() for row in rows.values()]), *wrong]
+    write(__file__, page(__file__, "MSCCL++ plans, launch after launch", parts))
+    if wrong or total["found"] < total["planted"]:
+        raise SystemExit("a plan is wrong, or a planted fault was not found")
+
+
+if __name__ == "__main__":
+    main()
