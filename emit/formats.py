@@ -40,6 +40,7 @@ class Format:
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
     converter: where what is read can be made one, a module with verify_program(path, goal), whose verdict holds it, and
     predictor(text or path, topology, group), since the files take another time than that Program.
+    kept_by_name: an executor takes two files of one name for one.
     has_fifo: `verify` takes FIFO slots.  placed: its text depends on which ranks share a node, and on the calls served.
     """
 
@@ -50,6 +51,7 @@ class Format:
     module: str = ""
     holds_program: bool = False
     converter: str = ""
+    kept_by_name: bool = False
     has_fifo: bool = False
     placed: bool = False
 
@@ -94,7 +96,7 @@ FORMATS: dict[str, Format] = {
         Format("msccl", "an MSCCL XML file", ".xml", b"<", "emit.msccl.format", holds_program=True, has_fifo=True),
         Format(
             "mscclpp", "an execution plan (JSON)", ".json", b"{", "emit.mscclpp.format",
-            placed=True, converter="emit.mscclpp.as_program",
+            kept_by_name=True, placed=True, converter="emit.mscclpp.as_program",
         ),
         Format("schedule", "a schedule (.synth)", ".synth", b"PK"),
     )
@@ -172,6 +174,14 @@ def write_program(
     text = str(import_module(form.module).write(replace(program, name=base), goal, target, nodes, inplace))
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
     return re.sub(rf'(\bname(?:="|": ")){re.escape(base)}"', rf'\g<1>{base}-{digest}"', text, count=1)
+
+
+def name_in(path: Path) -> str:
+    """The name of the program in a file, empty where its head has none."""
+    with suppress(InputError, OSError), opened(path, "a file") as file:
+        found = re.search(r'\bname"?(?:=|: )"([^"]*)"', file.read(1 << 12).decode(errors="replace"))
+        return found[1] if found is not None else ""
+    return ""
 
 
 def _plain(name: str) -> str:

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from emit.formats import FORMATS, name_in
 from emit.goal import Goal
 from emit.library.index import INDEX, MAX_INDEX_BYTES, Entry, goal_stated, load_index, read_index, state_goal
+from emit.targets import TARGETS
 from synth.model.registry import parse_name
 from synth.present.text import format_listed
 from synth.storage.columns import json_object
@@ -90,6 +92,19 @@ def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
     with suppress(InputError):
         topology = load(entry.topology)
         return (topology, list(entry.communicator)) if max(entry.communicator) < topology.nranks else None
+    return None
+
+
+def namesake_beside(path: str | Path) -> str | None:
+    """Another file of the library, for the same executor, that this one takes for the same; None without."""
+    for folder, name in _folders_above(path):
+        with suppress(InputError):
+            entries = load_index(folder)
+            own = next((entry for entry in entries if entry.file == name), None)
+            if own is None or not FORMATS[TARGETS[own.target].format].kept_by_name:
+                continue
+            others = (entry for entry in entries if entry.target == own.target and entry != own)
+            return next((entry.file for entry in others if name_in(entry.path) == name_in(own.path)), None)
     return None
 
 

@@ -1,6 +1,6 @@
 """MSCCL++ plans, launch after launch: of all collectives, machines, groups and forms, by an independent executor.
 
-    python -m results.scripts.plans [--budget S] [--every N] [--runs N] [--only TOPOLOGY …]
+    python -m results.scripts.plans [--minutes M] [--budget S] [--runs N] [--only TOPOLOGY …]
 
 makes plans.md. The executor is that of `tests/oracles/plan_runs.py`: four launches in random order, with what each
 leaves in scratch, in semaphores and on channels; where offsets leave 32 bits is worked out apart from the package too.
@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import synth
@@ -28,6 +30,7 @@ from results.measuring.measure import grid, page, write
 from synth.model.problem import LARGEST
 from synth.model.registry import find_kind
 from synth.verify.algorithm import Algorithm
+from tests.emit.mscclpp.plan_faults import beyond_int, beyond_offsets, uneven_scratch
 from tests.oracles.plan_offsets import overflowing
 from tests.oracles.plan_runs import LAUNCHES, ends_right
 from topologies.errors import InputError
@@ -100,18 +103,18 @@ def plans(algorithm: Algorithm) -> Iterator[tuple[str, str, Json | None]]:
 
 def planted(plan: Json) -> Iterator[Json]:
     """The plan with scratch that is not equal, sizes that 32 bits do not hold, and a start that no int holds."""
-    if plan["use_double_scratch_buffer"]:
-        for rank in (0, -1):
-            uneven = json.loads(json.dumps(plan))
-            uneven["gpus"][rank]["scratch_chunks"] += 8
-            yield uneven
-    yield plan | {"max_message_size": 8 << 30}
-    yield plan | {"min_message_size": 1 << 31}
+    yield from islice(uneven_scratch(plan), 2)
+    yield from islice(beyond_offsets(plan), 1)
+    yield from beyond_int(plan)
+
+
+def _shown(collective: str, relay: str) -> str:
+    return collective if relay == "none" else f"{collective} with relays"
 
 
 def _reason(why: object) -> str:
     """What all of a kind have in common."""
-    return re.sub(r"\d+", "N", str(why).rpartition(": ")[2].partition(";")[0])
+    return re.sub(r"\d+", "N", str(why).partition(";")[0].rpartition(": ")[2])
 
 
 def examine(row: Row, algorithm: Algorithm, group: Sequence[int], runs: int, seen: dict[str, str]) -> None:
@@ -136,21 +139,21 @@ def examine(row: Row, algorithm: Algorithm, group: Sequence[int], runs: int, see
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run all, and write the table; exit code 1 where a plan is wrong or a fault unseen."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--budget", type=float, default=1.0, help="seconds a search")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th question only")
-    parser.add_argument("--runs", type=int, default=2, help="random runs of a plan")
+    parser.add_argument("--budget", type=float, default=0.5, help="seconds a search")
+    parser.add_argument("--minutes", type=float, default=30.0, help="in which questions are asked, in random order")
+    parser.add_argument("--runs", type=int, default=1, help="random runs of a plan")
     parser.add_argument("--only", nargs="+", metavar="TOPOLOGY")
     given = parser.parse_args(arguments)
     asked = [(spec, c, g, "none") for spec in MACHINES for c in COLLECTIVES for g in groups(spec)]
-    asked += [(*question, "all") for question in RELAYED]
-    rows: dict[tuple[str, str], Row] = {}
+    asked = [one for one in [*asked, *((*question, "all") for question in RELAYED)] if one[0] in (given.only or one)]
+    rows = {key: Row(*key) for key in dict.fromkeys((spec, _shown(c, relay)) for spec, c, _, relay in asked)}
     seen: dict[str, str] = {}
-    begun, most = time.monotonic(), 0
-    for spec, collective, group, relay in asked[:: given.every]:
-        if given.only and spec not in given.only:
-            continue
-        shown = collective if relay == "none" else f"{collective} with relays"
-        row = rows.setdefault((spec, shown), Row(spec, shown))
+    begun, most, answered = time.monotonic(), 0, 0
+    for spec, collective, group, relay in random.Random(0).sample(asked, len(asked)):
+        if time.monotonic() - begun > 60 * given.minutes:
+            break
+        answered += 1
+        row = rows[spec, _shown(collective, relay)]
         try:
             found = algorithms(spec, collective, group, given.budget, relay)
         except InputError as error:
@@ -158,17 +161,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row.reasons[_reason(error)] += 1
         for algorithm in found:
             examine(row, algorithm, group, given.runs, seen)
-        print(f"{time.monotonic() - begun:6.0f} s", *row.cells()[:7], group, *row.wrong, flush=True)
+        print(f"{time.monotonic() - begun:6.0f} s", *row.cells(), group, *row.wrong, flush=True)
         most = max(most, len(group))
     total = sum((row.counts for row in rows.values()), Counter[str]())
     wrong = [line for row in rows.values() for line in row.wrong]
     about = (
-        f"Plans of the algorithms that a search of {given.budget:g} s serves the smallest and the largest messages "
-        f"with, groups of 2 to {most}, both protocols, in and out of place (patterns, and what has relays: "
-        f"out of place alone). *Right*: {given.runs} random runs of {LAUNCHES} launches end with what the collective asks "
-        "for. *Offsets*: at the plan's largest message, in the largest allocation, nothing leaves 32 bits. *Found*: "
-        "planted faults (scratch of another size on one rank; a largest message of 8 GiB; a smallest beyond an int) "
-        "that `verify` finds, with one finding."
+        f"{answered} of {len(asked)} questions, in random order: plans of the algorithms that a search of "
+        f"{given.budget:g} s serves the smallest and the largest messages with, groups of 2 to {most}, both protocols, "
+        "in and out of place (patterns, and what has relays: out of place alone). "
+        f"*Right*: random runs ({given.runs} a plan) of {LAUNCHES} launches end with what the collective asks for. "
+        "*Offsets*: at the plan's largest message, in the largest allocation, nothing leaves 32 bits. *Found*: planted "
+        "faults (scratch of another size on one rank; a largest message of 4 GiB; a smallest beyond an int) that "
+        "`verify` finds, with one finding."
     )
     summary = (
         f"**{total['plans']} plans, {total['right']} right over {LAUNCHES} launches, {total['offsets']} in 32 bits; "

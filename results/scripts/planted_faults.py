@@ -7,19 +7,24 @@ makes planted_faults.md. FILES are right MSCCL XMLs of other makers, to plant fa
 
 from __future__ import annotations
 
+import json
 import random
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from emit.check.program import check
 from emit.compiler.lower import lower
 from emit.findings import MAX_OF_A_KIND
 from emit.msccl.read import read_msccl
+from emit.mscclpp.format import check_plan, write_plan
 from emit.program import FIFO_DEPTH, Program
+from emit.targets import LL_MOST_BYTES
 from results.measuring.measure import grid, page, write
 from synth.baselines import baseline
 from synth.model.problem import make_problem
@@ -27,12 +32,15 @@ from tests.emit.check.against_runs import differences
 from tests.emit.check.equivalent_programs import finer
 from tests.emit.check.fault_kinds import PLANTERS, planted
 from tests.emit.check.faults_by_running import SEEN
+from tests.emit.mscclpp.plan_faults import LATER_FAULTS
 from tests.emit.random_programs import sample
 from tests.emit.right_programs import MOST_STEPS, Right, right_programs
+from tests.emit.small_programs import RIGHT as SMALL
 from tests.emit.small_programs import allpairs_allreduce, doubling_allgather, ring_allreduce
 from topologies.errors import InputError
 from topologies.load import load
 
+Json = dict[str, Any]
 EACH = 40  # programs a way of planting
 RANDOM = 6000  # programs changed at random
 DEPTHS = (1, 2, 3, 8)
@@ -129,6 +137,27 @@ def large() -> Iterator[tuple[str, Program]]:
             )
 
 
+def plans() -> Iterator[tuple[Json, int]]:
+    """Right plans of packets on one node and on two, each with its root."""
+    for program in SMALL.values():
+        if program.collective not in ("gather", "scatter"):
+            for nodes in (1, 2):
+                made = replace(program, protocol="LL", max_bytes=LL_MOST_BYTES)
+                where = [nodes * rank // program.nranks for rank in range(program.nranks)]
+                yield json.loads(write_plan(made, nodes=where)), program.root
+
+
+def plan_faults() -> list[tuple[object, ...]]:
+    """A row a kind of fault of an execution plan: planted, found by its check, and with one finding alone."""
+    rows: list[tuple[object, ...]] = []
+    rights = list(plans())
+    for kind, spoil in LATER_FAULTS.items():
+        reports = [check_plan(json.dumps(one), root=root) for plan, root in rights for one in spoil(plan)]
+        rows.append((kind, len(reports), sum(not report.ok for report in reports)))
+    rows.append(("none", len(rights), sum(not check_plan(json.dumps(plan), root=root).ok for plan, root in rights)))
+    return rows
+
+
 def times() -> list[tuple[object, ...]]:
     """A row a large program: seconds of its check, and their ratio to the goal."""
     rows: list[tuple[object, ...]] = []
@@ -154,6 +183,7 @@ def main(files: Sequence[str]) -> None:
     clean = accused(rights)
     checked = compared(rights)
     timed = times()
+    later = plan_faults()
     slowest = max(timed, key=lambda row: float(str(row[4])))
     given = f", and {len(strangers)} files of other makers ({', '.join(r.name for r in strangers)})"
     text = page(
@@ -169,6 +199,10 @@ def main(files: Sequence[str]) -> None:
             f"**{planted_all} planted, {found_all} found, {named_all} named; at least {by_kind[fewest][0]} of a kind "
             f"({fewest}).**",
             grid(("kind", "planted by", "programs", "from so many right ones", "found", "named"), rows),
+            "## Execution plans of MSCCL++, launch after launch",
+            "What the first launch, a small message or a single plan does not show. A launch that runs ahead, and one "
+            "scratch for all, are faults only where a rank does not hear of those that it writes to.",
+            grid(("kind", "planted", "found"), later),
             "## Right programs",
             grid(("made by", "collectives", "protocols", "right programs", "accused"), clean),
             "## The other way round: programs changed at random",

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from emit.findings import Verdict
-from emit.formats import check_place, format_of, verify_file
-from emit.library.lookup import goal_beside, place_beside
+from emit.findings import Findings, Verdict
+from emit.formats import check_place, format_of, name_in, verify_file
+from emit.library.lookup import goal_beside, namesake_beside, place_beside
 from synth.cli.options import json_option, print_json
 from synth.cli.programs import check_depth, place_program
 from topologies.errors import InputError
+from topologies.text.fields import shown
 
 
 @click.command("verify")
@@ -33,7 +34,7 @@ def verify(file: str, depth: int | None, topo: str | None, group: str | None, as
     check_depth(file, depth)
     verdict = verify_file(file, goal_beside(file), depth)
     if verdict.status != "not readable":
-        verdict = _placed(verdict, file, topo, group)
+        verdict = _placed(_named(verdict, file), file, topo, group)
     if as_json:
         findings = [
             {"kind": f.kind, "message": f.message, "rank": f.rank, "tb": f.tb, "step": f.step} for f in verdict.findings
@@ -47,6 +48,15 @@ def verify(file: str, depth: int | None, topo: str | None, group: str | None, as
         for line in verdict.lines:
             click.echo(f"  {line}")
     raise SystemExit(verdict.exit_code)
+
+
+def _named(verdict: Verdict, file: str) -> Verdict:
+    """The verdict with what is wrong beside the other files of a library."""
+    other, found = namesake_beside(file), Findings()
+    if other is not None:
+        right = "by which its executor keeps what it has loaded; it must be a name of its own"
+        found.add("inconsistent", f"name {shown(name_in(Path(file)))} is that of {other} too, {right}")
+    return verdict.with_findings(found)
 
 
 def _placed(verdict: Verdict, file: str, topo: str | None, group: str | None) -> Verdict:

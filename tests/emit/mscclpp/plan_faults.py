@@ -110,3 +110,50 @@ def at_random(plan: Json, rng: random.Random) -> Json:
     else:
         ops.insert(rng.randrange(len(ops) + 1), {"name": "nop"})
     return made
+
+
+def uneven_scratch(plan: Json) -> Iterator[Json]:
+    """One rank has more double scratch than the others."""
+    for rank in range(len(plan["gpus"]) if plan["use_double_scratch_buffer"] else 0):
+        made = copy.deepcopy(plan)
+        made["gpus"][rank]["scratch_chunks"] += 8
+        yield made
+
+
+def beyond_offsets(plan: Json) -> Iterator[Json]:
+    """Messages for which 32 bits do not hold the offsets."""
+    for size in (4 << 30, 8 << 30, 1 << 40):
+        yield plan | {"max_message_size": size}
+
+
+def beyond_int(plan: Json) -> Iterator[Json]:
+    """A smallest message that is read as less than 0."""
+    yield plan | {"min_message_size": 1 << 31}
+
+
+def single_scratch(plan: Json) -> Iterator[Json]:
+    """Packets of the next launch overwrite those that are not yet read."""
+    if plan["use_double_scratch_buffer"]:
+        yield plan | {"use_double_scratch_buffer": False}
+
+
+def unheard(plan: Json) -> Iterator[Json]:
+    """Ranks no longer hear that others have begun, or are done: they run ahead."""
+    made = copy.deepcopy(plan)
+    if not made["use_double_scratch_buffer"]:
+        return
+    for gpu in made["gpus"]:
+        for block in gpu["threadblocks"]:
+            block["ops"] = [op for op in block["ops"] if op["name"] not in ("signal", "wait")]
+    if made != plan:
+        yield made
+
+
+# What the first launch, a small message or a single plan does not show.
+LATER_FAULTS: dict[str, Callable[[Json], Iterator[Json]]] = {
+    "scratch of another size on one rank": uneven_scratch,
+    "offsets beyond 32 bits": beyond_offsets,
+    "a smallest message beyond an int": beyond_int,
+    "one scratch for all launches": single_scratch,
+    "launches ahead of other ranks": unheard,
+}

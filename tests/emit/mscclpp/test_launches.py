@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from emit.mscclpp.format import check_plan, write_plan
 from emit.program import Program
+from tests.emit.mscclpp.plan_faults import beyond_int, beyond_offsets, single_scratch, uneven_scratch, unheard
 from tests.emit.small_programs import alltoall, chain_broadcast, chain_reduce, ring_allgather, ring_allreduce
 from tests.oracles.plan_runs import ends_right
 
@@ -35,13 +36,12 @@ def test_unequal_scratch_is_refused(name: str) -> None:
     plan, root = made(name)
     assert len({gpu["scratch_chunks"] for gpu in plan["gpus"]}) == 1
     assert all(ends_right(plan, seed, root=root) for seed in range(4))
-    plan["gpus"][-1]["scratch_chunks"] += 8
-    report = check_plan(json.dumps(plan), root=root)
-    (finding,) = report.findings
-    assert "scratch_chunks" in finding.message
-    assert "\n" not in finding.message
-    assert ends_right(plan, 0, launches=1, root=root)
-    assert not any(ends_right(plan, seed, launches=2, root=root) for seed in range(4))
+    for spoilt in uneven_scratch(plan):
+        (finding,) = check_plan(json.dumps(spoilt), root=root).findings
+        assert "scratch_chunks" in finding.message
+        assert "\n" not in finding.message
+        assert ends_right(spoilt, 0, launches=1, root=root)
+        assert not all(ends_right(spoilt, seed, launches=2, root=root) for seed in range(4))
 
 
 def test_a_port_that_still_reads_what_the_third_launch_overwrites() -> None:
@@ -63,38 +63,24 @@ def test_a_port_that_still_reads_what_the_third_launch_overwrites() -> None:
     assert all(ends_right(plan, seed, root=root) for seed in range(60))
 
 
-def _silent(plan: Json) -> None:
-    """The root no longer hears that rank 3 has begun: it runs ahead."""
-    for gpu in plan["gpus"]:
-        for block in gpu["threadblocks"]:
-            block["ops"] = [op for op in block["ops"] if op["name"] not in ("signal", "wait")]
-
-
-def _single(plan: Json) -> None:
-    plan["use_double_scratch_buffer"] = False
-
-
-@pytest.mark.parametrize("spoil", [_silent, _single])
-def test_packets_that_come_before_the_last_were_read(spoil: Callable[[Json], None]) -> None:
+@pytest.mark.parametrize("spoil", [unheard, single_scratch])
+def test_packets_that_come_before_the_last_were_read(spoil: Callable[[Json], Iterator[Json]]) -> None:
     plan, root = made("broadcast")
-    spoil(plan)
-    assert "race" in {finding.kind for finding in check_plan(json.dumps(plan), root=root).findings}
-    assert not all(ends_right(plan, seed, root=root) for seed in range(60))
+    (spoilt,) = spoil(plan)
+    assert "race" in {finding.kind for finding in check_plan(json.dumps(spoilt), root=root).findings}
+    assert not all(ends_right(spoilt, seed, root=root) for seed in range(60))
 
 
-SIZES = {
-    "offsets": ("max_message_size", 8 << 30, "it must be at most 42949672"),
-    "minimum": ("min_message_size", 3 << 30, "it must be at most 2147483647"),
-}
+SIZES = {beyond_offsets: "it must be at most 42949672", beyond_int: "it must be at most 2147483647"}
 
 
-@pytest.mark.parametrize("case", SIZES)
-def test_sizes_beyond_what_the_executor_keeps(case: str) -> None:
-    key, value, words = SIZES[case]
+@pytest.mark.parametrize("spoil", SIZES)
+def test_sizes_beyond_what_the_executor_keeps(spoil: Callable[[Json], Iterator[Json]]) -> None:
     plan = json.loads(write_plan(ring_allreduce(4, protocol="Simple")))
-    (finding,) = check_plan(json.dumps(plan | {key: value})).findings
-    assert finding.kind == "limit"
-    assert words in finding.message
+    for spoilt in spoil(plan):
+        (finding,) = check_plan(json.dumps(spoilt)).findings
+        assert finding.kind == "limit"
+        assert SIZES[spoil] in finding.message
 
 
 def test_what_is_not_stated_is_only_a_caution() -> None:

@@ -79,3 +79,25 @@ def test_refusals(synth: Call, here: Path) -> None:
         ((library(here / "a:b", *files("msccl", 1)),), "the library must be at a path without one"),
     ):
         assert words in synth("library", "env", *asked).refusal
+
+
+def test_plans_of_a_library(synth: Call, here: Path) -> None:
+    """For ranks of several groups there are no packets; sizes end where offsets do; a name twice is a fault."""
+    asked = ("broadcast", "--topo", "ring:4", "--target", "mscclpp", "--budget", "300ms", "--out")
+    assert synth(*asked, "both").code == synth(*asked, "simple", "--groups-overlap").code == 0
+    both, simple = (json.loads((here / name / "index.json").read_text())["algorithms"] for name in ("both", "simple"))
+    assert {entry["protocol"] for entry in both} == {"LL", "Simple"}
+    assert {entry["protocol"] for entry in simple} == {"Simple"}
+    for entries in (both, simple):
+        assert min(entry["min_bytes"] for entry in entries) == 0
+        assert 1 << 30 < max(entry["max_bytes"] for entry in entries) < 1 << 32
+    paths = [here / "both" / entry["file"] for entry in both]
+    plans = [json.loads(path.read_text()) for path in paths]
+    assert len({plan["name"] for plan in plans}) == len(plans) > 1
+    assert synth("verify", paths[0]).code == 0
+    paths[0].write_text(json.dumps(plans[0] | {"name": plans[1]["name"]}))
+    answer = synth("verify", paths[0])
+    assert answer.code == 1
+    assert f"is that of {both[1]['file']} too" in answer.out
+    assert "--target mscclpp" in synth(*asked[:3], "--groups-overlap").refusal
+    assert "--target mscclpp" in synth(*asked[:3], "--groups", "0-1;2-3", "--groups-overlap").refusal

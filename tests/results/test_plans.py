@@ -1,0 +1,34 @@
+"""The script that runs plans, on single questions."""
+
+from __future__ import annotations
+
+import pytest
+
+from results.scripts import plans
+from results.scripts.plans import Row, algorithms, examine, groups
+
+
+@pytest.mark.parametrize(
+    ("collective", "group", "relay"), [("broadcast", (0, 1, 2), "none"), ("allgather", (0, 2), "all")]
+)
+def test_plans_of_a_question(collective: str, group: tuple[int, ...], relay: str) -> None:
+    row = Row("ring:8", collective)
+    seen: dict[str, str] = {}
+    for algorithm in algorithms("ring:8", collective, group, 0.2, relay):
+        examine(row, algorithm, group, 2, seen)
+    counts = row.counts
+    assert counts["right"] == counts["offsets"] == counts["plans"] > counts["LL"] > 0
+    assert counts["found"] == counts["planted"] >= 3 * counts["plans"] - counts["LL"]
+    assert not row.wrong
+    assert len(seen) == counts["plans"]
+
+
+def test_a_wrong_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "ends_right", lambda *_, **__: False)
+    row = Row("ring:4", "alltoall")
+    examine(row, algorithms("ring:4", "alltoall", (0, 1), 0.2, "none")[0], (0, 1), 1, {})
+    assert row.wrong[0] == "alltoall ring:4 (0, 1): Simple in place"
+
+
+def test_groups_of_several_nodes_take_the_first_of_each() -> None:
+    assert list(groups("dgx-h100:2"))[1:3] == [(0, 1, 8), (0, 1, 8, 9)]
