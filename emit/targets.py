@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
 AUTO = "auto"  # in place of a target: the first that can express the question
 MSCCL_FILES = 4  # of a list that Microsoft's msccl loads
 BLOCK_SIZES = frozenset({"gather", "scatter"})  # minBytes and maxBytes of whose XML are one rank's block's
+FEWEST_SMS = 60  # of a device of the machines that come with the package
 RESERVED_SMS = 8  # of a device, which a collective leaves to the kernels that compute, unless told how many to use
 LL_MOST_BYTES = 256 << 10  # of a message: up to here LL's flags cost less than Simple's barriers
 

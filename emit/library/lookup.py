@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -84,13 +85,14 @@ def entry_beside(path: str | Path) -> Entry | None:
 def place_beside(path: str | Path) -> tuple[Topology, list[int]] | None:
     """The topology of a file by an index beside it, or in the folder above, and its rank of each of the file's.
 
-    None without, where `load` does not know its name, or it has not so many ranks.
+    Of one with dead or slow parts the healthy one, whose devices and nodes are the same. None without, where `load`
+    does not know its name, or it has not so many ranks.
     """
     entry = entry_beside(path)
     if entry is None:
         return None
     with suppress(InputError):
-        topology = load(entry.topology)
+        topology = load(re.split(" without | degraded ", entry.topology)[0])
         return (topology, list(entry.communicator)) if max(entry.communicator) < topology.nranks else None
     return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from emit.formats import FORMATS
 from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.programs import NONE, Lowered, Programs, run_by
 from emit.library.write import Library, writing
-from emit.targets import TARGETS
+from emit.targets import FEWEST_SMS, TARGETS
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import question
 from synth.present.statement import row
@@ -31,7 +31,7 @@ class Saved:
 
     found: as it was written: with the times of the target's programs.
     refused: why some have no executor's file; empty where all have.
-    uncallable: why nobody will call its files; empty where they can be called.
+    remarks: on what is written, a clause each.
     padding: of the fullest buffer in a file, the part that holds nothing (see `CommonChunk`).
     """
 
@@ -40,7 +40,7 @@ class Saved:
     found: SearchResult
     refused: str = ""
     padding: float = 0.0
-    uncallable: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def paths(self) -> list[Path]:
@@ -99,15 +99,18 @@ def save(
     some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
     padding = max((entry["padding"] for entry in entries), default=0.0)
     why = some + refused[0] if refused else ""
-    collective = found.problem.collective.name
-    lacking = (
-        ""
-        if programs is None or collective not in programs.target.uncallable
-        else (
-            f"{programs.target.reader} has no function that calls {collective}: synth bench and torch run these files"
-        )
-    )
-    return Saved(library.folder / INDEX if entries else None, written, found, why, padding, lacking)
+    remarks = () if programs is None else tuple(_remarks(programs, entries))
+    return Saved(library.folder / INDEX if entries else None, written, found, why, padding, remarks)
+
+
+def _remarks(programs: Programs, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What whoever runs these files must know."""
+    target, collective = programs.target, programs.problem.collective.name
+    if entries and collective in target.uncallable:
+        yield f"{target.reader} has no function that calls {collective}: synth bench and torch run these files"
+    most = max((entry["threadblocks"] for entry in entries), default=0)
+    if not target.limits.sms and most > FEWEST_SMS:
+        yield f"a rank has {most} threadblocks, and the SMs of its device are not known: state sms, or give --sms"
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:

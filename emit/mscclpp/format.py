@@ -288,7 +288,7 @@ def write_plan(
     found = Findings()
     check_resident([len(gpu.blocks) for gpu in plan.gpus], sms, found)
     if found.reported:
-        raise InputError(f"execution plan of {program.name}: {found.reported[0].message}; use --sms or fewer chunks")
+        raise InputError(f"execution plan of {program.name}: {found.reported[0].message}; use fewer chunks (--chunks)")
     text = plan_text(plan)
     check_plan(text, goal, program.root).raise_if_wrong(f"execution plan of {program.name}")
     return text

@@ -142,7 +142,6 @@ def _closing(found: SearchResult, written: Saved, begun: float) -> str:
     parts = [f"{format_count(len(found.ranges), 'algorithm')}, replayed and right"] if found.ranges else []
     if written.paths:
         parts[-1] += " → " + ", ".join(str(p) for p in written.paths)
-    if written.uncallable:
-        parts.append(written.uncallable)
+    parts += written.remarks
     padded = f"blocks padded to whole chunks, {written.padding:.2%} of the fullest buffer"
     return "   ".join(parts + ([padded] if written.padding else []) + ending(found.ended, begun))
