@@ -133,7 +133,7 @@ def goal_beside(path: str | Path) -> Goal | None:
 
 def goal_path(path: str | Path) -> Path:
     """Where the goal of a file that is in no library stands."""
-    return Path(path).with_suffix(".goal.json")
+    return Path(path).parent / f"{Path(path).stem}.goal.json"  # also of "." and "/", which have no name
 
 
 def goal_text(goal: Goal) -> str:
