@@ -97,6 +97,9 @@ def compile_instructions(
 
 def _compile_instances(ir: Instructions, limits: Limits, timer: Timer | None, without: Collection[str]) -> Compiled:
     """One instance compiled for its share of the limits, and all of them side by side."""
+    if ir.instances > limits.channels:
+        many = f"{ir.header.name}: {ir.instances} instances, each on channels of its own"
+        raise InputError(f"{many}; {limits.name} has {limits.channels} channels")
     one, share = ir.copy(), share_of(limits, ir.instances, ir.header.nranks)
     try:  # each instance has channels of its own; more than one a connection only where it does not end otherwise
         made = compile_instructions(one, limits=share, timer=timer, without={*without, "deal"})

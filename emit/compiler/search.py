@@ -206,6 +206,8 @@ class Search:
     def _families(self, level: int, before: Candidate | None) -> list[list[Variant]]:
         """Variants to try on a level, those that are aggregated apart where there is much to do."""
         usable = self.variants.usable()
+        if self.timer is None:  # the first is taken: what is fused is shorter, though ranks take turns for it
+            usable.sort(key=lambda variant: "fuse" not in variant)
         size = len(self.variants.ir)
         if size >= TUNING.unfused_from:
             return [[v for v in usable if v in (("pair",), ())]]

@@ -45,7 +45,7 @@ def add(added: Sequence[Addition], folder: str | Path) -> list[Path]:
     nothing, where two of them serve one size, where what is there cannot be cut, for a folder that cannot be written or
     a foreign index.
     """
-    with writing(folder) as library:
+    with writing(folder, "--library") as library:
         rows: list[dict[str, Any]] = []
         for one in added:
             row = _row(one)

@@ -22,8 +22,11 @@ from topologies.errors import InputError
 from topologies.text.files import origin_of
 
 
-def standing(folder: str | Path) -> list[Entry]:
-    """The entries of the library in a folder, none without an index; InputError for one that is not ours."""
+def standing(folder: str | Path, option: str = "--out") -> list[Entry]:
+    """The entries of the library in a folder, none without an index; InputError for one that is not ours.
+
+    option: by which the user named the folder.
+    """
     path = Path(folder) / INDEX
     if not os.path.lexists(path):
         return []
@@ -32,7 +35,7 @@ def standing(folder: str | Path) -> list[Entry]:
     except InputError as error:
         reason = str(error).removeprefix(f"{origin_of(path)}: ")
         raise InputError(
-            f"{origin_of(path)}: is there already and is not an index of ours ({reason}); give another --out"
+            f"{origin_of(path)}: is there already and is not an index of ours ({reason}); give another {option}"
         ) from None
 
 
@@ -116,16 +119,17 @@ def abandon() -> bool:
 
 
 @contextmanager
-def writing(folder: str | Path) -> Iterator[Library]:
+def writing(folder: str | Path, option: str = "--out") -> Iterator[Library]:
     """Open a library, made if it is not there, to write to; one at a time for each folder.
 
-    Raises InputError for a folder that cannot be written, or that has a foreign index.
+    option: by which the user named it. Raises InputError for a folder that cannot be written, or that has a foreign
+    index.
     """
     where = Path(folder)
     try:
         where.mkdir(parents=True, exist_ok=True)
         with _locked(where), tempfile.TemporaryDirectory(prefix=".synth-", dir=where) as staging:
-            _open.append(library := Library(where, Path(staging), standing(where)))
+            _open.append(library := Library(where, Path(staging), standing(where, option)))
             try:
                 yield library
             except InputError as error:  # of a file that was to be moved
@@ -133,7 +137,7 @@ def writing(folder: str | Path) -> Iterator[Library]:
             finally:
                 _open.remove(library)
     except OSError as error:
-        raise InputError(f"--out {where}: cannot be written ({error.strerror or error})") from None
+        raise InputError(f"{option} {where}: cannot be written ({error.strerror or error})") from None
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,16 @@ def test_kept_figures_are_complete() -> None:
     for figures in kept.values():
         assert len(figures["sha256"]) == 64
         assert set(handwritten.Shape._fields) < set(figures)
+
+
+@pytest.mark.parametrize("pair", [pair for pair in handwritten.PAIRS if pair[2].get("nodes") != 4], ids=str)
+def test_no_program_takes_more_than_msccl_tools(pair: tuple[str, str, dict[str, Any]]) -> None:
+    kept, (name, example, settings) = json.loads(handwritten.KEPT.read_text()), pair
+    for times in (1, 2):
+        asked = settings | {"instances": times * settings.get("instances", 1)}
+        ours = handwritten.shape_of(handwritten.right(handwritten.instructions_of(example, asked)))
+        theirs = kept[handwritten.kept_name(name, times)]
+        assert all(value <= theirs[field] for field, value in ours._asdict().items())
 
 
 def test_a_program_that_is_longer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,8 +77,21 @@ def test_a_span_over_several_blocks_cannot_be_blocked() -> None:
 def test_instances_that_a_target_cannot_hold() -> None:
     script = example("ring", {"ranks": 4})
     script.instances = 40
-    with pytest.raises(InputError, match="each of 40 instances"):
+    with pytest.raises(InputError, match="40 instances, each on channels of its own; executor-nccl has 32 channels"):
         compile_instructions(script.instructions())
+
+
+def test_instances_of_which_each_takes_more_than_its_share() -> None:
+    script = Script("x", "broadcast", 2, instances=20)
+    for r in range(2):
+        script.chunk(0, "i", 0).copy(r, "o", 0, channel=r)
+    with pytest.raises(InputError, match="channel 1; executor-nccl, each of 20 instances, has 1"):
+        compile_instructions(script.instructions())
+
+
+def test_the_shortest_program_is_taken_though_ranks_take_turns() -> None:
+    program = compile_instructions(example("hierarchical", {"nodes": 2, "gpus": 8}).instructions()).program
+    assert program.nsteps < 300
 
 
 def test_parallelize_cuts_what_is_inside() -> None:

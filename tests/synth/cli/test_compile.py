@@ -106,7 +106,11 @@ def test_a_list_of_scripts_in_a_library(synth: Call, here: Path) -> None:
     for size, name in ((4096, "small"), (8192, "large")):
         answer = synth("bench", "mine", "--backend", "host", "-b", str(size))
         assert (answer.code, answer.out.splitlines()[3].split()[-1]) == (0, f"allreduce-dgx1-2ranks-{name}")
+    (here / "foreign").mkdir()
+    (here / "foreign" / "index.json").write_text("[]")
     for words, asked in (
+        ("give another --library", ("--library", "foreign")),
+        ("--library several.py: cannot be written", ("--library", "several.py")),
         ("2 scripts; it must be with --library", ()),
         ("say two places", ("--library", "mine", "-o", "x.xml")),
         ("each with its own range", ("--library", "mine", "--min-bytes", "1K")),
