@@ -8,7 +8,6 @@ happens in the other order in some interleaving.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,11 +39,18 @@ class VectorClocks:
         np.maximum(row, known, out=row)
 
 
-class Message(NamedTuple):
-    """What a signal, a release or a packet tells: rows of `seen` and `shown`."""
+class Message:
+    """What a signal, a release or a packet tells: rows of `seen` and `shown`; `held` counts the entries of all."""
 
-    seen: Row
-    shown: Row | None
+    __slots__ = ("_held", "_size", "seen", "shown")
+
+    def __init__(self, seen: Row, shown: Row | None, held: list[int]) -> None:
+        self.seen, self.shown, self._held = seen, shown, held
+        self._size = len(seen) * (1 if shown is None else 2)
+        held[0] += self._size
+
+    def __del__(self) -> None:
+        self._held[0] -= self._size
 
 
 class ThreadClocks:
@@ -62,12 +68,11 @@ class ThreadClocks:
 
     def __init__(self, rank: list[int], one: bool) -> None:
         size = len(rank)
-        self._per_message = size * (1 if one else 2)
-        if size * self._per_message > 2 * CAPACITY.clock_entries:
+        if size * size * (1 if one else 2) > 2 * CAPACITY.clock_entries:
             raise InputError(f"plan of {size} threadblocks and port channels: too large to be checked")
         self.rank = rank
         self.one = one
-        self.entries = 0
+        self._held = [0]  # entries of all messages that somebody may still hear
         self.tick = [0] * size
         self.nops = [0] * size
         self.seen, self.shown = VectorClocks(size), VectorClocks(size)
@@ -92,21 +97,19 @@ class ThreadClocks:
 
     def message(self, actor: int, relaxed: bool = False) -> Message:
         """What a signal of one of its threads tells: what was over at the last nop."""
-        self._count()
         whole = not (relaxed or self.one)
-        return Message(self.seen.row(actor).copy(), self.shown.row(actor).copy() if whole else None)
+        return self._counted(self.seen.row(actor).copy(), self.shown.row(actor).copy() if whole else None)
 
     def packet(self, actor: int) -> Message:
         """What the thread that reads a packet learns: its writer has come that far, this operation included."""
-        self._count()
         row = self.seen.row(actor).copy()
         row[actor] = self.tick[actor] + 2
-        return Message(row, None)
+        return self._counted(row, None)
 
-    def _count(self) -> None:
-        self.entries += self._per_message
-        if self.entries > 8 * CAPACITY.clock_entries:
-            raise InputError("plan with too many signals between too many threadblocks to be checked")
+    def _counted(self, seen: Row, shown: Row | None) -> Message:
+        if self._held[0] > 8 * CAPACITY.clock_entries:
+            raise InputError("plan with too many signals on their way between too many threadblocks to be checked")
+        return Message(seen, shown, self._held)
 
     def hear(self, actor: int, message: Message) -> None:
         """One of its threads knows; the others from the next nop on."""
