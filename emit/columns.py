@@ -122,7 +122,7 @@ def columns_of(program: Program, found: Findings) -> Columns:
         sender=[],
         receiver=[],
     )
-    flags = np.array([bool(s.has_dep) for s in steps], dtype=bool)
+    flags = np.array([bool(s.has_dep) for s in steps], dtype=bool) & (op != _OP_CODE["nop"])  # which never say so
     dep_tb, dep_step = (_integers([getattr(s, name) for s in steps], name) for name in ("dep_tb", "dep_step"))
     _check_buffers(c, program, found)
     for kind, message, step in chain(

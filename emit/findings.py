@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from emit.program import Program
@@ -70,7 +71,7 @@ class Findings:
         return [f"{n - MAX_OF_A_KIND} more of kind {kind!r}" for kind, n in self.counts.items() if n > MAX_OF_A_KIND]
 
 
-def _first_of(findings: tuple[Finding, ...], hint: str = "") -> str:
+def first_of(findings: Sequence[Finding], hint: str = "") -> str:
     """The first finding in one line, with the number of the others; `hint`: where these are to be seen."""
     more = f" (and {len(findings) - 1} more{hint})" if len(findings) > 1 else ""
     return f"{findings[0].kind}: {findings[0].message}{more}"
@@ -106,7 +107,7 @@ class Judgement:
     def raise_if_wrong(self, what: str = "program") -> None:
         """Raise InputError with the first finding and the number of the others."""
         if self.findings:
-            raise InputError(f"{what} does not pass its check: {_first_of(self.findings)}")
+            raise InputError(f"{what} does not pass its check: {first_of(self.findings)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +131,7 @@ class Verdict:
     @property
     def reason(self) -> str:
         """The first finding in one line, with the number of the others; empty where there is none."""
-        return _first_of(self.findings, ": synth verify") if self.findings else ""
+        return first_of(self.findings, ": synth verify") if self.findings else ""
 
     def with_findings(self, found: Findings) -> Verdict:
         """The verdict where this was found too."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from emit.findings import Findings, Verdict
 from emit.goal import Goal
 from emit.program import Program
-from emit.targets import Target, check_between_nodes, check_resident, choose_target
+from emit.targets import TARGETS, Target, check_between_nodes, check_resident, choose_target
 from emit.timing.predict import Predictor, Timed
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
@@ -33,9 +33,9 @@ class Format:
     """One format of files.
 
     what: in words, with its article.  suffix: of its files.  start: how a file of another suffix begins.
-    module: loaded when it is needed, with verify(path, goal, FIFO slots or None), which never raises for bad input, and
-    for programs write(program, goal, target, node of each rank, in place or not), describe(program, target, text),
-    threadblocks(program, text) and largest_message(text).
+    module: loaded when it is needed, with verify(path, goal, FIFO slots or None), which never raises for bad input and
+    takes a target too where several have this format, and for programs write(program, goal, target, node of each rank,
+    in place or not), describe(program, target, text), threadblocks(program, text) and largest_message(text).
     Empty: no program is read or written so.
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
     converter: where what is read can be made one, a module with verify_program(path, goal), whose verdict holds it, and
@@ -60,11 +60,12 @@ class Format:
         """Whether a Program can be had of its files."""
         return self.holds_program or bool(self.converter)
 
-    def verify(self, path: Path, goal: Goal | None, fifo_depth: int | None) -> Verdict:
-        """Read and check a file."""
+    def verify(self, path: Path, goal: Goal | None, fifo_depth: int | None, target: str | None = None) -> Verdict:
+        """Read and check a file, for the executor `target` where several read this format."""
         if not self.module:
             return Verdict("not readable", (f"{origin_of(path)}: is a schedule; synth prove checks it",))
-        verdict: Verdict = import_module(self.module).verify(path, goal, fifo_depth)
+        asked = () if target is None or len(self.readers) < 2 else (target,)
+        verdict: Verdict = import_module(self.module).verify(path, goal, fifo_depth, *asked)
         return verdict
 
     def threadblocks(self, program: Program | None, text: str | Path) -> list[int]:
@@ -84,6 +85,11 @@ class Format:
             return Predictor(program, topology, group)
         timed: Timed = import_module(self.converter).predictor(file, topology, group)
         return timed
+
+    @property
+    def readers(self) -> list[str]:
+        """The targets whose files are of this format."""
+        return [target.name for target in TARGETS.values() if target.format == self.name]
 
     def describe(self, program: Program, target: Target, text: str) -> str:
         """What was written, in a line."""
@@ -115,12 +121,15 @@ def format_of(path: str | Path) -> Format:
     return next((one for one in FORMATS.values() if start.startswith(one.start)), FORMATS["msccl"])
 
 
-def verify_file(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
+def verify_file(
+    path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None, target: str | None = None
+) -> Verdict:
     """Read and check a file of any format; never raises for bad input.
 
-    goal: what it must achieve; None: what its own words say.  fifo_depth: slots; None: its protocol's.
+    goal: what it must achieve; None: what its own words say.  fifo_depth: slots; None: its protocol's.  target: whose
+    reader must take it, one of its format's `readers`; None: it is enough if one does.
     """
-    return format_of(Path(path)).verify(Path(path), goal, fifo_depth)
+    return format_of(Path(path)).verify(Path(path), goal, fifo_depth, target)
 
 
 def verify_program(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:

@@ -12,17 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from emit.findings import Findings
-from emit.program import FIFO_DEPTH, OPS, Program
+from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
 
 if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
     from synth.model.problem import Problem
 
+_USES_DST = READS_DST | WRITES_DST
 AUTO = "auto"  # in place of a target: the first that can express the question
 MSCCL_FILES = 4  # of a list that Microsoft's msccl loads
 BLOCK_SIZES = frozenset({"gather", "scatter"})  # minBytes and maxBytes of whose XML are one rank's block's
 FEWEST_SMS = 60  # of a device of the machines that come with the package
 RESERVED_SMS = 8  # of a device, which a collective leaves to the kernels that compute, unless told how many to use
+SCRATCH_LIMIT = 1 << 30  # bytes a rank, that a reader may allocate before it serves anything, unless told otherwise
 LL_MOST_BYTES = 256 << 10  # of a message: up to here LL's flags cost less than Simple's barriers
 
 
@@ -39,12 +41,12 @@ class Limits:
     dep_tb: int = 127
     offset: int = 32767  # chunks of a buffer
     count: int = 71  # chunks of an instruction
-    nodes: int = 4096  # of XML: algo, all gpus, and one gpu's tbs and steps
+    nodes: int = 4095  # of XML: algo, all gpus, and one gpu's tbs and steps; with 4096 readers have no room to go on
     node: str = "XML nodes"  # what these are
     children: int = 1024  # of an XML element
     reduce_chain: int = 16  # re steps that the kernel makes one loop of; 0: it makes none
-
     sms: int = 0  # of a device, that a rank may use; 0: not known
+    scratch_bytes: int = 0  # allocated at the communicator's start for the largest message; 0: none is before a call
 
     def rank_sends(self, nranks: int) -> int:
         """Sends in which a rank can take part, all ranks alike: each is an instruction at both ends."""
@@ -68,7 +70,9 @@ class Target:
     longest_name: characters of an algorithm's name.
     needs_buffers: every rank must have an input and an output.
     runs_here: of its files a Program can be had, which `synth bench`, `simulate` and torch.distributed's back end take.
+    required: attributes of <algo> without which its reader does not take a file, beside those that all require.
     max_bytes_exclusive: its reader takes maxBytes as exclusive and 0 as never.
+    whole_custom: of a custom collective every rank's input and output have all chunks of a loop, or none.
     states_redop: its files name the reduction.
     flags_by_process: its LL counts launches by process: ranks of several groups must not use it.
     """
@@ -90,7 +94,9 @@ class Target:
     longest_name: int = 255
     needs_buffers: bool = False
     runs_here: bool = True
+    required: tuple[str, ...] = ()
     max_bytes_exclusive: bool = False
+    whole_custom: bool = False
     states_redop: bool = False
     flags_by_process: bool = False
     remarks: tuple[str, ...] = ()
@@ -111,6 +117,7 @@ _MSCCLPP_LIMITS = Limits(
     "mscclpp", 256, 1024, 32, dep_tb=_NO_END, offset=_NO_END, count=_NO_END, nodes=6912, node="operations",
     children=_NO_END, reduce_chain=0,
 )  # fmt: skip
+_NCCL_REQUIRED = ("outofplace", "minBytes", "maxBytes")
 _ONE_GROUP = (
     "it takes the first file that fits collective, number of ranks, form and size: the folder must hold the files of"
     " one group of one topology, and of one root"
@@ -125,7 +132,7 @@ TARGETS: dict[str, Target] = {
             state="last commit of 2024", uncallable=("gather", "scatter"),
             remarks=(_ONE_GROUP, "it has no function for gather and scatter: nothing calls such files"),
             format="msccl", folder="msccl", suffix=".xml", collectives=_NCCL_NAMES,
-            limits=Limits("executor-nccl", 64, 1024, 32),
+            limits=Limits("executor-nccl", 64, 1024, 32), required=_NCCL_REQUIRED,
         ),
         Target(
             name="rccl", reader="RCCL", load="RCCL_MSCCL_FORCE_ENABLE=1 MSCCL_ALGO_DIR=out/msccl-rccl",
@@ -137,6 +144,7 @@ TARGETS: dict[str, Target] = {
             ),
             format="msccl", folder="msccl-rccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
+            required=_NCCL_REQUIRED,
         ),
         Target(
             name="msccl", reader="Microsoft's msccl", load="NCCL_ALGO=MSCCL,RING,TREE MSCCL_XML_FILES=FILE:FILE",
@@ -145,7 +153,8 @@ TARGETS: dict[str, Target] = {
             collectives=_spelled(
                 "allreduce", "allgather", "reduce", "broadcast", "alltoall", "custom", reducescatter="reduce_scatter"
             ),
-            limits=Limits("msccl", 256, 216, 32), longest_name=63, max_bytes_exclusive=True, states_redop=True,
+            limits=Limits("msccl", 256, 216, 32, scratch_bytes=SCRATCH_LIMIT), longest_name=63, required=("name",),
+            max_bytes_exclusive=True, whole_custom=True, states_redop=True,
         ),
         Target(
             name="mscclpp", reader="MSCCL++'s executor", load="runtime.mscclpp.Plans",
@@ -226,11 +235,14 @@ def without_packets(target: Target) -> Target:
     return replace(target, protocols={name: spelt for name, spelt in target.protocols.items() if name != "LL"})
 
 
-def on_devices(target: Target, sms: int, asked: int | None = None) -> Target:
+def on_devices(target: Target, sms: int, asked: int | None = None, scratch_limit: int | None = None) -> Target:
     """The target with a rank's threadblocks limited to what runs at once on a device of `sms` SMs (0: not known).
 
-    asked: how many a rank may use; None: all but RESERVED_SMS. Raises InputError where it is more than there are.
+    asked: how many a rank may use; None: all but RESERVED_SMS. scratch_limit: bytes of scratch a rank that its reader
+    may allocate before it serves anything; None: SCRATCH_LIMIT. Raises InputError where `asked` is more than there are.
     """
+    if scratch_limit is not None and target.limits.scratch_bytes:
+        target = replace(target, limits=replace(target.limits, scratch_bytes=scratch_limit))
     if asked is not None and (asked < 1 or 0 < sms < asked):
         right = f"1 to {sms}, the SMs of a device of --topo" if sms else "1 or more"
         raise InputError(f"--sms {asked}: is not possible; it must be {right}")
@@ -239,6 +251,27 @@ def on_devices(target: Target, sms: int, asked: int | None = None) -> Target:
     if not most:
         return target
     return replace(target, limits=replace(limits, sms=most, tbs_per_gpu=min(most, limits.tbs_per_gpu)))
+
+
+def most_bytes(program: Program, limits: Limits) -> int | None:
+    """The largest message, in bytes, for which the reader's scratch is within its limit; None: any."""
+    scratch = max(gpu.s_chunks for gpu in program.gpus)
+    if not limits.scratch_bytes or not scratch:
+        return None
+    return max(0, limits.scratch_bytes * program.nchunks_per_loop // scratch - 1)  # it allocates for the next size
+
+
+def within_scratch(program: Program, limits: Limits) -> Program:
+    """The program for the sizes for which the reader's scratch is within its limit; InputError where these are none."""
+    most = most_bytes(program, limits)
+    if most is None or 0 < program.max_bytes <= most:
+        return program
+    if most < max(1, program.min_bytes):
+        raise InputError(
+            f"{limits.name} allocates scratch at the communicator's start, for messages of {max(1, program.min_bytes)} "
+            f"bytes more than --scratch-limit {limits.scratch_bytes}; give a larger one"
+        )
+    return replace(program, max_bytes=most)
 
 
 def check_between_nodes(program: Program, nodes: Sequence[int], target: Target, found: Findings) -> None:
@@ -302,10 +335,10 @@ def check_limits(program: Program, limits: Limits, found: Findings) -> None:
             if block.channel >= limits.channels:
                 message = f"channel {block.channel}; {limits.name} has channels 0..{limits.channels - 1}"
                 found.add("limit", message, rank, tb)
-    key: tuple[str, int, str] | None = None  # of the last step, where it is a re
-    chain, nop_between = 0, False
+    key: tuple[str, int, str] | None = None  # of the last step, where the kernel would go on with a re of the same
+    chain, total = 0, 0  # re in one loop of the kernel, and in the threadblock
     for rank, tb, position, step in program.steps():
-        most = max(step.src_off, step.dst_off)
+        most = max(step.src_off if step.op in READS_SRC else -1, step.dst_off if step.op in _USES_DST else -1)
         if step.op not in limits.ops:
             runs = ", ".join(x for x in OPS if x in limits.ops)
             found.add("limit", f"{step.op}; {limits.name} runs only {runs}", rank, tb, position)
@@ -316,18 +349,15 @@ def check_limits(program: Program, limits: Limits, found: Findings) -> None:
         if step.dep_tb > limits.dep_tb:
             over("depid", step.dep_tb, limits.dep_tb, rank, tb, position)
         if position == 0:
-            key, chain, nop_between = None, 0, False
-        if step.op == "nop":
-            nop_between = True
+            key, total = None, 0
+        if step.op != "re":
+            key = key if step.op == "nop" else None
             continue
-        here = (step.dst_buf, step.dst_off, step.src_buf) if step.op == "re" and limits.reduce_chain else None
-        if here is not None and here == key:  # the kernel makes one loop of them
-            chain += 1
-            if nop_between:
-                found.add("limit", "nop between re steps with one dst and src buffer", rank, tb, position)
-            if chain == limits.reduce_chain + 1:
-                message = f"more than {limits.reduce_chain} consecutive re with one dst and src buffer"
-                found.add("limit", f"{message}; another step must break them up", rank, tb, position)
-        else:
-            chain = 1
-        key, nop_between = here, False
+        here = (step.dst_buf, step.dst_off, step.src_buf)
+        chain = chain + 1 if here == key and step.dep_tb < 0 else 1
+        total += 1
+        if limits.reduce_chain and chain == limits.reduce_chain + 1:
+            message = f"more than {limits.reduce_chain} consecutive re with one dst and src buffer"
+            found.add("limit", f"{message}; another step must break them up", rank, tb, position)
+        # readers begin anew behind a step that others wait for, and once in a threadblock
+        key = None if step.has_dep or total == limits.reduce_chain else here

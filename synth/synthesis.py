@@ -39,6 +39,7 @@ class Synthesis:
     found: SearchResult
     sms: int | None = None  # as it was asked for
     groups_overlap: bool = False  # likewise
+    scratch_limit: int | None = None  # likewise
 
     @property
     def algorithms(self) -> list[dict[str, Any]]:
@@ -65,7 +66,15 @@ class Synthesis:
 
     def save(self, folder: str | Path, target: str = "auto", *, proof: bool = False) -> list[Path]:
         """Write the files, as `emit.library.save` does; InputError where the target or the folder cannot take them."""
-        written = save(self.found, folder, target, sms=self.sms, groups_overlap=self.groups_overlap, proof=proof)
+        written = save(
+            self.found,
+            folder,
+            target,
+            sms=self.sms,
+            groups_overlap=self.groups_overlap,
+            scratch_limit=self.scratch_limit,
+            proof=proof,
+        )
         if written.refused and target != "auto":
             raise InputError(written.refused)
         return written.paths
@@ -80,6 +89,7 @@ class Question(NamedTuple):
     target: str = NONE
     sms: int | None = None
     groups_overlap: bool = False
+    scratch_limit: int | None = None
 
 
 def ask(
@@ -101,6 +111,7 @@ def ask(
     target: str = NONE,
     sms: int | None = None,
     groups_overlap: bool = False,
+    scratch_limit: int | None = None,
 ) -> Question:
     """State a question without answering it; arguments and errors as those of `synthesize`."""
     pinned = {"chunks": chunks, "steps": steps, "rounds": rounds}
@@ -133,16 +144,16 @@ def ask(
     if chunks is not None:
         problem.with_chunks(chunks)  # whether so many are possible is said now
     sms = None if sms is None else whole(sms, "sms")
-    executor_for(problem, target, sms, groups_overlap)  # whether it can express the question is said now
+    executor_for(problem, target, sms, groups_overlap, scratch_limit)  # whether it can express the question is said now
     hurt = topology is not healthy
-    return Question(problem, options, stated(healthy) if hurt else None, target, sms, groups_overlap)
+    return Question(problem, options, stated(healthy) if hurt else None, target, sms, groups_overlap, scratch_limit)
 
 
 def answered(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
     """Search, and for a network with dead or slow parts also the healthy one, to say what they cost."""
 
     def searched(problem: Problem) -> SearchResult:
-        executor = executor_for(problem, question.target, question.sms, question.groups_overlap)
+        executor = executor_for(problem, question.target, question.sms, question.groups_overlap, question.scratch_limit)
         return search(problem, question.options, workers, progress, executor=executor)
 
     found = searched(question.problem)
@@ -177,6 +188,8 @@ def synthesize(
             that can express it); none: schedules. sms: threadblocks that a rank's program may have; the SMs of its
             device but for `emit.targets.RESERVED_SMS` when None, any number where the topology does not state them.
             groups_overlap: ranks are in several groups at a time, which MSCCL++'s packets (LL) do not bear.
+            scratch_limit: bytes of scratch a rank that the executor may allocate before it serves anything;
+            `emit.targets.SCRATCH_LIMIT` when None.
     """
     known = list(inspect.signature(ask).parameters)[3:]
     for name in options:
@@ -186,9 +199,13 @@ def synthesize(
             )
     question = ask(collective, topo, group, **options)
     if workers is not None:
-        return Synthesis(answered(question, workers, progress), question.sms, question.groups_overlap)
+        return Synthesis(
+            answered(question, workers, progress), question.sms, question.groups_overlap, question.scratch_limit
+        )
     with Workers(processes(question.options.engine)) as own:
-        return Synthesis(answered(question, own, progress), question.sms, question.groups_overlap)
+        return Synthesis(
+            answered(question, own, progress), question.sms, question.groups_overlap, question.scratch_limit
+        )
 
 
 def _text(value: Any, what: str) -> str:

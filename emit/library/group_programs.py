@@ -49,19 +49,22 @@ class Together:
 class GroupPrograms:
     """What lowers plans for concurrent groups for one target.
 
-    sms, groups_overlap: as `Programs` takes them. Raises InputError for a target that is not known, or has no packets.
+    sms, groups_overlap, scratch_limit: as `Programs` takes them. Raises InputError for a target that is not
+    known, or has no packets.
     """
 
-    def __init__(self, target: str, sms: int | None = None, groups_overlap: bool = False) -> None:
+    def __init__(
+        self, target: str, sms: int | None = None, groups_overlap: bool = False, scratch_limit: int | None = None
+    ) -> None:
         if groups_overlap:
             check_overlap(target)
-        self.target, self.sms, self.groups_overlap = target, sms, groups_overlap
+        self.target, self.sms, self.groups_overlap, self.scratch_limit = target, sms, groups_overlap, scratch_limit
         self._made: dict[Algorithm, Together | InputError] = {}
 
     def alone(self, problem: Problem) -> Programs | None:
         """What lowers one group's algorithms; None where the target cannot express them by themselves."""
         try:
-            return executor_for(problem, self.target, self.sms, self.groups_overlap)
+            return executor_for(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit)
         except InputError:  # the union may be another matter
             return None
 
@@ -96,7 +99,7 @@ class GroupPrograms:
         parts = split_by_group(union, timed(union, algorithm.schedule, size))
         ranks = [rank for problem, _ in parts for rank in problem.ranks]
         if len(set(ranks)) < len(ranks):
-            programs = Programs(union, self.target, self.sms, self.groups_overlap)
+            programs = Programs(union, self.target, self.sms, self.groups_overlap, self.scratch_limit)
             by = _lower_at(programs, algorithm, size)
             made = [GroupProgram(algorithm, size, programs, by, tuple(range(len(parts))))]
         else:
@@ -110,7 +113,7 @@ class GroupPrograms:
         made = []
         for group, (problem, schedule) in enumerate(parts):
             programs, size = (
-                Programs(problem, self.target, self.sms, self.groups_overlap),
+                Programs(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit),
                 union.member_bytes(group, union.size_bytes),
             )
             own = Algorithm(problem, schedule, algorithm.engine, size_bytes=size)

@@ -16,6 +16,7 @@ from emit.targets import (
     Target,
     check_overlap,
     choose_protocol,
+    most_bytes,
     on_devices,
     target_for,
     without_packets,
@@ -23,6 +24,7 @@ from emit.targets import (
 from emit.timing.predict import Timed
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
+from synth.present.text import format_size
 from synth.search.contest import Contest
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
@@ -32,6 +34,7 @@ from topologies.errors import InputError
 NONE = "none"  # in place of a target: schedules, and no program of them
 MOST_SENDS = 200_000  # of a schedule that is lowered; an executor takes far fewer
 _ROUNDING = 1e-9
+_UNABLE = 1e6  # times its time, a program takes where it cannot serve: whatever can is better
 _WORTH = (
     1.02  # time of a Simple program over that of LL for small messages, from which on these get a file of their own
 )
@@ -61,6 +64,10 @@ class Lowered:
             self._times_us[size_bytes] = self.predictor.time_us(size_bytes * self.scale)
         return self._times_us[size_bytes]
 
+    def serves(self, size_bytes: float) -> bool:
+        """Whether its file takes messages of `size_bytes`."""
+        return self.largest is None or size_bytes * self.scale <= self.largest
+
     def served(self, low: int, high: int | None) -> tuple[int, int | None]:
         """The sizes in bytes that an executor sees where the problem's are from `low` to `high` inclusive."""
         return int((low - 1) * self.scale) + 1 if low else 0, None if high is None else int(high * self.scale)
@@ -74,24 +81,32 @@ class LoweredBoth:
     large: Lowered
 
     def time_us(self, size_bytes: float) -> float:
-        """In µs, of the program for messages of `size_bytes`."""
-        return (self.small if size_bytes <= LL_MOST_BYTES else self.large).time_us(size_bytes)
+        """In µs, of the program for messages of `size_bytes`; far more than any other's for what it cannot serve."""
+        by = self.small if size_bytes <= LL_MOST_BYTES else self.large
+        return by.time_us(size_bytes) * (1 if by.serves(size_bytes) else _UNABLE)
 
 
 class Programs:
     """What lowers the algorithms of one problem for one target.
 
     sms: threadblocks that a rank may have; None: all SMs of its device but RESERVED_SMS, where these are known.
-    groups_overlap: no packets, as ranks are in several groups at a time. Raises InputError where the target cannot
-    express the question at all, or a device has not so many.
+    groups_overlap: no packets, as ranks are in several groups at a time. scratch_limit: as `on_devices` takes it.
+    Raises InputError where the target cannot express the question at all, or a device has not so many SMs.
     """
 
     def __init__(
-        self, problem: Problem, target: str = "auto", sms: int | None = None, groups_overlap: bool = False
+        self,
+        problem: Problem,
+        target: str = "auto",
+        sms: int | None = None,
+        groups_overlap: bool = False,
+        scratch_limit: int | None = None,
     ) -> None:
         self.problem = problem
         chosen = target_for(problem, target)
-        self.target = on_devices(without_packets(chosen) if groups_overlap else chosen, problem.topology.sms, sms)
+        self.target = on_devices(
+            without_packets(chosen) if groups_overlap else chosen, problem.topology.sms, sms, scratch_limit
+        )
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
 
     @property
@@ -129,7 +144,7 @@ class Programs:
 
     def _lowered(self, lowering: Lowering, protocol: str, low: int, high: int) -> Lowered:
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high), lowering.goal
-        form, text, largest = FORMATS[self.target.format], "", None
+        form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if not form.holds_program:  # which it may refuse yet
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
             largest = form.largest_message(text)
@@ -145,11 +160,15 @@ class Programs:
 
     def files(self, ranges: Sequence[Range]) -> list[Range]:
         """The same ranges, each served by one program."""
-        return [part for served in ranges for file in _files(served) for part in _held(file)]
+        return _joined([part for served in ranges for file in _files(served) for part in _held(file)])
 
 
 def executor_for(
-    problem: Problem, target: str, sms: int | None = None, groups_overlap: bool = False
+    problem: Problem,
+    target: str,
+    sms: int | None = None,
+    groups_overlap: bool = False,
+    scratch_limit: int | None = None,
 ) -> Programs | None:
     """What lowers a problem's algorithms; None for NONE, and where no target ("auto") can express it."""
     if groups_overlap:
@@ -162,12 +181,14 @@ def executor_for(
         if target == AUTO:
             return None
         raise
-    return Programs(problem, target, sms, groups_overlap)
+    return Programs(problem, target, sms, groups_overlap, scratch_limit)
 
 
 def run_by(found: SearchResult, programs: Programs) -> SearchResult:
     """The same answers with the times, ranges and gaps of a target's programs, where they are not that already."""
-    if all(isinstance(by := s.contender.execution, Lowered) and by.target == programs.target for s in found.ranges):
+    made = [by for served in found.ranges if isinstance(by := served.contender.execution, Lowered)]
+    untried = [s for s in found.ranges if s.contender.execution is None and not s.contender.refused]
+    if made and not untried and all(by.target == programs.target for by in made):
         return found
     contest = Contest(programs)
     contest.contenders = [Contender(a) for a in dict.fromkeys(served.algorithm for served in found.ranges)]
@@ -195,16 +216,34 @@ def _files(served: Range) -> list[Range]:
 
 
 def _held(served: Range) -> list[Range]:
-    """A file's range as far as its offsets go, and what is beyond below LARGEST, which no file serves."""
+    """A file's range as far as it can serve, and what is beyond up to LARGEST, which no file serves."""
     by = served.contender.execution
     most = None if not isinstance(by, Lowered) or by.largest is None else int(by.largest / by.scale)
-    if most is None or (served.high is not None and served.high <= most):
+    if most is None or not isinstance(by, Lowered) or (served.high is not None and served.high <= most):
         return [served]
     last = served.high or LARGEST
-    beyond = Contender(served.algorithm, refused=f"offsets beyond {most} bytes of a message do not fit 32 bits")
+    limits = by.target.limits
+    reason = f"offsets beyond {most} bytes of a message do not fit 32 bits"
+    if limits.scratch_bytes:
+        reason = f"{limits.name} allocates its scratch at the communicator's start, for larger messages more than "
+        reason += f"--scratch-limit {format_size(limits.scratch_bytes)}"
+    beyond = Contender(served.algorithm, refused=reason)
     rest = replace(served, contender=beyond, low=max(served.low, most + 1), shown=max(served.shown, most + 1))
     held = replace(served, high=most, shown=min(served.shown, most))
     return [*([held] if served.low <= most else []), *([rest] if most < last else [])]
+
+
+def _joined(parts: Sequence[Range]) -> list[Range]:
+    """The same with what one program cannot serve left to the next, where there is one."""
+    made: list[Range] = []
+    low = None
+    for number, part in enumerate(parts):
+        if part.contender.execution is None and part.contender.refused and number < len(parts) - 1:
+            low = part.low if low is None else low
+            continue
+        made.append(part if low is None else replace(part, low=low))
+        low = None
+    return made
 
 
 def _serve(served: Range, by: Lowered) -> Range:

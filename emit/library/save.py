@@ -57,19 +57,20 @@ def save(
     *,
     sms: int | None = None,
     groups_overlap: bool = False,
+    scratch_limit: int | None = None,
     proof: bool = False,
 ) -> Saved:
     """Write what was found into a library: a file for the target's executor and an entry of the index each.
 
     An algorithm too large for that, or with `proof`, is written as a schedule (schedules/NAME.synth), and with `proof`
-    also what proves its bound (NAME.proof.json). sms, groups_overlap: as for `Programs`. Raises InputError for a folder
-    that cannot be written, or a foreign index.
+    also what proves its bound (NAME.proof.json). sms, groups_overlap, scratch_limit: as for `Programs`. Raises
+    InputError for a folder that cannot be written, or a foreign index.
     """
     programs: Programs | None = None
     refused: list[str] = []
     if target != NONE:
         try:
-            programs = Programs(found.problem, target, sms, groups_overlap)
+            programs = Programs(found.problem, target, sms, groups_overlap, scratch_limit)
             found = run_by(found, programs)
         except InputError as error:
             refused.append(str(error))

@@ -9,21 +9,33 @@ from dataclasses import replace
 from pathlib import Path
 
 from emit.check.program import Report, check, root_of
-from emit.findings import Finding, Findings, Judgement, Verdict
+from emit.findings import Finding, Findings, Judgement, Verdict, first_of
 from emit.goal import Goal
-from emit.msccl.read import REDOPS, read_msccl
+from emit.msccl.read import NO_LIMIT, REDOPS, Reading, read
 from emit.program import Program
-from emit.targets import BLOCK_SIZES, TARGETS, Target, check_between_nodes, check_limits, choose_target, target_named
+from emit.targets import (
+    BLOCK_SIZES,
+    TARGETS,
+    Target,
+    check_between_nodes,
+    check_limits,
+    choose_target,
+    target_named,
+    within_scratch,
+)
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 
 _ROOT_WORK = 1 << 20  # steps and chunks looked at while the root of a file is sought
 _NAME = re.compile(r"[ !#-%'-;=?-~]+")  # printable ASCII but for " & < >
-_NO_LIMIT = 1 << 50  # bytes; for readers that take maxBytes 0 as never: no buffer is a pebibyte
 
 
-def verify(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None) -> Verdict:
+def verify(
+    path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: int | None = None, target: str | None = None
+) -> Verdict:
     """Read and check a file, or a text; never raises for bad input.
+
+    target: whose reader must take it; None: it is enough if one does.
 
     A step counts as one transmission here: the verdict is on the schedule. A caution says where it would stop
     with messages so large that each chunk takes a slot of its own, as write_msccl must assume.
@@ -31,13 +43,15 @@ def verify(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: i
     no known goal (custom, send, recv, alltoallv) is "not readable" without `goal`, unless it is found wrong.
     """
     try:
-        program = read_msccl(path)
-        report, program = _best_root(program, goal, fifo_depth)
+        reading = read(path)
+        report, program = _best_root(reading.program, goal, fifo_depth)
     except InputError as error:
         return Verdict("not readable", (str(error),))
-    fits, reasons = _fitting_targets(program)
-    findings = report.findings if fits else (*report.findings, *reasons)
-    status = report.status if fits else "wrong"
+    against = refusals(reading, program)
+    takers = [name for name, found in against.items() if not found]
+    asked = [target] if target is not None else takers[:1] or [min(against, key=lambda name: len(against[name]))]
+    findings = (*report.findings, *against[asked[0]])
+    status = "wrong" if against[asked[0]] else report.status
     if status == "right" and not report.judged:
         return Verdict(
             "not readable",
@@ -51,8 +65,11 @@ def verify(path: str | os.PathLike[str], goal: Goal | None = None, fifo_depth: i
     lines = [f"{f.kind}: {f.message}" for f in findings]
     if status == "right" and not report.splits:
         lines.append(f"caution: deadlock with {slots} for messages so large that every chunk takes a slot of its own")
-    if fits and reasons:
-        lines.append(f"within the limits of {', '.join(fits)} only")
+    lines += [f"caution: {asked[0]} {said}" for said in reading.cautions[asked[0]]]
+    lines += [f"remark: {said}" for said in reading.remarks]
+    if 0 < len(takers) < len(against):
+        lines.append(f"taken by {', '.join(takers)}")
+    lines += [f"not by {n}: {first_of(found)}" for n, found in against.items() if found and n not in asked]
     return Verdict(status, (head, *lines, *report.notes), findings, program)
 
 
@@ -79,19 +96,27 @@ def _likely_roots(program: Program) -> list[int]:
     return sorted(root_of(program)[1:], key=lambda root: busy[root])
 
 
-def _fitting_targets(program: Program) -> tuple[list[str], tuple[Finding, ...]]:
-    """The targets that read XML and whose limits hold, and what the first of the others would not take."""
-    fits: list[str] = []
-    reasons: tuple[Finding, ...] = ()
-    for target in TARGETS.values():
-        if target.format != "msccl":
-            continue
-        found = Findings()
-        check_limits(program, target.limits, found)
-        if not found.reported:
-            fits.append(target.name)
-        reasons = reasons or tuple(found.reported)
-    return fits, reasons
+def refusals(reading: Reading, program: Program) -> dict[str, tuple[Finding, ...]]:
+    """By target what its reader does not take of a file, or dies of; empty for those that take it."""
+    against = {}
+    for name, found in reading.refused.items():
+        limits = Findings()
+        check_limits(program, TARGETS[name].limits, limits)
+        check_custom(program, TARGETS[name], limits)
+        against[name] = (*found, *limits.reported)
+    return against
+
+
+def check_custom(program: Program, target: Target, found: Findings) -> None:
+    """Add a finding for each rank whose sizes a reader does not take, of a collective that it does not know."""
+    if program.collective != "custom" or not target.whole_custom:
+        return
+    whole = program.nchunks_per_loop
+    for rank, gpu in enumerate(program.gpus):
+        for buffer, size in (("i", gpu.i_chunks), ("o", gpu.o_chunks)):
+            if size not in (0, whole):
+                message = f"{buffer}_chunks {size}; {target.name} takes only nchunksperloop, {whole}, for custom"
+                found.add("limit", message, rank)
 
 
 def write(program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, _: bool | None) -> str:
@@ -126,6 +151,9 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str | Target
             f"program name {program.name!a}: it must be 1 to {row.longest_name} printable ASCII characters "
             "without quotes, <, > and &"
         )
+    program = within_scratch(program, row.limits)
+    if row.whole_custom and program.collective == "custom":
+        program = padded(program)
     report = check(program, goal, target=row.limits)
     report.raise_if_wrong()
     if not report.judged:
@@ -135,6 +163,19 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str | Target
     if row.states_redop and program.redop not in REDOPS:
         raise InputError(f"program redop {program.redop!r}: it must be one of {', '.join(REDOPS)}")
     return xml_text(program, row)
+
+
+def padded(program: Program) -> Program:
+    """With the input and output of every rank as long as a loop: what is added, nobody uses.
+
+    Raises InputError where one is longer.
+    """
+    whole = program.nchunks_per_loop
+    for rank, gpu in enumerate(program.gpus):
+        for buffer, size in (("i", gpu.i_chunks), ("o", gpu.o_chunks)):
+            if size > whole:
+                raise InputError(f"rank {rank} {buffer}_chunks {size}; it must be at most nchunksperloop, {whole}")
+    return replace(program, gpus=[replace(gpu, i_chunks=whole, o_chunks=whole) for gpu in program.gpus])
 
 
 def xml_text(program: Program, target: Target) -> str:
@@ -169,7 +210,7 @@ def _lines(program: Program, target: Target) -> Iterator[str]:
         if p.max_bytes and most < max(1, least):
             raise InputError(f"{p.name}: no {p.collective} of {p.nranks} equal blocks has its size; use another --size")
     if target.max_bytes_exclusive:
-        most = most + 1 if most else _NO_LIMIT
+        most = most + 1 if most else NO_LIMIT
     yield (
         f'<algo name="{p.name}" proto="{p.protocol}" nchannels="{p.nchannels}" '
         f'nchunksperloop="{p.nchunks_per_loop}" ngpus="{p.nranks}" coll="{coll}" inplace="{int(p.inplace)}" '

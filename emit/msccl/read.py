@@ -1,24 +1,29 @@
-"""MSCCL XML, all three dialects, into a Program."""
+"""MSCCL XML, all dialects, into a Program: as the executors' readers take it, with what they ignore as remarks."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
-from xml.parsers import expat
 
-from emit.program import BUFFERS, FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
-from emit.targets import BLOCK_SIZES
+from emit.findings import Finding, Findings
+from emit.msccl.lexing import Tag, tags
+from emit.msccl.waits import ended_waits
+from emit.program import BUFFERS, FIFO_DEPTH, OPS, READS_DST, READS_SRC, WRITES_DST, Gpu, Program, Step, ThreadBlock
+from emit.targets import BLOCK_SIZES, TARGETS
+from synth.present.text import format_size
 from topologies.errors import InputError
 from topologies.text.files import origin_of, read_bytes
 
 MAX_BYTES = 64 << 20
-MAX_VALUE = 255  # bytes of an attribute's value
-MAX_ATTRIBUTES = 16
 MAX_RANKS = 4096
 MAX_CHUNKS = 1 << 20  # of one buffer; readers take offsets to 32767
+NO_LIMIT = 1 << 50  # bytes; for readers that take maxBytes 0 as never: no buffer is a pebibyte
+LEFT_OUT_MAX = 1 << 27  # bytes; what maxBytes is, exclusive, for the only reader that does without it
+DEVICE_BYTES = 1 << 40  # no device has as much memory
+UNNAMED = "unnamed"  # a file whose name no reader asks for
 
 # The names of the readers, and synth's own.
 _COLLECTIVES = {
@@ -30,58 +35,51 @@ _COLLECTIVES = {
 }  # fmt: skip
 REDOPS = ("sum", "prod", "max", "min")
 
-# Required attributes of each element, then those that some readers know.
+# Attributes of each element that all readers require, then those that some know.
 _ATTRIBUTES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "algo": (
-        ("name", "proto", "nchannels", "nchunksperloop", "ngpus", "coll", "inplace"),
-        ("outofplace", "minBytes", "maxBytes", "nthreads", "redop"),
+        ("proto", "nchannels", "nchunksperloop", "ngpus", "coll", "inplace"),
+        ("name", "outofplace", "minBytes", "maxBytes", "nthreads", "redop"),
     ),
     "gpu": (("id", "i_chunks", "o_chunks", "s_chunks"), ()),
     "tb": (("id", "send", "recv", "chan"), ()),
     "step": (("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"), ()),
 }
-_INSIDE = {"algo": None, "gpu": "algo", "tb": "gpu", "step": "tb"}
-_STEP_RANGES = (
-    ("s", 0, 1 << 20),
-    ("srcoff", -1, 32767),
-    ("dstoff", -1, 32767),
-    ("cnt", 0, 71),
-    ("depid", -1, 1023),
-    ("deps", -1, 1023),
-    ("hasdep", 0, 1),
-)
-_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
-
-# The subset of XML that MSCCL's readers take: elements with attributes in double quotes, and comments. Nothing that
-# makes XML dangerous (declarations, entities) gets as far as the parser.
-_SUBSET = re.compile(
-    rb"(?:[ \r\n]++|<!--(?s:.*?)-->|</[A-Za-z]{1,64}>"
-    rb'|<[A-Za-z]{1,64}(?: ++[A-Za-z_]{1,64}="[^"<&\t\r\n]{0,%d}+"){0,%d}+ *+/?>)*+' % (MAX_VALUE, MAX_ATTRIBUTES)
-)
-_COMMENT = re.compile(rb"<!--((?s:.*?))-->")
-_NO_XML_COMMENT = re.compile(rb"<!--(?:[^-]|-(?!-))*+--(?!>)")  # with -- inside, which MSCCL's readers take
-_ATTRIBUTE = re.compile(rb' +([A-Za-z_]+)="([^"]*)"')
+_INSIDE = {None: "algo", "algo": "gpu", "gpu": "tb", "tb": "step"}
+_INT = 1 << 31
+_STEP_NUMBERS = ("s", "srcoff", "dstoff", "cnt", "depid", "deps", "hasdep")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_LENIENT = re.compile(r"[ \t-\r]*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)?")
 
 
-class _Tag(NamedTuple):
-    """An element as it opens; line: counted from 1."""
+@dataclass(frozen=True)
+class Reading:
+    """A file as executors take it.
 
-    name: str
-    attributes: dict[str, str]
-    line: int
+    remarks: what is ignored or read otherwise than it is spelled.  refused: by target, what its reader does not take
+    of the text, or dies of.  cautions: by target, what it takes and its user should know.
+    """
+
+    program: Program
+    remarks: tuple[str, ...]
+    refused: Mapping[str, Sequence[Finding]]
+    cautions: Mapping[str, Sequence[str]]
 
 
 def read_msccl(text_or_path: str | os.PathLike[str]) -> Program:
+    """The program in a file, or in a text that holds a `<`; it is not checked. Errors as those of `read`."""
+    return read(text_or_path).program
+
+
+def read(text_or_path: str | os.PathLike[str]) -> Reading:
     """Read a file, or a text that holds a `<`; the program is not checked here.
 
-    What files for the original msccl lack is outofplace = not inplace, minBytes 0, maxBytes 0 (no limit). Raises
-    InputError with line and attribute at the first thing no reader would take or that contradicts what came before.
+    What files for the original msccl lack is outofplace = not inplace, minBytes 0, maxBytes 0 (no limit). A file that
+    only its reader takes, or that names a reduction, has maxBytes exclusive. Raises InputError with line and attribute
+    at the first thing no reader would take or that contradicts what came before.
     """
     if isinstance(text_or_path, str) and ("<" in text_or_path or "\n" in text_or_path or not text_or_path):
-        try:
-            return _Reader("text").read(text_or_path.encode())
-        except UnicodeEncodeError:
-            raise InputError("text: not encodable as UTF-8; it must be ASCII") from None
+        return _Reader("text").read(text_or_path.encode(errors="replace"))
     path = Path(text_or_path)
     return _Reader(origin_of(path)).read(read_bytes(path, "an MSCCL XML file", MAX_BYTES))
 
@@ -91,71 +89,103 @@ class _Reader:
     """Reads one document; the lists hold what the open elements have gathered so far."""
 
     source: str
-    algo: _Tag | None = None
+    algo: Tag | None = None
     nchannels: int = 0
     nranks: int = 0
-    used_channels: int = 0
     gpus: dict[int, Gpu] = field(default_factory=dict)
     sizes: tuple[int, int, int] = (0, 0, 0)
     blocks: dict[int, ThreadBlock] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
-    stack: list[_Tag] = field(default_factory=list)
-    numbers: dict[str, int] = field(default_factory=dict)  # those that step's attributes spelled
+    stack: list[Tag] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)  # those that attributes spelled
+    remarks: dict[str, None] = field(default_factory=dict)
+    refused: dict[str, Findings] = field(default_factory=lambda: {name: Findings() for name in _readers()})
+    cautions: dict[str, list[str]] = field(default_factory=lambda: {name: [] for name in _readers()})
 
-    def read(self, data: bytes) -> Program:
+    def read(self, data: bytes) -> Reading:
         if len(data) > MAX_BYTES:
             raise InputError(f"{self.source}: more than {MAX_BYTES} bytes; it must be at most that")
-        end = _SUBSET.match(data).end()  # type: ignore[union-attr]  # it matches the empty text
-        if end < len(data):
-            line = 1 + data.count(b"\n", 0, end)
-            raise InputError(f"{self.source} line {line}: {_why(data, end)}")
-        document = _without_dashes(data) if _NO_XML_COMMENT.search(data) else data
-        parser = expat.ParserCreate("utf-8")
-        parser.StartElementHandler = lambda name, attributes: self.open(
-            _Tag(name, attributes, parser.CurrentLineNumber)
-        )
-        parser.EndElementHandler = lambda _: self.close(self.stack.pop())
-        try:
-            parser.Parse(document, True)
-        except expat.ExpatError as error:
-            where = f"{self.source} line {error.lineno}"
-            inner = f"</{self.stack[-1].name}>" if self.stack else "<algo> … </algo>, once"
-            raise InputError(f"{where}: {expat.ErrorString(error.code)}; it must be {inner}") from None
-        assert self.algo is not None  # an XML document has a root, which `open` has seen
-        return self.program(self.algo)
+        skipped = 0  # open elements inside the ignored one, and it
+        last = 1
+        for tag in tags(data, self.source):
+            last = tag.line
+            if skipped:
+                skipped += 0 if tag.alone else -1 if tag.closes else 1
+            elif tag.closes:
+                if not self.stack or tag.name != self.stack[-1].name:
+                    right = f"</{self.stack[-1].name}>" if self.stack else "at the end of what it opens"
+                    self.fail(tag, f"</{tag.name}> stands here; it must be {right}")
+                self.close(self.stack.pop())
+            elif self.is_ignored(tag):
+                skipped = not tag.alone
+            else:
+                self.open(tag)
+                if tag.alone:
+                    self.close(tag)
+                else:
+                    self.stack.append(tag)
+        if self.stack:
+            inner = self.stack[-1].name
+            raise InputError(f"{self.source} line {last}: ends inside <{inner}>; it must be closed by </{inner}>")
+        if self.algo is None:
+            raise InputError(f"{self.source} line {last}: has no <algo>; it must be <algo> … </algo>")
+        return self.reading(self.algo)
 
-    def fail(self, tag: _Tag, message: str) -> None:
+    def fail(self, tag: Tag, message: str) -> None:
         raise InputError(f"{self.source} line {tag.line}: {message}")
 
-    def integer(self, tag: _Tag, name: str, low: int, high: int) -> int:
-        text = tag.attributes[name]
-        if not _INTEGER.fullmatch(text) or not low <= int(text) <= high:
-            self.fail(tag, f"{tag.name} {name} {text!a}; it must be a whole number in {low}..{high}")
-        return int(text)
+    def remark(self, tag: Tag, message: str) -> None:
+        """Say once what readers ignore, with its first line."""
+        if not any(said.endswith(f": {message}") for said in self.remarks):
+            self.remarks[f"line {tag.line}: {message}"] = None
 
-    def choice(self, tag: _Tag, name: str, choices: tuple[str, ...]) -> str:
+    def is_ignored(self, tag: Tag) -> bool:
+        """Whether readers skip this element with all that it holds."""
+        parent = self.stack[-1].name if self.stack else None
+        if parent == "step":
+            self.fail(tag, f"<{tag.name}> inside <step>, of which readers die; a step must be <step …/>")
+        if tag.name == _INSIDE[parent] and not (parent is None and self.algo is not None):
+            return False
+        where = f"inside <{parent}>" if parent else "a second time" if tag.name == "algo" else "at the top"
+        self.remark(tag, f"element <{tag.name}> {where} is ignored")
+        if parent is None and self.algo is None:
+            for target in _readers():
+                if (
+                    "name" not in TARGETS[target].required
+                ):  # which look at the first tag alone before they load the file
+                    self.refused[target].add(
+                        "limit", f"<{tag.name}> comes first; {target}'s reader looks for <algo> there"
+                    )
+        return True
+
+    def integer(self, tag: Tag, name: str, low: int = -_INT, high: int = _INT - 1) -> int:
+        """An attribute's number, as C's strtol with base 0 reads it."""
+        text = tag.attributes[name]
+        value = self.numbers.get(text)
+        if value is None:
+            value = self.numbers[text] = _number(text)
+        if not low <= value <= high:
+            self.fail(tag, f"{tag.name} {name} {text!a}; it must be a whole number in {low}..{high}")
+        if not _INTEGER.fullmatch(text):
+            self.remark(tag, f"{tag.name} {name} {text!a} is read as {value}")
+        return value
+
+    def choice(self, tag: Tag, name: str, choices: tuple[str, ...]) -> str:
         text = tag.attributes[name]
         if text not in choices:
             self.fail(tag, f"{tag.name} {name} {text!a}; it must be one of {', '.join(choices)}")
         return text
 
-    def open(self, tag: _Tag) -> None:
-        if tag.name not in _ATTRIBUTES:
-            self.fail(tag, f"element <{tag.name}>; it must be one of {', '.join(_ATTRIBUTES)}")
-        parent = self.stack[-1].name if self.stack else None
-        if parent != _INSIDE[tag.name]:
-            where = f"inside <{parent}>" if parent else "at the top"
-            right = f"inside <{_INSIDE[tag.name]}>" if _INSIDE[tag.name] else "once, at the top"
-            self.fail(tag, f"<{tag.name}> {where}; it must be {right}")
+    def open(self, tag: Tag) -> None:
         required, known = _ATTRIBUTES[tag.name]
         for name in required:
             if name not in tag.attributes:
-                self.fail(tag, f"<{tag.name}> without {name}; it must have it")
-        if len(tag.attributes) > len(required):
-            for name in tag.attributes:
-                if name not in required and name not in known:
-                    names = ", ".join(required + known)
-                    self.fail(tag, f"<{tag.name}> with unknown attribute {name}; it must be one of {names}")
+                beyond = ", which stands behind more attributes than readers keep" if name in tag.ignored else ""
+                self.fail(tag, f"<{tag.name}> without {name}{beyond}; it must have it")
+        if len(tag.attributes) > len(required) or tag.ignored:
+            for name in (*tag.attributes, *tag.ignored):
+                if name in tag.ignored or (name not in required and name not in known):
+                    self.remark(tag, f"{tag.name} attribute {name} is ignored")
         if tag.name == "step":
             self.steps.append(self.step(tag))
         elif tag.name == "tb":
@@ -166,133 +196,194 @@ class _Reader:
             self.sizes = i, o, s
         else:
             self.open_algo(tag)
-        self.stack.append(tag)
 
-    def open_algo(self, tag: _Tag) -> None:
+    def open_algo(self, tag: Tag) -> None:
+        self.algo = tag
         self.nranks = self.integer(tag, "ngpus", 1, MAX_RANKS)
-        self.nchannels = self.integer(tag, "nchannels", 1, 1024)
+        self.nchannels = self.integer(tag, "nchannels", 0, _INT - 1)
         self.choice(tag, "proto", tuple(FIFO_DEPTH))
         self.choice(tag, "coll", tuple(_COLLECTIVES))
         self.integer(tag, "nchunksperloop", 1, MAX_CHUNKS)
-        inplace = self.integer(tag, "inplace", 0, 1)
-        left_out = {"outofplace": str(1 - inplace), "minBytes": "0", "maxBytes": "0", "nthreads": "0", "redop": "sum"}
-        tag = self.algo = tag._replace(attributes=left_out | tag.attributes)
-        if not inplace and not self.integer(tag, "outofplace", 0, 1):
-            self.fail(tag, "algo inplace 0 and outofplace 0; it must be 1 in at least one")
-        if self.integer(tag, "nthreads", 0, 1024) % 32:
-            self.fail(tag, f"algo nthreads {tag.attributes['nthreads']}; it must be a multiple of 32")
-        self.choice(tag, "redop", REDOPS)
 
-    def step(self, tag: _Tag) -> Step:
-        numbers = self.numbers
-        a = tag.attributes
+    def step(self, tag: Tag) -> Step:
+        a, numbers = tag.attributes, self.numbers
         values = []
-        for name, low, high in _STEP_RANGES:
+        for name in _STEP_NUMBERS:
             number = numbers.get(a[name])
-            if number is None:
-                number = numbers[a[name]] = self.integer(tag, name, low, high)
-            elif not low <= number <= high:
-                self.integer(tag, name, low, high)
+            if number is None or not -_INT <= number < _INT:
+                number = self.integer(tag, name)
             values.append(number)
         s, src_off, dst_off, count, dep_tb, dep_step, has_dep = values
         if s != len(self.steps):
-            self.fail(tag, f"step s {s}; it must be {len(self.steps)}, its position, which is when it is executed")
+            self.remark(tag, "step s is not its position, which is when a step is executed")
+            self.step_number(tag, s)
         op = a["type"]
         if op not in OPS or a["srcbuf"] not in BUFFERS or a["dstbuf"] not in BUFFERS:
             op = self.choice(tag, "type", OPS)
             self.choice(tag, "srcbuf", BUFFERS)
             self.choice(tag, "dstbuf", BUFFERS)
+        if op == "nop":  # of which readers keep the dependency alone
+            count = has_dep = 0
+        elif not 0 <= count <= 71 or not 0 <= has_dep <= 1:
+            self.integer(tag, "cnt", 0, 71)
+            self.integer(tag, "hasdep", 0, 1)
+        if not -1 <= src_off <= 32767:
+            src_off = self.integer(tag, "srcoff", -1, 32767) if op in READS_SRC else -1
+        if not -1 <= dst_off <= 32767:
+            dst_off = self.integer(tag, "dstoff", -1, 32767) if op in WRITES_DST | READS_DST else -1
+        if dep_tb < 0:
+            dep_tb = dep_step = -1
+        elif not -1 <= dep_step <= 32767:
+            self.integer(tag, "deps", -1, 32767)
         return Step(op, a["srcbuf"], src_off, a["dstbuf"], dst_off, count, dep_tb, dep_step, has_dep == 1)
 
-    def close(self, tag: _Tag) -> None:
+    def step_number(self, tag: Tag, s: int) -> None:
+        """Readers bound a step's number even where it is not its position."""
+        for target, found in self.refused.items():
+            most = TARGETS[target].limits.steps_per_tb
+            if not 0 <= s < most:
+                found.add("limit", f"line {tag.line}: step s {s}; {target}'s reader takes 0..{most - 1}")
+
+    def close(self, tag: Tag) -> None:
         if tag.name == "tb":
             number = self.integer(tag, "id", 0, 1 << 20)
             if number in self.blocks:
                 self.fail(tag, f"tb id {number} twice; it must be once in a gpu")
             peers = [self.integer(tag, side, -1, self.nranks - 1) for side in ("send", "recv")]
-            channel = self.integer(tag, "chan", 0, self.nchannels - 1)
-            self.used_channels = max(self.used_channels, channel + 1)
-            self.blocks[number] = ThreadBlock(peers[0], peers[1], channel, self.steps)
+            channel = self.integer(tag, "chan", 0)
+            if peers != [-1, -1] and channel >= self.nchannels:
+                self.fail(
+                    tag, f"tb chan {channel}, which is never connected; it must be below nchannels {self.nchannels}"
+                )
+            self.blocks[number] = ThreadBlock(peers[0], peers[1], channel, self.settled(tag))
         elif tag.name == "gpu":
-            rank = self.integer(tag, "id", 0, self.nranks - 1)
-            if rank in self.gpus:
-                self.fail(tag, f"gpu id {rank} twice; it must be once")
-            for number, found in enumerate(sorted(self.blocks)):
-                if found != number:
-                    self.fail(tag, f"gpu {rank} has no tb {number} but a tb {found}; it must be contiguous from 0")
-            for number, block in self.blocks.items():
-                if rank in (block.send, block.recv):
-                    self.fail(tag, f"gpu {rank} tb {number} has itself as peer; it must be another rank or -1")
-            self.gpus[rank] = Gpu(*self.sizes, [self.blocks[x] for x in sorted(self.blocks)])
+            self.close_gpu(tag)
 
-    def program(self, tag: _Tag) -> Program:
+    def settled(self, tag: Tag) -> list[Step]:
+        """The steps of a threadblock without the nops that readers drop, which do not count either."""
+        steps = [step for step in self.steps if step.op != "nop" or step.dep_tb >= 0]
+        if len(steps) < len(self.steps):
+            self.remark(tag, "a nop without a dependency is ignored, and not counted")
+            self.step_number(tag, len(self.steps) - 1)
+        if steps and steps[-1].op == "nop":
+            self.remark(tag, "a nop at the end of a tb is ignored")
+            while steps and steps[-1].op == "nop":
+                steps.pop()
+        return steps
+
+    def close_gpu(self, tag: Tag) -> None:
+        rank = self.integer(tag, "id")
+        if not 0 <= rank < self.nranks:
+            self.remark(tag, f"gpu id {rank} is ignored: there are {self.nranks} ranks")
+            return
+        if rank in self.gpus:
+            self.fail(tag, f"gpu id {rank} twice; it must be once")
+        for number, found in enumerate(sorted(self.blocks)):
+            if found != number:
+                self.fail(tag, f"gpu {rank} has no tb {number} but a tb {found}; it must be contiguous from 0")
+        for number, block in self.blocks.items():
+            if rank in (block.send, block.recv):
+                self.fail(tag, f"gpu {rank} tb {number} has itself as peer; it must be another rank or -1")
+        blocks = [self.blocks[x] for x in sorted(self.blocks)]
+        ended = ended_waits(blocks)
+        if ended != blocks:
+            self.remark(tag, "a wait for a step with hasdep 0 ends with the next step of hasdep 1")
+        self.gpus[rank] = Gpu(*self.sizes, ended)
+
+    def reading(self, tag: Tag) -> Reading:
         a = tag.attributes
         for rank in sorted(set(range(self.nranks)) - set(self.gpus)):
-            self.fail(tag, f"algo ngpus {self.nranks} with {len(self.gpus)} gpus, none of id {rank}; it must be equal")
-        used = max(1, self.used_channels)
-        if self.nchannels != used:
-            self.fail(tag, f"algo nchannels {self.nchannels}; it must be {used}, largest chan + 1")
-        low, high = (self.integer(tag, name, 0, (1 << 63) - 1) for name in ("minBytes", "maxBytes"))
-        if 0 < high < low:
-            self.fail(tag, f"algo minBytes {low} and maxBytes {high}; it must be min <= max, or maxBytes 0")
-        collective = _COLLECTIVES[a["coll"]]
-        blocks = self.nranks if collective in BLOCK_SIZES else 1
-        return Program(
-            name=a["name"],
-            collective=collective,
+            seen = f" ({next(iter(self.remarks))})" if self.remarks else ""
+            none = f"{len(self.gpus)} gpus, none of id {rank}{seen}"
+            self.fail(tag, f"algo ngpus {self.nranks} with {none}; it must be equal")
+        inplace = self.integer(tag, "inplace") != 0
+        outofplace = self.integer(tag, "outofplace") != 0 if "outofplace" in a else not inplace
+        redop = a.get("redop", "sum")
+        if redop not in REDOPS:
+            self.remark(tag, f"algo redop {redop!a} is ignored")
+            redop = "sum"
+        low, high = self.sizes_served(tag, inplace, outofplace)
+        blocks = self.nranks if _COLLECTIVES[a["coll"]] in BLOCK_SIZES else 1
+        program = Program(
+            name=a.get("name") or UNNAMED,
+            collective=_COLLECTIVES[a["coll"]],
             protocol=a["proto"],
             nranks=self.nranks,
-            nchunks_per_loop=int(a["nchunksperloop"]),
-            inplace=a["inplace"] == "1",
-            outofplace=self.integer(tag, "outofplace", 0, 1) == 1,
+            nchunks_per_loop=self.integer(tag, "nchunksperloop"),
+            inplace=inplace,
+            outofplace=outofplace or not inplace,
             gpus=[self.gpus[r] for r in range(self.nranks)],
             min_bytes=low * blocks,
             max_bytes=high * blocks,
-            redop=a["redop"],
+            redop=redop,
         )
+        if self.nchannels > program.nchannels:
+            self.remark(tag, f"algo nchannels {self.nchannels}: {program.nchannels} are used")
+        for target, found in self.refused.items():
+            most = TARGETS[target].limits.channels
+            if self.nchannels > most:
+                found.add("limit", f"nchannels {self.nchannels}; {target} takes at most {most}")
+        refused = {target: found.reported for target, found in self.refused.items()}
+        return Reading(program, tuple(self.remarks), refused, self.cautions)
+
+    def sizes_served(self, tag: Tag, inplace: bool, outofplace: bool) -> tuple[int, int]:
+        """(least, most) bytes, both inclusive, most 0 for no limit; and what each reader has against the tag."""
+        a = tag.attributes
+        low, high = (self.integer(tag, x, -_MOST - 1, _MOST) if x in a else 0 for x in ("minBytes", "maxBytes"))
+        for target, found in self.refused.items():
+            row = TARGETS[target]
+            for name in row.required:
+                if name not in a:
+                    found.add("limit", f"algo without {name}; {target}'s reader must have it")
+            if a["coll"] not in row.collectives.values():
+                found.add("limit", f"algo coll {a['coll']}; {target} has {', '.join(sorted(row.collectives.values()))}")
+            if not row.max_bytes_exclusive:
+                if not (inplace or outofplace):
+                    self.cautions[target].append("serves no call with it: inplace 0 and outofplace 0")
+                continue
+            most = high if "maxBytes" in a else LEFT_OUT_MAX
+            if low > most or low < 0 or most < 0:
+                found.add("limit", f"algo minBytes {low} and maxBytes {most}; {target} takes 0 <= min <= max")
+            elif low == most:
+                self.cautions[target].append(f"serves no size: maxBytes {most} is exclusive")
+            elif "maxBytes" not in a:
+                self.cautions[target].append(f"serves sizes below {format_size(most)} only: there is no maxBytes")
+            if "nthreads" in a and self.integer(tag, "nthreads") % 32:
+                found.add("limit", f"algo nthreads {a['nthreads']}; {target} takes a multiple of 32")
+            self.say_scratch(tag, target, most)
+            if len(a.get("name", "").encode()) > row.longest_name:
+                self.cautions[target].append(f"keeps the first {row.longest_name} bytes of the name")
+        exclusive = "redop" in a or all(
+            self.refused[target].reported for target in self.refused if not TARGETS[target].max_bytes_exclusive
+        )
+        if high < 0 or 0 < high < low:
+            self.fail(tag, f"algo minBytes {low} and maxBytes {high}; it must be min <= max, or maxBytes 0")
+        if exclusive:
+            high = 0 if high >= NO_LIMIT else max(high - 1, 0)
+        return max(low, 0), high if not 0 < high < low else low
+
+    def say_scratch(self, tag: Tag, target: str, most: int) -> None:
+        """What a reader allocates for the largest message before it serves any."""
+        chunks = max(gpu.s_chunks for gpu in self.gpus.values())
+        cost = max(most, 0) * chunks // self.integer(tag, "nchunksperloop")
+        if cost > DEVICE_BYTES:
+            message = f"maxBytes {most} with s_chunks {chunks}: {target} allocates {format_size(cost)} of scratch"
+            self.refused[target].add("limit", f"{message} at the communicator's start, more than any device has")
+        elif cost:
+            self.cautions[target].append(f"allocates {format_size(cost)} of scratch a rank at the communicator's start")
 
 
-def _without_dashes(data: bytes) -> bytearray:
-    """The document with blanks for the dashes inside its comments."""
-    out = bytearray(data)
-    for comment in _COMMENT.finditer(data):
-        if b"-" in comment[1]:
-            out[comment.start(1) : comment.end(1)] = comment[1].replace(b"-", b" ")
-    return out
+_MOST = (1 << 63) - 1
 
 
-_NOT_TAKEN = "which MSCCL readers do not take"
-# What is not of the subset, by how it begins, and what is right instead; the first that fits.
-_REFUSED = [
-    (re.compile(start, re.DOTALL), what, right)
-    for start, what, right in (
-        (b"\xef\xbb\xbf", "a byte order mark", "start with <algo"),
-        (rb"<!--", "comment without an end", "end with -->"),
-        (rb"<\?", f"an XML declaration, {_NOT_TAKEN}", "start with <algo"),
-        (rb"<!", "{shown}: declarations and entities are refused", "be <algo, <gpu, <tb or <step"),
-        (rb"\t", f"a tab, {_NOT_TAKEN}", "be spaces"),
-        (rb"[^<]", "text {shown} outside a tag", "be a tag"),
-        (rb"[^>]*+\Z", "tag {shown} without an end", "end with >"),
-        (rb"[^>]*?[\r\n]", f"a newline inside tag {{shown}}, {_NOT_TAKEN}", "be without"),
-        (rb"[^>]*?\t", f"a tab inside tag {{shown}}, {_NOT_TAKEN}", "be without"),
-        (rb"[^>]*?&", f"an entity (&) inside tag {{shown}}, {_NOT_TAKEN}", "be without"),
-        (rb"[^>]*?'", "single quotes in tag {shown}", 'be name="value"'),
-        (rb"[^>]*?(?: =|= )", "a space beside = in tag {shown}", 'be name="value"'),
-    )
-]
+def _readers() -> list[str]:
+    """The targets whose readers take such files."""
+    return [target.name for target in TARGETS.values() if target.format == "msccl"]
 
 
-def _why(data: bytes, at: int) -> str:
-    """What MSCCL's readers do not take at this place."""
-    start = data[at : at + 8192]
-    shown = ascii(start[:20].decode("latin-1"))
-    for pattern, what, right in _REFUSED:
-        if pattern.match(start):
-            return f"{what.format(shown=shown)}; it must {right}"
-    pairs = _ATTRIBUTE.findall(start[: start.index(b">")])
-    if len(pairs) > MAX_ATTRIBUTES:
-        return f"tag {shown} with {len(pairs)} attributes; it must have at most {MAX_ATTRIBUTES}"
-    for name, value in pairs:
-        if len(value) > MAX_VALUE:
-            return f"{name.decode()} of {len(value)} characters; it must be at most {MAX_VALUE}"
-    return f'tag {shown} cannot be read; it must be <name attribute="value" ...>'
+def _number(text: str) -> int:
+    sign, digits = _LENIENT.match(text).groups()  # type: ignore[union-attr]  # it matches the empty text
+    if not digits:
+        return 0
+    value = int(digits, 16) if digits[:2] in ("0x", "0X") else int(digits, 8) if digits[0] == "0" else int(digits)
+    return -value if sign == "-" else value

@@ -16,6 +16,7 @@ from emit.library.save import Saved, save
 from emit.library.write import standing
 from emit.targets import AUTO, TARGETS
 from synth.cli.options import Asked, print_json
+from synth.cli.programs import scratch_bytes
 from synth.model.pattern import collective_of
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
@@ -60,6 +61,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         target=asked.target,
         sms=asked.sms,
         groups_overlap=asked.groups_overlap,
+        scratch_limit=scratch_bytes(asked.scratch_limit),
     )
     check_writable(Path(asked.out))
     return partial(_report, answered(question, workers, progress_line(asked.begun)), asked)
@@ -116,7 +118,13 @@ def ending(ended: str, begun: float) -> list[str]:
 def _report(found: SearchResult, asked: Asked) -> None:
     clear_progress()
     written = save(
-        found, asked.out, asked.target, sms=asked.sms, groups_overlap=asked.groups_overlap, proof=asked.proof
+        found,
+        asked.out,
+        asked.target,
+        sms=asked.sms,
+        groups_overlap=asked.groups_overlap,
+        scratch_limit=scratch_bytes(asked.scratch_limit),
+        proof=asked.proof,
     )
     document = statement(written.found)
     for entry, files in zip(document["algorithms"], written.files, strict=True):

@@ -20,8 +20,17 @@ from emit.library.add import Addition, add
 from emit.library.lookup import goal_path, goal_text
 from emit.program import Program
 from emit.targets import RESERVED_SMS, Target, choose_protocol, choose_target, on_devices, target_for
-from synth.cli.options import declare, sms_option, target_option
-from synth.cli.programs import Place, check_not_source, nodes_at, place_program, read_program, sms_at, write_text
+from synth.cli.options import declare, scratch_option, sms_option, target_option
+from synth.cli.programs import (
+    Place,
+    check_not_source,
+    nodes_at,
+    place_program,
+    read_program,
+    scratch_bytes,
+    sms_at,
+    write_text,
+)
 from synth.model.sizes import parse_size
 from topologies.errors import InputError
 
@@ -36,6 +45,7 @@ def _listed(context: click.Context, _parameter: click.Parameter, asked: bool) ->
 _compiling = declare(
     click.option("-o", "--out", metavar="FILE", help="Where to write. Default: the name with .xml, here."),
     target_option("the first that can"),
+    scratch_option,
     sms_option(f"the SMs of a device of --topo, less {RESERVED_SMS}; any number without"),
     click.option("--without-pass", "off", multiple=True, metavar="PASS", help="Leave out a pass; see --passes."),
     click.option("--explain", is_flag=True, help="Say what every pass did."),
@@ -107,6 +117,7 @@ def compile_(
     out: str | None,
     target: str,
     sms: int | None,
+    scratch_limit: str | None,
     off: tuple[str, ...],
     explain: bool,
 ) -> None:
@@ -136,7 +147,9 @@ def compile_(
         if max_bytes is not None:
             ir.header = replace(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
         place = place_program(ir.header.nranks, topo, group)
-        chosen = on_devices(choose_target(ir.header.collective, target), sms_at(place), sms)
+        chosen = on_devices(
+            choose_target(ir.header.collective, target), sms_at(place), sms, scratch_bytes(scratch_limit)
+        )
         made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=_timer(place, ir.header), without=off)
         if library is None:
             return _write(made, ir.goal, chosen, file, out, explain, place)
@@ -162,6 +175,7 @@ def optimize(
     out: str | None,
     target: str,
     sms: int | None,
+    scratch_limit: str | None,
     off: tuple[str, ...],
     explain: bool,
 ) -> None:
@@ -173,7 +187,7 @@ def optimize(
     _, goal, verdict = read_program(file)
     program = verdict.right_program(file)
     place = place_program(program.nranks, topo or f"full:{max(2, program.nranks)}", group)
-    chosen = on_devices(choose_target(program.collective, target), sms_at(place), sms)
+    chosen = on_devices(choose_target(program.collective, target), sms_at(place), sms, scratch_bytes(scratch_limit))
     made = optimize_program(program, goal, chosen.name, limits=chosen.limits, timer=_timer(place, program), without=off)
     if out is None:
         out = f"{Path(file).stem}-optimized{chosen.suffix}"
@@ -198,7 +212,14 @@ def optimize(
 )
 @_compiling
 def lower(
-    file: str, protocol: str, out: str | None, target: str, sms: int | None, off: tuple[str, ...], explain: bool
+    file: str,
+    protocol: str,
+    out: str | None,
+    target: str,
+    sms: int | None,
+    scratch_limit: str | None,
+    off: tuple[str, ...],
+    explain: bool,
 ) -> None:
     """Lower a stored schedule (.synth) to an executor's file.
 
@@ -211,7 +232,7 @@ def lower(
 
     algorithm = load_algorithm(file)
     problem, size = algorithm.problem, int(algorithm.size_bytes)
-    chosen = on_devices(target_for(problem, target), problem.topology.sms, sms)
+    chosen = on_devices(target_for(problem, target), problem.topology.sms, sms, scratch_bytes(scratch_limit))
     place = (problem.topology, list(problem.ranks))
     named = "custom" if problem.relays else problem.collective.name
     used = choose_protocol(size, chosen, named, nodes_at(place) or ()) if protocol == "auto" else protocol

@@ -35,6 +35,7 @@ from emit.library.save_groups import SavedGroups, save_groups
 from emit.targets import AUTO
 from synth.cli.answer import check_target, check_writable, clear_progress, ending, progress_line
 from synth.cli.options import Asked, print_json
+from synth.cli.programs import scratch_bytes
 from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
@@ -72,7 +73,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
             raise InputError(f"--{option}: does not go with --groups; {why}")
     check_target(asked.target)
     topology = load(asked.topo)
-    programs = GroupPrograms(asked.target, asked.sms, asked.groups_overlap)
+    programs = GroupPrograms(asked.target, asked.sms, asked.groups_overlap, scratch_bytes(asked.scratch_limit))
     members = parse_members(
         str(asked.groups),
         collective,

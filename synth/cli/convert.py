@@ -9,8 +9,16 @@ import click
 
 from emit.formats import FORMATS, write_program
 from emit.targets import check_overlap, choose_target, on_devices, only_target_of, target_named, without_packets
-from synth.cli.options import overlap_option, sms_option, target_option
-from synth.cli.programs import check_not_source, nodes_at, place_program, read_program, sms_at, write_text
+from synth.cli.options import overlap_option, scratch_option, sms_option, target_option
+from synth.cli.programs import (
+    check_not_source,
+    nodes_at,
+    place_program,
+    read_program,
+    scratch_bytes,
+    sms_at,
+    write_text,
+)
 from topologies.errors import InputError
 from topologies.text.fields import shown
 from topologies.text.files import opened, origin_of
@@ -20,6 +28,7 @@ from topologies.text.files import opened, origin_of
 @click.argument("source")
 @click.argument("out")
 @sms_option("all SMs of a device of --topo; any number without")
+@scratch_option
 @target_option("whose files end as OUT does, else the first that can")
 @click.option("--protocol", type=click.Choice(["Simple", "LL", "LL128"]), help="Default: the file's.")
 @click.option("--topo", metavar="T", help="Where it will run: a plan uses port channels between nodes.")
@@ -33,6 +42,7 @@ def convert(
     source: str,
     out: str,
     sms: int | None,
+    scratch_limit: str | None,
     target: str,
     protocol: str | None,
     topo: str | None,
@@ -65,7 +75,9 @@ def convert(
         program, chosen = replace(program, protocol="Simple"), without_packets(chosen)
     where = _nodes(program.nranks, nodes, topo, group)
     place = place_program(program.nranks, topo, group)
-    chosen = on_devices(chosen, sms_at(place), sms_at(place) or None if sms is None else sms)
+    chosen = on_devices(
+        chosen, sms_at(place), sms_at(place) or None if sms is None else sms, scratch_bytes(scratch_limit)
+    )
     try:
         text = write_program(program, goal, chosen, nodes=where or nodes_at(place), inplace=inplace)
     except InputError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from emit.targets import TARGETS, Target
+from emit.targets import SCRATCH_LIMIT, TARGETS, Target
 
 Command = Callable[..., None]
 Option = Callable[[Command], Command]
@@ -32,6 +32,14 @@ def target_option(auto: str) -> Option:
 def _about(target: Target) -> list[str]:
     lacking = [f"no function for {' and '.join(target.uncallable)}"] if target.uncallable else []
     return [target.load, target.state, *lacking]
+
+
+scratch_option: Option = click.option(
+    "--scratch-limit",
+    metavar="BYTES",
+    help="Scratch a rank that msccl may allocate at the communicator's start: files serve no message that takes more. "
+    f"Default: {SCRATCH_LIMIT >> 30}G.",
+)
 
 
 def sms_option(default: str) -> Option:
@@ -80,6 +88,7 @@ class Asked:
     target: str
     sms: int | None
     groups_overlap: bool
+    scratch_limit: str | None
     proof: bool
     as_json: bool
     begun: float

@@ -11,6 +11,7 @@ from emit.library.lookup import goal_beside
 from emit.program import Program
 from synth.model.problem import Problem, make_problem, parse_ranks
 from synth.model.registry import find_kind
+from synth.model.sizes import parse_size
 from synth.storage.columns import replaced
 from topologies.errors import InputError
 from topologies.load import load
@@ -57,6 +58,11 @@ def place_program(nranks: int, topo: str | None, group: str | None) -> Place | N
 def nodes_at(place: Place | None) -> list[int] | None:
     """The node of each of the program's ranks."""
     return None if place is None else [int(place[0].nodes[rank]) for rank in place[1]]
+
+
+def scratch_bytes(text: str | None) -> int | None:
+    """`--scratch-limit` in bytes, None without; InputError for what is no size."""
+    return None if text is None else parse_size(text, "--scratch-limit")
 
 
 def sms_at(place: Place | None) -> int:

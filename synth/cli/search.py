@@ -12,7 +12,16 @@ from typing import Any
 import click
 
 from emit.targets import RESERVED_SMS
-from synth.cli.options import Asked, declare, json_option, overlap_option, sms_option, target_option, topo_option
+from synth.cli.options import (
+    Asked,
+    declare,
+    json_option,
+    overlap_option,
+    scratch_option,
+    sms_option,
+    target_option,
+    topo_option,
+)
 from synth.engines.registry import processes, summaries
 from synth.model.numbers import parse_seconds
 from synth.model.registry import Kind
@@ -47,6 +56,7 @@ _question = declare(
     target_option("the first that can"),
     sms_option(f"the SMs of a device, less {RESERVED_SMS} left to compute"),
     overlap_option,
+    scratch_option,
     click.option("--proof", is_flag=True, help="Also write the schedule and what proves its bound, for synth prove."),
     json_option,
 )

@@ -9,7 +9,7 @@ import click
 
 from emit.findings import Findings, Verdict
 from emit.formats import check_place, format_of, name_in, verify_file
-from emit.library.lookup import goal_beside, namesake_beside, place_beside
+from emit.library.lookup import entry_beside, goal_beside, namesake_beside, place_beside
 from synth.cli.options import json_option, print_json
 from synth.cli.programs import check_depth, place_program
 from topologies.errors import InputError
@@ -21,8 +21,13 @@ from topologies.text.fields import shown
 @click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
 @click.option("--topo", metavar="T", help="Where it will run. Default: what the index beside it says.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the file's. Default: 0, 1, …")
+@click.option(
+    "--target", metavar="NAME", help="Whose reader must take it. Default: the index beside it says; else any may."
+)
 @json_option
-def verify(file: str, depth: int | None, topo: str | None, group: str | None, as_json: bool) -> None:
+def verify(
+    file: str, depth: int | None, topo: str | None, group: str | None, target: str | None, as_json: bool
+) -> None:
     """Replay an MSCCL XML or an execution plan (JSON), ours or another's: right, wrong, deadlock or not readable.
 
     Exit code 0 right, 1 wrong or deadlock, 2 not readable. Where it will run, all threadblocks of a rank must fit on
@@ -30,9 +35,16 @@ def verify(file: str, depth: int | None, topo: str | None, group: str | None, as
 
     \b
     synth verify out/msccl/FILE.xml
+    synth verify a.xml --target rccl
     """
     check_depth(file, depth)
-    verdict = verify_file(file, goal_beside(file), depth)
+    readers = format_of(file).readers
+    if target is None and (entry := entry_beside(file)) is not None and entry.target in readers:
+        target = entry.target
+    if target is not None and target not in readers:
+        right = f"one of {', '.join(readers)}" if readers else "left out"
+        raise InputError(f"--target {target}: does not read {format_of(file).what}; it must be {right}")
+    verdict = verify_file(file, goal_beside(file), depth, target)
     if verdict.status != "not readable":
         verdict = _placed(_named(verdict, file), file, topo, group)
     if as_json:

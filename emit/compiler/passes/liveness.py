@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_
@@ -49,18 +50,17 @@ def _places(ir: Instructions, n: int, first: int, alias: tuple[int | None, ...])
 
 def _required(ir: Instructions, goal: Goal | None, o_in_i: tuple[int | None, ...]) -> set[tuple[int, int]]:
     """Cells whose content matters in the end."""
+    seen: Iterable[tuple[int, int, int]]
     if goal is None:  # nobody knows: all that the caller can see
-        return {
-            (rank, buffer * BUFFER + at)
+        seen = (
+            (rank, code, at)
             for rank, gpu in enumerate(ir.header.gpus)
-            for buffer, size in ((0, gpu.i_chunks), (1, gpu.o_chunks))
+            for code, size in ((0, gpu.i_chunks), (1, gpu.o_chunks))
             for at in range(size)
-        }
-    rows = zip(*(column.tolist() for column in goal.required[:3]), strict=True)
-    return {
-        (rank, at + (shift if code == 1 and (shift := o_in_i[rank]) is not None else code * BUFFER))
-        for rank, code, at in rows
-    }
+        )
+    else:
+        seen = zip(*(column.tolist() for column in goal.required[:3]), strict=True)
+    return {(rank, memory_span(code * BUFFER + at, 1, o_in_i[rank]).start) for rank, code, at in seen}
 
 
 @dataclass

@@ -173,6 +173,8 @@ def wait_in_a_circle(right: Right, rng: random.Random) -> Planted | None:
         if not blocks[tb].steps:
             continue
         at = rng.randrange(len(blocks[tb].steps))
+        if blocks[tb].steps[at].op == "nop":  # which never says that it is done
+            continue
         waits = with_step(right.program, r, t, x, dep_tb=tb, dep_step=at)
         found = _stuck(right, with_step(waits, r, tb, at, has_dep=True))
         if found is not None:
@@ -213,6 +215,8 @@ def wait_for_an_earlier_step(right: Right, rng: random.Random) -> Planted | None
     for (r, t, x), s in steps_of(right.program, rng, frozenset({*SENDS, *RECEIVES, "cpy", "re", "nop"})):
         if s.dep_step > 0:
             at = rng.randrange(s.dep_step)
+            if right.program.gpus[r].threadblocks[s.dep_tb].steps[at].op == "nop":
+                continue
             early = with_step(right.program, r, t, x, dep_step=at)
             changed.append(with_step(early, r, s.dep_tb, at, has_dep=True))
     return _first("race", right, changed)

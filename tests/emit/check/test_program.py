@@ -138,7 +138,7 @@ FAULTS: dict[str, tuple[Callable[[], Program], str]] = {
     "waits for itself": (lambda: with_step(ALL, 0, 0, 0, dep_tb=0, dep_step=0, has_dep=True), "deadlock"),
     "sends what it has yet to wait for": (lambda: _early_send(), "deadlock"),
     "too many steps": (lambda: _long_block(65), "limit"),
-    "offset too large": (lambda: with_step(ALL, 0, 1, 0, dst_off=32768), "limit"),
+    "offset too large": (lambda: with_step(ALL, 0, 1, 0, src_off=32768), "limit"),
     "too many channels": (lambda: _changed(ALL, 0, 0, channel=32), "limit"),
     "nop that moves": (lambda: with_step(PAIRS, 0, 0, 0, count=1), "inconsistent"),
     "copy of nothing": (lambda: with_step(ALL, 0, 0, 0, count=0), "inconsistent"),
@@ -283,7 +283,7 @@ def test_limits_by_target() -> None:
     assert [f.kind for f in check(RING, target="rccl").findings] == ["limit"] * 8
     with pytest.raises(InputError, match="target 'XX'"):
         check(RING, target="XX")
-    chain = [Step("re", "s", 0, "i", 0, 1)] * 17
+    chain = [Step("re", "s", 0, "i", 0, 1)] * 33  # readers break the first at 16
     gpu = Gpu(1, 0, 1, [ThreadBlock(-1, -1, 0, [Step("cpy", "i", 0, "s", 0, 1), *chain])])
     p = Program("x", "custom", "LL", 1, 1, True, False, [gpu])
     assert ["consecutive re" in f.message for f in check(p).findings] == [True]

@@ -13,9 +13,10 @@ from emit.check.program import check
 from emit.compiler.compile import compile_instructions, optimize
 from emit.compiler.ir import instructions_of
 from emit.compiler.lower import timer_for
+from emit.compiler.passes.liveness import prune
 from emit.compiler.passes.registry import PASSES
 from emit.language import Script
-from emit.program import FIFO_DEPTH, Program, Step
+from emit.program import FIFO_DEPTH, Gpu, Program, Step, ThreadBlock
 from tests.emit.compiler.test_language import CASES, example, scripts
 from tests.emit.small_programs import allpairs_allreduce, ring_allgather, ring_allreduce
 from tests.oracles.random_runs import execute
@@ -88,3 +89,16 @@ def test_instructions_of_a_program_make_it_again(script: Script, off: tuple[str,
         assert memory is not None
         results.append([{cell: held for cell, held in mine.items() if cell[0] == seen} for mine in memory])
     assert results[0] == results[1]
+
+
+def test_without_a_goal_all_that_the_caller_sees_is_kept() -> None:
+    """In place o lies on i and may be longer: what is written beyond i's end is needed too."""
+    program = Program("one", "custom", "LL", 2, 2, True, False, [
+        Gpu(1, 0, 0, [ThreadBlock(1, -1, 0, [Step("s", "i", 0, "o", 0, 1), Step("s", "i", 0, "o", 0, 1)])]),
+        Gpu(1, 2, 0, [ThreadBlock(-1, 0, 0, [Step("r", "i", 0, "o", 0, 1), Step("r", "i", 0, "o", 1, 1)])]),
+    ])  # fmt: skip
+    assert len(prune(instructions_of(program))) == 4
+    twice = replace(program, gpus=[program.gpus[0], replace(program.gpus[1], threadblocks=[
+        ThreadBlock(-1, 0, 0, [Step("r", "i", 0, "o", 1, 1), Step("r", "i", 0, "o", 1, 1)])
+    ])])  # fmt: skip
+    assert len(prune(instructions_of(twice))) == 2  # what is written over is not

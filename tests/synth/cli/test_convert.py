@@ -95,7 +95,8 @@ REFUSED = {
 }
 
 GATHER = (
-    '<algo name="g" proto="LL" nchannels="1" nchunksperloop="1" ngpus="2" coll="gather" inplace="0">'
+    '<algo name="g" proto="LL" nchannels="1" nchunksperloop="1" ngpus="2" coll="gather" inplace="0" outofplace="1" '
+    'minBytes="0" maxBytes="0">'
     '<gpu id="0" i_chunks="1" o_chunks="2" s_chunks="0"><tb id="0" send="-1" recv="1" chan="0">'
     + step(0, "r", "io", 0, 1)
     + '</tb><tb id="1" send="-1" recv="-1" chan="0">'

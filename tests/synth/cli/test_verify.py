@@ -116,7 +116,8 @@ ATTRIBUTES = (
     "chan", "type", "srcbuf", "srcoff", "dstbuf", "dstoff",
 )  # fmt: skip
 OTHER = {
-    "coll": "alltoall", "proto": "LL256", "type": "re", "srcbuf": "s", "dstbuf": "s", "send": "2", "recv": "2",
+    "coll": "alltoall", "proto": "LL256", "nchannels": "0", "type": "re", "srcbuf": "s", "dstbuf": "s", "send": "2",
+    "recv": "2",
 }  # fmt: skip
 
 
@@ -182,7 +183,19 @@ def test_index_is_no_excuse(synth: Call, right: Path) -> None:
 
 
 def test_goal_of_a_custom_file_comes_from_the_index(synth: Call, here: Path) -> None:
-    asked = ("allgather", "--topo", "line:4", "--group", "0,2", "--relay", "1", "--target", "msccl")
+    asked = (
+        "allgather",
+        "--topo",
+        "line:4",
+        "--group",
+        "0,2",
+        "--relay",
+        "1",
+        "--target",
+        "msccl",
+        "--scratch-limit",
+        "2G",
+    )
     assert synth(*asked, "--engine", "route").code == 0
     path = sorted((here / "out" / "msccl-original").glob("*.xml"))[0]
     assert 'coll="custom"' in path.read_text()

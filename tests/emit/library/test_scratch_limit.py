@@ -1,0 +1,92 @@
+"""Readers that allocate scratch before they serve anything: no file asks for more than the limit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from emit.library.programs import Lowered
+from emit.library.save import save
+from emit.msccl.format import verify, write_msccl
+from emit.msccl.read import read, read_msccl
+from emit.targets import SCRATCH_LIMIT, TARGETS, on_devices
+from synth.search.result import SearchResult
+from synth.synthesis import synthesize
+from tests.emit.small_programs import allpairs_allreduce
+from topologies.errors import InputError
+
+PAIRS = allpairs_allreduce(4)
+
+
+def scratch_bytes(text: str) -> int:
+    """What Microsoft's msccl allocates for a file of its dialect."""
+    program = read_msccl(text)
+    return (program.max_bytes + 1) * max(gpu.s_chunks for gpu in program.gpus) // program.nchunks_per_loop
+
+
+@pytest.mark.parametrize("limit", [1 << 10, 1000, SCRATCH_LIMIT, 1 << 40])
+def test_files_serve_what_the_limit_allows_and_no_more(limit: int) -> None:
+    target = on_devices(TARGETS["msccl"], 0, None, limit)
+    text = write_msccl(PAIRS, target=target)
+    assert scratch_bytes(text) <= limit
+    assert scratch_bytes(write_msccl(replace(PAIRS, max_bytes=1 << 50), target=target)) <= limit
+    one_more = replace(read_msccl(text), max_bytes=read_msccl(text).max_bytes + 2)
+    assert (one_more.max_bytes + 1) * PAIRS.gpus[0].s_chunks // PAIRS.nchunks_per_loop >= limit
+    small = replace(PAIRS, max_bytes=64)
+    assert read_msccl(write_msccl(small, target=target)) == small
+    with pytest.raises(InputError, match="--scratch-limit"):
+        write_msccl(replace(PAIRS, min_bytes=1 << 45), target=target)
+
+
+def test_others_are_as_they_were() -> None:
+    assert 'maxBytes="0"' in write_msccl(PAIRS, target=on_devices(TARGETS["executor-nccl"], 0, None, 1))
+    assert read_msccl(write_msccl(replace(PAIRS, max_bytes=1 << 40))).max_bytes == 1 << 40
+
+
+def test_what_a_file_costs_is_said() -> None:
+    text = write_msccl(PAIRS, target="msccl")
+    assert any("of scratch a rank" in line for line in verify(text, target="msccl").lines)
+    assert not any("scratch" in line for line in verify(text, target="executor-nccl").lines)
+    hungry = text.replace(f'maxBytes="{read_msccl(text).max_bytes + 1}"', f'maxBytes="{1 << 50}"')
+    assert hungry != text
+    verdict = verify(hungry, target="msccl")
+    assert verdict.status == "wrong"
+    assert "more than any device has" in verdict.reason
+    assert not read(hungry).refused["rccl"]
+
+
+@pytest.fixture(scope="module")
+def found() -> SearchResult:
+    return synthesize("alltoall", "line:3", target="msccl", scratch_limit=1 << 20, chunks=1, engine="cpsat").found
+
+
+def test_ranges_follow_the_limit(found: SearchResult, tmp_path: Path) -> None:
+    """What no file may serve is a row of its own, and whatever needs less scratch serves it first."""
+    limit = 1 << 20
+    ends = [(served.low, served.high) for served in found.ranges]
+    assert ends[0][0] == 0
+    assert ends[-1][1] is None
+    assert all(low == (high or 0) + 1 for (_, high), (low, _) in pairwise(ends))
+    for served in found.ranges:
+        by = served.contender.execution
+        if isinstance(by, Lowered) and by.largest is not None:
+            assert served.high is not None
+            assert served.high <= by.largest
+        elif by is None:
+            assert "--scratch-limit 1 MiB" in served.contender.refused
+    assert any(served.contender.execution is None for served in found.ranges)
+    assert any(served.contender.execution is not None for served in found.ranges)
+    written = save(found, tmp_path, "msccl", scratch_limit=limit)
+    assert "--scratch-limit" in written.refused
+    for files in written.files:
+        if "file" in files:
+            assert scratch_bytes(files["file"].read_text()) <= limit
+
+
+def test_programs_of_another_limit_are_made_anew(found: SearchResult, tmp_path: Path) -> None:
+    written = save(found, tmp_path, "msccl")
+    ends = [max(s.high or 0 for s in one.ranges if s.contender.execution) for one in (found, written.found)]
+    assert ends[1] >= 1000 * ends[0]

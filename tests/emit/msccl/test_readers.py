@@ -1,0 +1,124 @@
+"""What the executors' readers take, ignore and refuse of a file, each by its own rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from emit.findings import Findings
+from emit.msccl.format import verify, write_msccl, xml_text
+from emit.msccl.read import read, read_msccl
+from emit.program import Gpu, Program, Step, ThreadBlock
+from emit.targets import TARGETS, check_limits
+from tests.emit.small_programs import ring_allgather
+
+RING = write_msccl(ring_allgather(3))
+
+
+def waiting() -> Program:
+    """A broadcast to the rank itself, by two threadblocks: the second copies what the first has put into scratch."""
+    first = [Step("cpy", "i", 0, "s", 0, 1, has_dep=True), Step("cpy", "s", 0, "s", 1, 1, has_dep=True)]
+    second = [Step("cpy", "s", 0, "o", 0, 1, dep_tb=0, dep_step=0)]
+    blocks = [ThreadBlock(-1, -1, 0, first), ThreadBlock(-1, -1, 0, second)]
+    return Program("one", "broadcast", "LL", 1, 1, False, True, [Gpu(1, 1, 2, blocks)])
+
+
+def chained(count: int) -> Program:
+    """Sums in one place, one after another."""
+    steps = [Step("re", "s", x, "i", 0, 1) for x in range(count)]
+    return Program("sums", "allreduce", "LL", 1, 1, True, False, [Gpu(1, 0, count, [ThreadBlock(-1, -1, 0, steps)])])
+
+
+WAITING = xml_text(waiting(), TARGETS["executor-nccl"])
+
+# What readers take, although it says nothing to them or is spelled in another way, and what is remarked on.
+TAKEN = {
+    "<algo ": ('<algo maxcount="1" ', "algo attribute maxcount is ignored"),
+    ' ngpus="3"': (' ngpus="3" ngpus="4"', "algo attribute ngpus is ignored"),
+    ' maxBytes="0"': (' maxBytes="0" redop="nop"', "algo redop 'nop' is ignored"),
+    'inplace="1"': ('inplace="01"', "algo inplace '01' is read as 1"),
+    'ngpus="3"': ('ngpus="0x3"', "algo ngpus '0x3' is read as 3"),
+    'minBytes="0"': ('minBytes=" 0 B"', "algo minBytes ' 0 B' is read as 0"),
+    'nchannels="1"': ('nchannels="2"', "algo nchannels 2: 1 are used"),
+    'step s="1"': ('step s="2"', "step s is not its position"),
+    "  <gpu": ('<load path="x"><y/></z><gpu', "element <load> inside <algo> is ignored"),
+    "</algo>\n": ("</algo>\n<algo/>", "element <algo> a second time is ignored"),
+    "</algo>": ('<gpu id="7" i_chunks="0" o_chunks="0" s_chunks="0"/></algo>', "gpu id 7 is ignored"),
+    "    </tb>": ('<step s="9" type="nop" srcbuf="i" srcoff="0" dstbuf="o" dstoff="0" cnt="3" depid="0" deps="0" '
+                  'hasdep="0"/></tb>', "a nop at the end of a tb is ignored"),
+}  # fmt: skip
+UNREMARKED = {
+    '"ring_allgather"': '"ring&amp;<x>\n\t\xe9"',
+    ' proto="LL128"': '  proto="LL128" ',
+    'hasdep="0"/>': 'hasdep="0" ></step>',
+}
+
+
+@pytest.mark.parametrize("old", TAKEN)
+def test_what_readers_ignore_is_remarked_on(old: str) -> None:
+    new, message = TAKEN[old]
+    assert old in RING
+    reading = read(RING.replace(old, new, 1))
+    assert any(message in remark for remark in reading.remarks)
+    assert reading.program == read_msccl(RING)
+    verdict = verify(RING.replace(old, new, 1))
+    assert verdict.status == "right"
+    assert any(line.startswith("remark: ") and message in line for line in verdict.lines)
+
+
+@pytest.mark.parametrize("old", UNREMARKED)
+def test_spellings_that_readers_take(old: str) -> None:
+    assert old in RING
+    reading = read(RING.replace(old, UNREMARKED[old], 1))
+    assert reading.remarks == ()
+    assert replace(reading.program, name="ring_allgather") == read_msccl(RING)
+
+
+def test_a_wait_ends_with_the_next_step_that_says_so() -> None:
+    """Readers wait for a flag that is at least the step's: one with hasdep 0 is as good as the next with 1."""
+    silent = WAITING.replace('hasdep="1"', 'hasdep="0"', 1)
+    assert silent != WAITING
+    reading = read(silent)
+    assert any("ends with the next step" in remark for remark in reading.remarks)
+    assert [step.dep_step for _, _, _, step in reading.program.steps() if step.dep_tb == 0] == [1]
+    assert verify(silent).status == "right"
+    never = verify(silent.replace('hasdep="1"', 'hasdep="0"'))
+    assert never.findings[0].kind == "dangling dependency"
+
+
+# For each reader what it does not take, or dies of, and others do.
+REFUSED_BY = {
+    ' outofplace="0"': ("", {"executor-nccl", "rccl"}, "algo without outofplace"),
+    ' minBytes="0"': ("", {"executor-nccl", "rccl"}, "algo without minBytes"),
+    ' name="ring_allgather"': ("", {"msccl"}, "algo without name"),
+    'minBytes="0"': ('minBytes="1"', {"msccl"}, "minBytes 1 and maxBytes 0"),
+    'maxBytes="0"': ('maxBytes="0" nthreads="33"', {"msccl"}, "multiple of 32"),
+    'nchannels="1"': ('nchannels="33"', {"executor-nccl", "msccl"}, "nchannels 33"),
+    'step s="1"': ('step s="64"', {"executor-nccl", "rccl"}, "step s 64"),
+    "<algo ": ("<x/><algo ", {"executor-nccl", "rccl"}, "<x> comes first"),
+    's_chunks="0"': ('s_chunks="9999" ', {"msccl"}, "more than any device has"),
+}
+
+
+@pytest.mark.parametrize("old", REFUSED_BY)
+def test_what_one_reader_refuses_another_may_take(old: str) -> None:
+    new, names, message = REFUSED_BY[old]
+    text = RING.replace('maxBytes="0"', f'maxBytes="{1 << 40}"') if "s_chunks" in old else RING
+    assert old in text
+    changed = text.replace(old, new, 1)
+    for target in ("executor-nccl", "msccl"):
+        verdict = verify(changed, target=target)
+        assert (verdict.status == "wrong") == (target in names)
+        if target in names:
+            assert message in verdict.reason
+    assert verify(changed).status == ("wrong" if names >= {"executor-nccl", "msccl"} else "right")
+
+
+def test_reducing_loops_are_broken_where_readers_break_them() -> None:
+    """A chain of re is one loop of at most 16 in the kernel; readers break the first one themselves."""
+    limits, sixteen = Findings(), Findings()
+    check_limits(chained(17), TARGETS["executor-nccl"].limits, limits)
+    assert not limits.reported
+    check_limits(chained(33), TARGETS["executor-nccl"].limits, sixteen)
+    assert [f.step for f in sixteen.reported] == [32]
