@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -190,7 +191,7 @@ def run_by(found: SearchResult, programs: Programs) -> SearchResult:
     untried = [s for s in found.ranges if s.contender.execution is None and not s.contender.refused]
     if made and not untried and all(by.target == programs.target for by in made):
         return found
-    contest = Contest(programs)
+    contest = Contest(programs, deadline=0.0 if found.ended else math.inf)  # then one is enough
     contest.contenders = [Contender(a) for a in dict.fromkeys(served.algorithm for served in found.ranges)]
     pinned = [served.low for served in found.ranges if served.low == served.high]
     ranges = contest.files(pinned[0] if pinned else None)

@@ -16,6 +16,8 @@ from synth.search.frontier import Contender, Execution, Range, frontier
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
+LATE = "no time was left to lower it; give more --budget"
+_WRITING = 1.5  # time of lowering a program and of writing its file, over that of lowering it
 WORTH_SAYING = 0.98  # of the time of what an executor can hold: what a schedule takes that it cannot
 
 
@@ -39,8 +41,9 @@ class Contest:
     Attributes:
         executor: for whom they are lowered; None: schedules are compared.
         report: told of what takes long.
-        deadline: of `time.monotonic()`, from which on nothing more is lowered where anything was.
-        contenders: what can be shown. refused: of which the executor can hold no program.
+        deadline: of `time.monotonic()`; what would be lowered after it is not, where anything was.
+        contenders: what can be shown. refused: of which the executor can hold no program, or for which time was short.
+        s_a_send: seconds that lowering takes, as far as that is known.
     """
 
     executor: Executor | None = None
@@ -48,6 +51,7 @@ class Contest:
     deadline: float = math.inf
     contenders: list[Contender] = field(default_factory=list)
     refused: list[Contender] = field(default_factory=list)
+    s_a_send: float = 5e-5
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Contender:
         """One more; lowered at once if it is the fastest at a size."""
@@ -102,14 +106,27 @@ class Contest:
         """Whether this was so before; lowers it, if not."""
         if self.executor is None or one.execution is not None:
             return True
-        if time.monotonic() >= self.deadline:
-            self.stop()
-            return False
-        self.report(f"lowering {len(one.algorithm.schedule)} sends")
+        if self._is_late(one):
+            if any(c.execution is not None for c in self.contenders):
+                self._refuse(one, LATE)
+                return False
+            one = min(self.contenders, key=lambda c: (len(c.algorithm.schedule), *c.order))  # there must be something
+        sends = len(one.algorithm.schedule)
+        self.report(f"lowering {sends} sends")
+        begun = time.monotonic()
         try:
             one.execution = self.executor.lower(one.algorithm)
         except InputError as error:
-            one.refused = str(error)
-            self.remove(one)
-            self.refused.append(one)
+            self._refuse(one, str(error))
+        else:
+            self.s_a_send = max(self.s_a_send, (time.monotonic() - begun) / max(sends, 1))
         return False
+
+    def _is_late(self, one: Contender) -> bool:
+        """Whether lowering it, and writing its file, would end after the deadline."""
+        return time.monotonic() + _WRITING * self.s_a_send * len(one.algorithm.schedule) > self.deadline
+
+    def _refuse(self, one: Contender, why: str) -> None:
+        one.refused = why
+        self.remove(one)
+        self.refused.append(one)

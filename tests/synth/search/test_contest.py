@@ -1,0 +1,111 @@
+"""Algorithms compete with the times of programs; only what could win is lowered."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from synth.baselines import baseline
+from synth.model.problem import LARGEST, SMALLEST, make_problem
+from synth.search.contest import LATE, Contest
+from synth.search.frontier import Range
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+from topologies.load import load
+
+
+@dataclass(frozen=True)
+class Slower:
+    """An execution that takes so many times its schedule."""
+
+    algorithm: Algorithm
+    factor: float
+
+    def time_us(self, size_bytes: float) -> float:
+        return self.factor * self.algorithm.time_us(size_bytes)
+
+
+@dataclass
+class Executor:
+    """Holds programs of so many sends; each takes longer than its schedule by its factor, by engine."""
+
+    most_sends: float = math.inf
+    factors: dict[str, float] = field(default_factory=dict)
+    rank_sends: int = 0
+    lowered: list[str] = field(default_factory=list)
+
+    def lower(self, algorithm: Algorithm) -> Slower:
+        self.lowered.append(algorithm.engine)
+        if len(algorithm.schedule) > self.most_sends:
+            raise InputError("too many sends")
+        return Slower(algorithm, self.factors.get(algorithm.engine, 1.0))
+
+    def files(self, ranges: Sequence[Range]) -> list[Range]:
+        return list(ranges)
+
+
+@pytest.fixture(scope="module")
+def algorithms() -> list[Algorithm]:
+    problem = make_problem(load("ring:6"), "allgather")
+    return sorted(baseline(problem), key=lambda algorithm: algorithm.time_us(LARGEST))
+
+
+def contest(executor: Executor, algorithms: Sequence[Algorithm], deadline: float = math.inf) -> Contest:
+    made = Contest(executor, deadline=deadline)
+    for algorithm in algorithms:
+        made.add(algorithm, LARGEST)
+    return made
+
+
+def test_every_size_is_served_by_the_fastest_program(algorithms: list[Algorithm]) -> None:
+    assert len(algorithms) > 1
+    best = algorithms[0].engine
+    for factor in (1.0, 1.5, 40.0):
+        executor = Executor(factors={best: factor})
+        made = contest(executor, algorithms)
+        ranges = made.frontier()
+        assert all(isinstance(served.contender.execution, Slower) for served in ranges)
+        for served in ranges:
+            times = [executor.factors.get(a.engine, 1.0) * a.time_us(served.shown) for a in algorithms]
+            assert served.time_us(served.shown) <= 1.021 * min(times)
+        assert made.best_us(LARGEST) == min(
+            executor.factors.get(a.engine, 1.0) * a.time_us(LARGEST) for a in algorithms
+        )
+        assert len(executor.lowered) == len(set(executor.lowered))
+
+
+def test_what_cannot_win_is_not_lowered(algorithms: list[Algorithm]) -> None:
+    executor = Executor()
+    made = contest(executor, algorithms)
+    assert made.best(LARGEST) is not None
+    assert executor.lowered == [algorithms[0].engine]
+
+
+def test_what_is_refused_is_shown_only_where_everything_is(algorithms: list[Algorithm]) -> None:
+    fewest = min(len(a.schedule) for a in algorithms)
+    made = contest(Executor(most_sends=fewest), algorithms)
+    assert all(len(served.algorithm.schedule) == fewest for served in made.frontier())
+    assert all(one.refused == "too many sends" for one in made.refused)
+    nothing = contest(Executor(most_sends=0), algorithms)
+    ranges = nothing.frontier()
+    assert ranges
+    assert all(served.contender.refused for served in ranges)
+
+
+def test_after_the_deadline_one_program_is_enough(algorithms: list[Algorithm]) -> None:
+    executor = Executor()
+    made = contest(executor, algorithms, deadline=time.monotonic() - 1)
+    ranges = made.frontier()
+    assert len(executor.lowered) == 1
+    assert {served.algorithm.engine for served in ranges} == set(executor.lowered)
+    assert {one.refused for one in made.refused} <= {LATE}
+
+
+def test_one_size_has_one_range(algorithms: list[Algorithm]) -> None:
+    (served,) = contest(Executor(), algorithms).frontier(SMALLEST)
+    assert (served.low, served.high, served.shown) == (SMALLEST, SMALLEST, SMALLEST)
+    assert Contest().frontier() == []
