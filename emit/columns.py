@@ -185,19 +185,25 @@ def _link_dependencies(
     ntbs = [len(g.threadblocks) for g in program.gpus]
     first_block = pointers(np.array(ntbs, dtype=np.int64))
     lengths = np.diff(c.start)
-    for step in np.flatnonzero((dep_tb >= 0) & (dep_step >= 0)).tolist():
-        rank = c.place(step)[0]
+    waiting = np.flatnonzero((dep_tb >= 0) & (dep_step >= 0))
+    ranks = c.rank[c.block[waiting]]
+    is_block = dep_tb[waiting] < np.diff(first_block)[ranks]
+    blocks = first_block[ranks] + np.where(is_block, dep_tb[waiting], 0)
+    # of a threadblock that does not exist no step does
+    is_step = is_block & (dep_step[waiting] < np.append(lengths, 0)[blocks])
+    c.dep[waiting[is_step]] = targets = c.start[blocks[is_step]] + dep_step[waiting[is_step]]
+    bad = ~is_step
+    bad[is_step] = ~flags[targets]
+    for i in np.flatnonzero(bad).tolist():
+        step, rank = int(waiting[i]), int(ranks[i])
         t, s = int(dep_tb[step]), int(dep_step[step])
-        block = int(first_block[rank]) + t
-        if t >= ntbs[rank]:
+        if not is_block[i]:
             yield "dangling dependency", f"waits for tb {t}; rank {rank} has {ntbs[rank]} tbs", step
-        elif s >= lengths[block]:
-            yield "dangling dependency", f"waits for tb {t} step {s}; tb {t} has {lengths[block]} steps", step
+        elif not is_step[i]:
+            yield "dangling dependency", f"waits for tb {t} step {s}; tb {t} has {lengths[blocks[i]]} steps", step
         else:
-            c.dep[step] = target = int(c.start[block]) + s
-            if not flags[target]:
-                never = "which never says that it completed; it must be hasdep 1"
-                yield "dangling dependency", f"waits for tb {t} step {s}, {never}", step
+            never = "which never says that it completed; it must be hasdep 1"
+            yield "dangling dependency", f"waits for tb {t} step {s}, {never}", step
 
 
 def _link_connections(

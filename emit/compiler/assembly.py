@@ -210,8 +210,8 @@ def _waits(
         return _last_of_each_block(block_of, after)
     known: NDArray[np.int32] = np.zeros((len(ir), width), dtype=np.int32)
     # a message of many chunks begins to arrive while it is still being sent: what was over when that began
-    begun: NDArray[np.int32] = np.zeros((len(ir), width) if everywhere else (0, 0), dtype=np.int32)
-    total = [0] * len(ir)
+    overlap = everywhere and any(count > 1 and s != NONE for count, s in zip(ir.count, ir.source, strict=True))
+    begun: NDArray[np.int32] = np.zeros((len(ir), width) if overlap else (0, 0), dtype=np.int32)
     latest: dict[tuple[int, int], int] = {}
     index = [0] * len(ir)
     waits: list[list[int]] = [[] for _ in range(len(ir))]
@@ -228,7 +228,7 @@ def _waits(
             np.maximum(row, (known if ir.count[n] == 1 else begun)[source], out=row)
         others = [o for o in after[n] if block_of[o] != block]
         if len(others) > 1:
-            others.sort(key=lambda o: (-total[o], o))
+            others.sort(key=lambda o: (-int(known[o].sum()), o))
         if layout.few_nops and len(others) > 1:
             entry = {o: (base + block_of[o], index[o]) for o in others}
             waiting = [x for o in others for x in waited_by[o] if block_of[x] != block]
@@ -238,13 +238,12 @@ def _waits(
                 waits[n].append(other)
                 waited_by[other].append(n)
                 np.maximum(row, known[other], out=row)
-        if everywhere:
+        if overlap:
             begun[n] = row
-        if source != NONE:
+        if source != NONE and ir.count[n] > 1:
             np.maximum(row, known[source], out=row)
         index[n] = 1 if before == NONE else index[before] + 1
         row[base + block] = index[n]
-        total[n] = int(row.sum())
         latest[rank, block] = n
         waits[n].sort()
     return waits
@@ -288,6 +287,7 @@ def _program(ir: Instructions, blocks: list[list[Block]], block_of: list[int], w
         position[n] = lengths[rank][block] - 1
     awaited = {other for others in waits for other in others}
     scratch = scratch_chunks(ir)
+    places = _places(ir)
     gpus = []
     for rank, mine in enumerate(blocks):
         made = []
@@ -297,19 +297,23 @@ def _program(ir: Instructions, blocks: list[list[Block]], block_of: list[int], w
                 at = [(block_of[o], position[o]) for o in waits[n]]
                 steps += [Step("nop", "i", -1, "o", -1, 0, tb, step, False) for tb, step in at[:-1]]
                 tb, step = at[-1] if at else (-1, -1)
-                steps.append(_step(ir, n, tb, step, n in awaited))
+                steps.append(Step(ir.op[n], *places[n], ir.count[n], tb, step, n in awaited))
             made.append(ThreadBlock(out, into, channel, steps))
         old = ir.header.gpus[rank]
         gpus.append(Gpu(old.i_chunks, old.o_chunks, scratch[rank], made))
     return replace(ir.header, gpus=gpus)
 
 
-def _step(ir: Instructions, n: int, tb: int, step: int, awaited: bool) -> Step:
-    src, dst = ir.src[n], ir.dst[n]
-    # what an instruction does not use is written as readers expect it: the place that it does use
-    src, dst = (dst if src == NONE else src), (src if dst == NONE else dst)
-    source, target = (BUFFERS[src // BUFFER], src % BUFFER), (BUFFERS[dst // BUFFER], dst % BUFFER)
-    return Step(ir.op[n], *source, *target, ir.count[n], tb, step, awaited)
+def _places(ir: Instructions) -> list[tuple[str, int, str, int]]:
+    """Of every instruction source and destination, as buffer and offset.
+
+    What it does not use is written as readers expect it: the place that it does use.
+    """
+    src, dst = np.array(ir.src, dtype=np.int64), np.array(ir.dst, dtype=np.int64)
+    ends = np.where(src == NONE, dst, src), np.where(dst == NONE, src, dst)
+    (src_buf, src_off), (dst_buf, dst_off) = (((end // BUFFER).tolist(), (end % BUFFER).tolist()) for end in ends)
+    names = [[BUFFERS[code] for code in codes] for codes in (src_buf, dst_buf)]
+    return list(zip(names[0], src_off, names[1], dst_off, strict=True))
 
 
 def longest_threadblock(program: Program) -> int:

@@ -231,8 +231,9 @@ def message_counts(ir: Instructions) -> Counter[tuple[int, int]]:
 def scratch_chunks(ir: Instructions) -> list[int]:
     """Per rank the scratch chunks that the instructions reach."""
     need = [0] * ir.header.nranks
-    for n, rank in enumerate(ir.rank):
-        for first in (*ir.reads(n), ir.writes(n)):
-            if first >= SCRATCH:
-                need[rank] = max(need[rank], first - SCRATCH + ir.count[n])
+    for rank, op, src, dst, count in zip(ir.rank, ir.op, ir.src, ir.dst, ir.count, strict=True):
+        if src >= SCRATCH and op in READS_SRC:
+            need[rank] = max(need[rank], src - SCRATCH + count)
+        if dst >= SCRATCH and (op in WRITES_DST or op in READS_DST):
+            need[rank] = max(need[rank], dst - SCRATCH + count)
     return need

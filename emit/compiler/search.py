@@ -172,7 +172,7 @@ class Search:
             best = here or best
             if "deal" in self.variants.without or (best is not None and self._is_enough(best)):
                 break
-            level *= 2
+            level *= 2 if best is None else self._factor(best)
         if best is None:
             name = self.header.name
             raise self.variants.fault or InputError(f"{name}: every order of its instructions deadlocks")
@@ -213,7 +213,10 @@ class Search:
             return [[v for v in usable if v in (("pair",), ())]]
         if self._is_large():
             first = [[v for v in usable if "aggregate" in v]] if level == 1 else []
-            return [family for family in (*first, [v for v in usable if "aggregate" not in v]) if family]
+            plain = [v for v in usable if "aggregate" not in v]
+            if size >= TUNING.fused_below:
+                plain = [v for v in plain if "fuse" not in v]
+            return [family for family in (*first, plain) if family]
         if self.enough is None and before is not None:
             return [[before.variant]]
         if size >= TUNING.few_variants_from:
@@ -263,9 +266,15 @@ class Search:
             return True
         return self.enough is not None and worst_ratio(candidate.times, self.enough) <= TUNING.as_fast
 
+    def _factor(self, candidate: Candidate) -> int:
+        """How many times as many channels to try: waiting for room, a program takes as much less time, at most."""
+        slow = worst_ratio(candidate.times, self.enough) if self.enough else 1.0
+        return 1 << max(1, math.floor(math.log2(slow)))
+
     def _gains(self, more: Candidate, fewer: Candidate) -> bool:
-        """Whether more channels are worth it; where nobody knows what is enough, no size may pay for another."""
-        pays = self.enough is None and worst_ratio(more.times, fewer.times) > TUNING.as_fast
+        """Whether more channels are worth it: the largest size, or any where nobody knows what is enough, pays not."""
+        few = fewer.times[:1] if self.enough else fewer.times
+        pays = worst_ratio(more.times[: len(few)], few) > TUNING.as_fast and not self._is_enough(more)
         return not pays and self._excess(more.times) * TUNING.spread_gain <= self._excess(fewer.times)
 
     def _excess(self, times: Times) -> float:

@@ -12,6 +12,7 @@ class CompilerTuning:
     Attributes:
         unfused_from: instructions from which on nothing is fused or aggregated: a program of that size is near the
             executors' limits on XML nodes, and a pass over it takes seconds.
+        fused_below: instructions up to which fusion is tried where the likeliest variant is fast enough.
         few_variants_from: instructions from which on variants are tried only where the likeliest one is fast enough,
             for the same reason.
         as_fast: time over the least, up to which fewer instructions and threadblocks are preferred: differences below
@@ -27,7 +28,8 @@ class CompilerTuning:
     """
 
     unfused_from: int = 20_000
-    few_variants_from: int = 1_500
+    fused_below: int = 6_000
+    few_variants_from: int = 1_000
     as_fast: float = 1.002
     spread_gain: float = 1.02
     clock_entries: int = 4_000_000
