@@ -47,7 +47,7 @@ COMMANDS = {
     ),
     "bench": Row(
         "bench:bench",
-        "Run an MSCCL XML or a plan (JSON), or a library's file for each size, and measure it as nccl-tests does.",
+        "Run an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size, and measure it.",
     ),
     "tune": Row(
         "tune:tune",

@@ -112,7 +112,7 @@ def bench(
     Exit code 0: every element right; 1: some wrong; 2: it cannot be run.
 
     \b
-    synth bench out/msccl/FILE.xml -b 8 -e 64M -f 4
+    synth bench out/msccl/FILE.xml -b 1M -n 20
     """
     choose, usual = chooser(Path(path), collective, group, target)
     low = usual if minbytes is None else parse_size(minbytes, "--minbytes")
