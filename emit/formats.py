@@ -179,7 +179,7 @@ def write_program(
     form = FORMATS[target.format]
     if not form.module:
         raise InputError(f"{target.name}: no program is written as {form.what}; it must be a format of programs")
-    base = _plain(program.name)
+    base = plain_name(program.name)
     text = str(import_module(form.module).write(replace(program, name=base), goal, target, nodes, inplace))
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
     return re.sub(rf'(\bname(?:="|": ")){re.escape(base)}"', rf'\g<1>{base}-{digest}"', text, count=1)
@@ -193,7 +193,7 @@ def name_in(path: Path) -> str:
     return ""
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name that leaves room for the digest of a text, in letters that every format takes; without an old digest."""
     plain = re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-") or "program"
     return re.sub(rf"-[0-9a-f]{{{_DIGEST}}}$", "", plain)[: LONGEST_NAME - 1 - _DIGEST].rstrip("-")

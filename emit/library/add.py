@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from emit.formats import FORMATS, verify_program, write_program
+from emit.formats import FORMATS, plain_name, verify_program, write_program
 from emit.goal import Goal
 from emit.library.index import INDEX, Entry, state_goal
 from emit.library.write import Library, writing
@@ -67,9 +67,10 @@ def add(added: Sequence[Addition], folder: str | Path) -> list[Path]:
 def _row(one: Addition) -> dict[str, Any]:
     """The entry of a program, but for its file and what that takes."""
     p = one.program
+    name = plain_name(p.name)
     group = list(one.ranks) or list(range(p.nranks))
     return {
-        "collective": p.name if p.collective == "custom" else p.collective,
+        "collective": name if p.collective == "custom" else p.collective,
         "topology": one.topology,
         "group": group,
         "relays": [],
@@ -86,7 +87,7 @@ def _row(one: Addition) -> dict[str, Any]:
         "schedule": None,
         "proof_file": None,
         "goal": None if one.goal is None else state_goal(one.goal),
-        "script": p.name,
+        "script": name,
     }
 
 

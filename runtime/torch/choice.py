@@ -29,8 +29,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from emit.formats import verify_program
-from emit.library.index import Entry, load_index
+from emit.formats import plain_name, verify_program
+from emit.library.index import Entry, load_index, state_goal
+from emit.library.lookup import goal_beside
 from emit.program import Program
 from emit.targets import TARGETS
 from runtime.algorithms.built_in import COLLECTIVES, built_in, names, usual
@@ -141,13 +142,16 @@ def _entries(library: Path) -> list[Entry]:
     """Of a library's index; of one file as if it were a library's only one, for the sizes that it serves."""
     if library.suffix != ".xml" or library.is_dir():
         return load_index(library)
-    program = verify_program(library).right_program(str(library))
+    goal = goal_beside(library)
+    program = verify_program(library, goal).right_program(str(library))
     group = tuple(range(program.nranks))
     root = program.root if find_kind(program.collective).rooted else None
+    collective = plain_name(program.name) if program.collective == "custom" else program.collective
     return [
         Entry(
-            program.collective, "", program.nranks, group, (), root, library.name, "executor-nccl", program.protocol,
-            program.inplace, program.min_bytes, program.max_bytes or None, None, None, library.parent, {},
+            collective, "", program.nranks, group, (), root, library.name, "executor-nccl", program.protocol,
+            program.inplace, program.min_bytes, program.max_bytes or None, None, None, library.parent,
+            {"goal": None if goal is None else state_goal(goal)},
         )
     ]  # fmt: skip
 
@@ -242,6 +246,11 @@ class Chooser:
         known += names(call.collective, len(call.ranks))
         return [Method("gloo"), *(Method("synth", name) for name in dict.fromkeys(known))]
 
+    def custom(self, name: str, ranks: tuple[int, ...]) -> list[tuple[Entry, Program]]:
+        """The library's programs of a custom collective for a group, the best match of the ranks first."""
+        found = [(entry, self._read(entry)) for entry in self._entries(Call(name, 0, "", ranks))]
+        return [(entry, program) for entry, program in found if program.collective == "custom"]
+
     def _choose(self, method: Method, call: Call) -> Choice:
         backend = method.backend
         if len(call.ranks) < 2:
@@ -307,7 +316,7 @@ class Chooser:
 
     def _read(self, entry: Entry) -> Program:
         if entry.file not in self._programs:
-            self._programs[entry.file] = verify_program(entry.path).right_program(str(entry.path))
+            self._programs[entry.file] = verify_program(entry.path, entry.goal()).right_program(str(entry.path))
         return self._programs[entry.file]
 
 

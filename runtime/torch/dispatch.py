@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from emit.program import Program
+from runtime.buffers import Layout
 from runtime.torch.choice import REDUCED_TYPES, Call, Choice, Chooser, Method
 from runtime.torch.compare import check_same_call, check_same_choices
 from runtime.torch.counters import counters
@@ -179,6 +180,32 @@ class Dispatcher:
         op = "sum" if redop is None else reduction_of(redop)
         assert op is not None
         by = f"synth {part.program.name}"
+        return self._start(issued, by, lambda transport: buffers.execute(part, op, transport), buffers.written, op)
+
+    def run_custom(self, name: str, buffers: Buffers, redop: Any, opts: Any) -> Task:
+        """Run the library's program of a custom collective that serves these tensors.
+
+        buffers: their block is not looked at. opts: torch's of an all-reduce. Raises InputError where there is none.
+        """
+        call = Call(name, 0, type_name(buffers.tensors[0]), self._ranks)
+        op = reduction_of(redop)
+        if op is None or any(t.device.type != "cpu" or t.layout != torch.strided for t in buffers.tensors):
+            raise InputError(f"{name}: must be of dense tensors on the CPU, with sum, avg, prod, max or min")
+        elements = [tensors[0].numel() if tensors else 0 for tensors in (buffers.given, buffers.written)]
+        for entry, program in self._chooser.custom(name, self._ranks):
+            part = self._part(program)
+            block = _custom_block(program, self._me, elements)
+            size_bytes = block * buffers.tensors[0].element_size()
+            if block and part.fits(block) and entry.serves(size_bytes):
+                break
+        else:
+            raise InputError(
+                f"{name}: the library has no program of it for {self._n} ranks that serves {elements[0]} elements in"
+                f" and {elements[1]} out on rank {self._ranks[self._me]}"
+            )
+        call, buffers = call._replace(size_bytes=size_bytes), replace(buffers, block=block)
+        issued = self._issue(call, f"{name} {op}, {size_bytes} bytes of {call.kind}", opts, f", on {program.name}")
+        by = f"synth {program.name}"
         return self._start(issued, by, lambda transport: buffers.execute(part, op, transport), buffers.written, op)
 
     def send_blocks(
@@ -355,3 +382,12 @@ class Dispatcher:
 def _overlaps_itself(tensor: Tensor) -> bool:
     """Whether two elements are one place in memory."""
     return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _custom_block(program: Program, rank: int, elements: Sequence[int]) -> int:
+    """Elements of a custom program's block where a rank's input and output have so many; 0 where that cannot be."""
+    chunks = Layout.of(program, 0).chunks
+    cells = Layout.of(program, 0).cells(rank)
+    found = {n * chunks // k for n, k in zip(elements, cells, strict=True) if k}
+    block = found.pop() if len(found) == 1 else 0
+    return block if list(Layout.of(program, block).sizes(rank)) == list(elements) else 0

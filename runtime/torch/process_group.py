@@ -67,6 +67,25 @@ def using(backend: str, algorithm: str | None = None) -> Iterator[None]:
         asked_method.reset(before)
 
 
+def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any = None, async_op: bool = False) -> Any:
+    """Run a collective of one's own, such as a hand-written one, by its name in the library (SYNTH_LIBRARY).
+
+    output, tensor: as many elements as the rank's o and i hold; empty where it has none. op: torch's reduction, by
+    default sums. Returns torch's Work with async_op, else None. Raises InputError where the library has no program that
+    serves them, on this rank alone if the tensors are wrong on this rank alone.
+    """
+    within = dist.distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(within, Group):
+        raise InputError(f"{name}: is of a group of another back end; it must be one of synth")
+    opts = dist.AllreduceOptions()
+    opts.asyncOp = async_op
+    work = within.custom(name, output, tensor, dist.ReduceOp.SUM if op is None else op, opts)
+    if async_op:
+        return work
+    work.wait()
+    return None
+
+
 def _plain(value: Any) -> Any:
     """A tensor's memory without its history, as Gloo sees it: what is written there autograd does not know of."""
     if isinstance(value, torch.Tensor):
@@ -253,6 +272,13 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             raise InputError(
                 f"{name}: {elements} elements in {self._n} blocks of {block}; it must be {block * self._n}"
             )
+
+    @_of_memory
+    def custom(self, name: str, output: Any, tensor: Any, redop: Any, opts: Any) -> Any:
+        given, written = ([each] if each.numel() else [] for each in (tensor, output))
+        if not given and not written:
+            raise InputError(f"{name}: has neither input nor output on this rank; it must have one of them")
+        return self._dispatch.run_custom(name, Buffers(given, written, 0), redop, opts)
 
     # ---- what is no collective of data
 
