@@ -75,7 +75,8 @@ def _channels(ir: Instructions, limits: Limits, layout: Layout) -> list[int]:
             continue
         first = ir.channel[n]
         if first == NONE:
-            first = (v - u) % nranks * crowd // nranks
+            # one channel in both directions, so that a threadblock can serve a peer in both
+            first = (min((v - u) % nranks, (u - v) % nranks) - 1) * crowd // max(1, nranks // 2)
         channel[n] = channel[source] = first * spread + at % spread
     return channel
 

@@ -31,6 +31,7 @@ _VARIANTS: tuple[Variant, ...] = (
     ("pair",),
     ("aggregate", "fuse", "pair", "turn"),
     ("fuse", "pair", "turn"),
+    ("pair", "turn"),
     ("aggregate", "fuse"),
     ("aggregate",),
     ("fuse",),
@@ -210,7 +211,7 @@ class Search:
             usable.sort(key=lambda variant: "fuse" not in variant)
         size = len(self.variants.ir)
         if size >= TUNING.unfused_from:
-            return [[v for v in usable if v in (("pair",), ())]]
+            return [[v for v in usable if v in (("pair",), ("pair", "turn"), ())]]
         if self._is_large():
             first = [[v for v in usable if "aggregate" in v]] if level == 1 else []
             plain = [v for v in usable if "aggregate" not in v]

@@ -70,3 +70,13 @@ def test_threadblocks_are_shared_where_a_limit_asks_for_it() -> None:
     for limits in (replace(usual, dep_tb=5), replace(usual, tbs_per_gpu=5)):
         program, goal = lower(algorithm, "x", limits=limits)
         assert check(program, goal, target=limits).ok
+
+
+def test_one_threadblock_serves_a_peer_in_both_directions() -> None:
+    """Also where a rank has more peers than a channel: what it sends them and receives from them has one channel."""
+    algorithm = next(made for made in baseline(ask("allgather", "full:36").problem) if made.engine == "direct")
+    limits = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=35)
+    program, goal = lower(algorithm, "x", limits=limits)
+    assert check(program, goal, target=limits).ok
+    assert program.nchannels > 1
+    assert all(tb.send == tb.recv for gpu in program.gpus for tb in gpu.threadblocks)
