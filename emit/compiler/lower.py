@@ -20,7 +20,7 @@ from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
 from emit.program import COLLECTIVES, Gpu, Program
-from emit.targets import Limits, target_named
+from emit.targets import LL_MOST_BYTES, Limits, target_named
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective, Ints
 from synth.model.common_chunk import CommonChunk, common_chunk
@@ -28,8 +28,10 @@ from synth.model.problem import LARGEST, SMALLEST
 from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
 from synth.model.schedule import Schedule
+from synth.timing.simulate import timed
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
+from topologies.network import Network
 from topologies.topology import Topology
 
 _LEAST_US_PER_BYTE = 1e-12  # of an algorithm that moves nothing
@@ -154,7 +156,10 @@ def lower_to_instructions(
     )
     goal = None if named else Goal.from_arrays(problem.nranks, **goal_columns(collective))
     ir = Instructions(header, goal)
-    return _in_time(ir, *_fill(ir, algorithm, ranks, common.count.tolist()))
+    schedule = algorithm.schedule
+    if max_bytes and min_bytes < max_bytes <= LL_MOST_BYTES:  # what is sent at once in small messages is not in large
+        schedule = timed(problem, schedule, float(max(min_bytes, SMALLEST)))
+    return _in_time(ir, *_fill(ir, problem.network, schedule, ranks, common.count.tolist()))
 
 
 def goal_columns(collective: Collective) -> dict[str, Any]:
@@ -224,13 +229,12 @@ class _Rank:
 
 
 def _fill(
-    ir: Instructions, algorithm: Algorithm, ranks: list[_Rank], count: list[int]
+    ir: Instructions, net: Network, schedule: Schedule, ranks: list[_Rank], count: list[int]
 ) -> tuple[list[float], list[int]]:
     """Append the instructions step by step; for each when it is due, in µs, and its row of the schedule (or −1).
 
     count: cells of each chunk.
     """
-    net, schedule = algorithm.problem.network, algorithm.schedule
     arrival = (schedule.end_us + net.alpha_us[schedule.link]).tolist()
     start = schedule.start_us.tolist()
     src, dst = net.src[schedule.link].tolist(), net.dst[schedule.link].tolist()
