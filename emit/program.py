@@ -17,8 +17,9 @@ READS_SRC = frozenset({"s", "cpy", "re", "rrc", "rrs", "rrcs"})
 WRITES_DST = frozenset({"r", "rcs", "cpy", "re", "rrc", "rrcs"})
 READS_DST = frozenset({"re"})
 
+CUSTOM = "custom"  # what no name says
 COLLECTIVES = (
-    "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter", "custom", "send",
+    "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "gather", "scatter", CUSTOM, "send",
     "recv", "alltoallv",
 )  # fmt: skip
 ROOTED = frozenset(name for name in COLLECTIVES if find_kind(name).rooted)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, WRITES_DST, Program
+from synth.model.registry import find_kind
 from topologies.errors import InputError
 
 if TYPE_CHECKING:  # the command line lists targets before it loads NumPy
@@ -63,9 +64,11 @@ class Target:
     format: key of FORMATS.  folder, suffix: in a library its files are FOLDER/NAME + SUFFIX, and nothing else is there.
     collectives: those it can do (`Program.collective`) → as its files spell them.
     limits: that a program compiled for it keeps.
-    only_inplace, only_outofplace: collectives that it has in that form alone.
+    only_outofplace: collectives that it has in that form alone.
     uncallable: collectives that it reads and that its library has no function for.
     only_ll_between_nodes: collectives whose Simple its host and its kernel count in different steps over a network.
+    cell_bytes: of which every cell of a message must be a multiple; 0: whole elements of the type.
+    otherwise: what serves a call that none of its files does.
     protocols: of a program → as its files spell them.
     longest_name: characters of an algorithm's name.
     needs_buffers: every rank must have an input and an output.
@@ -86,7 +89,6 @@ class Target:
     suffix: str
     collectives: Mapping[str, str]
     limits: Limits
-    only_inplace: frozenset[str] = frozenset({"reducescatter"})  # the convention of MSCCL XML's readers
     only_outofplace: frozenset[str] = frozenset({"alltoall"})
     uncallable: tuple[str, ...] = ()
     only_ll_between_nodes: frozenset[str] = frozenset({"broadcast", "reduce"})
@@ -99,6 +101,8 @@ class Target:
     whole_custom: bool = False
     states_redop: bool = False
     flags_by_process: bool = False
+    cell_bytes: int = 0
+    otherwise: str = "NCCL's own algorithm"
     remarks: tuple[str, ...] = ()
 
 
@@ -144,7 +148,7 @@ TARGETS: dict[str, Target] = {
             ),
             format="msccl", folder="msccl-rccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("rccl", 64, 64, 128, frozenset({"s", "r", "cpy", "re", "nop"})),
-            required=_NCCL_REQUIRED,
+            required=_NCCL_REQUIRED, otherwise="RCCL's own algorithm",
         ),
         Target(
             name="msccl", reader="Microsoft's msccl", load="NCCL_ALGO=MSCCL,RING,TREE MSCCL_XML_FILES=FILE:FILE",
@@ -172,8 +176,9 @@ TARGETS: dict[str, Target] = {
                 "allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom"
             ),
             limits=_MSCCLPP_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
-            only_inplace=frozenset(), only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
+            only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
             needs_buffers=True, flags_by_process=True,
+            cell_bytes=16, otherwise="an algorithm of MSCCL++'s or NCCL's own",
         ),
     )
 }  # fmt: skip
@@ -294,6 +299,12 @@ def check_resident(threadblocks: Sequence[int], sms: int, found: Findings) -> No
     most = max(threadblocks, default=0)
     if 0 < sms < most:
         found.add("hang", f"has {most} threadblocks on {sms} SMs; all must run at once", threadblocks.index(most))
+
+
+def divisor(program: Program, target: Target) -> int:
+    """In bytes: a call is served only if this divides its message size; where elements count, those of one byte."""
+    blocks = program.nranks if find_kind(program.collective).blocks_at_root else 1
+    return program.nchunks_per_loop * blocks * (target.cell_bytes or 1)
 
 
 def choose_protocol(

@@ -153,7 +153,8 @@ def answered(question: Question, workers: Workers, progress: Report | None = Non
     """Search, and for a network with dead or slow parts also the healthy one, to say what they cost."""
 
     def searched(problem: Problem) -> SearchResult:
-        executor = executor_for(problem, question.target, question.sms, question.groups_overlap, question.scratch_limit)
+        q = question
+        executor = executor_for(problem, q.target, q.sms, q.groups_overlap, q.scratch_limit, size=q.options.size)
         return search(problem, question.options, workers, progress, executor=executor)
 
     found = searched(question.problem)

@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from emit.compiler.compile import Compiler
+from emit.compiler.cuts import cut_time_us
 from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, predecessors
 from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
-from emit.program import COLLECTIVES, Gpu, Program
+from emit.program import COLLECTIVES, CUSTOM, Gpu, Program
 from emit.targets import LL_MOST_BYTES, Limits, target_named
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective, Ints
 from synth.model.common_chunk import CommonChunk, common_chunk
-from synth.model.problem import LARGEST, SMALLEST
+from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
 from synth.model.schedule import Schedule
@@ -47,9 +48,16 @@ class Lowering:
     """
 
     def __init__(
-        self, algorithm: Algorithm, name: str, target: str = "executor-nccl", limits: Limits | None = None
+        self,
+        algorithm: Algorithm,
+        name: str,
+        target: str = "executor-nccl",
+        limits: Limits | None = None,
+        *,
+        inplace: bool | None = None,
+        common: CommonChunk | None = None,
     ) -> None:
-        """limits: that programs keep; None: the target's."""
+        """limits: that programs keep; None: the target's. inplace, common: as in `lower_to_instructions`."""
         problem, schedule = algorithm.problem, algorithm.schedule
         net = problem.network
         limits = target_named(target).limits if limits is None else limits
@@ -61,15 +69,21 @@ class Lowering:
                     f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} {limits.node};"
                     " use fewer chunks (--chunks)"
                 )
-        ir = lower_to_instructions(algorithm, name)
+        ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common)
+        self.inplace, self.common = inplace, common or common_chunk(problem.collective)
         self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits)
+
+    def is_of(self, algorithm: Algorithm, inplace: bool | None, common: CommonChunk) -> bool:
+        """Whether it is of that algorithm, in that form and those cells."""
+        same = self.algorithm is algorithm and self.inplace == inplace
+        return same and np.array_equal(self.common.count, common.count)
 
     def program(self, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0) -> Program:
         """For messages of min_bytes to max_bytes (0: no limit). Raises InputError: more than the target holds."""
         problem = self.algorithm.problem
         sizes = _telling_sizes(self.algorithm, min_bytes, max_bytes)
         timer = _timer(problem.topology, problem.ranks, sizes)
-        enough = tuple(map(self.algorithm.time_us, sizes))
+        enough = tuple(cut_time_us(self.algorithm, self.common, size) for size in sizes)
         header = {"protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
         return self.compiler.best(timer, enough, **header).program
 
@@ -83,14 +97,15 @@ def lower(
     max_bytes: int = 0,
     target: str = "executor-nccl",
     limits: Limits | None = None,
+    inplace: bool | None = None,
+    common: CommonChunk | None = None,
 ) -> tuple[Program, Goal | None]:
     """A program that does what the algorithm's schedule does, and its goal where the name does not say it.
 
-    In place where the formats know the collective so (allreduce, allgather, reducescatter), else out of place.
-
-    limits: that it keeps; None: the target's. Raises InputError: more steps than threadblocks and channels hold.
+    limits: that it keeps; None: the target's. inplace, common: as in `lower_to_instructions`. Raises InputError: more
+    steps than threadblocks and channels hold; a form that there is none of.
     """
-    lowering = Lowering(algorithm, name, target, limits)
+    lowering = Lowering(algorithm, name, target, limits, inplace=inplace, common=common)
     return lowering.program(protocol, min_bytes=min_bytes, max_bytes=max_bytes), lowering.goal
 
 
@@ -119,19 +134,37 @@ def _timer(topology: Topology, ranks: Sequence[int], sizes: Sequence[float]) -> 
     return times_us
 
 
+def program_collective(problem: Problem) -> str:
+    """The collective's name as programs have it; "custom" where they have none, and with relays."""
+    name = problem.collective.name
+    return name if name in COLLECTIVES and problem.collective.kind.by_name and not problem.relays else CUSTOM
+
+
 def lower_to_instructions(
-    algorithm: Algorithm, name: str, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0
+    algorithm: Algorithm,
+    name: str,
+    protocol: str = "Simple",
+    *,
+    min_bytes: int = 0,
+    max_bytes: int = 0,
+    inplace: bool | None = None,
+    common: CommonChunk | None = None,
 ) -> Instructions:
     """The schedule as instructions, with its goal where the collective's name does not say it.
 
-    Raises InputError: an order of sends that no program can keep.
+    inplace: whether input and output are one memory; None: where the formats know the collective so (allreduce,
+    allgather, reducescatter). common: the cells of its chunks; None: one each, if they are of one size.
+
+    Raises InputError: an order of sends that no program can keep; a collective that has no form in place.
     """
     problem = algorithm.problem
-    common = common_chunk(problem.collective)
-    collective = common.cells
-    kind = collective.kind
-    named = collective.name in COLLECTIVES and kind.by_name and not problem.relays
-    inplace = named and bool(kind.inplace)
+    common = common or common_chunk(problem.collective)
+    collective, coll = common.cells, program_collective(problem)
+    kind, named = collective.kind, coll != CUSTOM
+    if inplace is None:
+        inplace = named and bool(kind.inplace)
+    if inplace and not (named and kind.whole):
+        raise InputError(f"{collective.name}: has no form in place; it must be out of place")
     ranks = [_Rank(common, rank, inplace) for rank in range(problem.nranks)]
     sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
     per_loop = collective.nchunks
@@ -143,7 +176,7 @@ def lower_to_instructions(
         per_loop = max(max((g.i_chunks, g.o_chunks)) for g in sizes)
     header = Program(
         name=name,
-        collective=collective.name if named else "custom",
+        collective=coll,
         protocol=protocol,
         nranks=problem.nranks,
         nchunks_per_loop=per_loop,
@@ -201,9 +234,9 @@ class _Rank:
         self.goal: dict[int, int] = {}  # where it is to end
         if inplace:
             # in place a chunk has one cell only, in the buffer that holds all blocks
-            side = 1 if collective.kind.inplace == "o" else 0
-            self.home = {c: side * BUFFER + c for c in held}
-            self.goal = {c: side * BUFFER + c for c in wanted}
+            side = BUFFER if collective.kind.whole == "o" else 0
+            self.home = {c: side + first[c] for c in held}
+            self.goal = {c: side + first[c] for c in wanted}
             self.sizes = (0, collective.nchunks) if side else (collective.nchunks, 0)
         else:
             self.home = dict(held)
@@ -214,7 +247,8 @@ class _Rank:
                 # these readers give every rank both buffers
                 full = collective.nchunks if kind.rooted else max(self.sizes)
                 self.sizes = (full, full)
-        self.inplace = inplace
+        # whoever is not the root has no output, and keeps its input
+        self.works_in_input = inplace and not collective.kind.rooted
         self.scratch = SCRATCH
 
     def target(self, chunk: int) -> int:
@@ -222,7 +256,7 @@ class _Rank:
         if chunk in self.goal:
             return self.goal[chunk]
         home = self.home.get(chunk)
-        if home is not None and (self.inplace or home >= SCRATCH):
+        if home is not None and (self.works_in_input or home >= SCRATCH):
             return home
         self.scratch += int(self.count[chunk])
         return self.scratch - int(self.count[chunk])

@@ -23,13 +23,17 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
     threadblocks    the most that a rank has, all of which its device must run at once
     min_bytes, max_bytes    the message sizes that it serves, both inclusive, max_bytes null where there is no end;
                 a size is the larger of a rank's send and receive buffer
+    divides     bytes: of these sizes it serves those that are a multiple of it, and for types of b bytes of b times it
+                where the executor counts elements (all but mscclpp); 1 where it is not there
+    otherwise   what serves a call that no file does
     schedule, proof_file    schedules/NAME.synth and schedules/NAME.proof.json, null where not written
     goal        null where the file's own words say what it does, else an object: nranks (of the communicator), and
                 initial and required, each five columns rank, buffer ("i", "o"), place, source rank, chunk
 
 and what is known of the algorithm: the fields of `synth.present.statement.row`. Readers take other fields as they are.
 No two entries name one file, and among entries of one question (collective, topology, group, relays, root, target,
-inplace) no two serve one size.
+inplace) no two have a size in both their ranges. The files of two forms of one algorithm end in -inplace or -outofplace
+where the form is not the collective's usual one.
 """
 
 from __future__ import annotations
@@ -80,6 +84,7 @@ class Entry:
     inplace: bool
     min_bytes: int
     max_bytes: int | None
+    divides: int
     schedule: str | None
     proof_file: str | None
     folder: Path
@@ -100,9 +105,14 @@ class Entry:
         """What was asked, and for which executor."""
         return self.collective, self.topology, self.group, self.relays, self.root, self.target
 
-    def serves(self, size_bytes: int) -> bool:
-        """Whether it is for messages of this size."""
+    def covers(self, size_bytes: int) -> bool:
+        """Whether a size is in its range; ours execute it at any, executors of others only where `serves`."""
         return self.min_bytes <= size_bytes and (self.max_bytes is None or size_bytes <= self.max_bytes)
+
+    def serves(self, size_bytes: int, element_bytes: int = 1) -> bool:
+        """Whether its executor takes it for messages of this size, of elements of a type of so many bytes."""
+        unit = self.divides * (1 if TARGETS[self.target].cell_bytes else element_bytes)
+        return self.covers(size_bytes) and size_bytes % unit == 0
 
     def goal(self) -> Goal | None:
         """What the file must achieve, None where its own words say it. InputError where it is no goal."""
@@ -193,6 +203,7 @@ def _entry(table: Fields, folder: Path) -> Entry:
         inplace=table.boolean("inplace", False),
         min_bytes=low,
         max_bytes=high,
+        divides=table.integer("divides", 1, _MOST) if "divides" in table.values else 1,
         schedule=_optional_file(table, "schedule", ".synth"),
         proof_file=_optional_file(table, "proof_file", ".proof.json"),
         folder=folder,
@@ -211,7 +222,7 @@ def _check_together(entries: Sequence[Entry], top: Fields) -> None:
     for same in asked.values():
         same.sort(key=lambda entry: entry.min_bytes)
         for one, other in pairwise(same):
-            if one.serves(other.min_bytes):
+            if one.covers(other.min_bytes):
                 both = f"{shown(one.file)} and {shown(other.file)} both serve {other.min_bytes} bytes"
                 top.fail("algorithms", f"{both}; it must be one")
 

@@ -36,14 +36,16 @@ def choose(
     topology: str | None = None,
     root: int | None = None,
     relays: Sequence[int] = (),
+    element_bytes: int = 1,
 ) -> Entry | None:
-    """The entry that serves a call, None where there is none; collective: torch's spellings too.
+    """The entry that serves a call; None where the executor's own algorithm does, as none of the library's fits, or
+    the message does not divide as its file needs. collective: torch's spellings too.
 
     ranks: of the topology, on which the group's `nranks` stand in order; None: wherever they are.  size_bytes: the
     larger of a rank's send and receive buffer.  target, topology: None: any, where all that fit have the same.  root:
     rank of the topology: a file is for one root only.  relays: ranks of the topology after the group's in the
-    communicator. Raises InputError where it cannot be, or more than one entry fits; the line says what would tell them
-    apart.
+    communicator.  element_bytes: of the call's type. Raises InputError where it cannot be, or more than one entry fits;
+    the line says what would tell them apart.
     """
     if collective not in {entry.collective for entry in entries}:
         collective = parse_name(collective)
@@ -57,7 +59,8 @@ def choose(
     wanted = {"collective": collective, "nranks": nranks, "relays": tuple(relays), "inplace": inplace}
     given = {"group": None if ranks is None else tuple(ranks), "target": target, "topology": topology, "root": root}
     wanted |= {key: value for key, value in given.items() if value is not None}
-    fit = [e for e in entries if e.serves(size_bytes) and all(getattr(e, k) == v for k, v in wanted.items())]
+    able = [e for e in entries if all(getattr(e, key) == value for key, value in wanted.items())]
+    fit = [e for e in able if e.serves(size_bytes, element_bytes)]
     asked = f"{collective} of {nranks} ranks, {size_bytes} bytes"
     if root is None and any(entry.root is not None for entry in fit):
         raise InputError(f"{asked}: the library's files are for one root each; give root")

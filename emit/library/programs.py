@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from emit.compiler.lower import Lowering
+from emit.compiler.cuts import best_cut
+from emit.compiler.lower import Lowering, program_collective
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
@@ -17,14 +18,16 @@ from emit.targets import (
     Target,
     check_overlap,
     choose_protocol,
+    divisor,
     most_bytes,
     on_devices,
     target_for,
     without_packets,
 )
 from emit.timing.predict import Timed
-from synth.model.common_chunk import common_chunk
+from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
+from synth.model.registry import find_kind
 from synth.present.text import format_size
 from synth.search.contest import Contest
 from synth.search.frontier import Contender, Range
@@ -36,6 +39,8 @@ NONE = "none"  # in place of a target: schedules, and no program of them
 MOST_SENDS = 200_000  # of a schedule that is lowered; an executor takes far fewer
 _ROUNDING = 1e-9
 _UNABLE = 1e6  # times its time, a program takes where it cannot serve: whatever can is better
+_ELEMENT_BYTES = (4, 2, 1)  # of the types that sizes are looked at for, the usual one first
+_WIDEST = 64  # cells of a chunk: an instruction holds 71
 _WORTH = (
     1.02  # time of a Simple program over that of LL for small messages, from which on these get a file of their own
 )
@@ -46,7 +51,7 @@ class Lowered:
     """A program of one protocol for one target, with its goal where its collective does not say it.
 
     scale: the size that an executor takes for that of its messages / the problem's message size.
-    padding: of the fullest buffer the part that holds nothing; 0 but where chunks of different sizes are padded.
+    common: the cells of its chunks; `padding`: of the fullest buffer the part that holds nothing.
     largest: the most bytes of a message, as an executor sees it, that its file takes; None: there is no end.
     """
 
@@ -54,8 +59,8 @@ class Lowered:
     program: Program
     goal: Goal | None
     predictor: Timed
+    common: CommonChunk
     scale: float = 1.0
-    padding: float = 0.0
     largest: int | None = None
     _times_us: dict[float, float] = field(default_factory=dict)
 
@@ -65,9 +70,29 @@ class Lowered:
             self._times_us[size_bytes] = self.predictor.time_us(size_bytes * self.scale)
         return self._times_us[size_bytes]
 
-    def serves(self, size_bytes: float) -> bool:
-        """Whether its file takes messages of `size_bytes`."""
+    def takes(self, size_bytes: float) -> bool:
+        """Whether messages of `size_bytes` are no larger than its file's largest."""
         return self.largest is None or size_bytes * self.scale <= self.largest
+
+    @property
+    def divides(self) -> int:
+        """In bytes: a call is served only if this divides its message size."""
+        return divisor(self.program, self.target)
+
+    def serves(self, size_bytes: float) -> bool:
+        """Whether it is for messages of about so many bytes.
+
+        Of just so many where that is no power of two; else of blocks of powers of two of elements of the usual type.
+        """
+        if not self.takes(size_bytes):
+            return False
+        if self.common.padding or self.scale != 1.0:  # blocks of many sizes, of which these are the usual ones
+            return True
+        cells, size = self.common.cells.chunks, int(size_bytes)
+        if size & (size - 1):
+            return size % self.divides == 0
+        usual = self.divides * (1 if self.target.cell_bytes else _ELEMENT_BYTES[0])
+        return usual <= size and not cells & (cells - 1)
 
     def served(self, low: int, high: int | None) -> tuple[int, int | None]:
         """The sizes in bytes that an executor sees where the problem's are from `low` to `high` inclusive."""
@@ -82,17 +107,25 @@ class LoweredBoth:
     large: Lowered
 
     def time_us(self, size_bytes: float) -> float:
-        """In µs, of the program for messages of `size_bytes`; far more than any other's for what it cannot serve."""
-        by = self.small if size_bytes <= LL_MOST_BYTES else self.large
-        return by.time_us(size_bytes) * (1 if by.serves(size_bytes) else _UNABLE)
+        """In µs, of the program for messages of `size_bytes`; far more than any other's for what it does not take."""
+        by = self._for(size_bytes)
+        return by.time_us(size_bytes) * (1 if by.takes(size_bytes) else _UNABLE)
+
+    def serves(self, size_bytes: float) -> bool:
+        """Whether that program is for messages of about so many bytes."""
+        return self._for(size_bytes).serves(size_bytes)
+
+    def _for(self, size_bytes: float) -> Lowered:
+        return self.small if size_bytes <= LL_MOST_BYTES else self.large
 
 
 class Programs:
     """What lowers the algorithms of one problem for one target.
 
     sms: threadblocks that a rank may have; None: all SMs of its device but RESERVED_SMS, where these are known.
-    groups_overlap: no packets, as ranks are in several groups at a time. scratch_limit: as `on_devices` takes it.
-    Raises InputError where the target cannot express the question at all, or a device has not so many SMs.
+    groups_overlap: no packets, as ranks are in several groups at a time. scratch_limit: as `on_devices` takes it. size:
+    in bytes, where only messages of one are of interest. Raises InputError where the target cannot express the question
+    at all, or a device has not so many SMs.
     """
 
     def __init__(
@@ -102,8 +135,11 @@ class Programs:
         sms: int | None = None,
         groups_overlap: bool = False,
         scratch_limit: int | None = None,
+        *,
+        size: int | None = None,
     ) -> None:
-        self.problem = problem
+        self.problem, self.size = problem, size
+        self._lowering: Lowering | None = None  # the last one, which the next program may share
         chosen = target_for(problem, target)
         self.target = on_devices(
             without_packets(chosen) if groups_overlap else chosen, problem.topology.sms, sms, scratch_limit
@@ -128,32 +164,81 @@ class Programs:
             raise InputError("an executor's file of so many ranks would be too large")
         if sends > MOST_SENDS:
             raise InputError(f"an executor's file of {sends} sends would be too large")
-        lowering = self._lowering(algorithm)
-        large = self._lowered(lowering, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST)
+        large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST)
         try:
-            small = self._lowered(lowering, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES)
+            small = self.lower_once(algorithm, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES)
         except InputError:
             small = large
+        self._lowering = None
         return LoweredBoth(small, large)
 
     def lower_once(self, algorithm: Algorithm, protocol: str, low: int, high: int) -> Lowered:
-        """The program of one protocol for messages of `low` to `high` bytes. Raises InputError as `lower`."""
-        return self._lowered(self._lowering(algorithm), protocol, low, high)
+        """The program of one protocol for messages of `low` to `high` bytes. Raises InputError as `lower`.
 
-    def _lowering(self, algorithm: Algorithm) -> Lowering:
-        return Lowering(algorithm, algorithm.problem.collective.name, limits=self.target.limits)
+        In cells that divide what is sent; where that is refused, in a cell a chunk.
+        """
+        plain = common_chunk(algorithm.problem.collective)
+        common = best_cut(algorithm, self._cells(algorithm, low, high))
+        try:
+            return self._made(algorithm, protocol, low, high, common)
+        except InputError:
+            if common.cells.nchunks == plain.cells.nchunks:
+                raise
+            return self._made(algorithm, protocol, low, high, plain)
 
-    def _lowered(self, lowering: Lowering, protocol: str, low: int, high: int) -> Lowered:
+    def _cells(self, algorithm: Algorithm, low: int, high: int) -> list[int]:
+        """Numbers of cells of a block, none less than its chunks: all that divide the one size that is of interest.
+
+        Else powers of two that divide messages of `low` bytes and all larger ones.
+        """
+        collective, unit = algorithm.problem.collective, self.target.cell_bytes
+        chunks, blocks = collective.chunks, round(1 / (float(collective.fraction[0]) * collective.chunks))
+        size = low if low == high else self.size
+        if size is None:
+            least = 1 << (chunks - 1).bit_length()
+            most = min(low // (blocks * (unit or _ELEMENT_BYTES[0])), _WIDEST * chunks)
+            return [least << doublings for doublings in range(max(1, (most // least).bit_length()))]
+        for of_type in (unit,) if unit else _ELEMENT_BYTES:
+            elements, rest = divmod(size, blocks * of_type)
+            if rest == 0:
+                return [n for n in range(chunks, min(elements, _WIDEST * chunks) + 1) if elements % n == 0]
+        return []
+
+    def _made(
+        self,
+        algorithm: Algorithm,
+        protocol: str,
+        low: int,
+        high: int,
+        common: CommonChunk,
+        inplace: bool | None = None,
+    ) -> Lowered:
+        lowering = self._lowering
+        if lowering is None or not lowering.is_of(algorithm, inplace, common):
+            name = algorithm.problem.collective.name
+            lowering = Lowering(algorithm, name, limits=self.target.limits, inplace=inplace, common=common)
+        self._lowering = lowering
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high), lowering.goal
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if not form.holds_program:  # which it may refuse yet
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
             largest = form.largest_message(text)
-        common = common_chunk(lowering.algorithm.problem.collective)
         predictor = form.predictor(text, program, self.problem.topology, self.problem.ranks)
         scale = float(common.cells.fraction[0]) / predictor.chunk_bytes(1.0)
         exact = 1.0 if abs(scale - 1) < _ROUNDING else scale
-        return Lowered(self.target, program, goal, predictor, exact, common.padding, largest)
+        return Lowered(self.target, program, goal, predictor, common, exact, largest)
+
+    def other_form(self, served: Range) -> Lowered | None:
+        """The program in place of one that is not, or the other way round; None where the target has one form only.
+
+        Raises InputError where it cannot hold that form.
+        """
+        by = served.contender.execution
+        name = program_collective(self.problem)
+        if not isinstance(by, Lowered) or not find_kind(name).whole or name in self.target.only_outofplace:
+            return None
+        p = by.program
+        return self._made(served.algorithm, p.protocol, p.min_bytes, p.max_bytes, by.common, not p.inplace)
 
     def text(self, program: Program, goal: Goal | None) -> str:
         """Of a program's file. Raises InputError where the target cannot hold it."""
@@ -161,7 +246,8 @@ class Programs:
 
     def files(self, ranges: Sequence[Range]) -> list[Range]:
         """The same ranges, each served by one program."""
-        return _joined([part for served in ranges for file in _files(served) for part in _held(file)])
+        files = [file for served in ranges for file in _files(served)]
+        return _joined([part for file in files for held in _held(file) for part in _divided(held)])
 
 
 def executor_for(
@@ -170,6 +256,8 @@ def executor_for(
     sms: int | None = None,
     groups_overlap: bool = False,
     scratch_limit: int | None = None,
+    *,
+    size: int | None = None,
 ) -> Programs | None:
     """What lowers a problem's algorithms; None for NONE, and where no target ("auto") can express it."""
     if groups_overlap:
@@ -182,7 +270,7 @@ def executor_for(
         if target == AUTO:
             return None
         raise
-    return Programs(problem, target, sms, groups_overlap, scratch_limit)
+    return Programs(problem, target, sms, groups_overlap, scratch_limit, size=size)
 
 
 def run_by(found: SearchResult, programs: Programs) -> SearchResult:
@@ -207,7 +295,7 @@ def _files(served: Range) -> list[Range]:
         return [_serve(served, made.small)]
     sizes = [1 << e for e in range(SMALLEST.bit_length() - 1, LL_MOST_BYTES.bit_length())]
     small = [size for size in sizes if size >= served.low]
-    if all(made.large.time_us(size) <= _WORTH * made.small.time_us(size) for size in small):
+    if all(_does_as_well(made.large, made.small, size) for size in small):
         return [_serve(served, made.large)]
     shown = small[0] if served.low == 0 else small[len(small) // 2]
     below = replace(served, high=LL_MOST_BYTES, shown=min(served.shown, shown))
@@ -245,6 +333,25 @@ def _joined(parts: Sequence[Range]) -> list[Range]:
         made.append(part if low is None else replace(part, low=low))
         low = None
     return made
+
+
+def _divided(served: Range) -> list[Range]:
+    """The range; refused where no size in it divides as the file needs."""
+    by = served.contender.execution
+    if not isinstance(by, Lowered) or served.high is None:
+        return [served]
+    first, last = by.served(max(served.low, 1), served.high)
+    if last is None or -(-first // by.divides) * by.divides <= last:
+        return [served]
+    sizes = f"{served.low} to {served.high} bytes" if served.low < served.high else f"{served.low} bytes"
+    why = f"no message of {sizes} is a multiple of {by.divides} bytes: {by.target.otherwise} serves it"
+    return [replace(served, contender=Contender(served.algorithm, refused=why))]
+
+
+def _does_as_well(large: Lowered, small: Lowered, size: int) -> bool:
+    """Whether the program for large messages takes those of a size too, in little more time."""
+    serves = large.serves(size) or not small.serves(size)
+    return serves and large.time_us(size) <= _WORTH * small.time_us(size)
 
 
 def _serve(served: Range, by: Lowered) -> Range:

@@ -6,6 +6,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,25 @@ from emit.formats import FORMATS
 from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.programs import NONE, Lowered, Programs, run_by
 from emit.library.write import Library, writing
-from emit.targets import FEWEST_SMS, TARGETS
-from synth.model.common_chunk import common_chunk
+from emit.targets import FEWEST_SMS, TARGETS, Target
 from synth.model.problem import question
 from synth.present.statement import row
+from synth.present.text import format_time
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError
 
+FORMS = {True: "-inplace", False: "-outofplace"}  # behind the name of a file that is in the other form than usual
+_SAME_TIME = 1.005  # of two forms of one algorithm
+
 
 @dataclass
 class Saved:
-    """What was written: the files of each algorithm by kind (file, schedule, proof_file), and the index, if any.
+    """What was written.
 
+    index, files: the index, if any, and each algorithm's files by kind (file, other_form, schedule, proof_file).
     found: as it was written: with the times of the target's programs.
     refused: why some have no executor's file; empty where all have.
     remarks: on what is written, a clause each.
@@ -45,7 +50,7 @@ class Saved:
     @property
     def paths(self) -> list[Path]:
         """All: the executor's files, the index, then schedules and proofs."""
-        own = [files["file"] for files in self.files if "file" in files]
+        own = [files[kind] for files in self.files for kind in ("file", "other_form") if kind in files]
         stored = [f[kind] for f in self.files for kind in ("schedule", "proof_file") if kind in f]
         return own + ([] if self.index is None else [self.index]) + stored
 
@@ -70,7 +75,9 @@ def save(
     refused: list[str] = []
     if target != NONE:
         try:
-            programs = Programs(found.problem, target, sms, groups_overlap, scratch_limit)
+            pinned = {served.low for served in found.ranges if served.low == served.high}
+            size = min(pinned, default=None)
+            programs = Programs(found.problem, target, sms, groups_overlap, scratch_limit, size=size)
             found = run_by(found, programs)
         except InputError as error:
             refused.append(str(error))
@@ -80,27 +87,37 @@ def save(
         return Saved(None, [], found)
     written: list[dict[str, Path]] = []
     entries: list[dict[str, Any]] = []
+    lacking: list[str] = []
     with writing(folder) as library:
         for served, name in zip(found.ranges, stems(found, library.entries), strict=True):
-            entry: dict[str, Any] = {}
             files: dict[str, str] = {}
+            made: list[dict[str, Any]] = []
             if programs is not None:
                 try:
-                    text, entry = document(found, served, name, programs)
-                    files["file"] = entry["file"]
-                    library.write(entry["file"], text.encode())
-                    entries.append(entry)
+                    made.append(_write(library, found, served, name, programs))
+                    files["file"] = made[0]["file"]
                 except InputError as error:
                     refused.append(str(error))
-            if proof or not entry:
+            if programs is not None and made:
+                try:
+                    other = programs.other_form(served)
+                    if other is not None:
+                        served_so = replace(served, contender=Contender(served.algorithm, other))
+                        form = name + FORMS[other.program.inplace]
+                        made.append(_write(library, found, served_so, form, programs))
+                        files["other_form"] = made[1]["file"]
+                except InputError as error:
+                    lacking.append(f"{name} {'out of' if made[0]['inplace'] else 'in'} place: {error}")
+            if proof or not made:
                 files |= _place_schedule(library, found, served, name, proof)
-            entry |= files
+            for entry in made:
+                entries.append(entry | {key: files[key] for key in ("schedule", "proof_file") if key in files})
             written.append({kind: library.folder / file for kind, file in files.items()})
         library.commit(entries)
     some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
     padding = max((entry["padding"] for entry in entries), default=0.0)
     why = some + refused[0] if refused else ""
-    remarks = () if programs is None else tuple(_remarks(programs, entries))
+    remarks = () if programs is None else (*_remarks(programs, entries), *_served(programs.target, entries, lacking))
     return Saved(library.folder / INDEX if entries else None, written, found, why, padding, remarks)
 
 
@@ -112,6 +129,20 @@ def _remarks(programs: Programs, entries: Sequence[Mapping[str, Any]]) -> Iterat
     most = max((entry["threadblocks"] for entry in entries), default=0)
     if not target.limits.sms and most > FEWEST_SMS:
         yield f"a rank has {most} threadblocks, and the SMs of its device are not known: state sms, or give --sms"
+
+
+def _served(target: Target, entries: Sequence[Mapping[str, Any]], lacking: Sequence[str]) -> Iterator[str]:
+    """Which sizes and forms of calls the files do not serve, and what then does; in how far forms differ in time."""
+    unit = "bytes" if target.cell_bytes else "elements"
+    divides = sorted({entry["divides"] for entry in entries} - {1})
+    if divides:
+        of = " or ".join(map(str, divides)) if len(divides) < 4 else f"{divides[0]} to {divides[-1]}"
+        yield f"a file serves messages of a multiple of {of} {unit}; {target.otherwise} serves the others"
+    yield from (f"no file for {reason}; {target.otherwise} serves it" for reason in lacking)
+    for one, other in pairwise(entries):
+        if one["min_bytes"] == other["min_bytes"] and other["time_us"] > _SAME_TIME * one["time_us"]:
+            longer, time_us = format_time(other["time_us"]), format_time(one["time_us"])
+            yield f"{other['file']}: {longer}, where the other form takes {time_us}"
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
@@ -162,9 +193,16 @@ def stems(found: SearchResult, others: Iterable[Entry] = ()) -> list[str]:
         for entry in others
         if any(entry.values[key] != value for key, value in asked.items())
     }
-    if not taken.isdisjoint(names):
+    if not taken.isdisjoint(name + form for name in names for form in ("", *FORMS.values())):
         names = [f"{name}-{zlib.crc32(repr(asked).encode()):08x}" for name in names]
     return names
+
+
+def _write(library: Library, found: SearchResult, served: Range, name: str, programs: Programs) -> dict[str, Any]:
+    """Write one algorithm's file; its entry. InputError where the target cannot hold it."""
+    text, entry = document(found, served, name, programs)
+    library.write(entry["file"], text.encode())
+    return entry
 
 
 def document(found: SearchResult, served: Range, name: str, programs: Programs) -> tuple[str, dict[str, Any]]:
@@ -188,11 +226,11 @@ def document(found: SearchResult, served: Range, name: str, programs: Programs) 
         **row(found, served),
         "min_bytes": low,
         "max_bytes": high,
-        "padding": by.padding,
+        "divides": by.divides,
+        "otherwise": target.otherwise,
+        "padding": by.common.padding,
         "schedule": None,
         "proof_file": None,
         # what the file must achieve, where its own words do not say it
-        "goal": None
-        if goal is None
-        else {"nranks": program.nranks, **goal_columns(common_chunk(served.algorithm.problem.collective).cells)},
+        "goal": None if goal is None else {"nranks": program.nranks, **goal_columns(by.common.cells)},
     }

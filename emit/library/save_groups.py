@@ -22,7 +22,6 @@ from emit.library.save import document, stem
 from emit.library.write import Library, writing
 from synth.concurrent.isolated import isolated_parts
 from synth.concurrent.result import ConcurrentResult
-from synth.model.common_chunk import common_chunk
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
 from synth.storage.proof import save_proof
@@ -111,7 +110,7 @@ def _document(found: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[st
     text, entry = document(answer, served, name, part.programs)
     if not own:  # other groups of the same ranks are another question
         entry["collective"] += f"-{_digest(found)}"
-    first = np.append(0, np.cumsum(common_chunk(problem.collective).count))
+    first = np.append(0, np.cumsum(part.by.common.count))
     chunks = found.problem.first_chunk if not own else np.array([0, problem.collective.nchunks])
     entry["groups"] = [
         {

@@ -140,12 +140,8 @@ def write_msccl(program: Program, goal: Goal | None = None, target: str | Target
     """
     row = target_named(target) if isinstance(target, str) else target
     choose_target(program.collective, row.name)
-    for form, others, right in (
-        (program.outofplace, row.only_inplace, "in place"),
-        (program.inplace, row.only_outofplace, "out of place"),
-    ):
-        if form and program.collective in others:
-            raise InputError(f"{row.name} has no such form of {program.collective}; it must be {right} only")
+    if program.inplace and program.collective in row.only_outofplace:
+        raise InputError(f"{row.name} has no such form of {program.collective}; it must be out of place only")
     if len(program.name) > row.longest_name or not _NAME.fullmatch(program.name):
         raise InputError(
             f"program name {program.name!a}: it must be 1 to {row.longest_name} printable ASCII characters "

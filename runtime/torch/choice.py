@@ -52,13 +52,17 @@ FIELDS = ("collective", "ranks", "group", "type", "min_bytes", "max_bytes", "bac
 
 
 class Call(NamedTuple):
-    """What a choice depends on. ranks: of the group, as the whole job numbers them; root: within the group."""
+    """What a choice depends on.
+
+    ranks: of the group, as the whole job numbers them; root: within the group; inplace: input and output are one.
+    """
 
     collective: str
     size_bytes: int
     kind: str
     ranks: tuple[int, ...]
     root: int = 0
+    inplace: bool = False
 
 
 class Method(NamedTuple):
@@ -150,7 +154,7 @@ def _entries(library: Path) -> list[Entry]:
     return [
         Entry(
             collective, "", program.nranks, group, (), root, library.name, "executor-nccl", program.protocol,
-            program.inplace, program.min_bytes, program.max_bytes or None, None, None, library.parent,
+            program.inplace, program.min_bytes, program.max_bytes or None, 1, None, None, library.parent,
             {"goal": None if goal is None else state_goal(goal)},
         )
     ]  # fmt: skip
@@ -222,7 +226,7 @@ class Chooser:
     def basis(self) -> str:
         """All that choices depend on, for comparison between ranks. Raises InputError for a file that is not there."""
         listed = [
-            (e.file, e.min_bytes, e.max_bytes, e.group, e.collective, e.root, e.target, _content(e))
+            (e.file, e.inplace, e.min_bytes, e.max_bytes, e.group, e.collective, e.root, e.target, _content(e))
             for e in self.entries
         ]
         return json.dumps([self.backend, listed, self.rows])
@@ -296,14 +300,17 @@ class Chooser:
     def _of_library(self, call: Call, name: str | None) -> Program | None:
         """The first of `_entries` that serves the call; one that is named is taken at any size."""
         for entry in self._entries(call):
-            if Path(entry.file).stem == name or (name is None and entry.serves(call.size_bytes)):
+            if Path(entry.file).stem == name or (name is None and entry.covers(call.size_bytes)):
                 program = self._read(entry)
                 if program.collective == call.collective and program.nranks == len(call.ranks):
                     return program
         return None
 
     def _entries(self, call: Call) -> list[Entry]:
-        """Those that compute what is called: made for these very ranks, then made for as many others."""
+        """Those that compute what is called: made for these very ranks, then for as many others.
+
+        Of either form, the call's first: our executor copies, and cuts what does not divide.
+        """
         found = [
             entry
             for entry in self.entries
@@ -312,7 +319,7 @@ class Chooser:
             and _runs_here(entry)
             and (entry.root is None or entry.group.index(entry.root) == call.root)
         ]
-        return sorted(found, key=lambda entry: entry.group != call.ranks)
+        return sorted(found, key=lambda entry: (entry.group != call.ranks, entry.inplace != call.inplace))
 
     def _read(self, entry: Entry) -> Program:
         if entry.file not in self._programs:

@@ -224,7 +224,7 @@ class Dispatcher:
         like = buffers.tensors[0]
         size_bytes = buffers.block * buffers.blocks * like.element_size()
         root = opts.rootRank if operation.kind.rooted else 0
-        return Call(operation.kind.name, size_bytes, type_name(like), self._ranks, root)
+        return Call(operation.kind.name, size_bytes, type_name(like), self._ranks, root, buffers.in_place)
 
     def _choose(self, call: Call, buffers: Buffers, redop: Any) -> tuple[Choice, RankProgram | None]:
         """What runs a call; its reason where that is not ours."""

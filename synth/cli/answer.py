@@ -130,6 +130,7 @@ def _report(found: SearchResult, asked: Asked) -> None:
     for entry, files in zip(document["algorithms"], written.files, strict=True):
         entry |= {kind: str(path) for kind, path in files.items()}
     document["unsaved"] = written.refused
+    document["remarks"] = list(written.remarks)
     if asked.as_json:
         print_json(document)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -161,6 +161,8 @@ class _Run:
         network = self._request.network
         for size, of in chosen:
             row = measure(of, size)
+            if of.inside is not None:
+                row = replace(row, in_place=measure(of.inside, size).in_place)
             self.wrong += row.wrong
             if not self.prints:
                 continue
@@ -231,13 +233,18 @@ def format_row(row: dict[str, Any]) -> str:
 
 @dataclass(eq=False)
 class Chosen:
-    """A file that is to run. entry: what its library's index says of it, None where there is none."""
+    """A file that is to run.
+
+    entry: what its library's index says of it, None where there is none. inside: the file for calls in place, where
+    this one is for calls out of place.
+    """
 
     name: str
     file: Path
     program: Program
     goal: Goal | None
     entry: Entry | None
+    inside: Chosen | None = field(default=None, kw_only=True)
 
     def communicator(self, topology: Topology) -> tuple[int, ...] | None:
         """The topology's rank of each of the program's, None: the first ones."""
@@ -347,10 +354,15 @@ def chooser(
     known: dict[str, Chosen] = {}
 
     def choose(size: int) -> Chosen | None:
-        entry = next((one for one in entries if one.serves(size)), None)
-        if entry is not None and entry.file not in known:
-            known[entry.file] = Chosen(entry.path.stem, entry.path, *read_program(entry.path)[:2], entry)
-        return None if entry is None else known[entry.file]
+        """In both forms where the library has both; at any size, as executors here cut what does not divide."""
+        found: Chosen | None = None
+        for entry in sorted((one for one in entries if one.covers(size)), key=lambda one: one.inplace, reverse=True):
+            if entry.file not in known:
+                known[entry.file] = Chosen(
+                    entry.path.stem, entry.path, *read_program(entry.path)[:2], entry, inside=found
+                )
+            found = known[entry.file]
+        return found
 
     return choose, _USUAL
 

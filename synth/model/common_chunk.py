@@ -1,7 +1,9 @@
-"""Chunks of different sizes cut into cells of one size, which is all that executors' formats can say."""
+"""Chunks cut into cells of one size, which is all that executors' formats can say: since their sizes differ, or so
+that a block has as many cells as divide what is sent."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
@@ -50,6 +52,17 @@ def common_chunk(whole: Collective, most_cells: int = MOST_CELLS) -> CommonChunk
         tried = [_padded(whole, weight, fullest / cells) for cells in range(min(_LEAST_CELLS, most_cells), most_cells)]
         padding, count = min(tried, key=lambda one: (round(one[0], 6), int(one[1].sum())))
     return CommonChunk(_in_cells(whole, count), np.cumsum(count) - count, count, padding)
+
+
+def cut_blocks(whole: Collective, widths: Sequence[int]) -> CommonChunk:
+    """Cut every block of a collective with chunks of one size into sum(widths) cells, its p-th chunk taking widths[p].
+
+    Chunks so become a little longer or shorter; a block stays as long as it is.
+    """
+    count = np.tile(np.asarray(widths, dtype=np.int64), whole.nchunks // whole.chunks)
+    many = int(count.sum())
+    cells = replace(_in_cells(whole, count), chunks=sum(widths), fraction=np.full(many, whole.fraction.sum() / many))
+    return CommonChunk(cells, np.cumsum(count) - count, count)
 
 
 def _cell_share(share: Floats, count: Ints) -> float:

@@ -73,6 +73,12 @@ class Kind:
         return ROOT in (self.before, self.after)
 
     @property
+    def whole(self) -> str:
+        """The buffer (i or o) that holds all in calls in place; empty where there are none that all ranks see alike."""
+        by_root = self.unit == BUFFER and self.rooted
+        return self.inplace or ("" if not by_root else "o" if self.before == ROOT else "i")
+
+    @property
     def in_shares(self) -> bool:
         """Whether it is a reduce-scatter and an all-gather of one share a rank, into which a block is cut for that."""
         return self.reduces and self.before == self.after == EVERY

@@ -70,7 +70,7 @@ class Contest:
     def best(self, size_bytes: float) -> Contender | None:
         """The fastest at a size; where none can be lowered, the fastest schedule; None where there is nothing."""
         while self.contenders:
-            best = min(self.contenders, key=lambda c: (c.time_us(size_bytes), *c.order))
+            best = min(self.contenders, key=lambda c: (not c.serves(size_bytes), c.time_us(size_bytes), *c.order))
             if self._is_lowered(best):
                 return best
         return min(self.refused, key=lambda c: (c.time_us(size_bytes), *c.order), default=None)

@@ -24,6 +24,9 @@ class Execution(Protocol):
     def time_us(self, size_bytes: float) -> float:
         """The time of what runs for messages of `size_bytes`, in µs."""
 
+    def serves(self, size_bytes: float) -> bool:
+        """Whether the executor takes messages of about so many bytes: its files only take what divides."""
+
 
 @dataclass(eq=False)
 class Contender:
@@ -44,6 +47,10 @@ class Contender:
     def time_us(self, size_bytes: float) -> float:
         """In µs, for messages of `size_bytes`."""
         return (self.execution or self.algorithm).time_us(size_bytes)
+
+    def serves(self, size_bytes: float) -> bool:
+        """Whether it is of use for messages of about so many bytes."""
+        return self.execution is None or self.execution.serves(size_bytes)
 
 
 @dataclass(frozen=True)
@@ -97,8 +104,10 @@ def frontier(contenders: Sequence[Contender]) -> list[Range]:
 
 
 def _times(contenders: Sequence[Contender], sizes: Sequence[int]) -> Floats:
-    """µs, shape (contenders, sizes)."""
-    return np.array([[c.time_us(size) for size in sizes] for c in contenders])
+    """µs, shape (contenders, sizes); inf for sizes that others serve and it does not."""
+    times = np.array([[c.time_us(size) for size in sizes] for c in contenders])
+    serves = np.array([[c.serves(size) for size in sizes] for c in contenders])
+    return np.where(serves | ~serves.any(axis=0), times, np.inf)
 
 
 def _worth_looking_at(contenders: Sequence[Contender]) -> list[Contender]:
@@ -111,12 +120,14 @@ def _worth_looking_at(contenders: Sequence[Contender]) -> list[Contender]:
 def _loss(times: Floats, without: int) -> float:
     """The largest part by which some size gets slower when one algorithm (row) is left out."""
     own, rest = times[without], np.delete(times, without, axis=0).min(axis=0)
-    losses = np.divide(rest, own, out=np.ones_like(own), where=own > 0) - 1
+    losses = np.divide(rest, own, out=np.ones_like(own), where=(own > 0) & (own < np.inf)) - 1
     return float(max(losses.max(), losses[0] * _ENDS, losses[-1] * _ENDS))
 
 
 def _takeover(before: Contender, after: Contender, low: int, high: int) -> int:
     """The first size at which `after` is faster, next to `low` where that is enough, else by bisection."""
+    if before.serves(low) and not after.serves(low):
+        return high
     if after.time_us(low + 1) < before.time_us(low + 1):  # the protocol changes there
         return low + 1
     while high - low > max(1, low // 256):

@@ -100,7 +100,9 @@ def test_nothing_unverified_is_written() -> None:
     ):
         with pytest.raises(InputError):
             write_msccl(spoilt)
-    with pytest.raises(InputError, match="in place only"):
+    with pytest.raises(InputError, match="out of place only"):
+        write_msccl(replace(alltoall(3), inplace=True, outofplace=False))
+    with pytest.raises(InputError, match="out of place: o"):  # the file says so, and its steps put nothing there
         write_msccl(replace(ring_reducescatter(3), outofplace=True))
     with pytest.raises(InputError, match="1 to 63"):
         write_msccl(replace(ring_allgather(3), name="x" * 64), target="msccl")

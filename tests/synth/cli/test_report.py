@@ -35,7 +35,7 @@ def test_a_library(synth: Call, here: Path, library: Path) -> None:
     entries = json.loads((library / "index.json").read_text())["algorithms"]
     kinds = [one["kind"] for one in known]
     assert kinds.count("program") == len(entries)
-    assert kinds.count("schedule") == sum(e["schedule"] is not None for e in entries) >= 1
+    assert kinds.count("schedule") == len({e["schedule"] for e in entries} - {None}) >= 1
     for entry in entries:
         assert Path(entry["file"]).name in html
     assert html.count("<option ") == len(known)
@@ -108,9 +108,9 @@ def test_a_page_that_cannot_be_written(synth: Call, here: Path, library: Path) -
 
 def test_a_library_stands_where_it_was_made_for(synth: Call, here: Path) -> None:
     """The middle of a line comes first in the group: on ranks 0, 1, 2 the file would send where there is no link."""
-    assert synth("allgather", "--topo", "line:4", "--group", "2,1,3", "--engine", "route", "--size", "1M").code == 0
+    assert synth("allgather", "--topo", "line:4", "--group", "2,1,3", "--engine", "route", "--size", "3M").code == 0
     assert synth("report", "out", "--topo", "line:4").code == 0
-    assert [one["unit"] for one in read(here / "report.html")] == ["µs"]
-    (program,) = (here / "out" / "msccl").iterdir()
+    assert [one["unit"] for one in read(here / "report.html")] == ["µs", "µs"]
+    program = next((here / "out" / "msccl").iterdir())
     assert "no link" in synth("report", program, "--topo", "line:4").refusal
     assert synth("report", program, "--topo", "line:4", "--group", "2,1,3").code == 0

@@ -59,8 +59,8 @@ def test_index(synth: Call, here: Path) -> None:
     said = json.loads(synth(*EXAMPLE, "--json").out)
     index = json.loads((here / "out" / "index.json").read_text())
     assert index["format"] == "synth-index-2"
-    assert len(index["algorithms"]) == len(said["algorithms"])
-    for entry, row in zip(index["algorithms"], said["algorithms"], strict=True):
+    assert [entry["inplace"] for entry in index["algorithms"]] == [True, False] * len(said["algorithms"])
+    for entry, row in zip(index["algorithms"][::2], said["algorithms"], strict=True):
         assert set(entry) >= ENTRY
         assert {k: entry[k] for k in ROW} == {k: row[k] for k in ROW}
         assert str(Path("out") / entry["file"]) == row["file"]
@@ -222,7 +222,7 @@ def test_example_of_the_help_can_be_run(synth: Call, here: Path, command: tuple[
     if not searches and command[0] != "topo":
         asked = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--proof")
         assert synth(*asked).code == 0
-        (file,), schedules = (here / "out" / "msccl").iterdir(), here / "out" / "schedules"
+        file, schedules = next((here / "out" / "msccl").glob("*c.xml")), here / "out" / "schedules"
         for copy in (here / "a.xml", file.with_name("FILE.xml")):
             shutil.copy(file, copy)
         for ending in (".synth", ".proof.json"):

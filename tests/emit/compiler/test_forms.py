@@ -1,0 +1,83 @@
+"""Programs in place and out of place, in as many cells as divide what is sent: all are right, and none is the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from emit.check.program import check
+from emit.compiler.cuts import best_cut
+from emit.compiler.lower import lower
+from emit.formats import write_program
+from emit.goal import goals_of
+from emit.program import WRITES_DST
+from emit.targets import TARGETS
+from emit.timing.predict import Predictor
+from synth.model.common_chunk import cut_blocks
+from synth.model.problem import LARGEST
+from synth.model.registry import find_kind
+from synth.solvers.workers import Workers
+from synth.synthesis import synthesize
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError
+
+BOTH = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
+
+
+def algorithm_of(collective: str, chunks: int) -> Algorithm:
+    with Workers(()) as none:
+        asked = {"engine": "flow", "chunks": chunks, "budget": 2, "workers": none}
+        return synthesize(collective, "dgx-a100", (0, 1, 2), **asked).found.fastest(LARGEST).algorithm
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize("collective", BOTH)
+def test_both_forms_of_a_call(collective: str, inplace: bool) -> None:
+    algorithm = algorithm_of(collective, 3)
+    common = best_cut(algorithm, [4, 8, 16, 32, 64])
+    assert common.cells.chunks in (4, 8, 16, 32, 64)
+    for target in TARGETS.values():
+        program, goal = lower(algorithm, "x", limits=target.limits, inplace=inplace, common=common)
+        assert (program.inplace, program.outofplace) == (inplace, not inplace)
+        assert write_program(program, goal, target)
+    if inplace or not find_kind(collective).rooted:  # what one root does out of place is right in place too
+        other = replace(program, inplace=not inplace, outofplace=inplace)
+        assert not check(other, target=None).ok
+    kind = find_kind(collective)
+    for rank, _, _, step in program.steps():  # the caller's input stays as it is
+        written = step.op in WRITES_DST and step.dst_buf == "i"
+        assert not (written and (not inplace or (kind.rooted and rank != program.root)))
+    assert [form for form, _ in goals_of(program)] == [inplace]
+
+
+@pytest.mark.parametrize("collective", ["alltoall", "gather", "scatter"])
+def test_no_form_in_place_where_ranks_would_not_agree_on_it(collective: str) -> None:
+    with pytest.raises(InputError, match=f"{collective}: has no form in place; it must be out of place"):
+        lower(algorithm_of(collective, 1), "x", inplace=True)
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast", "alltoall"])
+def test_cells_cost_little_time(collective: str) -> None:
+    algorithm = algorithm_of(collective, 3)
+    problem = algorithm.problem
+    times, steps = [], []
+    for common in (None, best_cut(algorithm, [1 << e for e in range(2, 9)])):
+        program, _ = lower(algorithm, "x", common=common)
+        times.append(Predictor(program, problem.topology, problem.ranks).time_us(LARGEST))
+        steps.append(program.nsteps)
+    assert times[1] <= 1.02 * times[0]
+    assert steps[1] <= 1.3 * steps[0]
+
+
+def test_blocks_are_cut_and_stay_as_long_as_they_are() -> None:
+    whole = algorithm_of("allgather", 3).problem.collective
+    common = cut_blocks(whole, [2, 1, 1])
+    assert common.count.tolist() == [2, 1, 1] * 3
+    assert common.cells.nchunks == 12
+    assert common.cells.chunks == 4
+    assert float(common.cells.fraction.sum()) == pytest.approx(float(whole.fraction.sum()))
+    assert np.array_equal(common.first, [0, 2, 3, 4, 6, 7, 8, 10, 11])
+    own = algorithm_of("allgather", 4)
+    assert best_cut(own, [4, 8]).cells is own.problem.collective  # they divide as they are

@@ -1,0 +1,73 @@
+"""Which calls a library's files serve, and that the index, `choose` and the table say so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from emit.formats import verify_file
+from emit.library.index import load_index
+from emit.library.lookup import choose
+from emit.library.save import Saved, save
+from emit.msccl.read import read_msccl
+from synth.solvers.workers import Workers
+from synth.synthesis import synthesize
+from topologies.errors import InputError
+
+RANKS = (0, 1, 2)
+
+
+def library(folder: Path, collective: str, target: str, **options: object) -> Saved:
+    with Workers(()) as none:
+        asked = {"engine": "route", "budget": 2, "workers": none, "target": target, **options}
+        return save(synthesize(collective, "dgx-a100", RANKS, **asked).found, folder, target)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])
+@pytest.mark.parametrize("collective", ["allreduce", "allgather", "broadcast"])
+def test_powers_of_two_are_served_in_both_forms(collective: str, target: str, tmp_path: Path) -> None:
+    """Three ranks, whose chunks by themselves divide none of them."""
+    saved = library(tmp_path, collective, target)
+    entries = load_index(tmp_path)
+    block = 3 if collective == "allgather" else 1
+    root = 0 if collective == "broadcast" else None
+    for inplace in (True, False):
+        for size in (block << e for e in range(10, 31)):
+            entry = choose(entries, collective, 3, RANKS, size, inplace, root=root, element_bytes=4)
+            assert entry is not None, (size, inplace)
+            assert entry.inplace == inplace
+        assert choose(
+            entries, collective, 3, RANKS, (25 << 20) + 4, inplace, root=root, element_bytes=4
+        ) is None or all(entry.divides == 1 for entry in entries)
+    for entry in entries:
+        assert verify_file(entry.path).status == "right"
+        assert entry.values["otherwise"] in "".join(saved.remarks) or entry.divides == 1
+        if target == "executor-nccl":
+            assert entry.divides == read_msccl(entry.path).nchunks_per_loop
+        else:
+            assert entry.divides % 16 == 0
+    assert len({entry.path.read_text().split(">")[0] for entry in entries}) == len(entries)
+
+
+def test_a_file_that_would_serve_no_call_is_not_written(tmp_path: Path) -> None:
+    saved = library(tmp_path, "allgather", "executor-nccl", size=1 << 20)
+    assert "no message of 1048576 bytes is a multiple of 3 bytes: NCCL's own algorithm serves it" in saved.refused
+    assert not (tmp_path / "msccl").exists()
+    library(tmp_path, "allgather", "executor-nccl", size=3 << 20)
+    assert [entry.inplace for entry in load_index(tmp_path)] == [True, False]
+
+
+def test_an_index_without_divisors_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
+    library(tmp_path, "allreduce", "executor-nccl")
+    path = tmp_path / "index.json"
+    index = json.loads(path.read_text())
+    for row in index["algorithms"]:
+        del row["divides"]
+    path.write_text(json.dumps(index))
+    assert {entry.divides for entry in load_index(path)} == {1}
+    index["algorithms"][0]["divides"] = 0
+    path.write_text(json.dumps(index))
+    with pytest.raises(InputError, match="divides"):
+        load_index(path)
