@@ -168,6 +168,8 @@ TARGETS: dict[str, Target] = {
                 "ranks that are in several groups at a time need plans of protocol Simple (--groups-overlap): the flag"
                 " of packets (LL) is one counter a process, and they hang where ranks launched different numbers of"
                 " plans",
+                "where plans of packets are used no rank may be two launches ahead of another, which a broadcast, a"
+                " reduce or a pattern in between does not see to: --groups-overlap there too",
                 "buffers lie at equal offsets in their allocations on all ranks, with port channels at an allocation's"
                 " base; for packets in allocations of one size, or of max_message_size and more",
             ),
