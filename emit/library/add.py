@@ -14,7 +14,7 @@ from emit.goal import Goal
 from emit.library.index import INDEX, Entry, state_goal
 from emit.library.write import Library, writing
 from emit.program import Program
-from emit.targets import TARGETS, Target
+from emit.targets import TARGETS, Target, most_bytes
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 
@@ -50,10 +50,13 @@ def add(added: Sequence[Addition], folder: str | Path) -> list[Path]:
         for one in added:
             row = _row(one)
             row["file"] = f"{one.target.folder}/{_name(row, library, rows)}{one.target.suffix}"
-            _check_free(row, rows)
             named = replace(one.program, name=Path(row["file"]).stem[: min(63, one.target.longest_name)])
-            text = write_program(named, one.goal, one.target, nodes=one.nodes)
-            row["threadblocks"] = max(FORMATS[one.target.format].threadblocks(named, text))
+            text, form = write_program(named, one.goal, one.target, nodes=one.nodes), FORMATS[one.target.format]
+            most = most_bytes(named, one.target.limits) if form.holds_program else form.largest_message(text)
+            if most is not None and most < _ends(row)[1]:
+                row["max_bytes"] = most
+            _check_free(row, rows)
+            row["threadblocks"] = max(form.threadblocks(named, text))
             library.write(row["file"], text.encode())
             rows.append(row)
         asked = {_question(row) for row in rows}

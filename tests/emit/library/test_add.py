@@ -10,11 +10,12 @@ import pytest
 from emit.compiler.compile import compile_instructions
 from emit.formats import verify_file
 from emit.goal import Goal
-from emit.language import Script
+from emit.language import Script, load_script
 from emit.library.add import Addition, add
 from emit.library.index import goal_stated, load_index, state_goal
 from emit.library.lookup import choose, goal_beside
 from emit.targets import TARGETS
+from tests import EXAMPLES
 from topologies.errors import InputError
 
 
@@ -111,3 +112,15 @@ def test_a_goal_travels_with_the_file(tmp_path: Path) -> None:
     more = state_goal(goal)
     more["required"] = [[*column, value] for column, value in zip(more["required"], (0, "o", 1, 0, 4), strict=True)]
     assert verify_file(path, goal_stated(more, "")).status == "wrong"
+
+
+def test_what_a_reader_can_allocate_ends_the_range(tmp_path: Path) -> None:
+    """The index serves no size that the file does not: msccl's scratch (its end is exclusive), a plan's offsets."""
+    ir = load_script(EXAMPLES / "alltonext.py").instructions()
+    for name in ("msccl", "mscclpp"):
+        made = compile_instructions(ir, name).program
+        path = add([Addition(made, ir.goal, TARGETS[name])], tmp_path / name)[0]
+        most = load_index(tmp_path / name)[0].max_bytes
+        assert most is not None
+        words = (f'maxBytes="{most + 1}"', f'"max_message_size": {most}')
+        assert any(word in path.read_text() for word in words), (name, most)
