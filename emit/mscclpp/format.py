@@ -99,11 +99,9 @@ def verdict_of(plan: Plan, report: PlanReport) -> Verdict:
     if report.ok and not report.judged:
         lack = f"collective {plan.collective[:60]!r} does not say what the result must be; it must be given a goal"
         return Verdict("not readable", (lack,))
-    head = (
-        f"{report.status}: {plan.collective} on {len(plan.gpus)} ranks "
-        f"{'in place' if plan.inplace else 'out of place'}, {plan.nops} operations, execution plan of protocol "
-        f"{plan.protocol}"
-    )
+    form = "in place" if plan.inplace else "out of place"
+    head = f"{report.status}: {plan.collective} on {len(plan.gpus)} ranks {form}, {plan.nops} operations, "
+    head += f"execution plan of protocol {plan.protocol}"
     if collective_of(plan) in ROOTED:
         head += f", root {report.root}"
     lines = [f"{f.kind}: {f.message}" for f in report.findings]

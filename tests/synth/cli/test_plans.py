@@ -71,8 +71,8 @@ def test_bench(plan: Path, synth: Call, here: Path) -> None:
     for given, name in (((), "executor-nccl"), (("--target", "mscclpp"), "mscclpp")):
         row = json.loads(synth("bench", "out", *asked[:2], "-b", "64K", "--json", *given).out)["rows"][0]
         assert row["out_of_place"]["wrong"] == 0
-        (entry,) = [entry for entry in load_index(here / "out") if entry.target == name]
-        assert row["predicted_us"] == pytest.approx(entry.values["time_us"])
+        times = [entry.values["time_us"] for entry in load_index(here / "out") if entry.target == name]
+        assert any(row["predicted_us"] == pytest.approx(time_us) for time_us in times)
     assert "target 'x': is not known" in synth("bench", "out", "--target", "x").refusal
     assert "this is one file" in synth("bench", plan, "--target", "mscclpp").refusal
 
@@ -87,7 +87,9 @@ def test_report(plan: Path, synth: Call, here: Path) -> None:
     assert f"{timed['sizes'][0]['time_us']:.3g} µs" in page
     asked = ("--topo", "ring:4", "--target", "mscclpp", "--engine", "route", "--size", "64K", "--proof")
     assert synth("allgather", *asked).code == 0
-    assert synth("report", "out").out.startswith("report.html: 2 algorithms")  # the schedule and the plan
+    entries = load_index(here / "out")
+    number = len(entries) + len({entry.schedule for entry in entries})  # the plans, and the schedules
+    assert synth("report", "out").out.startswith(f"report.html: {number} algorithm")
 
 
 def test_optimize_and_convert(plan: Path, synth: Call) -> None:
