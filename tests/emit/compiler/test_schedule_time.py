@@ -74,8 +74,8 @@ def test_threadblocks_are_shared_where_a_limit_asks_for_it() -> None:
 
 def test_one_threadblock_serves_a_peer_in_both_directions() -> None:
     """Also where a rank has more peers than a channel: what it sends them and receives from them has one channel."""
-    algorithm = next(made for made in baseline(ask("allgather", "full:36").problem) if made.engine == "direct")
-    limits = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=35)
+    algorithm = next(made for made in baseline(ask("allgather", "full:8").problem) if made.engine == "direct")
+    limits = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=7, tbs_per_channel=4)
     program, goal = lower(algorithm, "x", limits=limits)
     assert check(program, goal, target=limits).ok
     assert program.nchannels > 1
