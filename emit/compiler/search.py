@@ -279,9 +279,13 @@ class Search:
         return not pays and self._excess(more.times) * TUNING.spread_gain <= self._excess(fewer.times)
 
     def _excess(self, times: Times) -> float:
-        """Over what is enough, the ratios at all these sizes multiplied; of µs where nobody knows what is."""
+        """Over what is enough, the ratios at all these sizes multiplied; of µs where nobody knows what is.
+
+        The first size, which then is the largest, counts several times: it stands for all that are large.
+        """
         least = self.enough or (_LEAST_US,) * len(times)
-        return math.prod(max(1.0, _ratio(a, b)) for a, b in zip(times, least, strict=False))
+        ratios = [max(1.0, _ratio(a, b)) for a, b in zip(times, least, strict=False)]
+        return math.prod(ratios) * (ratios[0] ** (TUNING.largest_counts - 1) if self.enough and ratios else 1.0)
 
 
 def mean_ratio(times: Times, others: Times) -> float:

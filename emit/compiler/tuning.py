@@ -19,6 +19,7 @@ class CompilerTuning:
             are no more than rounding in the model.
         spread_gain: what more channels a connection must gain at all sizes together, as each costs an executor a
             threadblock.
+        largest_counts: how often the largest message size counts among those at which programs are compared.
         clock_entries: entries (int32) of vector clocks up to which also what messages imply is known, so that fewer
             waits are written: 16 MB.
         most_clock_entries: beyond which a wait names every instruction that it must follow, and no clocks are kept:
@@ -32,6 +33,7 @@ class CompilerTuning:
     few_variants_from: int = 1_000
     as_fast: float = 1.002
     spread_gain: float = 1.02
+    largest_counts: int = 4
     clock_entries: int = 4_000_000
     most_clock_entries: int = 250_000_000
     scratch_instructions: int = 20_000
