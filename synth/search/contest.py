@@ -18,6 +18,7 @@ from topologies.errors import InputError
 
 LATE = "no time was left to lower it; give more --budget"
 _WRITING = 1.5  # time of lowering a program and of writing its file, over that of lowering it
+_FEW = 1_000  # sends up to which lowering is mostly what it takes at any number
 WORTH_SAYING = 0.98  # of the time of what an executor can hold: what a schedule takes that it cannot
 
 
@@ -119,7 +120,7 @@ class Contest:
         except InputError as error:
             self._refuse(one, str(error))
         else:
-            self.s_a_send = max(self.s_a_send, (time.monotonic() - begun) / max(sends, 1))
+            self.s_a_send = max(self.s_a_send, (time.monotonic() - begun) / max(sends, _FEW))
         return False
 
     def _is_late(self, one: Contender) -> bool:

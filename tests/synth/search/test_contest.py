@@ -28,6 +28,9 @@ class Slower:
     def time_us(self, size_bytes: float) -> float:
         return self.factor * self.algorithm.time_us(size_bytes)
 
+    def serves(self, _size_bytes: float) -> bool:
+        return True
+
 
 @dataclass
 class Executor:
@@ -109,3 +112,20 @@ def test_one_size_has_one_range(algorithms: list[Algorithm]) -> None:
     (served,) = contest(Executor(), algorithms).frontier(SMALLEST)
     assert (served.low, served.high, served.shown) == (SMALLEST, SMALLEST, SMALLEST)
     assert Contest().frontier() == []
+
+
+def test_what_a_small_program_takes_says_little_of_large_ones(
+    algorithms: list[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second for a handful of sends is not the rate at which thousands are lowered."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    class Slow(Executor):
+        def lower(self, algorithm: Algorithm) -> Slower:
+            now[0] += 1.0
+            return super().lower(algorithm)
+
+    made = contest(Slow(), algorithms[:1], deadline=100.0)
+    assert len(algorithms[0].schedule) < 100
+    assert made.s_a_send <= 1e-3
