@@ -93,7 +93,7 @@ def test_what_the_index_says_of_the_place(tmp_path: Path) -> None:
 
 
 def test_unknown_sms_are_said_where_they_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = synthesize("alltoall", "full:5", engine="route", size=1 << 20).found
+    found = synthesize("alltoall", "full:4", engine="route", size=1 << 20).found
     for fewest, sms, said in ((FEWEST_SMS, None, False), (1, 20, False), (1, None, True)):
         monkeypatch.setattr("emit.library.save.FEWEST_SMS", fewest)
         saved = save(found, tmp_path, sms=sms)
