@@ -191,7 +191,7 @@ def _check_sizes(program: Program, inplace: bool, found: Findings) -> None:
             if rank != p.root and idle[side]:
                 allowed |= {0, full[side]}
             if inplace and not p.outofplace and left_out[side]:
-                allowed = {0}
+                allowed = {0, want[side]}  # it is the other buffer's memory
             elif inplace and not p.outofplace and has[1 - side] and kind.rooted:
                 allowed.add(0)
             if has[side] not in allowed:

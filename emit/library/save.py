@@ -15,7 +15,7 @@ from emit.formats import FORMATS
 from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.programs import NONE, Lowered, Programs, run_by
 from emit.library.write import Library, writing
-from emit.targets import FEWEST_SMS, TARGETS, Target
+from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.problem import question
 from synth.present.statement import row
 from synth.present.text import format_time
@@ -123,6 +123,8 @@ def save(
 
 def _remarks(programs: Programs, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What whoever runs these files must know."""
+    if programs.target.name == "msccl" and len(entries) > MSCCL_FILES:
+        yield f"msccl loads only {MSCCL_FILES} files of MSCCL_XML_FILES: see synth library env"
     target, collective = programs.target, programs.problem.collective.name
     if entries and collective in target.uncallable:
         yield f"{target.reader} has no function that calls {collective}: synth bench and torch run these files"

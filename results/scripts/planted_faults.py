@@ -21,6 +21,7 @@ from typing import Any
 from emit.check.program import check
 from emit.compiler.lower import lower
 from emit.findings import MAX_OF_A_KIND
+from emit.msccl.format import verify
 from emit.msccl.read import read_msccl
 from emit.mscclpp.format import check_plan, write_plan
 from emit.program import FIFO_DEPTH, Program
@@ -32,6 +33,7 @@ from tests.emit.check.against_runs import differences
 from tests.emit.check.equivalent_programs import finer
 from tests.emit.check.fault_kinds import PLANTERS, planted
 from tests.emit.check.faults_by_running import SEEN
+from tests.emit.check.faults_in_text import READERS, WAYS, changed_texts
 from tests.emit.mscclpp.plan_faults import LATER_FAULTS
 from tests.emit.random_programs import sample
 from tests.emit.right_programs import MOST_STEPS, Right, right_programs
@@ -78,6 +80,21 @@ def faults(rights: Sequence[Right]) -> list[tuple[object, ...]]:
                 found += any(f.kind == fault.kind for f in report.findings)
                 named += any(fault.named_by(f) for f in report.findings)
             rows.append((kind, way, made, len(names), found, named))
+    return rows
+
+
+def faults_in_text(rights: Sequence[Right]) -> list[tuple[object, ...]]:
+    """A row a way of planting in a file's text: for each reader that does not take it found or not, others accused."""
+    rows: list[tuple[object, ...]] = []
+    for way in WAYS:
+        made = found = accused_too = 0
+        for right, text, faulty, refusing in changed_texts(way, rights, EACH // 4):
+            for reader in READERS:
+                after = verify(faulty, right.goal, None, reader).exit_code
+                made += reader in refusing
+                found += reader in refusing and after > 0
+                accused_too += reader not in refusing and after > verify(text, right.goal, None, reader).exit_code
+        rows.append((way, ", ".join(sorted(WAYS[way][2])), made, found, accused_too))
     return rows
 
 
@@ -180,6 +197,7 @@ def main(files: Sequence[str]) -> None:
     by_kind = {kind: [sum(int(str(r[x])) for r in rows if r[0] == kind) for x in (2, 4, 5)] for kind in PLANTERS}
     planted_all, found_all, named_all = (sum(sums[x] for sums in by_kind.values()) for x in range(3))
     fewest = min(by_kind, key=lambda kind: by_kind[kind][0])
+    texts = faults_in_text(rights)
     clean = accused(rights)
     checked = compared(rights)
     timed = times()
@@ -203,6 +221,9 @@ def main(files: Sequence[str]) -> None:
             "What the first launch, a small message or a single plan does not show. A launch that runs ahead, and one "
             "scratch for all, are faults only where a rank does not hear of those that it writes to.",
             grid(("kind", "planted", "found"), later),
+            "## Faults in the text of files",
+            "Each is refused by the readers named, for whom `verify --target` must find it, and by no other.",
+            grid(("planted", "not taken by", "files × readers", "found", "others that are accused"), texts),
             "## Right programs",
             grid(("made by", "collectives", "protocols", "right programs", "accused"), clean),
             "## The other way round: programs changed at random",
@@ -223,6 +244,8 @@ def main(files: Sequence[str]) -> None:
     write(__file__, text)
     if found_all < planted_all or named_all < planted_all or by_kind[fewest][0] < 20:
         raise SystemExit("a planted fault was not found, or too few were planted")
+    if any(row[2] != row[3] or row[4] for row in texts):
+        raise SystemExit("a fault in the text was not found, or a reader that takes it was said not to")
     if any(row[-1] for row in clean) or any(row[-1] for row in checked):
         raise SystemExit("a right program was accused, or the check and the runs differ")
 

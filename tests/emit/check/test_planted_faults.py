@@ -9,10 +9,12 @@ import pytest
 
 from emit.check.program import check
 from emit.goal import Goal
+from emit.msccl.format import verify
 from emit.program import FIFO_DEPTH, RECEIVES, SENDS, Gpu, Program, Step, ThreadBlock
 from tests.emit.check.against_runs import differences
 from tests.emit.check.equivalent_programs import finer
 from tests.emit.check.fault_kinds import PLANTERS, planted
+from tests.emit.check.faults_in_text import READERS, WAYS, changed_texts
 from tests.emit.check.planted_fault import Planted
 from tests.emit.random_programs import sample
 from tests.emit.right_programs import Right, right_programs
@@ -128,3 +130,14 @@ def test_a_given_goal_keeps_the_input_of_a_call_out_of_place() -> None:
     assert (finding.kind, finding.rank, finding.tb, finding.step) == ("wrong result", 0, 1, 0)
     assert finding.cell == ("i", 0)
     assert check(replace(program, inplace=True, outofplace=False), goal).ok
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_faults_in_the_text_are_found_for_those_who_do_not_take_it(way: str) -> None:
+    made = changed_texts(way, RIGHTS, 2)
+    assert made
+    for right, text, faulty, refusing in made:
+        for reader in READERS:
+            before, after = verify(text, right.goal, None, reader), verify(faulty, right.goal, None, reader)
+            sees = after.exit_code > 0 if reader in refusing else after.exit_code <= before.exit_code
+            assert sees, (way, reader, after.lines)

@@ -150,7 +150,7 @@ FAULTS: dict[str, tuple[Callable[[], Program], str]] = {
         replace(RING.gpus[0].threadblocks[0].steps[-1], has_dep=True),
         Step("nop", dep_tb=0, dep_step=3)]), "inconsistent"),
     "input of another size": (lambda: with_gpu(ALL, 0, replace(ALL.gpus[0], i_chunks=5)), "inconsistent"),
-    "output of no use": (lambda: with_gpu(PAIRS, 0, replace(PAIRS.gpus[0], o_chunks=4)), "inconsistent"),
+    "output of no use": (lambda: with_gpu(PAIRS, 0, replace(PAIRS.gpus[0], o_chunks=5)), "inconsistent"),
     "chunks that cannot be cut": (lambda: replace(RING, nchunks_per_loop=5), "inconsistent"),
 }  # fmt: skip
 

@@ -90,3 +90,13 @@ def test_programs_of_another_limit_are_made_anew(found: SearchResult, tmp_path: 
     written = save(found, tmp_path, "msccl")
     ends = [max(s.high or 0 for s in one.ranges if s.contender.execution) for one in (found, written.found)]
     assert ends[1] >= 1000 * ends[0]
+
+
+def test_files_beyond_the_first_four_are_said_not_to_load(found: SearchResult, tmp_path: Path) -> None:
+    """Of one list Microsoft's msccl loads four; pinned ranges of one algorithm make five files."""
+    served = next(one for one in found.ranges if one.contender.execution is not None)
+    five = [replace(served, low=1 << e, high=(1 << e + 1) - 1, shown=1 << e) for e in range(10, 15)]
+    four = save(replace(found, ranges=five[:4]), tmp_path / "four", "msccl", scratch_limit=1 << 20)
+    assert not any("loads only" in remark for remark in four.remarks)
+    more = save(replace(found, ranges=five), tmp_path / "five", "msccl", scratch_limit=1 << 20)
+    assert any("loads only 4 files" in remark for remark in more.remarks)

@@ -122,3 +122,24 @@ def test_reducing_loops_are_broken_where_readers_break_them() -> None:
     assert not limits.reported
     check_limits(chained(33), TARGETS["executor-nccl"].limits, sixteen)
     assert [f.step for f in sixteen.reported] == [32]
+
+
+def test_what_a_reader_makes_of_names_and_sizes_is_said() -> None:
+    long = RING.replace("ring_allgather", "x" * 64)
+    assert any("first 63 bytes of the name" in line for line in verify(long, target="msccl").lines)
+    assert not any("of the name" in line for line in verify(long, target="executor-nccl").lines)
+    assert any("serves no size" in line for line in verify(RING, target="msccl").lines)
+    none = RING.replace('inplace="1"', 'inplace="0"', 1)
+    assert any("serves no call" in line for line in verify(none, target="executor-nccl").lines)
+
+
+def test_readers_have_room_for_4095_nodes() -> None:
+    """Tried with the readers themselves: with 4096 they go no further."""
+    copies = [Step("cpy", "i", 0, "o", 0, 1)] * 64
+    for extra, kinds in ((0, set()), (1, {"limit"})):
+        blocks = [ThreadBlock(-1, -1, 0, copies) for _ in range(62)]
+        blocks.append(ThreadBlock(-1, -1, 0, copies[: 4095 - 2 - 62 * 65 - 1 + extra]))
+        program = Program("one", "broadcast", "LL", 1, 1, False, True, [Gpu(1, 1, 0, blocks)])
+        found = Findings()
+        check_limits(program, TARGETS["executor-nccl"].limits, found)
+        assert {f.kind for f in found.reported} == kinds

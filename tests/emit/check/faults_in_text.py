@@ -1,0 +1,72 @@
+"""Faults planted in the text of right files: what a reader refuses, or dies of, and which readers do."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from emit.msccl.format import write_msccl
+from emit.targets import TARGETS
+from tests.emit.right_programs import Right
+from topologies.errors import InputError
+
+READERS = frozenset(target.name for target in TARGETS.values() if target.format == "msccl")
+_NCCL = frozenset({"executor-nccl", "rccl"})
+_MSCCL = frozenset({"msccl"})
+
+# Of each way what is replaced once, by what, and the readers that do not take it.
+WAYS: dict[str, tuple[str, str, frozenset[str]]] = {
+    "no outofplace": (r' outofplace="\d"', "", _NCCL),
+    "no minBytes": (r' minBytes="\d+"', "", _NCCL),
+    "no maxBytes": (r' maxBytes="\d+"', "", _NCCL),
+    "no name": (r' name="[^"]*"', "", _MSCCL),
+    "no depid": (r' depid="-?\d+"', "", READERS),
+    "attributes behind 16 others": ("<step ", "<step " + " ".join(f'{x}=""' for x in "abcdefg") + " ", READERS),
+    "blanks that take the place of attributes": ("<step ", "<step " + " " * 7, READERS),
+    "a value of 256 characters": (r' name="[^"]*"', f' name="{"x" * 256}"', READERS),
+    "a tab in a tag": (" proto=", "\tproto=", READERS),
+    "a newline in a tag": (" proto=", "\nproto=", READERS),
+    "a blank beside =": (" proto=", " proto =", READERS),
+    "a declaration": ("<algo ", '<?xml version="1.0"?>\n<algo ', READERS),
+    "text outside a tag": ("<gpu ", "here <gpu ", READERS),
+    "an element in a step": (r'(hasdep="\d")/>', r"\1><x/></step>", READERS),
+    "a tag that is not closed": ("</tb>", "", READERS),
+    "another element first": ("<algo ", "<x/><algo ", _NCCL),
+    "more channels than there are": (r' nchannels="\d+"', ' nchannels="200"', READERS),
+    "a channel that is never connected": (r' nchannels="\d+"', ' nchannels="0"', READERS),
+    "a threadblock without number 0": (r'<tb id="0"', '<tb id="777"', READERS),
+    "a step number over all limits": (r'<step s="0"', '<step s="256"', READERS),
+    "a spelling of reducescatter": (r' coll="reducescatter"', ' coll="reduce_scatter"', _NCCL),
+    "scratch that no device has": (r' maxBytes="\d+"', f' maxBytes="{1 << 61}"', _MSCCL),
+    "threads that are no warps": (r"(<algo [^>]*)>", r'\1 nthreads="33">', _MSCCL),
+    "a custom collective of shorter buffers": (r' coll="\w+"', ' coll="custom"', READERS),
+}
+
+
+def changed_texts(
+    way: str, rights: Sequence[Right], number: int, seed: int = 0
+) -> list[tuple[Right, str, str, frozenset[str]]]:
+    """Right files with this fault: (of whom, the right text, the faulty one, the readers that do not take it)."""
+    pattern, new, refusing = WAYS[way]
+    rng = random.Random(f"{way} {seed}")
+    made: list[tuple[Right, str, str, frozenset[str]]] = []
+    for right in rng.sample(rights, len(rights)):
+        if len(made) == number:
+            break
+        program = right.program
+        if way.startswith("scratch") and not any(gpu.s_chunks * 8 > program.nchunks_per_loop for gpu in program.gpus):
+            continue
+        whole = {0, program.nchunks_per_loop}
+        if way.startswith("a custom") and all({g.i_chunks, g.o_chunks} <= whole for g in program.gpus):
+            continue
+        if way.startswith("a channel") and not any(tb.send >= 0 for gpu in program.gpus for tb in gpu.threadblocks):
+            continue
+        try:
+            text = write_msccl(program, right.goal)
+        except InputError:
+            continue  # a stranger's, or a collective that this reader does not know
+        faulty = re.sub(pattern, new, text, count=1)
+        if faulty != text:
+            made.append((right, text, faulty, refusing))
+    return made
