@@ -265,7 +265,7 @@ def most_bytes(program: Program, limits: Limits) -> int | None:
     scratch = max(gpu.s_chunks for gpu in program.gpus)
     if not limits.scratch_bytes or not scratch:
         return None
-    return max(0, limits.scratch_bytes * program.nchunks_per_loop // scratch - 1)  # it allocates for the next size
+    return limits.scratch_bytes * program.nchunks_per_loop // scratch
 
 
 def within_scratch(program: Program, limits: Limits) -> Program:

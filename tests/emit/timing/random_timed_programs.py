@@ -40,7 +40,8 @@ def random_program(rng: random.Random, nranks: int, pairs: Sequence[tuple[int, i
         dep = (-1, -1)
         if others and (op == "nop" or rng.random() < 0.3):
             t = rng.choice(others)
-            dep = (t, rng.randrange(len(steps[rank][t])))
+            said = [at for at, step in enumerate(steps[rank][t]) if step.op != "nop"]  # that say that they completed
+            dep = (t, rng.choice(said)) if said else dep
         if op == "nop" and dep == (-1, -1):
             return
         at = [rng.choice("ios"), rng.randrange(_CELLS), rng.choice("ios"), rng.randrange(_CELLS)]

@@ -80,7 +80,9 @@ def test_every_target_that_can_say_it_gets_a_right_file(
     if collective in ("gather", "scatter") and target == "msccl":
         assert "executor-nccl" in save(answer.found, tmp_path, target).refused
         return
-    for path in answer.save(tmp_path, target):
+    saved = save(answer.found, tmp_path, target)
+    assert not saved.refused or "--scratch-limit" in saved.refused
+    for path in saved.paths:
         if path.suffix == ".xml":
             verdict = verify_file(path, goal_beside(path))
             assert verdict.status == "right", verdict.lines
