@@ -80,7 +80,7 @@ class Rules:
                 self.broken.append(f"transfer {i} moves another amount")
             if not near(m.end_us[i] - m.start_us[i], lasts):
                 self.broken.append(f"transfer {i} holds its link for another time")
-            if not near(m.arrive_us[i] - m.end_us[i], float(net.alpha_us[m.link[i]])):
+            if not near(m.arrive_us[i], m.end_us[i] + float(net.alpha_us[m.link[i]])):  # a difference would lose digits
                 self.broken.append(f"transfer {i} has another latency")
 
     def _slots(self) -> list[float]:
