@@ -83,7 +83,7 @@ class Chunk:
 class Script:
     """One algorithm: the collective, the ranks' buffers, and what has been moved so far."""
 
-    def __init__(
+    def __init__(  # over 60 lines: most of them say what the arguments are
         self,
         name: str,
         collective: str,

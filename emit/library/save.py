@@ -55,7 +55,7 @@ class Saved:
         return own + ([] if self.index is None else [self.index]) + stored
 
 
-def save(
+def save(  # over 60 lines: one library is written, or nothing of it
     found: SearchResult,
     folder: str | Path,
     target: str = "auto",

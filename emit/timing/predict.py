@@ -121,7 +121,7 @@ class Predictor:
         columns: the program's steps.
     """
 
-    def __init__(
+    def __init__(  # over 60 lines: most of them say what the arguments are
         self,
         program: Program,
         topology: Topology,
