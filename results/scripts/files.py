@@ -89,11 +89,15 @@ def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: 
     beaten = []
     for size in (1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())):
         # a file of another protocol is not for messages of this size
-        own = next(entry for entry in entries if entry.serves(size))
+        own = next((entry for entry in entries if entry.serves(size)), None)
+        if own is None:  # nothing divides it: the executor's own algorithm serves
+            continue
         able = [entry for entry in entries if entry.protocol == own.protocol]
         beaten.append(times[own.file].time_us(size) / min(times[entry.file].time_us(size) for entry in able))
-    last = next(entry for entry in entries if entry.serves(LARGEST))
-    return Row(name, len(entries), schedule_gap, times[last.file].time_us(LARGEST) / bound, max(off), max(beaten))
+    last = max(entries, key=lambda entry: entry.min_bytes)
+    return Row(
+        name, len(entries), schedule_gap, times[last.file].time_us(LARGEST) / bound, max(off), max(beaten, default=1.0)
+    )
 
 
 def _reached(values: Sequence[float], most: float) -> tuple[int, int, str]:
