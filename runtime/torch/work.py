@@ -219,7 +219,8 @@ class _Callbacks:
     """Ends futures, whose callbacks run there, one after the other on a thread of their own.
 
     A callback may call collectives and wait for them: from its first call on another thread ends the futures that
-    follow. So callbacks begin in the order of their tasks, and call in that order, on every rank alike.
+    follow. So callbacks begin, and make their first calls, in the order of their tasks. What they call has no order
+    that ranks share beside what other threads call meanwhile; as with Gloo, that is the caller's to see to.
     """
 
     def __init__(self, name: str) -> None:
