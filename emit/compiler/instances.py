@@ -118,41 +118,43 @@ def _repeated(ir: Instructions, parts: list[int], finer: int, place: Place) -> I
     made = Instructions(header, None if ir.goal is None else ir.goal.refined(finer))
     most = max(parts)
     first = [0] * len(ir)
-    came_on: dict[tuple[int, int], int] = {}  # rank and cell, the lane on which its content arrived last
+    came_on: dict[
+        tuple[int, int], int
+    ] = {}  # rank and cell, the offset of the channel on which its content arrived last
     for n, number in enumerate(parts):
         first[n] = len(made)
         rank, op, count = ir.rank[n], ir.op[n], ir.count[n] * finer // number
         spans = [[c if c == NONE else place(rank, c, count, k) for c in (ir.src[n], ir.dst[n])] for k in range(number)]
         source = ir.source[n]
-        lanes = [made.channel[first[source] + k] % most for k in range(number)] if source != NONE else []
+        offsets = [made.channel[first[source] + k] % most for k in range(number)] if source != NONE else []
         if op == "s":
-            lanes = _lanes([[came_on.get((rank, src + c), NONE) for c in range(count)] for src, _ in spans])
+            offsets = _channel_offsets([[came_on.get((rank, src + c), NONE) for c in range(count)] for src, _ in spans])
         for k, (src, dst) in enumerate(spans):
-            lane = lanes[k] if lanes else k
-            channel = max(ir.channel[n], 0) * most + lane if lanes else NONE
-            block = NONE if ir.threadblock[n] == NONE else ir.threadblock[n] * most + lane
+            offset = offsets[k] if offsets else k
+            channel = max(ir.channel[n], 0) * most + offset if offsets else NONE
+            block = NONE if ir.threadblock[n] == NONE else ir.threadblock[n] * most + offset
             made.add(rank, op, src, dst, count, NONE if source == NONE else first[source] + k, channel, block)
             if source != NONE and dst != NONE:
-                came_on.update(((rank, dst + c), lanes[k]) for c in range(count))
+                came_on.update(((rank, dst + c), offsets[k]) for c in range(count))
     return made
 
 
-def _lanes(came: list[list[int]]) -> list[int]:
+def _channel_offsets(came: list[list[int]]) -> list[int]:
     """For each part of a message a number of its own: that on which most of it arrived, if it can be.
 
     Its threadblock then follows on what it receives itself, and need not wait for as many others.
     """
     votes = sorted(
-        (-number, k, lane)
-        for k, lanes in enumerate(came)
-        for lane, number in Counter(lanes).items()
-        if 0 <= lane < len(came)
+        (-number, k, offset)
+        for k, offsets in enumerate(came)
+        for offset, number in Counter(offsets).items()
+        if 0 <= offset < len(came)
     )
     chosen: dict[int, int] = {}
-    for _, k, lane in votes:
-        if k not in chosen and lane not in chosen.values():
-            chosen[k] = lane
-    free = [lane for lane in range(len(came)) if lane not in chosen.values()]
+    for _, k, offset in votes:
+        if k not in chosen and offset not in chosen.values():
+            chosen[k] = offset
+    free = [offset for offset in range(len(came)) if offset not in chosen.values()]
     for k in range(len(came)):
         if k not in chosen:
             chosen[k] = free.pop(free.index(k) if k in free else 0)

@@ -39,7 +39,7 @@ class GroupProgram:
 
 
 @dataclass(frozen=True, eq=False)
-class Together:
+class ConcurrentPrograms:
     """The programs of all groups, and what they take when they are called at the same time."""
 
     parts: tuple[GroupProgram, ...]
@@ -59,9 +59,9 @@ class GroupPrograms:
         if groups_overlap:
             check_overlap(target)
         self.target, self.sms, self.groups_overlap, self.scratch_limit = target, sms, groups_overlap, scratch_limit
-        self._made: dict[Algorithm, Together | InputError] = {}
+        self._made: dict[Algorithm, ConcurrentPrograms | InputError] = {}
 
-    def alone(self, problem: Problem) -> Programs | None:
+    def isolated(self, problem: Problem) -> Programs | None:
         """What lowers one group's algorithms; None where the target cannot express them by themselves."""
         try:
             return executor_for(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit)
@@ -72,7 +72,7 @@ class GroupPrograms:
         """How many sends a rank may take part in for each of its groups, on average; None: any number."""
         if self.target == NONE:
             return None
-        able = self.alone(union)
+        able = self.isolated(union)
         most = max(Counter(rank for member in union.members for rank in member.ranks).values())
         return None if able is None else max(1, able.rank_sends // most)
 
@@ -80,7 +80,7 @@ class GroupPrograms:
         """What a plan's programs take together, in µs. Raises InputError as `lower`."""
         return self.lower(union, algorithm).time_us
 
-    def lower(self, union: UnionProblem, algorithm: Algorithm) -> Together:
+    def lower(self, union: UnionProblem, algorithm: Algorithm) -> ConcurrentPrograms:
         """A plan's programs, made once. Raises InputError where the target can hold none."""
         if algorithm not in self._made:
             try:
@@ -92,19 +92,22 @@ class GroupPrograms:
             raise made
         return made
 
-    def _lower(self, union: UnionProblem, algorithm: Algorithm) -> Together:
+    def _programs(self, problem: Problem) -> Programs:
+        return Programs(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit)
+
+    def _lower(self, union: UnionProblem, algorithm: Algorithm) -> ConcurrentPrograms:
         if len(algorithm.schedule) > MOST_SENDS:
             raise InputError(f"an executor's file of {len(algorithm.schedule)} sends would be too large")
         size = union.size_bytes
         parts = split_by_group(union, timed(union, algorithm.schedule, size))
         ranks = [rank for problem, _ in parts for rank in problem.ranks]
         if len(set(ranks)) < len(ranks):
-            programs = Programs(union, self.target, self.sms, self.groups_overlap, self.scratch_limit)
+            programs = self._programs(union)
             by = _lower_at(programs, algorithm, size)
             made = [GroupProgram(algorithm, size, programs, by, tuple(range(len(parts))))]
         else:
             made = self._lower_each(union, algorithm, parts)
-        return Together(tuple(made), _together_us(union, made))
+        return ConcurrentPrograms(tuple(made), _concurrent_us(union, made))
 
     def _lower_each(
         self, union: UnionProblem, algorithm: Algorithm, parts: Sequence[tuple[Problem, Schedule]]
@@ -112,10 +115,7 @@ class GroupPrograms:
         known: dict[tuple[bytes, ...], Lowered] = {}
         made = []
         for group, (problem, schedule) in enumerate(parts):
-            programs, size = (
-                Programs(problem, self.target, self.sms, self.groups_overlap, self.scratch_limit),
-                union.member_bytes(group, union.size_bytes),
-            )
+            programs, size = self._programs(problem), union.member_bytes(group, union.size_bytes)
             own = Algorithm(problem, schedule, algorithm.engine, size_bytes=size)
             # groups that are alike have one program
             columns = (schedule.chunk, schedule.link, schedule.step, schedule.reduces, schedule.start_us)
@@ -131,14 +131,14 @@ def _lower_at(programs: Programs, algorithm: Algorithm, size_bytes: float) -> Lo
     return programs.lower_once(algorithm, programs.protocol(size), size, size)
 
 
-def _together_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:
+def _concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:
     place = {rank: at for at, rank in enumerate(union.ranks)}
     where = [np.array([place[rank] for rank in part.algorithm.problem.ranks]) for part in parts]
     chunk_bytes = [part.by.predictor.chunk_bytes(part.size_bytes * part.by.scale) for part in parts]
-    return predict_together([part.by.program for part in parts], where, chunk_bytes, union.topology, union.ranks)
+    return predict_concurrent([part.by.program for part in parts], where, chunk_bytes, union.topology, union.ranks)
 
 
-def predict_together(
+def predict_concurrent(
     programs: Sequence[Program],
     positions: Sequence[Ints],
     chunk_bytes: Sequence[float],

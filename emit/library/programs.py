@@ -41,9 +41,7 @@ _ROUNDING = 1e-9
 _UNABLE = 1e6  # times its time, a program takes where it cannot serve: whatever can is better
 _ELEMENT_BYTES = (4, 2, 1)  # of the types that sizes are looked at for, the usual one first
 _WIDEST = 64  # cells of a chunk: an instruction holds 71
-_WORTH = (
-    1.02  # time of a Simple program over that of LL for small messages, from which on these get a file of their own
-)
+_WORTH = 1.02  # time of a Simple program over LL's for small messages, from which on these get a file of their own
 
 
 @dataclass(eq=False)
@@ -154,8 +152,7 @@ class Programs:
 
     def protocol(self, largest_bytes: int | None) -> str:
         """For messages of up to so many bytes, None: of any size."""
-        named = "custom" if self.problem.relays else self.problem.collective.name
-        return choose_protocol(largest_bytes, self.target, named, self.nodes)
+        return choose_protocol(largest_bytes, self.target, program_collective(self.problem), self.nodes)
 
     def lower(self, algorithm: Algorithm) -> LoweredBoth:
         """Both programs of an algorithm. Raises InputError where the target can hold none."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from emit.check.program import check
 from emit.compiler.assembly import Layout, assemble
 from emit.compiler.ir import NONE, Instructions, cell, predecessors
-from emit.findings import Findings, Verdict
+from emit.findings import Verdict
 from emit.goal import Goal
 from emit.mscclpp.acts import Move, Run, acts_of
 from emit.mscclpp.execution import execution_order
@@ -22,7 +22,7 @@ from emit.mscclpp.format import check_plan, verdict_of
 from emit.mscclpp.memory import Memory, collective_of, goal_of, memory_of
 from emit.mscclpp.plan import NO_LIMIT, Plan
 from emit.mscclpp.read import read_plan
-from emit.mscclpp.structure import check_parts, check_structure
+from emit.mscclpp.structure import ensure_executable
 from emit.mscclpp.timing import PlanPredictor
 from emit.program import Gpu, Program
 from emit.targets import Limits
@@ -66,15 +66,7 @@ def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
     A plan whose groups or pipelines cut chunks becomes one of smaller chunks. Raises InputError for a plan that names
     what is not there, stops before its end, uses switch channels, or is too large to be checked.
     """
-    found = Findings()
-    check_structure(plan, goal, found)
-    if all(f.kind == "limit" for f in found.reported):
-        check_parts(plan, found)
-    for finding in found.reported:
-        if finding.kind != "limit":
-            raise InputError(f"plan is no program: {finding.kind}: {finding.message}")
-    if any(gpu.switches for gpu in plan.gpus):
-        raise InputError("plan is no program: it uses switch channels, and a program's messages go from rank to rank")
+    ensure_executable(plan, goal, "plan is no program", "and a program's messages go from rank to rank")
     memory = memory_of(plan, goal or goal_of(plan, root))
     made = acts_of(memory)
     ir = Instructions(_header(plan, memory.units, root), goal)

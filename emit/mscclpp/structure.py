@@ -58,6 +58,22 @@ def check_structure(plan: Plan, goal: Goal | None, found: Findings) -> None:
     _check_message_sizes(plan, found)
 
 
+def ensure_executable(plan: Plan, goal: Goal | None, cannot: str, switches: str) -> None:
+    """Raise InputError, beginning with `cannot`, for a plan that names what is not there, or uses switch channels.
+
+    switches: why these are too much. What only a limit forbids may pass.
+    """
+    found = Findings()
+    check_structure(plan, goal, found)
+    if all(f.kind == "limit" for f in found.reported):
+        check_parts(plan, found)
+    for finding in found.reported:
+        if finding.kind != "limit":
+            raise InputError(f"{cannot}: {finding.kind}: {finding.message}")
+    if any(gpu.switches for gpu in plan.gpus):
+        raise InputError(f"{cannot}: it uses switch channels, {switches}")
+
+
 def check_parts(plan: Plan, found: Findings) -> None:
     """Add a finding for each operation that reaches beyond a buffer, or where the executor does something else."""
     for rank, tb, at, op, inner in plan.ops():

@@ -18,12 +18,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from emit.findings import Findings
 from emit.mscclpp.acts import Act, Acts, Move, Run, acts_of
 from emit.mscclpp.execution import execution_order
 from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import Plan
-from emit.mscclpp.structure import check_parts, check_structure
+from emit.mscclpp.structure import ensure_executable
 from emit.timing.clock import Clock
 from emit.timing.predict import assign_links, place_ranks
 from synth.model.collective import Floats, Ints
@@ -54,15 +53,7 @@ class PlanPredictor:
         self.plan, self.topology = plan, topology
         self.group = place_ranks(len(plan.gpus), topology, group)
         self.network: Network = network(topology, self.group)
-        found = Findings()
-        check_structure(plan, None, found)
-        if all(f.kind == "limit" for f in found.reported):
-            check_parts(plan, found)
-        for finding in found.reported:
-            if finding.kind != "limit":
-                raise InputError(f"cannot be timed: {finding.kind}: {finding.message}")
-        if any(gpu.switches for gpu in plan.gpus):
-            raise InputError("cannot be timed: it uses switch channels, of which the model of time knows nothing")
+        ensure_executable(plan, None, "cannot be timed", "of which the model of time knows nothing")
         memory = memory_of(plan, None)
         try:
             steps = _Steps(acts_of(memory))

@@ -227,15 +227,15 @@ def lower(
     synth lower out/schedules/NAME.synth -o NAME.xml --explain
     """
     # these bring schedules, their replay and their clock, which the commands for programs do without
-    from emit.compiler.lower import lower_to_instructions, timer_for
+    from emit.compiler.lower import lower_to_instructions, program_collective, timer_for
     from synth.cli.schedules import load_algorithm
 
     algorithm = load_algorithm(file)
     problem, size = algorithm.problem, int(algorithm.size_bytes)
     chosen = on_devices(target_for(problem, target), problem.topology.sms, sms, scratch_bytes(scratch_limit))
     place = (problem.topology, list(problem.ranks))
-    named = "custom" if problem.relays else problem.collective.name
-    used = choose_protocol(size, chosen, named, nodes_at(place) or ()) if protocol == "auto" else protocol
+    named, nodes = program_collective(problem), nodes_at(place) or ()
+    used = choose_protocol(size, chosen, named, nodes) if protocol == "auto" else protocol
     ir = lower_to_instructions(algorithm, Path(file).stem[:63], used)
     timer = timer_for(problem.topology, problem.ranks, size, size)
     made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=timer, without=off)

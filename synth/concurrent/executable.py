@@ -20,7 +20,7 @@ from topologies.errors import InputError
 class GroupExecutor(Protocol):
     """What lowers plans for an executor."""
 
-    def alone(self, problem: Problem) -> Executor | None:
+    def isolated(self, problem: Problem) -> Executor | None:
         """What lowers the algorithms of one group; None where that is no question for it."""
 
     def rank_sends(self, union: UnionProblem) -> int | None:

@@ -142,8 +142,8 @@ class ConcurrentSearch:
         """Make plans until one is near its bound, nothing more is to be tried, the budget ends or Ctrl-C."""
         asked, ended = self.asked, ""
         until = self.begun + self.tuning.isolated * asked.budget_s
-        alone = (lambda _: None) if self.executor is None else self.executor.alone
-        self.isolated, interrupted = run_each_isolated(self.problem, asked, self.workers, until, self._say, alone)
+        executor_of = (lambda _: None) if self.executor is None else self.executor.isolated
+        self.isolated, interrupted = run_each_isolated(self.problem, asked, self.workers, until, self._say, executor_of)
         try:
             if interrupted:
                 raise KeyboardInterrupt

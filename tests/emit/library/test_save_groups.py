@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from emit.formats import verify_file
-from emit.library.group_programs import GroupPrograms, predict_together
+from emit.library.group_programs import GroupPrograms, predict_concurrent
 from emit.library.index import load_index
 from emit.library.save_groups import SavedGroups, save_groups
 from emit.msccl.read import read_msccl
@@ -100,12 +100,12 @@ def test_programs_that_meet_on_a_link_wait_for_each_other(tmp_path: Path) -> Non
     program = read_msccl(saved.files[0])
     size = MIB / program.nchunks_per_loop
     topology, pairs = load("fattree:2x2x1"), [np.array([0, 1]), np.array([2, 3])]
-    one = predict_together([program], pairs[:1], [size], topology, [0, 2])
-    apart = predict_together([program, program], pairs, [size, size], topology, [0, 1, 2, 3])
-    assert apart == pytest.approx(predict_together([program], pairs[:1], [size], topology, [0, 1]))
+    one = predict_concurrent([program], pairs[:1], [size], topology, [0, 2])
+    apart = predict_concurrent([program, program], pairs, [size, size], topology, [0, 1, 2, 3])
+    assert apart == pytest.approx(predict_concurrent([program], pairs[:1], [size], topology, [0, 1]))
     # the messages of both go up one link of the spine
-    assert predict_together([program, program], pairs, [size, size], topology, [0, 2, 1, 3]) > 1.5 * one
+    assert predict_concurrent([program, program], pairs, [size, size], topology, [0, 2, 1, 3]) > 1.5 * one
     # a program of small messages beside one of large ones
-    assert predict_together([program, program], pairs, [size, size / 64], topology, [0, 1, 2, 3]) == pytest.approx(
+    assert predict_concurrent([program, program], pairs, [size, size / 64], topology, [0, 1, 2, 3]) == pytest.approx(
         apart
     )
