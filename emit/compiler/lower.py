@@ -70,13 +70,12 @@ class Lowering:
                     " use fewer chunks (--chunks)"
                 )
         ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common)
-        self.inplace, self.common = inplace, common or common_chunk(problem.collective)
+        self.common = common or common_chunk(problem.collective)
         self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits)
 
-    def is_of(self, algorithm: Algorithm, inplace: bool | None, common: CommonChunk) -> bool:
-        """Whether it is of that algorithm, in that form and those cells."""
-        same = self.algorithm is algorithm and self.inplace == inplace
-        return same and np.array_equal(self.common.count, common.count)
+    def is_of(self, algorithm: Algorithm, common: CommonChunk) -> bool:
+        """Whether it is of that algorithm in those cells."""
+        return self.algorithm is algorithm and np.array_equal(self.common.count, common.count)
 
     def program(self, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0) -> Program:
         """For messages of min_bytes to max_bytes (0: no limit). Raises InputError: more than the target holds."""
@@ -140,6 +139,14 @@ def program_collective(problem: Problem) -> str:
     return name if name in COLLECTIVES and problem.collective.kind.by_name and not problem.relays else CUSTOM
 
 
+def forms(problem: Problem) -> tuple[bool, ...]:
+    """Of each form that its programs have whether it is in place; first as the formats know the collective."""
+    kind = problem.collective.kind
+    if not kind.whole or program_collective(problem) == CUSTOM:
+        return (False,)
+    return bool(kind.inplace), not kind.inplace
+
+
 def lower_to_instructions(
     algorithm: Algorithm,
     name: str,
@@ -162,8 +169,8 @@ def lower_to_instructions(
     collective, coll = common.cells, program_collective(problem)
     kind, named = collective.kind, coll != CUSTOM
     if inplace is None:
-        inplace = named and bool(kind.inplace)
-    if inplace and not (named and kind.whole):
+        inplace = forms(problem)[0]
+    if inplace not in forms(problem):
         raise InputError(f"{collective.name}: has no form in place; it must be out of place")
     ranks = [_Rank(common, rank, inplace) for rank in range(problem.nranks)]
     sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from emit.compiler.cuts import best_cut
-from emit.compiler.lower import Lowering, program_collective
+from emit.compiler.lower import Lowering, forms, program_collective
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
@@ -27,7 +28,6 @@ from emit.targets import (
 from emit.timing.predict import Timed
 from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.problem import LARGEST, SMALLEST, Problem
-from synth.model.registry import find_kind
 from synth.present.text import format_size
 from synth.search.contest import Contest
 from synth.search.frontier import Contender, Range
@@ -122,8 +122,9 @@ class Programs:
 
     sms: threadblocks that a rank may have; None: all SMs of its device but RESERVED_SMS, where these are known.
     groups_overlap: no packets, as ranks are in several groups at a time. scratch_limit: as `on_devices` takes it. size:
-    in bytes, where only messages of one are of interest. Raises InputError where the target cannot express the question
-    at all, or a device has not so many SMs.
+    in bytes, where only messages of one are of interest. inplace: for calls whose input and output are one memory;
+    None: as `lower_to_instructions` takes it. Raises InputError where the target cannot express the question at all, or
+    a device has not so many SMs.
     """
 
     def __init__(
@@ -135,14 +136,21 @@ class Programs:
         scratch_limit: int | None = None,
         *,
         size: int | None = None,
+        inplace: bool | None = None,
     ) -> None:
         self.problem, self.size = problem, size
+        self.inplace = forms(problem)[0] if inplace is None else inplace
         self._lowering: Lowering | None = None  # the last one, which the next program may share
         chosen = target_for(problem, target)
         self.target = on_devices(
             without_packets(chosen) if groups_overlap else chosen, problem.topology.sms, sms, scratch_limit
         )
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether they are of the form that tables show."""
+        return self.inplace == forms(self.problem)[0]
 
     @property
     def rank_sends(self) -> int:
@@ -208,12 +216,11 @@ class Programs:
         low: int,
         high: int,
         common: CommonChunk,
-        inplace: bool | None = None,
     ) -> Lowered:
         lowering = self._lowering
-        if lowering is None or not lowering.is_of(algorithm, inplace, common):
+        if lowering is None or not lowering.is_of(algorithm, common):
             name = algorithm.problem.collective.name
-            lowering = Lowering(algorithm, name, limits=self.target.limits, inplace=inplace, common=common)
+            lowering = Lowering(algorithm, name, limits=self.target.limits, inplace=self.inplace, common=common)
         self._lowering = lowering
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high), lowering.goal
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
@@ -225,17 +232,16 @@ class Programs:
         exact = 1.0 if abs(scale - 1) < _ROUNDING else scale
         return Lowered(self.target, program, goal, predictor, common, exact, largest)
 
-    def other_form(self, served: Range) -> Lowered | None:
-        """The program in place of one that is not, or the other way round; None where the target has one form only.
+    def other_form(self) -> Programs | None:
+        """What lowers for calls out of place in place of those that are not, or the other way round.
 
-        Raises InputError where it cannot hold that form.
+        None where the target has one form only.
         """
-        by = served.contender.execution
-        name = program_collective(self.problem)
-        if not isinstance(by, Lowered) or not find_kind(name).whole or name in self.target.only_outofplace:
+        if len(forms(self.problem)) < 2 or program_collective(self.problem) in self.target.only_outofplace:
             return None
-        p = by.program
-        return self._made(served.algorithm, p.protocol, p.min_bytes, p.max_bytes, by.common, not p.inplace)
+        other = copy(self)
+        other.inplace, other._lowering = not self.inplace, None
+        return other
 
     def text(self, program: Program, goal: Goal | None) -> str:
         """Of a program's file. Raises InputError where the target cannot hold it."""
@@ -274,10 +280,14 @@ def run_by(found: SearchResult, programs: Programs) -> SearchResult:
     """The same answers with the times, ranges and gaps of a target's programs, where they are not that already."""
     made = [by for served in found.ranges if isinstance(by := served.contender.execution, Lowered)]
     untried = [s for s in found.ranges if s.contender.execution is None and not s.contender.refused]
-    if made and not untried and all(by.target == programs.target for by in made):
+    same = (by.target == programs.target and by.program.inplace == programs.inplace for by in made)
+    if made and not untried and all(same):
         return found
-    contest = Contest(programs, deadline=0.0 if found.ended else math.inf)  # then one is enough
-    contest.contenders = [Contender(a) for a in dict.fromkeys(served.algorithm for served in found.ranges)]
+    algorithms = [served.algorithm for served in found.ranges]
+    if not found.ended:
+        algorithms += [one.algorithm for one in found.others]
+    contest = Contest(programs, deadline=0.0 if found.ended and not made else math.inf)  # then one is enough
+    contest.contenders = [Contender(a) for a in dict.fromkeys(algorithms)]
     pinned = [served.low for served in found.ranges if served.low == served.high]
     ranges = contest.files(pinned[0] if pinned else None)
     return replace(found, ranges=ranges, refused=[*found.refused, *contest.refused])

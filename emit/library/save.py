@@ -6,7 +6,6 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from emit.library.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.problem import question
 from synth.present.statement import row
-from synth.present.text import format_time
+from synth.present.text import format_size, format_time
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
 from synth.storage.proof import save_proof
@@ -33,8 +32,9 @@ _SAME_TIME = 1.005  # of two forms of one algorithm
 class Saved:
     """What was written.
 
-    index, files: the index, if any, and each algorithm's files by kind (file, other_form, schedule, proof_file).
+    index, files: the index, if any, and each algorithm's files by kind (file, schedule, proof_file).
     found: as it was written: with the times of the target's programs.
+    other_form: what serves calls in place where those files serve others, or the other way round, where there is that.
     refused: why some have no executor's file; empty where all have.
     remarks: on what is written, a clause each.
     padding: of the fullest buffer in a file, the part that holds nothing (see `CommonChunk`).
@@ -43,6 +43,7 @@ class Saved:
     index: Path | None
     files: list[dict[str, Path]]
     found: SearchResult
+    other_form: Saved | None = None
     refused: str = ""
     padding: float = 0.0
     remarks: tuple[str, ...] = ()
@@ -50,12 +51,13 @@ class Saved:
     @property
     def paths(self) -> list[Path]:
         """All: the executor's files, the index, then schedules and proofs."""
-        own = [files[kind] for files in self.files for kind in ("file", "other_form") if kind in files]
+        of_both = [*self.files, *(self.other_form.files if self.other_form else [])]
+        own = [files["file"] for files in of_both if "file" in files]
         stored = [f[kind] for f in self.files for kind in ("schedule", "proof_file") if kind in f]
         return own + ([] if self.index is None else [self.index]) + stored
 
 
-def save(  # over 60 lines: one library is written, or nothing of it
+def save(
     found: SearchResult,
     folder: str | Path,
     target: str = "auto",
@@ -68,57 +70,79 @@ def save(  # over 60 lines: one library is written, or nothing of it
     """Write what was found into a library: a file for the target's executor and an entry of the index each.
 
     An algorithm too large for that, or with `proof`, is written as a schedule (schedules/NAME.synth), and with `proof`
-    also what proves its bound (NAME.proof.json). sms, groups_overlap, scratch_limit: as for `Programs`. Raises
-    InputError for a folder that cannot be written, or a foreign index.
+    also what proves its bound (NAME.proof.json). Beside them the files for calls of the other form, in or out of place.
+    sms, groups_overlap, scratch_limit: as for `Programs`. Raises InputError for a folder that cannot be written, or a
+    foreign index.
     """
-    programs: Programs | None = None
-    refused: list[str] = []
-    if target != NONE:
-        try:
-            pinned = {served.low for served in found.ranges if served.low == served.high}
-            size = min(pinned, default=None)
-            programs = Programs(found.problem, target, sms, groups_overlap, scratch_limit, size=size)
-            found = run_by(found, programs)
-        except InputError as error:
-            refused.append(str(error))
-            no_file = [replace(one, contender=Contender(one.algorithm, refused=str(error))) for one in found.ranges]
-            found = replace(found, ranges=no_file)
+    programs, found, refused = _programs(found, target, sms, groups_overlap, scratch_limit)
     if not found.ranges:
         return Saved(None, [], found)
-    written: list[dict[str, Path]] = []
-    entries: list[dict[str, Any]] = []
+    other = None if programs is None else programs.other_form()
+    able = any(served.contender.execution for served in found.ranges)
+    found_other = run_by(found, other) if other is not None and able else None
     lacking: list[str] = []
     with writing(folder) as library:
-        for served, name in zip(found.ranges, stems(found, library.entries), strict=True):
-            files: dict[str, str] = {}
-            made: list[dict[str, Any]] = []
-            if programs is not None:
-                try:
-                    made.append(_write(library, found, served, name, programs))
-                    files["file"] = made[0]["file"]
-                except InputError as error:
-                    refused.append(str(error))
-            if programs is not None and made:
-                try:
-                    other = programs.other_form(served)
-                    if other is not None:
-                        served_so = replace(served, contender=Contender(served.algorithm, other))
-                        form = name + FORMS[other.program.inplace]
-                        made.append(_write(library, found, served_so, form, programs))
-                        files["other_form"] = made[1]["file"]
-                except InputError as error:
-                    lacking.append(f"{name} {'out of' if made[0]['inplace'] else 'in'} place: {error}")
-            if proof or not made:
-                files |= _place_schedule(library, found, served, name, proof)
-            for entry in made:
-                entries.append(entry | {key: files[key] for key in ("schedule", "proof_file") if key in files})
-            written.append({kind: library.folder / file for kind, file in files.items()})
-        library.commit(entries)
+        entries = _write_all(library, found, programs, refused)
+        entries_other = _write_all(library, found_other, other, lacking) if found_other and other else []
+        stored = [
+            _place_schedule(library, found, served, name, proof) if proof or not entry else {}
+            for served, name, entry in zip(found.ranges, stems(found, library.entries), entries, strict=True)
+        ]
+        of_algorithm = {served.algorithm: files for served, files in zip(found.ranges, stored, strict=True)}
+        for form, made in ((found, entries), (found_other, entries_other)):
+            for served, entry in zip(form.ranges if form else (), made, strict=True):
+                entry |= of_algorithm.get(served.algorithm, {}) if entry else {}
+        rows = [entry for entry in (*entries, *entries_other) if entry]
+        library.commit(rows)
+    index = library.folder / INDEX if rows else None
+    files = [{"file": entry["file"], **one} if entry else one for entry, one in zip(entries, stored, strict=True)]
+    saved = Saved(index, [{kind: library.folder / name for kind, name in one.items()} for one in files], found)
+    if found_other is not None:
+        own = [{"file": library.folder / entry["file"]} if entry else {} for entry in entries_other]
+        saved.other_form = Saved(index, own, found_other)
     some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
-    padding = max((entry["padding"] for entry in entries), default=0.0)
-    why = some + refused[0] if refused else ""
-    remarks = () if programs is None else (*_remarks(programs, entries), *_served(programs.target, entries, lacking))
-    return Saved(library.folder / INDEX if entries else None, written, found, why, padding, remarks)
+    saved.refused = some + refused[0] if refused else ""
+    saved.padding = max((row["padding"] for row in rows), default=0.0)
+    if programs is not None:
+        saved.remarks = (*_remarks(programs, rows), *_served(programs.target, rows, lacking))
+    if found_other is not None and other is not None:
+        saved.remarks += tuple(_slower(found, found_other, other.inplace))
+    return saved
+
+
+def _programs(
+    found: SearchResult, target: str, sms: int | None, groups_overlap: bool, scratch_limit: int | None
+) -> tuple[Programs | None, SearchResult, list[str]]:
+    """What lowers for the target, what was found with its programs, and why there are none."""
+    if target == NONE:
+        return None, found, []
+    try:
+        size = min((served.low for served in found.ranges if served.low == served.high), default=None)
+        programs = Programs(found.problem, target, sms, groups_overlap, scratch_limit, size=size)
+        return programs, run_by(found, programs), []
+    except InputError as error:
+        no_file = [replace(one, contender=Contender(one.algorithm, refused=str(error))) for one in found.ranges]
+        return None, replace(found, ranges=no_file), [str(error)]
+
+
+def _write_all(
+    library: Library, found: SearchResult, programs: Programs | None, refused: list[str]
+) -> list[dict[str, Any]]:
+    """Write the files of one form of calls; each one's entry, empty where there is none: why, goes to `refused`."""
+    entries: list[dict[str, Any]] = []
+    form = "" if programs is None or programs.is_usual else FORMS[programs.inplace]
+    for served, name in zip(found.ranges, stems(found, library.entries), strict=True):
+        entry: dict[str, Any] = {}
+        try:
+            if programs is not None:
+                text, entry = document(found, served, name + form, programs)
+                library.write(entry["file"], text.encode())
+        except InputError as error:
+            refused.append(
+                f"{name} {'in' if programs and programs.inplace else 'out of'} place: {error}" if form else str(error)
+            )
+        entries.append(entry)
+    return entries
 
 
 def _remarks(programs: Programs, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -134,17 +158,23 @@ def _remarks(programs: Programs, entries: Sequence[Mapping[str, Any]]) -> Iterat
 
 
 def _served(target: Target, entries: Sequence[Mapping[str, Any]], lacking: Sequence[str]) -> Iterator[str]:
-    """Which sizes and forms of calls the files do not serve, and what then does; in how far forms differ in time."""
+    """Which sizes and forms of calls the files do not serve, and what then does."""
     unit = "bytes" if target.cell_bytes else "elements"
     divides = sorted({entry["divides"] for entry in entries} - {1})
     if divides:
         of = " or ".join(map(str, divides)) if len(divides) < 4 else f"{divides[0]} to {divides[-1]}"
         yield f"a file serves messages of a multiple of {of} {unit}; {target.otherwise} serves the others"
     yield from (f"no file for {reason}; {target.otherwise} serves it" for reason in lacking)
-    for one, other in pairwise(entries):
-        if one["min_bytes"] == other["min_bytes"] and other["time_us"] > _SAME_TIME * one["time_us"]:
-            longer, time_us = format_time(other["time_us"]), format_time(one["time_us"])
-            yield f"{other['file']}: {longer}, where the other form takes {time_us}"
+
+
+def _slower(found: SearchResult, other: SearchResult, inplace: bool) -> Iterator[str]:
+    """At which of the sizes shown calls of the other form take longer than the table says."""
+    for served in found.ranges:
+        by, size = other.fastest(served.shown), served.shown
+        longer, time_us = by.time_us(size), served.time_us(size)
+        if by.contender.execution and served.contender.execution and longer > _SAME_TIME * time_us:
+            form = "in place" if inplace else "out of place"
+            yield f"{form} {format_size(size)} take {format_time(longer)} in place of {format_time(time_us)}"
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
@@ -198,13 +228,6 @@ def stems(found: SearchResult, others: Iterable[Entry] = ()) -> list[str]:
     if not taken.isdisjoint(name + form for name in names for form in ("", *FORMS.values())):
         names = [f"{name}-{zlib.crc32(repr(asked).encode()):08x}" for name in names]
     return names
-
-
-def _write(library: Library, found: SearchResult, served: Range, name: str, programs: Programs) -> dict[str, Any]:
-    """Write one algorithm's file; its entry. InputError where the target cannot hold it."""
-    text, entry = document(found, served, name, programs)
-    library.write(entry["file"], text.encode())
-    return entry
 
 
 def document(found: SearchResult, served: Range, name: str, programs: Programs) -> tuple[str, dict[str, Any]]:

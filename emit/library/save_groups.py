@@ -105,7 +105,7 @@ def _document(found: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[st
     own, problem, size = len(part.groups) == 1, part.algorithm.problem, max(1, round(part.size_bytes))
     served = Range(Contender(part.algorithm, part.by), size, size, size)
     bound = found.isolated[part.groups[0]].bound if own else found.bound
-    answer = SearchResult(problem, [served], bound)
+    answer = SearchResult(problem, [served], bound=bound)
     name = stem(answer, served) if own else _stem(found)
     text, entry = document(answer, served, name, part.programs)
     if not own:  # other groups of the same ranks are another question

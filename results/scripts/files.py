@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import synth
+from emit.compiler.lower import forms
 from emit.library.index import Entry, load_index
 from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
 from results.measuring.measure import grid, page, write
 from synth.model.problem import LARGEST, SMALLEST
+from synth.search.result import SearchResult
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.topology import Topology
@@ -80,24 +82,34 @@ def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: 
         times = {entry.file: _predictor(entry, topology) for entry in entries}
     if not entries:
         return Row(name, 0, schedule_gap, float("nan"), 1.0, 1.0, answer.algorithms[0]["refused"])
-    off = []
-    for entry in entries:
-        served = answer.found.fastest(entry.min_bytes)
-        for size in {max(entry.min_bytes, SMALLEST), entry.values["shown_bytes"], entry.max_bytes or LARGEST}:
-            ratio = times[entry.file].time_us(size) / served.time_us(size)
-            off.append(max(ratio, 1 / ratio))
+    off = [ratio for entry in entries for ratio in _off(entry, times[entry.file], answer.found)]
     beaten = []
     for size in (1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())):
-        # a file of another protocol is not for messages of this size
-        own = next((entry for entry in entries if entry.serves(size)), None)
-        if own is None:  # nothing divides it: the executor's own algorithm serves
-            continue
-        able = [entry for entry in entries if entry.protocol == own.protocol]
-        beaten.append(times[own.file].time_us(size) / min(times[entry.file].time_us(size) for entry in able))
-    last = max(entries, key=lambda entry: entry.min_bytes)
-    return Row(
-        name, len(entries), schedule_gap, times[last.file].time_us(LARGEST) / bound, max(off), max(beaten, default=1.0)
-    )
+        for form in (True, False):
+            # a file of another protocol is not for messages of this size
+            of_form = [entry for entry in entries if entry.inplace == form]
+            own = next((entry for entry in of_form if entry.serves(size)), None)
+            if own is None:  # nothing divides it: the executor's own algorithm serves
+                continue
+            able = [entry for entry in of_form if entry.protocol == own.protocol]
+            beaten.append(times[own.file].time_us(size) / min(times[entry.file].time_us(size) for entry in able))
+    largest = [e for e in entries if e.max_bytes is None or e.max_bytes >= LARGEST]
+    large_us = max((times[entry.file].time_us(LARGEST) for entry in largest), default=float("nan"))
+    return Row(name, len(entries), schedule_gap, large_us / bound, max(off), max(beaten, default=1.0))
+
+
+def _off(entry: Entry, predictor: Predictor, found: SearchResult) -> Iterator[float]:
+    """Of a file's times those over the table's, either way; calls of the other form have the index as their table."""
+    shown = entry.values["shown_bytes"]
+    table_us = {shown: entry.values["time_us"]}
+    if entry.inplace == forms(found.problem)[0]:
+        served = found.fastest(entry.min_bytes)
+        table_us = {
+            size: served.time_us(size) for size in (max(entry.min_bytes, SMALLEST), shown, entry.max_bytes or LARGEST)
+        }
+    for size, time_us in table_us.items():
+        ratio = predictor.time_us(size) / time_us
+        yield max(ratio, 1 / ratio)
 
 
 def _reached(values: Sequence[float], most: float) -> tuple[int, int, str]:

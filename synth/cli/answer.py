@@ -129,6 +129,11 @@ def _report(found: SearchResult, asked: Asked) -> None:
     document = statement(written.found)
     for entry, files in zip(document["algorithms"], written.files, strict=True):
         entry |= {kind: str(path) for kind, path in files.items()}
+    if written.other_form is not None:
+        other = statement(written.other_form.found)["algorithms"]
+        for entry, files in zip(other, written.other_form.files, strict=True):
+            entry |= {kind: str(path) for kind, path in files.items()}
+        document["other_form"] = other
     document["unsaved"] = written.refused
     document["remarks"] = list(written.remarks)
     if asked.as_json:

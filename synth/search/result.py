@@ -20,6 +20,7 @@ class SearchResult:
 
     Attributes:
         ranges: the frontier, or one range at the pinned size.
+        others: what else was found and could be shown.
         bound: on the time of any algorithm.
         baselines: what a vendor library would run.
         claims: per copying phase and number of steps, what is proved in the k-synchronous model.
@@ -34,6 +35,7 @@ class SearchResult:
 
     problem: Problem
     ranges: list[Range] = field(default_factory=list)
+    others: list[Contender] = field(default_factory=list)
     bound: Bound = field(default_factory=lambda: Bound(()))
     baselines: list[Algorithm] = field(default_factory=list)
     claims: list[StepClaim] = field(default_factory=list)

@@ -150,6 +150,8 @@ class _Search:
             result.ended = "interrupted"
             self.contest.stop()
             result.ranges = self.contest.files(options.size)
+        shown = {served.algorithm for served in result.ranges}
+        result.others = [one for one in self.contest.contenders if one.algorithm not in shown]
         result.refused = self.contest.refused
         result.seconds = time.monotonic() - self.begun
         return result
