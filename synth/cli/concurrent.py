@@ -15,16 +15,20 @@ tp=8,dp=*:dp      the groups along another axis (here every 8th rank); * stands 
 tp=2,cp=2,dp=*:tp+cp   the groups along several axes together
 tp=8;tp=8,dp=*:dp      one list after the other: a rank may be in several groups
 
-torch's DeviceMesh names the same axes the other way round, the slowest first: mesh_shape (dp, tp).
+All lists of axes are of one mesh, each from its fastest axis on: tp=8;dp=4:dp is refused, since dp=4 by itself would be
+blocks of 4 consecutive ranks, not every 8th one. DeviceMesh names the same axes the other way round, the
+slowest first: mesh_shape (dp, tp).
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import NoReturn
 
 import click
 import numpy as np
@@ -45,7 +49,7 @@ from synth.model.problem import parse_ranks
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from synth.present.table import concurrent_table
-from synth.present.text import format_count, format_time
+from synth.present.text import format_count, format_ranks, format_time
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.faults.notation import dead_ranks, live_ranks
@@ -122,12 +126,13 @@ def parse_members(
         InputError: groups, a collective or a size that cannot be, no size, or two for one group.
     """
     named_once = cache(named)  # groups that do the same share the object
+    lists: list[_Axes] = []
     found: list[tuple[tuple[int, ...], Collective, str | None]] = []
     for part in text.split(";"):
         match = _PART.fullmatch(part)
         assert match is not None
         what = collective if match["name"] is None else parse_name(match["name"])
-        for ranks in _groups(match["ranks"], topology, dead):
+        for ranks in _groups(match["ranks"], topology, dead, lists):
             stated = named_once(parse_name(what), len(ranks), 1) if isinstance(what, str) else what
             found.append((ranks, stated, match["size"]))
     each = _sizes(found, size, sizes)
@@ -160,24 +165,61 @@ def _sizes(
     return each
 
 
-def _groups(part: str, topology: Topology, dead: Sequence[int]) -> list[tuple[int, ...]]:
-    """The groups of one part, in the order written; along axes by their first rank."""
+@dataclass(frozen=True)
+class _Axes:
+    """A list of axes as it was written: extents by name, the fastest first, and those that its groups lie along."""
+
+    text: str
+    extents: Mapping[str, int]
+    along: tuple[str, ...]
+
+    def agrees(self, other: _Axes) -> bool:
+        """Whether both begin one mesh."""
+        return all(mine == others for mine, others in zip(self.extents.items(), other.extents.items(), strict=False))
+
+
+def _groups(part: str, topology: Topology, dead: Sequence[int], lists: list[_Axes]) -> list[tuple[int, ...]]:
+    """The groups of one part, in the order written; along axes by their first rank. `lists`: of the parts before it."""
     if not part.strip():
         raise InputError(f"--groups: {shown(part)} has an empty group; it must be as in 0-7;8-15 or tp=8")
     part = part.strip()
     if "=" in part:
-        return _along(part, live_ranks(topology, dead, None, "--groups"))
+        living = live_ranks(topology, dead, None, "--groups")
+        axes = _axes(part, len(living))
+        for other in lists:
+            if not axes.agrees(other):
+                _refuse_mesh(axes, other, len(living))
+        lists.append(axes)
+        return _along(axes, living)
     ranks = parse_ranks(part, "--groups", topology.nranks)
     if len(ranks) < 2:
         raise InputError(f"--groups: group {part} has one rank; it must be at least 2")
     return [live_ranks(topology, dead, ranks, "--groups")]
 
 
-def _along(part: str, living: Sequence[int]) -> list[tuple[int, ...]]:
-    """The groups along one or several axes of the ranks that live."""
+def _refuse_mesh(axes: _Axes, other: _Axes, living: int) -> NoReturn:
+    """Two lists that are not of one mesh: groups along the second are seldom what was meant."""
+    both = {**axes.extents, **other.extents}
+    whole = {**other.extents, **axes.extents}
+    right = "one mesh for all lists, the fastest axis first, as in tp=8;tp=8,dp=*:dp"
+    if both == whole and living % math.prod(whole.values()) == 0:
+        listed = ",".join(f"{name}={extent}" for name, extent in whole.items())
+        right = f"'{listed}:{'+'.join(axes.along)}' for those of one mesh with {shown(other.text)}"
+    raise InputError(
+        f"--groups: {shown(axes.text)} is not of the mesh of {shown(other.text)}, so that its groups would be"
+        f" {_example(axes, living)}…; it must be {right}, or ranks, as in 0-3;4-7"
+    )
+
+
+def _example(axes: _Axes, living: int) -> str:
+    """The first group along axes, of ranks by their position."""
+    return format_ranks(_along(axes, range(living))[0][:4])
+
+
+def _axes(part: str, living: int) -> _Axes:
+    """The axes of a part, * resolved, of so many ranks that live."""
     listed, colon, chosen = part.partition(":")
-    names: list[str] = []
-    extents: list[int] = []  # 0: *
+    extents: dict[str, int] = {}  # 0: *
     for item in listed.split(","):
         axis = _AXIS.fullmatch(item.strip())
         if axis is None:
@@ -185,32 +227,37 @@ def _along(part: str, living: Sequence[int]) -> list[tuple[int, ...]]:
                 f"--groups: {shown(item.strip())} is no axis;"
                 " it must be a name and how many ranks it has, as in tp=8,dp=*"
             )
-        if axis[1] in names:
+        if axis[1] in extents:
             raise InputError(f"--groups: axis {axis[1]} is given twice in {shown(part)}; it must be once")
-        names.append(axis[1])
-        extents.append(0 if axis[2] == "*" else int(axis[2]))
-    if extents.count(0) > 1:
+        extents[axis[1]] = 0 if axis[2] == "*" else int(axis[2])
+    open_axes = [name for name, extent in extents.items() if not extent]
+    if len(open_axes) > 1:
         raise InputError(f"--groups: {shown(part)} has several *; it must be one axis at most that is what is left")
-    fixed = math.prod(extent for extent in extents if extent)
-    rest, over = divmod(len(living), fixed)
+    fixed = math.prod(extent for extent in extents.values() if extent)
+    rest, over = divmod(living, fixed)
     if over or not rest:
         raise InputError(
-            f"--groups: {shown(listed)} is {fixed} ranks, which does not divide the {len(living)} there are;"
+            f"--groups: {shown(listed)} is {fixed} ranks, which does not divide the {living} there are;"
             " it must be a divisor of that"
         )
-    if 0 in extents:
-        extents[extents.index(0)], rest = rest, 1
-    wanted = [name.strip() for name in chosen.split("+")] if colon else names[:1]
+    extents |= dict.fromkeys(open_axes, rest)
+    wanted = tuple(name.strip() for name in chosen.split("+")) if colon else tuple(extents)[:1]
     for name in wanted:
-        if name not in names:
+        if name not in extents:
             raise InputError(
-                f"--groups: {shown(name)} in {shown(part)} is no axis of it; it must be one of {', '.join(names)}"
+                f"--groups: {shown(name)} in {shown(part)} is no axis of it; it must be one of {', '.join(extents)}"
             )
-    if math.prod(extents[names.index(name)] for name in set(wanted)) < 2:
+    if math.prod(extents[name] for name in set(wanted)) < 2:
         raise InputError(f"--groups: {shown(part)} makes groups of one rank; it must be at least 2")
+    return _Axes(part, extents, wanted)
+
+
+def _along(axes: _Axes, living: Sequence[int]) -> list[tuple[int, ...]]:
+    """The groups along one or several axes of the ranks that live; what is left over of these is one axis more."""
+    extents = tuple(axes.extents.values())
     # the slowest axis first; those of a group last, in the same order
-    grid = np.array(living).reshape(rest, *extents[::-1])
-    inner = [axis for axis, name in enumerate(names[::-1], 1) if name in wanted]
+    grid = np.array(living).reshape(-1, *extents[::-1])
+    inner = [axis for axis, name in enumerate(reversed(tuple(axes.extents)), 1) if name in axes.along]
     outer = [axis for axis in range(grid.ndim) if axis not in inner]
     size = math.prod(grid.shape[axis] for axis in inner)
     return [tuple(row) for row in grid.transpose(*outer, *inner).reshape(-1, size).tolist()]

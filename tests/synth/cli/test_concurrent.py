@@ -161,6 +161,7 @@ GROUPS = [
     ("tp=1,dp=4:dp", 4, [(0, 1, 2, 3)]),
     ("x=*", 3, [(0, 1, 2)]),
     ("tp=2;0,3", 4, [(0, 1), (2, 3), (0, 3)]),
+    ("tp=2,cp=2;tp=2;tp=2,cp=2,dp=*:dp", 8, [(0, 1), (2, 3), (4, 5), (6, 7)] * 2 + [(0, 4), (1, 5), (2, 6), (3, 7)]),
 ]
 
 
@@ -213,6 +214,13 @@ WRONG = [
     ("tp=*,dp=*", r"several \*"),
     ("tp=2:dp", "'dp' in 'tp=2:dp' is no axis of it; it must be one of tp"),
     ("tp=2:", "'' in"),
+    # the user means every second rank, not blocks of four
+    ("tp=2;dp=4:dp", r"'dp=4:dp' is not of the mesh of 'tp=2', .* 0 1 2 3…; it must be 'tp=2,dp=4:dp'"),
+    ("tp=2;allreduce:dp=2", r"it must be 'tp=2,dp=2:dp'"),
+    ("tp=2;dp=*:dp", r"as in tp=8;tp=8,dp=\*:dp"),
+    ("tp=2,dp=4;dp=4,tp=2:dp", r"it must be 'tp=2,dp=4:dp'"),
+    ("tp=2;tp=4", "not of the mesh of 'tp=2'"),
+    ("tp=2,dp=4:dp;tp=2,pp=4:pp", "not of the mesh of"),
 ]
 
 
