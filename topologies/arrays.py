@@ -106,10 +106,14 @@ def strongly_connected(count: int, src: Ints, dst: Ints) -> bool:
     return bool(reached(count, src, dst, 0).all() and reached(count, dst, src, 0).all())
 
 
-def components(count: int, src: Ints, dst: Ints) -> Ints:
-    """Number of the part that each vertex is in, edges taken both ways: int64 (count,), 0.. in order of vertices."""
+def components(count: int, src: Ints, dst: Ints, *, strong: bool = False) -> Ints:
+    """Number of the part that each vertex is in, edges taken both ways: int64 (count,), 0.. in order of vertices.
+
+    strong: edges taken one way; a part is of vertices that all reach each other, and parts have any order.
+    """
     graph, csgraph = _sparse(count, src, dst)
-    return np.asarray(csgraph.connected_components(graph, directed=False)[1], dtype=np.int64)
+    found = csgraph.connected_components(graph, directed=strong, connection="strong")
+    return np.asarray(found[1], dtype=np.int64)
 
 
 def _sparse(count: int, src: Ints, dst: Ints) -> tuple[Any, Any]:

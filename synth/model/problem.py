@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Bools, Collective, Floats, Ints, named, subdivided
-from topologies.arrays import strongly_connected
+from topologies.arrays import reached, strongly_connected
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -183,7 +183,7 @@ def check_group(group: Sequence[int] | None, nranks: int) -> tuple[int, ...]:
     members = tuple(range(nranks)) if group is None else tuple(int(r) for r in group)
     check_ranks(members, "group", nranks)
     if len(members) < 2:
-        raise InputError(f"group: has {len(members)} rank; it must be at least 2")
+        raise InputError(f"group: has {len(members)} rank{'s' * (len(members) != 1)}; it must be at least 2")
     return members
 
 
@@ -249,22 +249,31 @@ def _check_connected(problem: Problem) -> None:
     if strongly_connected(net.nranks, net.src, net.dst):
         return
     joined = "it must be joined by relays: --relay"
+    apart = f"the topology {topology.name} is disconnected"
     if net.nranks > _MANY:  # which pairs cannot would take a table of all
-        raise InputError(f"group: some of its {len(problem.group)} ranks cannot reach others of it; {joined} all")
+        ends = apart if _cut(problem) else f"{joined} all"
+        raise InputError(f"group: some of its {len(problem.group)} ranks cannot reach others of it; {ends}")
     gap = _missing(problem.collective, net)
     if gap is None:
         return
     names = f"rank {problem.group[gap[0]]} cannot reach rank {problem.group[gap[1]]}"
     if topology.nranks > _FEW:  # who could help would take too long to find
-        raise InputError(f"group: {names} inside the group; {joined} all")
+        ends = apart if _cut(problem) else f"{joined} all"
+        raise InputError(f"group: {names} inside the group; {ends}")
     others = [r for r in range(topology.nranks) if r not in problem.ranks]
     whole = network(topology, problem.ranks + tuple(others)) if others else net
     if _missing(problem.collective, whole) is not None:
-        raise InputError(
-            f"group: {names}, not even through the other ranks; the topology {topology.name} is disconnected"
-        )
+        through = ", not even through the other ranks" if others else ""
+        raise InputError(f"group: {names}{through}; {apart}")
     joining = ",".join(map(str, _few_relays(problem, others)))
     raise InputError(f"group: {names} inside the group; {joined} {joining} (or --relay all)")
+
+
+def _cut(problem: Problem) -> bool:
+    """Whether not all ranks of the group reach each other, even if all others relay."""
+    t, members = problem.topology, list(problem.group)
+    ways = ((t.link_src, t.link_dst), (t.link_dst, t.link_src))
+    return not all(reached(t.nvertices, *way, members[0])[members].all() for way in ways)
 
 
 def _few_relays(problem: Problem, others: list[int]) -> list[int]:

@@ -18,9 +18,9 @@ def format_table(rows: Sequence[Sequence[str]], left: Sequence[int]) -> list[str
     ]
 
 
-def format_count(number: int, thing: str) -> str:
-    """`1 chunk`, `2 chunks`."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def format_count(number: int, thing: str, things: str = "") -> str:
+    """`1 chunk`, `2 chunks`; things: the plural, where it does not end in an s alone."""
+    return f"{number} {thing if number == 1 else things or thing + 's'}"
 
 
 def format_number(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -141,6 +142,34 @@ def test_topology_file(synth: Call, here: Path, case: str) -> None:
     for word in words:
         assert word in line
     assert [p.name for p in here.iterdir()] == ["t.toml"]
+
+
+CONNECTED = {
+    # pairs of links from rank to rank, of so many ranks: exit code, what is said, parts
+    "a ring one way": (3, "0>1 1>2 2>0", 0, "every rank reaches every other", ["0-2"]),
+    "two parts": (5, "0>1 1>0 2>3 3>4 4>2", 1, "--group 0-1\n    --group 2-4\n", ["0-1", "2-4"]),
+    "a rank alone": (3, "0>1 1>0", 1, "--group 0-1\n    none with 2: links", ["0-1", "2"]),
+    "a rank that only receives": (3, "0>1 1>0 1>2", 1, "none with 2: links", ["0-1", "2"]),
+    "one way": (3, "0>1 1>2", 1, "no two ranks reach each other, both ways", ["0", "1", "2"]),
+    "one rank": (1, "", 1, "one rank; it must be at least 2", ["0"]),
+    "many parts": (24, " ".join(f"{2 * i}>{2 * i + 1} {2 * i + 1}>{2 * i}" for i in range(12)), 1, "4 more", None),
+    "by a switch, and one that leads nowhere": (2, "0>a a>0 1>a a>1 0>b", 0, "every rank reaches every other", ["0-1"]),
+}
+
+
+@pytest.mark.parametrize("case", CONNECTED)
+def test_check_of_a_topology_says_who_reaches_whom(synth: Call, here: Path, case: str) -> None:
+    ranks, pairs, code, words, parts = CONNECTED[case]
+    links = f'[[links]]\npairs = "{pairs}"\ngbs = 25\nalpha_us = 1\n' if pairs else ""
+    (here / "t.toml").write_text(f'name = "t"\nranks = {ranks}\nswitches = ["a", "b"]\n{links}')
+    said = synth("topo", "check", "t.toml")
+    assert (said.code, said.err) == (code, "")
+    assert words in said.out
+    listed = synth("topo", "check", "t.toml", "--json")
+    assert listed.code == code
+    found = json.loads(listed.out)
+    assert found["connected"] == (len(found["parts"]) == 1)
+    assert parts is None or found["parts"] == parts
 
 
 def test_topology_file_is_binary(synth: Call, here: Path) -> None:

@@ -19,6 +19,9 @@ from topologies.topology import Topology
 
 LINE = load("line:5")
 ISLANDS = Topology("islands", 4, (), np.array([0, 1, 2, 3]), np.array([1, 0, 3, 2]), np.full(4, 0.7), np.full(4, 50.0))
+HALVES = Topology(  # two rings of 300
+    "halves", 600, (), at := np.arange(600), (at + 1) % 300 + at // 300 * 300, np.full(600, 0.7), np.full(600, 50.0)
+)
 ONE_WAY = Topology("oneway", 3, (), np.array([0, 1]), np.array([1, 2]), np.full(2, 0.7), np.full(2, 50.0))
 
 
@@ -41,7 +44,10 @@ ONE_WAY = Topology("oneway", 3, (), np.array([0, 1]), np.array([1, 2]), np.full(
         (lambda: make_problem(LINE, "allgather", [0, 2]), ["rank 2 cannot reach rank 0", "--relay 1 "]),
         (lambda: make_problem(LINE, "allgather", [4, 1]), ["cannot reach", "--relay 2,3 "]),
         (lambda: make_problem(LINE, "allgather", [0, 4], [2]), ["cannot reach", "--relay 1,3 "]),
-        (lambda: make_problem(ISLANDS, "allgather"), ["not even through", "islands", "disconnected"]),
+        (lambda: make_problem(ISLANDS, "allgather"), ["rank 0", "islands is disconnected"]),
+        (lambda: make_problem(load("line:600"), "allgather", [0, 7]), ["rank 7", "--relay all"]),
+        (lambda: make_problem(load("line:5000"), "allgather", range(0, 5000, 1000)), ["rank 0", "--relay all"]),
+        (lambda: make_problem(HALVES, "allgather"), ["rank 300 ", "halves is disconnected"]),
         (lambda: make_problem(ONE_WAY, "allgather"), ["cannot reach", "oneway"]),
         (lambda: make_problem(ONE_WAY, "reduce", root=0), ["cannot reach", "oneway"]),
     ],
