@@ -8,26 +8,27 @@ from typing import Any
 
 import torch
 
+from runtime.torch.messages import Messages
 from topologies.errors import InputError
 
 _CALL_BYTES = 200  # bytes of a call's description
 
 
-def _gather(wrapped: Any, mine: Any, size: int) -> list[Any]:
-    """Everybody's copy of a small tensor, over the wrapped back end."""
+def _gather(messages: Messages, mine: Any, size: int) -> list[Any]:
+    """Everybody's copy of a small tensor, over the group's messages."""
     every = [torch.empty_like(mine) for _ in range(size)]
-    wrapped.allgather([every], [mine]).wait()
+    messages.allgather([every], [mine]).wait()
     return every
 
 
-def check_same_choices(wrapped: Any, basis: str, fault: str | None, ranks: Sequence[int]) -> None:
+def check_same_choices(messages: Messages, basis: str, fault: str | None, ranks: Sequence[int]) -> None:
     """Make sure that all ranks will choose the same.
 
     basis: all that this rank's choices depend on. fault: why it cannot choose at all. Raises InputError on every rank
     where they differ or one of them has a fault.
     """
     mine = torch.tensor([zlib.crc32(basis.encode()), int(fault is not None)], dtype=torch.int64)
-    every = [tuple(row.tolist()) for row in _gather(wrapped, mine, len(ranks))]
+    every = [tuple(row.tolist()) for row in _gather(messages, mine, len(ranks))]
     if fault is not None:
         raise InputError(fault)
     for rank, (code, faulty) in zip(ranks, every, strict=True):
@@ -40,10 +41,10 @@ def check_same_choices(wrapped: Any, basis: str, fault: str | None, ranks: Seque
             )
 
 
-def check_same_call(wrapped: Any, call: str, ranks: Sequence[int]) -> None:
+def check_same_call(messages: Messages, call: str, ranks: Sequence[int]) -> None:
     """Compare what is called. Raises RuntimeError, the same on every rank, where it differs."""
     text = call.encode()[:_CALL_BYTES].ljust(_CALL_BYTES)
-    every = _gather(wrapped, torch.frombuffer(bytearray(text), dtype=torch.uint8), len(ranks))
+    every = _gather(messages, torch.frombuffer(bytearray(text), dtype=torch.uint8), len(ranks))
     calls = [bytes(row.tolist()).rstrip().decode("utf-8", "replace") for row in every]
     for rank, other in zip(ranks, calls, strict=True):
         if other != calls[0]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import re
 import threading
 import time
@@ -22,9 +21,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from runtime.torch.compare import different_calls
+from runtime.torch.messages import Messages
 from topologies.errors import MessageLost
 
 
@@ -58,12 +57,21 @@ class _Wait:
 class FailureWatch:
     """One rank's watch over its waits for the others of a group; me: its place there, ranks: the whole job's numbers.
 
-    wrapped: the back end whose messages are waited for, once there is one.
+    messages: what is waited for. server: the rank whose end ends the store; None where there is none such, or it cannot
+    be known.
     """
 
-    def __init__(self, store: Any, me: int, ranks: Sequence[int], tuning: Tuning = _TUNING) -> None:
+    def __init__(
+        self,
+        store: Any,
+        me: int,
+        ranks: Sequence[int],
+        messages: Messages,
+        server: int | None = None,
+        tuning: Tuning = _TUNING,
+    ) -> None:
         self.store, self.me, self.ranks, self.tuning = store, me, tuple(ranks), tuning
-        self.wrapped: Any = None
+        self.messages, self.server = messages, server
         self._waits: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._change = threading.Lock()
         self._asking = threading.Lock()
@@ -123,7 +131,7 @@ class FailureWatch:
         if peer == self.me:
             return False
         try:
-            self.wrapped.send([torch.zeros(1)], peer, OWN_TAG)
+            self.messages.send([torch.zeros(1)], peer, OWN_TAG)
         except RuntimeError:
             return True
         return False
@@ -140,13 +148,13 @@ class FailureWatch:
             if not self.store.check([_FLAG]):
                 return
         except Exception:  # gone, and with it the rank that served it
-            if store_rank(self.store) not in self.ranks:
+            if self.server not in self.ranks:
                 return  # that need not stop this group
         self._woken = True
         for peer in range(len(self.ranks)):
             if peer != self.me:
                 with suppress(RuntimeError):  # Gloo closes all of a group's connections when a wait takes too long
-                    self.wrapped.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))
+                    self.messages.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))
 
 
 class _Reports:
@@ -154,6 +162,7 @@ class _Reports:
 
     def __init__(self, watch: FailureWatch, mine: dict[str, Any], peers: Collection[int] | None) -> None:
         self._store, self.ranks, self.me, self._tuning = watch.store, watch.ranks, watch.me, watch.tuning
+        self._server = watch.server
         others = range(len(self.ranks)) if peers is None else peers
         self._needed = {peer for peer in others if peer != self.me}
         self._reports: dict[int, dict[str, Any]] = {self.me: mine}
@@ -200,7 +209,7 @@ class _Reports:
             return f"; {differs}"
         silent, why = self._silent(), "no word of it"
         gone = sorted(self._named("gone").intersection(silent))
-        server = store_rank(self._store)
+        server = self._server
         if self._store_gone and server in self.ranks and server not in reports:
             lost, why = sorted({*gone, self.ranks.index(server)}), f"the store of rank {server} is gone"
         elif gone:
@@ -225,14 +234,6 @@ def _difference(reports: dict[int, dict[str, Any]]) -> str:
         if call != others:
             return different_calls(rank, call, other, others)
     return ""
-
-
-def store_rank(store: Any) -> int | None:
-    """The rank whose end ends the store; None where there is none such, or it cannot be known."""
-    while hasattr(store, "underlying_store"):
-        store = store.underlying_store
-    launched = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return 0 if isinstance(store, dist.TCPStore) and not launched else None
 
 
 class _Watcher:

@@ -32,11 +32,13 @@ except ImportError as error:
     ) from None
 import torch.distributed as dist
 
+from runtime.torch.blocks import Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
 from runtime.torch.choice import BACKENDS, REDUCED_TYPES, Method
+from runtime.torch.core import asked_method, type_name
 from runtime.torch.counters import counters
-from runtime.torch.dispatch import Dispatcher, asked_method, reduction_of, type_name
-from runtime.torch.operations import OPERATIONS, Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
-from runtime.torch.run import Transport
+from runtime.torch.dispatch import Dispatcher, reduction_of
+from runtime.torch.operations import OPERATIONS
+from runtime.torch.run import REDUCERS, Transport
 from runtime.torch.work import CombinedWork
 from topologies.errors import InputError
 
@@ -169,7 +171,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             )
         if any(part.numel() != count for part in parts):
             op = reduction_of((opts or OPERATIONS["reduce_scatter"].options()).reduceOp)
-            if op is None or type_name(out) not in REDUCED_TYPES:
+            if op not in REDUCERS or type_name(out) not in REDUCED_TYPES:
                 raise InputError(
                     f"reduce_scatter: {op} of {out.dtype} in unequal parts; it must be a reduction of numbers"
                 )

@@ -16,6 +16,7 @@ import torch
 from emit.program import RECEIVES
 from runtime.buffers import Layout, part_in_place
 from runtime.torch.lost import error_text
+from runtime.torch.messages import Messages
 from runtime.torch.rank_program import AHEAD, RankProgram, RankStep
 from topologies.errors import InputError, MessageLost
 
@@ -32,23 +33,23 @@ REDUCERS: dict[str, Reducer] = {"sum": torch.add, "avg": torch.add, "prod": torc
 
 @dataclass
 class Transport:
-    """Point-to-point messages of the wrapped back end."""
+    """The messages of one call."""
 
-    wrapped: Any
+    messages: Messages
     ranks: Sequence[int]  # each peer's rank in the whole job, for error texts
     rank: int  # this one's place among them
     tag: int  # of this call, from FIRST_TAG on, its lower 15 bits free for the channel
     call: str  # for error texts
     waited: MutableMapping[int, float] = field(default_factory=dict)  # by peer, seconds spent waiting for it
-    timeout: timedelta | None = None  # None: the wrapped back end's
+    timeout: timedelta | None = None  # None: that of the messages
 
     def send(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
         """Begin to send; what `finish` takes."""
-        return self._begin(self.wrapped.send, values, peer, channel)
+        return self._begin(self.messages.send, values, peer, channel)
 
     def receive(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
         """Begin to receive into `values`."""
-        return self._begin(self.wrapped.recv, values, peer, channel)
+        return self._begin(self.messages.recv, values, peer, channel)
 
     def _begin(self, call: Callable[..., Any], values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
         try:

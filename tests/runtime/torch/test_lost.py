@@ -13,7 +13,6 @@ if find_spec("torch") is None:
 
 import torch.distributed as dist
 
-from runtime.torch import lost as torch_lost
 from runtime.torch.lost import FailureWatch, Tuning, error_text
 from topologies.errors import MessageLost
 
@@ -48,8 +47,7 @@ def message(error: RuntimeError, closed: set[int], reports: dict[int, str], peer
     store = dist.HashStore()
     for place, text in reports.items():
         store.set(f"failed/{place}", text)
-    watch = FailureWatch(store, 0, RANKS, SOON)
-    watch.wrapped = Connections(closed)
+    watch = FailureWatch(store, 0, RANKS, Connections(closed), tuning=SOON)
     with pytest.raises(RuntimeError) as caught, watch.guard("allreduce", 1, peers):
         raise error
     return str(caught.value)
@@ -100,10 +98,8 @@ def test_a_late_rank_learns_that_the_others_gave_up() -> None:
     assert "the others gave up waiting for this rank" in message(CLOSED, {1, 2, 3}, reports)
 
 
-def test_the_server_of_the_store_is_lost_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_lost, "store_rank", lambda _: 3)
-    watch = FailureWatch(Gone(set()), 0, RANKS, SOON)
-    watch.wrapped = Connections({1})
+def test_the_server_of_the_store_is_lost_with_it() -> None:
+    watch = FailureWatch(Gone(set()), 0, RANKS, Connections({1}), 3, SOON)
     with (
         pytest.raises(RuntimeError, match=r"; lost: rank 3 \(the store of rank 3 is gone\)"),
         watch.guard("barrier"),
@@ -112,14 +108,13 @@ def test_the_server_of_the_store_is_lost_with_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_second_failure_says_the_same_without_asking_again() -> None:
-    watch = FailureWatch(dist.HashStore(), 0, RANKS, SOON)
-    watch.wrapped = Connections({2})
+    watch = FailureWatch(dist.HashStore(), 0, RANKS, Connections({2}), tuning=SOON)
     texts = []
     for _ in range(2):
         with pytest.raises(RuntimeError) as caught, watch.guard("barrier"):
             raise CLOSED
         texts.append(str(caught.value))
-        watch.wrapped = Connections({1, 2, 3})
+        watch.messages = Connections({1, 2, 3})
     assert texts[0] == texts[1]
 
 

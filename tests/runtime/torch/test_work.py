@@ -12,7 +12,7 @@ import pytest
 if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
-from runtime.torch.work import Task, TaskThread
+from runtime.torch.tasks import Task, TaskThread
 
 
 def task(function: Callable[[], object]) -> Task:

@@ -1,0 +1,91 @@
+"""The tensors of a call: what a program reads and writes of them, and collectives of blocks sent one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from runtime.torch.rank_program import RankProgram
+from runtime.torch.run import REDUCERS, Transport, exchange, run
+from topologies.errors import InputError
+
+Tensor: TypeAlias = Any
+
+
+def flat(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of it where it is not contiguous, in one dimension."""
+    return tensor.contiguous().view(-1)
+
+
+def write_back(tensor: Tensor, values: Tensor) -> None:
+    """Put `flat`'s values into the tensor where they are a copy."""
+    if not tensor.is_contiguous():
+        tensor.copy_(values.view(tensor.shape))
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """What a call reads and writes on this rank."""
+
+    given: Sequence[Tensor]  # one after the other a program's input; empty where this rank has none
+    written: Sequence[Tensor]  # its output likewise
+    block: int  # elements, as in `Layout`
+    blocks: int = 1  # that the message's size counts
+    in_place: bool = False  # input and output are the same tensor
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them, an output first where there is one."""
+        return [*self.written, *self.given]
+
+    def execute(self, part: RankProgram, op: str, transport: Transport) -> None:
+        """Run this rank's part of a program on them. op: as in `run`, whose errors it raises."""
+        given = made = None
+        if self.given:
+            given = flat(self.given[0]) if len(self.given) == 1 else torch.cat([flat(t) for t in self.given])
+        if self.in_place:
+            made = given if self.written else None
+        elif len(self.written) == 1:
+            made = flat(self.written[0])
+        elif self.written:
+            made = self.written[0].new_empty(sum(tensor.numel() for tensor in self.written))
+        run(part, given, made, self.block, op, transport)
+        if len(self.written) == 1:
+            write_back(self.written[0], made)
+        elif made is not None:
+            for tensor, values in zip(self.written, made.split([t.numel() for t in self.written]), strict=True):
+                tensor.copy_(values.view(tensor.shape))
+
+
+def exchange_blocks(transport: Transport, parts: Sequence[Tensor], into: Sequence[Tensor]) -> None:
+    """parts[r] goes to rank r; into[r] comes from it. Of any sizes."""
+    me = transport.rank
+    given, made = [flat(tensor) for tensor in parts], [flat(tensor) for tensor in into]
+    made[me].copy_(given[me])
+    exchange(transport, given, made)
+    for tensor, values in zip(into, made, strict=True):
+        write_back(tensor, values)
+
+
+def reduce_blocks(transport: Transport, out: Tensor, parts: Sequence[Tensor], op: str) -> None:
+    """Everybody's part for this rank, reduced into `out` in the order of ranks; sums for avg."""
+    given = [flat(tensor) for tensor in parts]
+    made = [torch.empty_like(given[transport.rank]) for _ in given]
+    made[transport.rank].copy_(given[transport.rank])
+    exchange(transport, given, made)
+    total = made[0]
+    for values in made[1:]:
+        REDUCERS[op](total, values, out=total)
+    out.copy_(total.view(out.shape))
+
+
+def split_rows(tensor: Tensor, sizes: Sequence[int] | None, ranks: int) -> list[Tensor]:
+    """Blocks of so many rows; equal ones where no sizes are given. Raises InputError where they do not add up."""
+    rows = tensor.shape[0] if tensor.dim() else tensor.numel()
+    wanted = list(sizes) if sizes else [rows // ranks] * ranks
+    if len(wanted) != ranks or sum(wanted) != rows:
+        raise InputError(f"all_to_all_single: blocks of {wanted} rows; it must be {ranks} that add up to {rows}")
+    return list(tensor.split(wanted))

@@ -1,0 +1,220 @@
+"""One rank's calls of a group: chosen, executed over messages, numbered, counted and watched. It knows no c10d.
+
+What speaks to a library of collectives, as `runtime.torch.dispatch` does to torch.distributed, gives it messages, and
+turns that library's calls, options and results into those of here.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import torch
+
+from emit.program import Program
+from runtime.buffers import Layout
+from runtime.torch.blocks import Buffers
+from runtime.torch.choice import REDUCED_TYPES, Call, Choice, Chooser, Method
+from runtime.torch.compare import check_same_call, check_same_choices
+from runtime.torch.counters import counters
+from runtime.torch.lost import FailureWatch
+from runtime.torch.rank_program import RankProgram, rank_program
+from runtime.torch.run import FIRST_TAG, MAX_CHANNELS, REDUCERS, Transport
+from runtime.torch.tasks import Task, TaskThread
+from topologies.errors import InputError
+
+Tensor: TypeAlias = Any
+
+# the back end named for the calls at hand: of each thread, and of each task of asyncio, its own
+asked_method: ContextVar[Method | None] = ContextVar("asked_method", default=None)
+
+
+def type_name(tensor: Tensor) -> str:
+    """Torch's name of its elements' type, as tables have it."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a call is made."""
+
+    waits: bool = False  # the caller waits for it at once
+    timeout: timedelta | None = None  # None: that of the messages
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A call that all ranks make: which of the group's it is, and in words for errors."""
+
+    call: Call
+    number: int
+    text: str
+
+
+class Core:
+    """The calls of one rank.
+
+    Attributes:
+        ranks: the members, as the whole job numbers them; rank: this one's place among them.
+        messages: what moves bytes; watch: over its waits; lane: on which calls run one after the other.
+    """
+
+    def __init__(
+        self,
+        watch: FailureWatch,
+        is_whole_job: bool = False,
+        task: Callable[[Callable[[], None], Sequence[Tensor], Any], Task] = Task,
+    ) -> None:
+        """watch: of the group; task: makes what callers are given. Raises InputError as `check_same_choices` does."""
+        self.watch, self.messages = watch, watch.messages
+        self.rank, self.ranks = watch.me, watch.ranks
+        self.names = ", ".join(map(str, self.ranks))
+        self.lane = TaskThread(f"group of ranks {self.names}")
+        self.task = task
+        self._parts: dict[int, tuple[Program, RankProgram]] = {}  # by the program's id, which lives as long as this
+        self._number = 0  # of the last call that all ranks make
+        self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
+        fault, basis = None, ""
+        try:
+            self._chooser = Chooser.of_environment()
+            if is_whole_job:
+                self._chooser.check_ranks(len(self.ranks))
+            basis = f"{self._chooser.basis} {self._checks}"
+        except InputError as error:
+            fault = str(error)
+        if len(self.ranks) > 1:
+            with watch.guard(f"making a {self.lane.name}"):
+                check_same_choices(self.messages, basis, fault, self.ranks)
+        elif fault is not None:
+            raise InputError(fault)
+
+    def choose(self, call: Call, buffers: Buffers, op: str | None) -> tuple[Choice, RankProgram | None]:
+        """What runs a call; its reason where that is not ours. op: one of REDUCERS, None where nothing is reduced."""
+        first, *others = buffers.tensors
+        why = ""
+        if first.device.type != "cpu":
+            why = f"tensors on {first.device.type}: our algorithms run on the CPU's"
+        elif any(
+            t.layout != torch.strided or t.device != first.device or t.dtype != first.dtype for t in (first, *others)
+        ):
+            why = "tensors that are sparse, or of several types or devices"
+        elif op is not None and op not in REDUCERS:
+            why = f"reduction {op}"
+        elif op is not None and call.kind not in REDUCED_TYPES:
+            why = f"type {call.kind}"
+        elif not call.size_bytes:
+            why = "nothing to move"
+        if why:
+            return Choice(None, why), None
+        choice = self._chooser.choose(call, asked_method.get())
+        if choice.program is None:
+            return choice, None
+        name, part = choice.program.name, self._part(choice.program)
+        if choice.program.nchannels > MAX_CHANNELS:
+            return Choice(None, f"{name}: more than {MAX_CHANNELS} channels"), None
+        if not part.fits(buffers.block):
+            return Choice(None, f"{name}: not on {buffers.block} elements, chunks would differ"), None
+        return choice, part
+
+    def _part(self, program: Program) -> RankProgram:
+        """This rank's part of a program, made once; the program is the key as it is, since hashing it reads all."""
+        if id(program) not in self._parts:
+            self._parts[id(program)] = program, rank_program(program, self.rank)
+        return self._parts[id(program)][1]
+
+    def issue(self, call: Call, text: str, on: str = "") -> Issued:
+        """Number the group's next call, and compare it between ranks where that is asked for."""
+        self._number += 1
+        if self._checks and len(self.ranks) > 1:
+            with self.watch.guard(text + on, self._number):
+                check_same_call(self.messages, text + on, self.ranks)
+        return Issued(call, self._number, text)
+
+    def execute(self, issued: Issued, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> Task:
+        """Run this rank's part of a program. op: one of REDUCERS, any where nothing is reduced."""
+        by = f"synth {part.program.name}"
+        return self._start(
+            issued, by, lambda transport: buffers.execute(part, op, transport), buffers.written, op, terms
+        )
+
+    def execute_custom(self, name: str, buffers: Buffers, op: str | None, terms: Terms) -> Task:
+        """Run the library's program of a custom collective that serves these tensors.
+
+        buffers: their block is not looked at. op: one of REDUCERS. Raises InputError where there is none.
+        """
+        call = Call(name, 0, type_name(buffers.tensors[0]), self.ranks)
+        if op not in REDUCERS or any(t.device.type != "cpu" or t.layout != torch.strided for t in buffers.tensors):
+            raise InputError(f"{name}: must be of dense tensors on the CPU, with sum, avg, prod, max or min")
+        elements = [tensors[0].numel() if tensors else 0 for tensors in (buffers.given, buffers.written)]
+        for entry, program in self._chooser.custom(name, self.ranks):
+            part = self._part(program)
+            block = _custom_block(program, self.rank, elements)
+            size_bytes = block * buffers.tensors[0].element_size()
+            if block and part.fits(block) and entry.serves(size_bytes):
+                break
+        else:
+            raise InputError(
+                f"{name}: the library has no program of it for {len(self.ranks)} ranks that serves {elements[0]}"
+                f" elements in and {elements[1]} out on rank {self.ranks[self.rank]}"
+            )
+        call, buffers = call._replace(size_bytes=size_bytes), replace(buffers, block=block)
+        issued = self.issue(call, f"{name} {op}, {size_bytes} bytes of {call.kind}", f", on {program.name}")
+        return self.execute(issued, part, buffers, op, terms)
+
+    def send_blocks(
+        self, call: Call, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
+    ) -> Task:
+        """A collective of blocks of several sizes, which programs do not know: sent one by one, by `work`."""
+        counters.count_fallback(call.collective, "blocks may be of unequal sizes: sent one by one")
+        issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
+        return self._start(issued, "one by one", work, buffers.written, op, terms)
+
+    def _start(
+        self,
+        issued: Issued,
+        by: str,
+        work: Callable[[Transport], None],
+        written: Sequence[Tensor],
+        op: str,
+        terms: Terms,
+    ) -> Task:
+        """Run `work` after what this group was given before it."""
+        call, number, text = issued.call, issued.number, issued.text
+        tag = FIRST_TAG | (zlib.crc32(f"{number} {text}".encode()) & 0x7FFF) << 15
+        waited: dict[int, float] = defaultdict(float)
+        transport = Transport(self.messages, self.ranks, self.rank, tag, text, waited, terms.timeout)
+
+        def function() -> None:
+            try:
+                with self.watch.guard(text, number):
+                    work(transport)
+                    if op == "avg":
+                        self.divide(written)
+            finally:
+                for peer, seconds in waited.items():
+                    counters.count_wait(self.ranks[peer], seconds)
+
+        task = self.task(function, written, counters.count(call.collective, by, call.size_bytes))
+        self.lane.put(task, terms.waits)
+        return task
+
+    def divide(self, sums: Sequence[Tensor]) -> None:
+        """Sums become averages; of whole numbers what is behind the point is left out."""
+        for tensor in sums:
+            whole = not tensor.is_floating_point() and not tensor.is_complex()
+            tensor.copy_(torch.div(tensor, len(self.ranks), rounding_mode="trunc" if whole else None))
+
+
+def _custom_block(program: Program, rank: int, elements: Sequence[int]) -> int:
+    """Elements of a custom program's block where a rank's input and output have so many; 0 where that cannot be."""
+    chunks = Layout.of(program, 0).chunks
+    cells = Layout.of(program, 0).cells(rank)
+    found = {n * chunks // k for n, k in zip(elements, cells, strict=True) if k}
+    block = found.pop() if len(found) == 1 else 0
+    return block if list(Layout.of(program, block).sizes(rank)) == list(elements) else 0
