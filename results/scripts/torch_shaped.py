@@ -30,6 +30,7 @@ from emit.library.index import load_index
 from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
 from results.measuring.measure import grid, page, synth, write
+from runtime.measure.tune import LEAST_PAIRS
 from runtime.torch.choice import Call, Chooser, Method
 from topologies.load import load
 
@@ -218,7 +219,7 @@ def measured(
                 "--library",
                 library,
                 "--turns",
-                turns,
+                max(turns, LEAST_PAIRS),
                 "-o",
                 table,
             ],

@@ -25,7 +25,7 @@ from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import Measure, Request, Row, Settings, Timing, count_blocks, make_row
 from runtime.dtypes import parse_type
 from runtime.measure.calibrate import MeasuredLink
-from runtime.measure.tune import Measurement
+from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
 from runtime.torch.choice import Call, Method
 from runtime.torch.counters import counters
 from runtime.torch.lost import error_text
@@ -35,9 +35,11 @@ from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
-_LONG_S = 0.05  # shorter runs are repeated for as long between two looks at the clock: its resolution and wake-ups
+_LONG_S = 0.02  # shorter runs are repeated for as long between two looks at the clock: its resolution and wake-ups
 _MOST_RUNS = 64  # so repeated
 _NEAR = 1.5  # times the fastest: what is measured again
+_LOOKS = 3  # at each method, before the best of ours is compared with the wrapped back end
+_AS_GOOD = 1.1  # times the fastest of ours: what was best at the last size stays then
 _PINGS, _TURNS = 21, 5
 _LINK_S = 0.02  # the shorter of two messages takes at least so long; bursts and buffers do not count then
 _MOST_BYTES = 64 << 20
@@ -264,24 +266,54 @@ class Bench:
 
 
 def measure_methods(
-    case: Case, methods: Sequence[Method], group: Any = None, turns: int = 5, budget_s: float = 20.0
+    case: Case,
+    methods: Sequence[Method],
+    group: Any = None,
+    pairs: int = 15,
+    preferred: Method | None = None,
+    budget_s: float = 20.0,
 ) -> list[Measurement]:
-    """Every method once, then those that are near the fastest again, `turns` in all or as many as the time allows."""
+    """A few looks at every method, then the best of ours beside the wrapped back end in pairs of runs.
+
+    Fewer pairs where it can no longer gain surely, or the time is up, which LEAST_PAIRS always have. preferred: of ours, if it is about as good as
+    the best. What follows from measured times is the same on all ranks, which all know those of the slowest.
+    """
     bench = Bench(case, methods, group)
-    bench.measure_once()
-    spent = 0.0
-    for _ in range(1, turns):
-        least = min(took.median_s for took in bench.took)
-        near = [t for t in bench.took if t.method.backend != "synth" or t.median_s <= _NEAR * least]
-        bench.measure_once([took.method for took in near])
-        spent += sum(took.seconds[-1] * bench.runs[took.method] for took in near)
-        if spent > budget_s:
-            break
+    for _ in range(_LOOKS):
+        least = min((took.median_s for took in bench.took if took.seconds), default=math.inf)
+        near = (took.method for took in bench.took if not took.seconds or took.median_s <= _NEAR * least)
+        bench.measure_once(list(near))
+    ours_right = [took for took in bench.took if took.method.backend == "synth" and not took.wrong]
+    wrapped = next(took for took in bench.took if took.method.backend != "synth")
+    gains: dict[Method, tuple[float, ...]] = {}
+    if ours_right:
+        best = min(ours_right, key=lambda took: took.median_s)
+        close = (took for took in ours_right if took.method == preferred and took.median_s <= _AS_GOOD * best.median_s)
+        best = next(close, best)
+        if best.median_s <= _NEAR * wrapped.median_s:
+            gains[best.method] = tuple(_compare(bench, wrapped, best, pairs, budget_s))
     size = case.call.size_bytes
     return [
-        Measurement(case.collective, case.ranks, case.kind, size, t.method, t.ran, 1e6 * t.median_s, t.wrong)
+        Measurement(
+            case.collective, case.ranks, case.kind, size, t.method, t.ran, 1e6 * t.median_s, t.wrong,
+            gains.get(t.method, ()),
+        )
         for t in bench.took
-    ]
+    ]  # fmt: skip
+
+
+def _compare(bench: Bench, wrapped: MethodTimes, best: MethodTimes, pairs: int, budget_s: float) -> Iterator[float]:
+    """The gain of `best` over `wrapped` in pair after pair of runs, each of them first in every other pair."""
+    short, may, spent = 0, lost_pairs(pairs), 0.0
+    for pair in range(pairs):
+        for took in (wrapped, best) if pair % 2 else (best, wrapped):
+            bench.measure_once([took.method])
+            spent += took.seconds[-1] * bench.runs[took.method]
+        gain = wrapped.seconds[-1] / best.seconds[-1]
+        yield gain
+        short += gain < GAIN
+        if short > may or (spent > budget_s and pair + 1 >= LEAST_PAIRS):
+            return
 
 
 _KINDS = {"float": "float32", "half": "float16", "double": "float64"}  # torch's names of nccl-tests' types

@@ -1,7 +1,7 @@
 """Which back end and which algorithm serves a call; the same answer on every rank, without communication.
 
-SYNTH_BACKEND   auto (what the table says, else the library's algorithm, else the wrapped back end), synth (our
-                algorithms wherever they can), or gloo (the wrapped back end, whatever its name)
+SYNTH_BACKEND   auto (ours where the table says so, else the wrapped back end), synth (our algorithms wherever they
+                can, the library's first), or gloo (the wrapped back end, whatever its name)
 SYNTH_LIBRARY   a library's folder, or one MSCCL XML: its algorithms come before the built-in ones
 SYNTH_TABLE     a JSON file of what was measured to be fastest
 
@@ -14,6 +14,10 @@ A table is {"format": "synth-choice-1", "machine": NAME, "rows": [row, …]}; th
     min_bytes, max_bytes    message sizes, both inclusive, max_bytes null where there is no end
     backend     gloo or synth
     algorithm   with synth, the name of a built-in algorithm or of a program of the library; null: the usual one
+    gain        not read: of a row that was measured, the wrapped back end's time over ours where that is least, its
+                `median`, and what it is `at_least` with a `confidence`
+
+Sizes outside all rows are the wrapped back end's, and without a table all are: a prediction is no measurement.
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ from topologies.text.files import origin_of, read_bytes
 
 log = logging.getLogger("synth.torch")
 BACKENDS = ("auto", "synth", "gloo")
+NO_TABLE = "no table says that ours is faster"
 FORMAT = "synth-choice-1"
 MAX_FILE_BYTES = 256 << 20  # of a table, and of a file of a library
 # torch's names of the types that our reductions know, and of all that our algorithms move
@@ -161,7 +166,7 @@ def _entries(library: Path) -> list[Entry]:
 
 
 def _row(table: Fields) -> TableRow:
-    table.only(FIELDS)
+    table.only((*FIELDS, "gain"))
 
     def text(key: str) -> str | None:
         return None if table.values.get(key) is None else table.string(key)
@@ -213,6 +218,7 @@ class Chooser:
         for row in self.rows:
             if row.algorithm is not None and row.algorithm not in {*stems, *names(row.collective, row.ranks)}:
                 _warn(f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there")
+        self._told = False
         self._made: dict[tuple[Method, Call], Choice] = {}
         self._programs: dict[str, Program] = {}
 
@@ -273,18 +279,29 @@ class Chooser:
             row = next((row for row in self.rows if row.fits(call)), None)
             if row is not None and row.backend == "gloo":
                 return Choice(None, "by the table")
-            if row is not None:
-                program = self._named(call, row.algorithm)
-                if program is not None:
-                    return Choice(program, "by the table")
-                return Choice(None, f"the table's algorithm {row.algorithm} is not there")
+            if row is None and not self.rows:
+                self._tell_without_table(call)
+            if row is None:
+                return Choice(None, "no row of a table for it" if self.rows else NO_TABLE)
+            program = self._named(call, row.algorithm)
+            if program is not None:
+                return Choice(program, "by the table")
+            return Choice(None, f"the table's algorithm {row.algorithm} is not there")
         program = self._of_library(call, None)
         if program is not None:
             return Choice(program, "in the library")
-        if backend == "auto":
-            return Choice(None, "no algorithm of the library serves it and no row of a table")
         program = self._named(call, None)
         return Choice(program, "built in" if program is not None else "no algorithm for it")
+
+    def _tell_without_table(self, call: Call) -> None:
+        """Once: that a library's algorithms are not taken untried."""
+        if not self._told and self._entries(call):
+            self._told = True
+            _warn(
+                f"library {self.library}: no table says where it is faster, so the wrapped back end serves all;"
+                f" SYNTH_TABLE names what synth tune --library {self.library} measures, SYNTH_BACKEND=synth takes it"
+                " untried"
+            )
 
     def _named(self, call: Call, name: str | None) -> Program | None:
         """The algorithm of this name; None: the library's that serves the call, or the usual built-in one."""

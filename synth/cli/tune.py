@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, product
 from pathlib import Path
+from statistics import median
 
 import click
 
@@ -16,16 +17,18 @@ from runtime.backends import BACKENDS
 from runtime.measure.calibrate import calibrate as calibrate_topology
 from runtime.measure.calibrate import linked_pairs, pairs_by_limit
 from runtime.measure.tune import (
+    CONFIDENCE,
     GAIN,
+    LEAST_PAIRS,
     Measurement,
-    choose_fastest,
+    choose,
     format_choices,
     parse_collectives,
     parse_sizes,
     parse_types,
     select_methods,
 )
-from runtime.torch.choice import Chooser
+from runtime.torch.choice import Chooser, Method
 from runtime.torch.launch import is_rank_of_job, launch_ranks
 from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
@@ -46,12 +49,18 @@ _ranks = click.option(
 @click.option("--backend", type=click.Choice(["torch"]), default="torch", help="What is measured.")
 @click.option("--ops", default="all", metavar="NAMES", help="Collectives, with commas. Default: all.")
 @click.option(
-    "--sizes", default="1K:64M", metavar="FROM:TO", help="Each four times the last; FROM:TO:FACTOR; or a list."
+    "--sizes", default="4:64M", metavar="FROM:TO", help="Each four times the last; FROM:TO:FACTOR; or a list."
 )
 @click.option("--types", default="float32", metavar="NAMES", help="torch's, with commas. Default: float32.")
 @click.option("--group", "groups", multiple=True, metavar="RANKS", help="A group; again for more. Default: all.")
 @click.option("--library", metavar="DIR", help="Measure its algorithms, too. Default: SYNTH_LIBRARY.")
-@click.option("--turns", type=click.IntRange(1), default=5, metavar="N", help="Measurements. Default: 5.")
+@click.option(
+    "--turns",
+    type=click.IntRange(LEAST_PAIRS),
+    default=15,
+    metavar="N",
+    help=f"Pairs of runs, ours and the wrapped back end's, {LEAST_PAIRS} or more. Default: 15.",
+)
 @_ranks
 @click.option("-o", "--out", default="table.json", metavar="FILE", help="The table. Default: table.json.")
 def tune(
@@ -120,12 +129,14 @@ def _measure(
             _warn_unused(chooser, members)
         for name, kind in product(names, kinds):
             smaller: list[Measurement] = []
+            last: Method | None = None  # of ours, what was compared
             for case in (Case(name, size, kind, ranks=members) for size in sizes):
                 if not case.block:
                     continue
                 methods = chooser.methods(case.call)
                 kept = select_methods(methods, smaller)
-                new = measure_methods(case, kept, group, turns)
+                new = measure_methods(case, kept, group, turns, last)
+                last = next((m.method for m in new if m.gains), last)
                 smaller += new
                 yield from new
                 if me == 0:
@@ -159,13 +170,13 @@ def _warn_unused(chooser: Chooser, members: Sequence[int]) -> None:
 
 def _print_measured(new: Sequence[Measurement], left_out: Sequence[str | None] = ()) -> None:
     """What came out at one size, the fastest first."""
-    chosen, one = choose_fastest(new), new[0]
+    chosen, one = choose(new), new[0]
     click.echo(f"{one.collective} of ranks {','.join(map(str, one.group))}, {one.size_bytes} bytes of {one.kind}")
-    listed = sorted(new, key=lambda m: m.time_us)
-    for m in listed:
+    for m in sorted(new, key=lambda m: m.time_us):
         note = "" if not m.wrong else f"  {m.wrong} elements wrong"
-        if m is chosen and m is not next(other for other in listed if not other.wrong):
-            note = f"  kept: ours gains less than {GAIN - 1:.0%}"
+        if m.gains:
+            limit = f"at least {m.sure_gain:.2f} with {CONFIDENCE:.0%}" if m.sure_gain else "not surely more"
+            note = f"  gain {median(m.gains):.2f}, {limit}{'' if m is chosen else f'; {GAIN} is asked for'}"
         click.echo(f"  {'*' if m is chosen else ' '} {m.time_us:>12.1f} µs  {m.ran}{note}")
     if left_out:
         click.echo(f"    left out, falling back with every size: {', '.join(map(str, left_out))}")

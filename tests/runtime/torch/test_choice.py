@@ -14,7 +14,7 @@ import pytest
 from emit.library.index import index_text
 from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in, names
-from runtime.torch.choice import Call, Chooser, Method, load_table
+from runtime.torch.choice import NO_TABLE, Call, Chooser, Method, load_table
 from topologies.errors import InputError
 
 CALL = Call("allreduce", 4096, "float32", (0, 1, 2, 3))
@@ -70,13 +70,28 @@ def test_rows_of_a_table_in_their_order(tmp_path: Path) -> None:
 
 
 def test_a_library_serves_its_ranks_and_sizes(tmp_path: Path) -> None:
-    chooser = Chooser(library=library(tmp_path, group=(4, 5, 6, 7)))
-    served = chooser.choose(CALL._replace(ranks=(4, 5, 6, 7))).program
-    assert served is not None
-    assert served.name == "allpairs"
-    assert chooser.choose(CALL._replace(size_bytes=8193)).program is None
-    assert chooser.choose(CALL._replace(collective="allgather")).program is None
-    assert chooser.choose(CALL._replace(collective="allgather"), Method("synth")).reason == "built in"
+    chooser = Chooser("synth", library(tmp_path, group=(4, 5, 6, 7)))
+    served = chooser.choose(CALL._replace(ranks=(4, 5, 6, 7)))
+    assert served.reason == "in the library"
+    assert served.program is not None
+    assert served.program.name == "allpairs"
+    assert chooser.choose(CALL._replace(size_bytes=8193)).reason == "built in"
+    assert chooser.choose(CALL._replace(collective="allgather")).reason == "built in"
+
+
+def test_a_library_without_a_table_is_not_trusted_and_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chooser = Chooser("auto", library(tmp_path))
+    assert chooser.choose(CALL._replace(collective="allgather")) == (None, NO_TABLE)
+    assert caplog.text == ""  # the library has nothing for it
+    for size in (64, 4096, 1 << 20):
+        assert chooser.choose(CALL._replace(size_bytes=size)) == (None, NO_TABLE)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert f"synth tune --library {tmp_path}" in said
+    tuned = Chooser("auto", chooser.library, table(tmp_path, {"algorithm": "mine", "min_bytes": 64, "max_bytes": 4096}))
+    ran = {size: tuned.choose(CALL._replace(size_bytes=size)).program for size in (63, 64, 4096, 4097)}
+    assert [size for size, program in ran.items() if program is not None] == [64, 4096]
 
 
 def test_a_faulty_file_of_a_library_is_refused(tmp_path: Path) -> None:
@@ -84,7 +99,7 @@ def test_a_faulty_file_of_a_library_is_refused(tmp_path: Path) -> None:
     path = folder / "msccl" / "mine.xml"
     path.write_text(path.read_text().replace('type="s"', 'type="nop"', 1))
     with pytest.raises(InputError, match=r"mine\.xml"):
-        Chooser(library=folder).choose(CALL)
+        Chooser("synth", folder).choose(CALL)
 
 
 def test_our_own_for_whatever_there_is() -> None:
@@ -218,6 +233,6 @@ def test_other_files_under_one_name_are_another_choice(tmp_path: Path) -> None:
 def test_one_file_serves_its_own_sizes(tmp_path: Path) -> None:
     path = tmp_path / "mine.xml"
     path.write_text(write_msccl(replace(built_in("allreduce", "allpairs", 4), min_bytes=2048, max_bytes=4096)))
-    chooser = Chooser("auto", path)
-    found = {size: chooser.choose(CALL._replace(size_bytes=size)).program for size in (2047, 2048, 4096, 4097)}
-    assert [size for size, program in found.items() if program is not None] == [2048, 4096]
+    chooser = Chooser("synth", path)
+    found = {size: chooser.choose(CALL._replace(size_bytes=size)).reason for size in (2047, 2048, 4096, 4097)}
+    assert [size for size, reason in found.items() if reason == "in the library"] == [2048, 4096]

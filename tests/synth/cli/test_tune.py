@@ -40,7 +40,7 @@ def processes(folder: Path, *words: object, **about: str) -> subprocess.Complete
 @contextmanager
 def begun(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """A long `synth tune` of two ranks that has told of its first size."""
-    words = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "8:1G:1.1", "--turns", "1", *more)
+    words = ("tune", "--ranks", "2", "--ops", "allreduce", "--sizes", "8:1G:1.1", "--turns", "7", *more)
     with subprocess.Popen(
         [sys.executable, "-m", "synth.cli", *words],
         cwd=folder,
@@ -61,7 +61,7 @@ def children(process: int) -> list[int]:
 @pytest.mark.slow
 @with_torch
 def test_tune_writes_the_table_that_was_measured(tmp_path: Path) -> None:
-    asked = ("--ops", "all_reduce,gather", "--sizes", "64,64K", "--turns", "1")
+    asked = ("--ops", "all_reduce,gather", "--sizes", "64,64K", "--turns", "7")
     done = processes(tmp_path, "tune", "--ranks", 3, *asked, "--group", "0,1,2", "--group", "2,1")
     assert (done.returncode, done.stderr) == (0, "")
     rows = load_table(tmp_path / "table.json")
@@ -102,7 +102,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         told = process.stdout.read()  # type: ignore[union-attr]
     assert process.returncode == 130
     assert "wrote table.json" in told
-    assert load_table(tmp_path / "table.json")[0].min_bytes == 0
+    assert load_table(tmp_path / "table.json")[0].min_bytes == 8
 
 
 @with_torch
@@ -155,6 +155,7 @@ def test_a_rank_that_is_killed_ends_it_in_one_line(tmp_path: Path) -> None:
         (("tune", "--ranks", "2", "--library", "nowhere"), "nowhere"),
         (("tune", "--ranks", "2", "-o", "no/where.json"), "no/where.json"),
         (("tune", "--ranks", "2", "-o", "."), "cannot be written"),
+        (("tune", "--ranks", "2", "--turns", "6"), "--turns"),
         (("calibrate", "--ranks", "2", "-o", "here.txt"), ".toml"),
         (("calibrate", "--ranks", "2", "-o", "no/where.toml"), "no/where.toml"),
         (("calibrate",), "--ranks"),
