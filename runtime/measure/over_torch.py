@@ -275,8 +275,8 @@ def measure_methods(
 ) -> list[Measurement]:
     """A few looks at every method, then the best of ours beside the wrapped back end in pairs of runs.
 
-    Fewer pairs where it can no longer gain surely, or the time is up, which LEAST_PAIRS always have. preferred: of ours, if it is about as good as
-    the best. What follows from measured times is the same on all ranks, which all know those of the slowest.
+    Fewer pairs where it can no longer gain surely, or the time is up, which LEAST_PAIRS always have. preferred: the one
+    of ours to compare, if it is about as good as the best. All ranks decide alike, by the times of the slowest.
     """
     bench = Bench(case, methods, group)
     for _ in range(_LOOKS):

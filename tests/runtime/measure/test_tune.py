@@ -194,10 +194,10 @@ def test_the_fastest_and_the_wrapped_back_end_stay_promising(measured: dict[int,
 def test_what_falls_back_further_is_left_out() -> None:
     ring, pairs, late = METHODS[1], METHODS[2], METHODS[3]
     ms = 1000.0
-    listed = [one(GLOO, 1, 5 * ms), one(ring, 1, 5 * ms), one(pairs, 1, 20 * ms), one(late, 1, 100 * ms),
-              one(GLOO, 4, 10 * ms), one(ring, 4, 6 * ms), one(pairs, 4, 80 * ms), one(late, 4, 100.5 * ms)]  # fmt: skip
+    table = {GLOO: (5, 10), ring: (5, 6), pairs: (20, 80), late: (100, 100.5)}
+    listed = [one(method, size, took[at] * ms) for at, size in enumerate((1, 4)) for method, took in table.items()]
     assert select_methods(METHODS, listed) == [GLOO, ring, late]
-    assert select_methods(METHODS, listed[:4]) == METHODS
+    assert select_methods(METHODS, listed[: len(table)]) == METHODS
     further = [*listed, *(one(method, 16, 20 * ms) for method in (GLOO, ring, late))]
     assert select_methods(METHODS, further) == [GLOO, ring, late]  # what was left out stays so
     cheap = [replace(m, time_us=m.time_us / 100) for m in listed]
