@@ -18,6 +18,7 @@ from emit.program import Program
 from topologies.errors import InputError
 
 _SMALL_BYTES = 32 << 10  # up to here the number of messages counts, not their length
+DIRECT = "direct"  # what sends every block straight from where it is to where it is wanted
 MOST_RANKS = 64  # beyond, a program of every rank's steps takes seconds to compile
 
 
@@ -55,7 +56,7 @@ def _direct_reducescatter(ranks: int, _: int) -> Script:
 
 def _direct(collective: str, ranks: int, root: int) -> Script:
     """Every block straight from where it is to where it is wanted."""
-    script = Script("direct", collective, ranks, root=root, inplace=False if collective == "allgather" else None)
+    script = Script(DIRECT, collective, ranks, root=root, inplace=False if collective == "allgather" else None)
     for r in range(ranks):
         if collective == "gather":
             script.chunk(r, "i", 0).copy(root, "o", r)
@@ -106,14 +107,14 @@ _ROWS = (
     BuiltIn("allreduce", "allpairs", lambda n, _: _file("allpairs").algorithm(n, 2, "Simple")),
     BuiltIn("allreduce", "halving_doubling", lambda n, _: _file("halving_doubling").algorithm(n), powers_of_two=True),
     BuiltIn("allgather", "ring", _ring_allgather),
-    BuiltIn("allgather", "direct", partial(_direct, "allgather")),
+    BuiltIn("allgather", DIRECT, partial(_direct, "allgather")),
     BuiltIn("reducescatter", "ring", _ring_reducescatter),
     BuiltIn("reducescatter", "direct", _direct_reducescatter),
-    BuiltIn("alltoall", "direct", partial(_direct, "alltoall")),
+    BuiltIn("alltoall", DIRECT, partial(_direct, "alltoall")),
     BuiltIn("broadcast", "tree", _tree_broadcast),
     BuiltIn("reduce", "tree", _tree_reduce),
-    BuiltIn("gather", "direct", partial(_direct, "gather")),
-    BuiltIn("scatter", "direct", partial(_direct, "scatter")),
+    BuiltIn("gather", DIRECT, partial(_direct, "gather")),
+    BuiltIn("scatter", DIRECT, partial(_direct, "scatter")),
 )
 COLLECTIVES = tuple(dict.fromkeys(row.collective for row in _ROWS))  # all that torch calls
 

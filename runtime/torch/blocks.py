@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -26,6 +26,11 @@ def write_back(tensor: Tensor, values: Tensor) -> None:
         tensor.copy_(values.view(tensor.shape))
 
 
+def _overlaps_itself(tensor: Tensor) -> bool:
+    """Whether two elements are one place in memory."""
+    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
 @dataclass(frozen=True)
 class Buffers:
     """What a call reads and writes on this rank."""
@@ -40,6 +45,23 @@ class Buffers:
     def tensors(self) -> list[Tensor]:
         """All of them, an output first where there is one."""
         return [*self.written, *self.given]
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether they are dense tensors of one type on one device."""
+        first, *others = self.tensors
+        return first.layout == torch.strided and all(
+            t.layout == torch.strided and t.device == first.device and t.dtype == first.dtype for t in others
+        )
+
+    def check_outputs(self, collective: str) -> None:
+        """Raises InputError for an output whose elements share memory."""
+        for tensor in self.written:
+            if tensor.layout == torch.strided and _overlaps_itself(tensor):
+                raise InputError(
+                    f"{collective}: several elements of an output of shape {list(tensor.shape)} are one place"
+                    " in memory; it must be a tensor of its own, as by .contiguous()"
+                )
 
     def execute(self, part: RankProgram, op: str, transport: Transport) -> None:
         """Run this rank's part of a program on them. op: as in `run`, whose errors it raises."""
@@ -60,14 +82,35 @@ class Buffers:
                 tensor.copy_(values.view(tensor.shape))
 
 
-def exchange_blocks(transport: Transport, parts: Sequence[Tensor], into: Sequence[Tensor]) -> None:
-    """parts[r] goes to rank r; into[r] comes from it. Of any sizes."""
+@dataclass(frozen=True)
+class Blocks:
+    """One rank's blocks of a call of which other ranks may know blocks of other sizes."""
+
+    given: Sequence[int]  # elements for each rank
+    taken: Sequence[int]  # elements from each rank
+    block: int | None  # elements of each of them, None where they are not all as long
+    exchange: Callable[[Transport], None]  # each straight to where it belongs
+
+    @staticmethod
+    def of(parts: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> Blocks:
+        """parts[r] goes to rank r; into[r] comes from it. None: no block."""
+        sizes = {each.numel() for each in (*parts, *into) if each is not None}
+        given, taken = ([0 if each is None else each.numel() for each in every] for every in (parts, into))
+        block = sizes.pop() if len(sizes) == 1 else None
+        return Blocks(given, taken, block, lambda transport: exchange_blocks(transport, parts, into))
+
+
+def exchange_blocks(transport: Transport, parts: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
+    """parts[r] goes to rank r; into[r] comes from it. Of any sizes; None: no block."""
     me = transport.rank
-    given, made = [flat(tensor) for tensor in parts], [flat(tensor) for tensor in into]
-    made[me].copy_(given[me])
+    given, made = ([None if each is None else flat(each) for each in every] for every in (parts, into))
+    own, room = given[me], made[me]
+    if own is not None and room is not None:
+        room.copy_(own)
     exchange(transport, given, made)
     for tensor, values in zip(into, made, strict=True):
-        write_back(tensor, values)
+        if tensor is not None and values is not None:
+            write_back(tensor, values)
 
 
 def reduce_blocks(transport: Transport, out: Tensor, parts: Sequence[Tensor], op: str) -> None:

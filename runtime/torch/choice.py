@@ -38,7 +38,7 @@ from emit.library.index import Entry, load_index, state_goal
 from emit.library.lookup import goal_beside
 from emit.program import Program
 from emit.targets import TARGETS
-from runtime.algorithms.built_in import COLLECTIVES, built_in, names, usual
+from runtime.algorithms.built_in import COLLECTIVES, DIRECT, built_in, names, usual
 from synth.model.registry import find_kind
 from synth.storage.columns import json_object
 from topologies.errors import InputError
@@ -220,6 +220,7 @@ class Chooser:
                 _warn(f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there")
         self._told = False
         self._made: dict[tuple[Method, Call], Choice] = {}
+        self._paths: dict[tuple[Method, Call], frozenset[str]] = {}
         self._programs: dict[str, Program] = {}
 
     @staticmethod
@@ -248,6 +249,27 @@ class Chooser:
         if key not in self._made:
             self._made[key] = self._choose(*key)
         return self._made[key]
+
+    def paths(self, call: Call, method: Method | None = None) -> frozenset[str]:
+        """How calls such as this one are served, whatever their sizes: "wrapped", "direct" or "program".
+
+        Direct is the built-in algorithm that sends each block straight to where it belongs, so of any length.
+        """
+        call = call._replace(size_bytes=1)
+        key = (method or Method(self.backend), call)
+        if key not in self._paths:
+            edges = [(row.min_bytes, row.max_bytes) for row in self.rows]
+            edges += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
+            sizes = {1, *(low for low, _ in edges), *(high + 1 for _, high in edges if high is not None)}
+            self._paths[key] = frozenset(self.path(self._choose(key[0], call._replace(size_bytes=s))) for s in sizes)
+        return self._paths[key]
+
+    def path(self, choice: Choice) -> str:
+        """Which of `paths` a choice is."""
+        if choice.program is None:
+            return "wrapped"
+        ours = choice.program.name == DIRECT and all(choice.program is not read for read in self._programs.values())
+        return "direct" if ours else "program"
 
     def methods(self, call: Call) -> list[Method]:
         """Everything that can serve a call: the wrapped back end, the library's algorithms, the built-in ones."""

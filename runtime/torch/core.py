@@ -18,15 +18,17 @@ from typing import Any, TypeAlias
 import torch
 
 from emit.program import Program
+from runtime.algorithms.built_in import DIRECT
 from runtime.buffers import Layout
-from runtime.torch.blocks import Buffers
+from runtime.torch.agree import agree_on_block, check_blocks
+from runtime.torch.blocks import Blocks, Buffers
 from runtime.torch.choice import REDUCED_TYPES, Call, Choice, Chooser, Method
 from runtime.torch.compare import check_same_call, check_same_choices
 from runtime.torch.counters import counters
 from runtime.torch.lost import FailureWatch
 from runtime.torch.rank_program import RankProgram, rank_program
 from runtime.torch.run import FIRST_TAG, MAX_CHANNELS, REDUCERS, Transport
-from runtime.torch.tasks import Task, TaskThread
+from runtime.torch.tasks import Record, Task, TaskThread
 from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
@@ -94,15 +96,21 @@ class Core:
         elif fault is not None:
             raise InputError(fault)
 
-    def choose(self, call: Call, buffers: Buffers, op: str | None) -> tuple[Choice, RankProgram | None]:
-        """What runs a call; its reason where that is not ours. op: one of REDUCERS, None where nothing is reduced."""
-        first, *others = buffers.tensors
-        why = ""
+    def paths(self, call: Call) -> frozenset[str]:
+        """As `Chooser.paths`, for the calls at hand."""
+        return self._chooser.paths(call, asked_method.get())
+
+    def choose(
+        self, call: Call, buffers: Buffers, op: str | None, method: Method | None = None
+    ) -> tuple[Choice, RankProgram | None]:
+        """What runs a call; its reason where that is not ours.
+
+        op: one of REDUCERS, None where nothing is reduced. method: the one named for the calls at hand, by default.
+        """
+        first, why = buffers.tensors[0], ""
         if first.device.type != "cpu":
             why = f"tensors on {first.device.type}: our algorithms run on the CPU's"
-        elif any(
-            t.layout != torch.strided or t.device != first.device or t.dtype != first.dtype for t in (first, *others)
-        ):
+        elif not buffers.are_plain:
             why = "tensors that are sparse, or of several types or devices"
         elif op is not None and op not in REDUCERS:
             why = f"reduction {op}"
@@ -112,7 +120,7 @@ class Core:
             why = "nothing to move"
         if why:
             return Choice(None, why), None
-        choice = self._chooser.choose(call, asked_method.get())
+        choice = self._chooser.choose(call, method or asked_method.get())
         if choice.program is None:
             return choice, None
         name, part = choice.program.name, self._part(choice.program)
@@ -138,9 +146,9 @@ class Core:
 
     def execute(self, issued: Issued, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> Task:
         """Run this rank's part of a program. op: one of REDUCERS, any where nothing is reduced."""
-        by = f"synth {part.program.name}"
+        record = counters.count(issued.call.collective, f"synth {part.program.name}", issued.call.size_bytes)
         return self._start(
-            issued, by, lambda transport: buffers.execute(part, op, transport), buffers.written, op, terms
+            issued, record, lambda transport: buffers.execute(part, op, transport), buffers.written, op, terms
         )
 
     def execute_custom(self, name: str, buffers: Buffers, op: str | None, terms: Terms) -> Task:
@@ -167,25 +175,57 @@ class Core:
         issued = self.issue(call, f"{name} {op}, {size_bytes} bytes of {call.kind}", f", on {program.name}")
         return self.execute(issued, part, buffers, op, terms)
 
+    def run_blocks(self, call: Call, text: str, blocks: Blocks, buffers: Buffers, agrees: bool, terms: Terms) -> Task:
+        """Run a collective whose blocks may be of other sizes on other ranks, which a rank cannot know.
+
+        agrees: whether ranks first agree on one size, on which a program may run, as they must where calls of some
+        size would take one; otherwise blocks go straight to where they belong. Raises InputError for sparse tensors or
+        several types; the task, the same on every rank, where two ranks that agree take a block for one of two sizes.
+        """
+        if not buffers.are_plain:
+            raise InputError(f"{call.collective}: sparse tensors, or of several types; they must be dense and of one")
+        method, ran = asked_method.get(), f"synth {DIRECT}"
+
+        def work(transport: Transport) -> None:
+            nonlocal ran
+            block = agree_on_block(transport, blocks) if agrees else None
+            if self._checks or (agrees and block is None):
+                check_blocks(transport, blocks)
+            if block:
+                size_bytes = block * buffers.blocks * buffers.tensors[0].element_size()
+                even = replace(buffers, block=block)
+                choice, part = self.choose(call._replace(size_bytes=size_bytes), even, None, method)
+                if part is not None and self._chooser.path(choice) == "program":
+                    ran = f"synth {part.program.name}"
+                    return even.execute(part, "sum", transport)
+            return blocks.exchange(transport)
+
+        def record(seconds: float) -> None:
+            counters.count(call.collective, ran, call.size_bytes)(seconds)
+
+        issued = self.issue(call, text, ", agreed" if agrees else f", {DIRECT}")
+        return self._start(issued, record, work, buffers.written, "sum", terms)
+
     def send_blocks(
         self, call: Call, buffers: Buffers, work: Callable[[Transport], None], op: str, terms: Terms
     ) -> Task:
-        """A collective of blocks of several sizes, which programs do not know: sent one by one, by `work`."""
-        counters.count_fallback(call.collective, "blocks may be of unequal sizes: sent one by one")
+        """A collective of blocks of several sizes, which all ranks know: sent one by one, by `work`."""
+        counters.count_fallback(call.collective, "blocks of unequal sizes: sent one by one")
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
-        return self._start(issued, "one by one", work, buffers.written, op, terms)
+        record = counters.count(call.collective, "one by one", call.size_bytes)
+        return self._start(issued, record, work, buffers.written, op, terms)
 
     def _start(
         self,
         issued: Issued,
-        by: str,
+        record: Record,
         work: Callable[[Transport], None],
         written: Sequence[Tensor],
         op: str,
         terms: Terms,
     ) -> Task:
         """Run `work` after what this group was given before it."""
-        call, number, text = issued.call, issued.number, issued.text
+        number, text = issued.number, issued.text
         tag = FIRST_TAG | (zlib.crc32(f"{number} {text}".encode()) & 0x7FFF) << 15
         waited: dict[int, float] = defaultdict(float)
         transport = Transport(self.messages, self.ranks, self.rank, tag, text, waited, terms.timeout)
@@ -200,7 +240,7 @@ class Core:
                 for peer, seconds in waited.items():
                     counters.count_wait(self.ranks[peer], seconds)
 
-        task = self.task(function, written, counters.count(call.collective, by, call.size_bytes))
+        task = self.task(function, written, record)
         self.lane.put(task, terms.waits)
         return task
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from runtime.torch.blocks import Buffers
+from runtime.torch.blocks import Blocks, Buffers
 from runtime.torch.choice import Call
 from runtime.torch.core import Core, Issued, Terms, type_name
 from runtime.torch.counters import counters
@@ -114,24 +114,36 @@ class Dispatcher:
         operation = OPERATIONS[name]
         opts = opts or operation.options()
         wrapped = self._wrapped_for(buffers.tensors[0])
-        for tensor in buffers.written:
-            if tensor.layout == torch.strided and _overlaps_itself(tensor):
-                raise InputError(
-                    f"{operation.kind.name}: several elements of an output of shape {list(tensor.shape)} are one place"
-                    " in memory; it must be a tensor of its own, as by .contiguous()"
-                )
+        buffers.check_outputs(operation.kind.name)
         op = reduction_of(opts.reduceOp) if operation.kind.reduces else None
         call = self._call(operation, buffers, opts)
         choice, part = self._core.choose(call, buffers, op)
         reduced = "" if op is None else f" {op}"
-        root = f" of root {self._core.ranks[call.root]}" if operation.kind.rooted else ""
-        text = f"{call.collective}{reduced}{root}, {call.size_bytes} bytes of {call.kind}"
+        text = f"{call.collective}{reduced}{self._root(operation, call)}, {call.size_bytes} bytes of {call.kind}"
         issued = self._core.issue(call, text, f", on {wrapped.name() if part is None else part.program.name}")
         if part is None:
-            if choice.reason not in ("asked for", "by the table"):
-                counters.count_fallback(call.collective, choice.reason)
-            return self._run_wrapped(issued, operation, wrapped, buffers, arguments, opts, op)
+            return self._run_wrapped(issued, operation, wrapped, buffers, arguments, choice.reason, opts, op)
         return self._core.execute(issued, part, buffers, op or "sum", _terms(opts))
+
+    def run_blocks(self, name: str, blocks: Blocks, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
+        """Run a collective whose blocks may be of other sizes on other ranks, which a rank cannot know; torch's Work.
+
+        buffers: as in `run`, with this rank's own block; so the rest.
+        """
+        operation = OPERATIONS[name]
+        opts = opts or operation.options()
+        like = buffers.tensors[0]
+        wrapped = self._wrapped_for(like)
+        buffers.check_outputs(operation.kind.name)
+        call = self._call(operation, buffers, opts)
+        text = f"{call.collective}{self._root(operation, call)} of blocks of {call.kind}"
+        paths = self._core.paths(call)
+        if like.device.type != "cpu" or (operation.uneven and paths == {"wrapped"}):
+            why = self._core.choose(call, buffers, None)[0].reason
+            issued = self._core.issue(call, text, f", on {wrapped.name()}")
+            return self._run_wrapped(issued, operation, wrapped, buffers, arguments, why, opts, None)
+        agrees = bool(paths - ({"direct"} if operation.uneven else {"direct", "wrapped"}))
+        return self._core.run_blocks(call, text, blocks, buffers, agrees, _terms(opts))
 
     def run_custom(self, name: str, buffers: Buffers, redop: Any, opts: Any) -> Any:
         """Run the library's program of a custom collective that serves these tensors.
@@ -143,7 +155,7 @@ class Dispatcher:
     def send_blocks(
         self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"
     ) -> Any:
-        """A collective of blocks of several sizes, which neither programs nor Gloo know: sent one by one, by `work`."""
+        """A collective of blocks of several sizes, which all ranks know: sent one by one, by `work`."""
         operation = OPERATIONS[name]
         opts = opts or operation.options()
         return self._core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, _terms(opts))
@@ -155,6 +167,9 @@ class Dispatcher:
         root = opts.rootRank if operation.kind.rooted else 0
         return Call(operation.kind.name, size_bytes, type_name(like), self._core.ranks, root, buffers.in_place)
 
+    def _root(self, operation: Operation, call: Call) -> str:
+        return f" of root {self._core.ranks[call.root]}" if operation.kind.rooted else ""
+
     def _run_wrapped(
         self,
         issued: Issued,
@@ -162,10 +177,13 @@ class Dispatcher:
         wrapped: Any,
         buffers: Buffers,
         arguments: Arguments,
+        why: str,
         opts: Any,
         op: str | None,
     ) -> Any:
         name, core = wrapped.name(), self._core
+        if why not in ("asked for", "by the table"):
+            counters.count_fallback(issued.call.collective, why)
         record = counters.count(issued.call.collective, name, issued.call.size_bytes)
         copies = Copies(name == "gloo")
         averages = name == "gloo" and op == "avg"
@@ -257,8 +275,3 @@ def _make_gloo(store: Any, rank: int, ranks: Sequence[int], timeout: Any) -> Any
         raise RuntimeError(f"making a group of ranks {members}: {error_text(error)}{lost}") from error
     gloo._set_sequence_number_for_group()
     return gloo
-
-
-def _overlaps_itself(tensor: Tensor) -> bool:
-    """Whether two elements are one place in memory."""
-    return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))

@@ -17,6 +17,7 @@ class Operation:
     name: str  # torch.distributed's function; which collective that is stands in `synth.model.registry`
     method: str  # the wrapped back end's of the same meaning
     options: Any  # torch's class of the call's options
+    uneven: bool = False  # whether Gloo's takes blocks of several sizes
 
     @property
     def kind(self) -> Kind:
@@ -32,7 +33,7 @@ OPERATIONS = {
         Operation("reduce_scatter", "reduce_scatter", c10d.ReduceScatterOptions),
         Operation("reduce_scatter_tensor", "_reduce_scatter_base", c10d.ReduceScatterOptions),
         Operation("all_to_all", "alltoall", c10d.AllToAllOptions),
-        Operation("all_to_all_single", "alltoall_base", c10d.AllToAllOptions),
+        Operation("all_to_all_single", "alltoall_base", c10d.AllToAllOptions, True),
         Operation("broadcast", "broadcast", c10d.BroadcastOptions),
         Operation("reduce", "reduce", c10d.ReduceOptions),
         Operation("gather", "gather", c10d.GatherOptions),

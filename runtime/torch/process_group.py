@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeAlias
 
@@ -32,7 +33,7 @@ except ImportError as error:
     ) from None
 import torch.distributed as dist
 
-from runtime.torch.blocks import Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
+from runtime.torch.blocks import Blocks, Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
 from runtime.torch.choice import BACKENDS, REDUCED_TYPES, Method
 from runtime.torch.core import asked_method, type_name
 from runtime.torch.counters import counters
@@ -134,7 +135,12 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         into, tensor = outputs[0], inputs[0]
         count = tensor.numel()
         self._check_one_a_rank("all_gather", "outputs", into)
-        if any(out.numel() != count for out in into):
+        if into[self._me].numel() != count:
+            raise InputError(
+                f"all_gather: output {self._me} has {into[self._me].numel()} elements; it must be {count}, as the input"
+                " has"
+            )
+        if tensor.device.type == "cpu" and any(out.numel() != count for out in into):
             return self._dispatch.send_blocks(
                 "all_gather",
                 Buffers([tensor], into, sum(out.numel() for out in into)),
@@ -169,20 +175,14 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
                 f"reduce_scatter: input {self._me} has {parts[self._me].numel()} elements; it must be {count}, as the"
                 " output has"
             )
-        if any(part.numel() != count for part in parts):
-            op = reduction_of((opts or OPERATIONS["reduce_scatter"].options()).reduceOp)
-            if op not in REDUCERS or type_name(out) not in REDUCED_TYPES:
-                raise InputError(
-                    f"reduce_scatter: {op} of {out.dtype} in unequal parts; it must be a reduction of numbers"
-                )
+        op = reduction_of((opts or OPERATIONS["reduce_scatter"].options()).reduceOp)
+        uneven = any(part.numel() != count for part in parts)
+        total = sum(part.numel() for part in parts)  # the same on all ranks, as all lists are
+        buffers = Buffers(parts, [out], total) if uneven else Buffers(parts, [out], count, self._n)
+        if uneven and out.device.type == "cpu" and op in REDUCERS and type_name(out) in REDUCED_TYPES:
             return self._dispatch.send_blocks(
-                "reduce_scatter",
-                Buffers(parts, [out], sum(part.numel() for part in parts)),
-                opts,
-                lambda transport: reduce_blocks(transport, out, parts, op),
-                op,
+                "reduce_scatter", buffers, opts, lambda transport: reduce_blocks(transport, out, parts, op), op
             )
-        buffers = Buffers(parts, [out], count, self._n)
         return self._dispatch.run("reduce_scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)]])
 
     @_of_memory
@@ -199,31 +199,37 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
-        if out_sizes or in_sizes:
-            split_rows(output, out_sizes, self._n)
-            parts = split_rows(tensor, in_sizes, self._n)
+        if not out_sizes and not in_sizes:
+            count = tensor.numel() // self._n
+            self._check_blocks("all_to_all_single", tensor.numel(), count)
+            self._check_blocks("all_to_all_single", output.numel(), count)
+        made = flat(output)
+        into = split_rows(made.view(output.shape), out_sizes, self._n)
+        blocks = Blocks.of(split_rows(tensor, in_sizes, self._n), into)
 
-            def exchange_rows(transport: Transport) -> None:
-                made = flat(output)
-                exchange_blocks(transport, parts, split_rows(made.view(output.shape), out_sizes, self._n))
-                write_back(output, made)
+        def exchange_rows(transport: Transport) -> None:
+            blocks.exchange(transport)
+            write_back(output, made)
 
-            unequal = Buffers([tensor], [output], tensor.numel())
-            return self._dispatch.send_blocks("all_to_all_single", unequal, opts, exchange_rows)
-        count = tensor.numel() // self._n
-        self._check_blocks("all_to_all_single", tensor.numel(), count)
-        self._check_blocks("all_to_all_single", output.numel(), count)
-        buffers = Buffers([tensor], [output], count, self._n)
-        return self._dispatch.run("all_to_all_single", buffers, opts, lambda copy: [*copy([output, tensor]), [], []])
+        return self._dispatch.run_blocks(
+            "all_to_all_single",
+            replace(blocks, exchange=exchange_rows),
+            Buffers([tensor], [output], tensor.numel() // self._n, self._n),
+            opts,
+            lambda copy: [*copy([output, tensor]), out_sizes or [], in_sizes or []],
+        )
 
     @_of_memory
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         self._check_one_a_rank("all_to_all", "outputs", outputs)
         self._check_one_a_rank("all_to_all", "inputs", inputs)
-        buffers = Buffers(inputs, outputs, sum(tensor.numel() for tensor in inputs))
-        # one rank cannot know whether all blocks of the others are equal, so all lists are sent one by one
-        return self._dispatch.send_blocks(
-            "all_to_all", buffers, opts, lambda transport: exchange_blocks(transport, inputs, outputs)
+        buffers = Buffers(inputs, outputs, sum(tensor.numel() for tensor in inputs) // self._n, self._n)
+        return self._dispatch.run_blocks(
+            "all_to_all",
+            Blocks.of(inputs, outputs),
+            buffers,
+            opts,
+            lambda copy: [copy(outputs), copy(inputs)],
         )
 
     @_of_memory
@@ -242,17 +248,27 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         into = outputs[0] if self._is_root("gather", opts) else []
         if self._is_root("gather", opts):
             self._check_one_a_rank("gather", "outputs", into)
-        buffers = Buffers(inputs, into, inputs[0].numel(), self._n)
-        return self._dispatch.run("gather", buffers, opts, lambda copy: [[copy(into)] if into else [], copy(inputs)])
+        parts = self._at_root("gather", opts, inputs[0])
+        return self._dispatch.run_blocks(
+            "gather",
+            Blocks.of(parts, into or [None] * self._n),
+            Buffers(inputs, into, inputs[0].numel(), self._n),
+            opts,
+            lambda copy: [[copy(into)] if into else [], copy(inputs)],
+        )
 
     @_of_memory
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         parts = inputs[0] if self._is_root("scatter", opts) else []
         if self._is_root("scatter", opts):
             self._check_one_a_rank("scatter", "inputs", parts)
-        buffers = Buffers(parts, outputs, outputs[0].numel(), self._n)
-        return self._dispatch.run(
-            "scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)] if parts else []]
+        into = self._at_root("scatter", opts, outputs[0])
+        return self._dispatch.run_blocks(
+            "scatter",
+            Blocks.of(parts or [None] * self._n, into),
+            Buffers(parts, outputs, outputs[0].numel(), self._n),
+            opts,
+            lambda copy: [copy(outputs), [copy(parts)] if parts else []],
         )
 
     # earlier names of the same
@@ -264,6 +280,11 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
     def _is_root(self, name: str, opts: Any) -> bool:
         return bool((opts or OPERATIONS[name].options()).rootRank == self._me)
+
+    def _at_root(self, name: str, opts: Any, block: Tensor) -> list[Tensor | None]:
+        """By rank, a block that goes to the root or comes from it."""
+        root = (opts or OPERATIONS[name].options()).rootRank
+        return [block if rank == root else None for rank in range(self._n)]
 
     def _check_one_a_rank(self, name: str, which: str, tensors: Sequence[Tensor]) -> None:
         if len(tensors) != self._n:

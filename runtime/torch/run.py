@@ -75,11 +75,14 @@ class Transport:
 
 
 def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[Tensor | None]) -> None:
-    """Send out[r] to each rank r and receive into[r] from it, of any sizes; None: nothing."""
+    """Send out[r] to each rank r and receive into[r] from it, of any sizes; None: nothing.
+
+    A block that two ranks take for one of different sizes never arrives: what is longer than its room ends the process.
+    """
 
     def each(begin: Callable[[Tensor, int, int], Any], tensors: Sequence[Tensor | None]) -> list[Any]:
         here = [(values, peer) for peer, values in enumerate(tensors) if values is not None and peer != transport.rank]
-        return [begin(values, peer, 0) for values, peer in here if values.numel()]
+        return [begin(values, peer, values.nbytes % MAX_CHANNELS) for values, peer in here if values.numel()]
 
     received, sent = each(transport.receive, into), each(transport.send, out)
     for begun in received:

@@ -1,0 +1,195 @@
+"""Blocks of unequal sizes, of which a rank may know its own only: alike in every mode, with programs that relay too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+
+import runtime.torch.process_group as ours
+from emit.compiler.compile import compile_instructions
+from emit.language import Script
+from emit.library.add import Addition, add
+from emit.targets import TARGETS
+from tests.runtime.torch.like_gloo import compare
+from tests.runtime.torch.values import expect, folded, values
+from topologies.errors import InputError
+
+Call = Callable[[Any, bool], Any]  # begins a call of a group, asynchronous or not: what it writes, and its work
+SIZES = ((0, 5, 0, 2), (7, 7, 7, 7), (40_000, 3, 1, 20_000))  # by rank
+
+
+def _split(here: tuple[bool, ...], rows: Callable[[int, int], int], group: Any, wait: bool) -> Any:
+    """all_to_all_single; rows(a, b) go from rank a to rank b. here[r]: whether rank r states its splits."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    goes, comes = [rows(me, r) for r in range(n)], [rows(r, me) for r in range(n)]
+    given = torch.cat([values(me, 2 * count, salt=r) for r, count in enumerate(goes)]).view(-1, 2)
+    out = torch.zeros(sum(comes), 2)
+    return out, dist.all_to_all_single(
+        out, given, comes if here[me] else None, goes if here[me] else None, group=group, async_op=not wait
+    )
+
+
+def _wanted_rows(rows: Callable[[int, int], int]) -> torch.Tensor:
+    me, n = dist.get_rank(), dist.get_world_size()
+    return torch.cat([values(r, 2 * rows(r, me), salt=me) for r in range(n)]).view(-1, 2)
+
+
+def _gather(sizes: tuple[int, ...], root: int, group: Any, wait: bool) -> Any:
+    me = dist.get_rank()
+    into = [torch.zeros(size, 2).t() for size in sizes] if me == root else None  # with gaps between the elements
+    given = values(me, 2 * sizes[me]).view(2, -1)
+    return into, dist.gather(given, into, root, group=group, async_op=not wait)
+
+
+def _scatter(sizes: tuple[int, ...], root: int, group: Any, wait: bool) -> Any:
+    me = dist.get_rank()
+    parts = [values(root, size, salt=r) for r, size in enumerate(sizes)] if me == root else None
+    out = torch.zeros(sizes[me])
+    return out, dist.scatter(out, parts, root, group=group, async_op=not wait)
+
+
+def _all_gather(sizes: tuple[int, ...], group: Any, wait: bool) -> Any:
+    me = dist.get_rank()
+    into = [torch.zeros(size) for size in sizes]
+    return into, dist.all_gather(into, values(me, sizes[me]), group=group, async_op=not wait)
+
+
+def _reduce_scatter(sizes: tuple[int, ...], op: Any, group: Any, wait: bool) -> Any:
+    me = dist.get_rank()
+    out = torch.zeros(sizes[me], dtype=torch.int64)
+    parts = [values(me, size, torch.int64, salt=r) for r, size in enumerate(sizes)]
+    return out, dist.reduce_scatter(out, parts, op, group=group, async_op=not wait)
+
+
+def _all_to_all(group: Any, wait: bool) -> Any:
+    me, n = dist.get_rank(), dist.get_world_size()
+    into = [torch.zeros(r + 2 * me) for r in range(n)]
+    given = [values(me, me + 2 * r, salt=r) for r in range(n)]
+    return into, dist.all_to_all(into, given, group=group, async_op=not wait)
+
+
+def _cases() -> Iterator[tuple[str, Call, Any, bool]]:
+    """Name, call, what this rank must have, and whether Gloo does it too."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    nobody, all_but_one = (False,) * n, (False,) + (True,) * (n - 1)
+
+    def equal(_: int, __: int) -> int:
+        return 3
+
+    def one_pair(a: int, b: int) -> int:  # only two ranks see that blocks differ
+        return 5 if {a, b} == {0, n - 1} else 3
+
+    for here in (nobody, all_but_one, tuple(not each for each in all_but_one)):
+        yield f"splits {here}", partial(_split, here, equal), _wanted_rows(equal), True
+    others = tuple(r in (0, n - 1) for r in range(n))
+    yield "splits of one pair", partial(_split, others, one_pair), _wanted_rows(one_pair), True
+    for sizes in SIZES:
+        for root in (0, n - 2):
+            wanted = [values(r, 2 * sizes[r]).view(2, -1) for r in range(n)] if me == root else None
+            yield f"gather {sizes} to {root}", partial(_gather, sizes, root), wanted, False
+            yield f"scatter {sizes} of {root}", partial(_scatter, sizes, root), values(root, sizes[me], salt=me), False
+        every = [values(r, sizes[r]) for r in range(n)]
+        yield f"all_gather {sizes}", partial(_all_gather, sizes), every, False
+        mine = [values(r, sizes[me], torch.int64, salt=me) for r in range(n)]
+        yield f"sums {sizes}", partial(_reduce_scatter, sizes, ReduceOp.SUM), folded(mine, "sum"), True
+        both = mine[0] & mine[1] & mine[2] & mine[3]  # no program of ours knows it
+        yield f"bits {sizes}", partial(_reduce_scatter, sizes, ReduceOp.BAND), both, True
+    yield "all_to_all", _all_to_all, [values(r, r + 2 * me, salt=me) for r in range(n)], False
+
+
+def _all_right(group: Any, modes: tuple[str, ...]) -> None:
+    for mode in modes:
+        begun = []
+        for name, call, wanted, _ in _cases():
+            for wait in (True, False):
+                with ours.using(mode):
+                    begun.append((f"{name} {mode} {wait}", *call(group, wait), wanted))
+        for name, got, work, wanted in reversed(begun):
+            if work is not None:
+                work.wait()
+            try:
+                compare(got, wanted)
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {error}") from None
+
+
+def unequal_blocks() -> None:
+    _all_right(dist.group.WORLD, ("synth", "auto", "gloo"))
+    gloo = dist.new_group(backend="gloo")
+    for _, call, wanted, is_gloos in _cases():
+        if is_gloos:  # what is wanted is Gloo's
+            compare(call(gloo, True)[0], wanted)
+
+
+def _relays(ranks: int) -> list[Script]:
+    """Programs in which blocks go by way of others, so that they must be of one size."""
+    gather, scatter = (Script("chain", name, ranks, root=0) for name in ("gather", "scatter"))
+    for r in range(ranks):
+        part = gather.chunk(r, "i", 0)
+        for hop in reversed(range(1, r)):
+            part = part.copy(hop, "s", r)
+        part.copy(0, "o", r)
+        part = scatter.chunk(0, "i", r)
+        for hop in range(1, r):
+            part = part.copy(hop, "s", r)
+        part.copy(r, "o", 0)
+    alltoall = Script("relayed", "alltoall", ranks)
+    for a in range(ranks):
+        for b in range(ranks):
+            part, between = alltoall.chunk(a, "i", b), (a + b) % ranks
+            if between not in (a, b):
+                part = part.copy(between, "s", a * ranks + b)
+            part.copy(b, "o", a)
+    return [gather, scatter, alltoall]
+
+
+def with_programs(folder: Path) -> None:
+    """A library whose programs need equal blocks runs them where blocks are equal on all ranks, and only there."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    library = folder / f"relays{me}"
+    programs = [compile_instructions(script.instructions(), "executor-nccl").program for script in _relays(n)]
+    add([Addition(program, None, TARGETS["executor-nccl"]) for program in programs], library)
+    os.environ["SYNTH_LIBRARY"] = str(library)
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    del os.environ["SYNTH_LIBRARY"]
+    _all_right(group, ("synth", "auto"))
+    with ours.using("synth"):
+        for name, call in (
+            ("gather", partial(_gather, (7,) * n, 0)),
+            ("scatter", partial(_scatter, (7,) * n, 0)),
+            ("alltoall", partial(_split, (me != 1,) * n, lambda _, __: 3)),
+        ):
+            call(group, True)
+            assert ours.counters.last(name) not in ("gloo", "synth direct"), (name, ours.counters.last(name))
+        _gather((1, 2, 3, 4), 0, group, True)
+        assert ours.counters.last("gather") == "synth direct"
+        wrong = partial(dist.gather, torch.ones(5 if me == 1 else 4), [torch.ones(4)] * n if me == 0 else None, 0)
+        text = "rank 1 gives rank 0 5 elements; it must be 4, as that takes"
+        expect([text], partial(wrong, group=group), InputError)
+        got, _ = _scatter((3, 2, 1, 0), 0, group, True)  # and the group is still good
+        compare(got, values(0, 3 - me, salt=me))
+
+
+def checked() -> None:
+    """SYNTH_CHECK says on every rank which two differ, where nothing else would."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    os.environ["SYNTH_CHECK"] = "1"
+    group = dist.new_group(timeout=timedelta(seconds=60))
+    del os.environ["SYNTH_CHECK"]
+    for mode in ("synth", "auto"):
+        with ours.using(mode):
+            parts = [torch.ones(r + 1) for r in range(n)] if me == 0 else None
+            out = torch.zeros(me + 1 + (me == 2))
+            expect(["rank 0 gives rank 2 3 elements; it must be 4"], partial(dist.scatter, out, parts, 0, group))
+    _all_right(group, ("auto",))
+
+
+UNEVEN = {"unequal blocks": unequal_blocks, "unequal blocks, checked": checked}
