@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
@@ -159,7 +160,10 @@ def answered(question: Question, workers: Workers, progress: Report | None = Non
 
     found = searched(question.problem)
     if question.healthy is not None and found.ended != "interrupted":
-        found.healthy = searched(question.healthy)
+        with suppress(KeyboardInterrupt):  # before there was anything; what dead and slow parts cost is not known then
+            found.healthy = searched(question.healthy)
+        if found.healthy is None or found.healthy.ended == "interrupted":
+            found.ended = "interrupted"
     return found
 
 

@@ -6,21 +6,18 @@ A command's module is imported when the command is called, so `synth --help` imp
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
-from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 import click
 
+from synth.cli import interrupts
+from synth.cli.interrupts import Unanswered
 from synth.model.registry import KINDS, parse_name
 from topologies.errors import InputError, did_you_mean
 from topologies.text.files import origin_of
-
-_RETRY_S = 0.02  # after which an interrupt that fell into an import is tried again
-_LEAVING_S = 0.15  # in which a second Ctrl-C may put the disk in order
 
 
 class Row(NamedTuple):
@@ -126,38 +123,6 @@ def cli() -> None:
     """
 
 
-class _Interrupts:
-    """How often Ctrl-C came: once, and the best so far is written; twice, and it is left where it stands."""
-
-    came = 0
-
-
-def _leave(_signal: int, _frame: FrameType | None) -> None:
-    writer = sys.modules.get("emit.library.write")  # where nothing is written it need not be there
-    if writer is not None and not writer.abandon():
-        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
-        return
-    os._exit(130)
-
-
-def _interrupt(signal_: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, but never inside an import: some library swallows it, or half a module is left."""
-    _Interrupts.came += signal_ == signal.SIGINT
-    if _Interrupts.came > 1:
-        signal.signal(signal.SIGALRM, _leave)
-        signal.setitimer(signal.ITIMER_REAL, _LEAVING_S)
-        raise KeyboardInterrupt
-    if signal_ == signal.SIGINT and sys.stderr.isatty():
-        os.write(2, b"\r\x1b[2Kstopping: what was found is written; Ctrl-C again leaves at once\n")
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("importlib."):
-            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
-            return
-        frame = frame.f_back
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    raise KeyboardInterrupt
-
-
 def _refuse(why: str, code: int) -> NoReturn:
     click.echo(f"synth: {why}", err=True)
     raise SystemExit(code) from None
@@ -165,8 +130,7 @@ def _refuse(why: str, code: int) -> NoReturn:
 
 def main() -> None:
     """Entry point of the command `synth`."""
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGALRM, _interrupt)
+    interrupts.install()
     try:
         try:
             cli.main(standalone_mode=False)
@@ -182,9 +146,11 @@ def main() -> None:
     except MemoryError as error:
         _refuse(f"not enough memory: {error or 'it must be a smaller size'}", 2)
     except (KeyboardInterrupt, click.Abort):
-        if _Interrupts.came > 1:
+        if interrupts.came() > 1:
             click.echo("synth: interrupted again: what was not written yet is lost", err=True)
-            _leave(signal.SIGALRM, None)  # the interpreter may take longer to end
+            interrupts.leave()  # the interpreter may take longer to end
+        _refuse("interrupted", 130)
+    except Unanswered:
         _refuse("interrupted before there was an answer", 130)
     except BrokenPipeError:
         sys.stderr.close()

@@ -17,6 +17,8 @@ from emit.library.write import standing
 from emit.targets import AUTO, TARGETS
 from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
+from synth.engines.registry import AUTO as ANY_ENGINE
+from synth.engines.request import Options
 from synth.model.pattern import collective_of
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
@@ -109,10 +111,13 @@ def clear_progress() -> None:
         sys.stderr.write(_CLEAR)
 
 
-def ending(ended: str, begun: float) -> list[str]:
+def ending(ended: str, begun: float, found: bool = True) -> list[str]:
     """The last part of every report: why the search stopped early, if it did, and the seconds that all took."""
-    why = {"interrupted": "interrupted: the best so far", "budget": "the budget ended: the best so far"}
-    return [*([why[ended]] if ended in why else []), f"{time.monotonic() - begun:.1f} s"]
+    why = {"interrupted": "interrupted", "budget": "the budget ended"}
+    return [
+        *([why[ended] + (": the best so far" if found else "")] if ended in why else []),
+        f"{time.monotonic() - begun:.1f} s",
+    ]
 
 
 def _report(found: SearchResult, asked: Asked) -> None:
@@ -140,8 +145,8 @@ def _report(found: SearchResult, asked: Asked) -> None:
         print_json(document)
     else:
         nranks = found.problem.topology.nranks
-        nothing = f"{heading(document, nranks)}\n\n{found.impossible or 'nothing found within the budget'}"
-        click.echo(table(document, nranks) if found.ranges else nothing)
+        nothing = f"{heading(document, nranks)}\n\n"
+        click.echo(table(document, nranks) if found.ranges else nothing + _why_nothing(found, asked))
         click.echo("\n" + _closing(found, written, asked.begun))
     if found.ended == "interrupted":
         raise SystemExit(130)
@@ -152,10 +157,25 @@ def _report(found: SearchResult, asked: Asked) -> None:
         raise SystemExit(3)
 
 
+def _why_nothing(found: SearchResult, asked: Asked) -> str:
+    """One line on a search that found nothing."""
+    if found.impossible or found.ended == "interrupted":
+        return found.impossible or "interrupted before anything was found"
+    if found.ended:
+        return f"nothing found within the budget of {asked.budget:g} s; more --budget may do"
+    shape = Options(chunks=asked.chunks, steps=asked.steps, rounds=asked.rounds).shape
+    by = "" if asked.engine == ANY_ENGINE else f" by --engine {asked.engine}"
+    others = " or ".join([*(["another shape"] if shape else []), *(["another --engine"] if by else [])])
+    return (
+        f"nothing found{by}{shape and f' with {shape}'}: all that is tried was, before the budget was over, and"
+        f" nothing is proved{others and f'; {others} may do'}"
+    )
+
+
 def _closing(found: SearchResult, written: Saved, begun: float) -> str:
     parts = [f"{format_count(len(found.ranges), 'algorithm')}, replayed and right"] if found.ranges else []
     if written.paths:
         parts[-1] += " → " + ", ".join(str(p) for p in written.paths)
     parts += written.remarks
     padded = f"blocks padded to whole chunks, {written.padding:.2%} of the fullest buffer"
-    return "   ".join(parts + ([padded] if written.padding else []) + ending(found.ended, begun))
+    return "   ".join(parts + ([padded] if written.padding else []) + ending(found.ended, begun, bool(found.ranges)))

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from emit.targets import RESERVED_SMS
+from synth.cli import interrupts
 from synth.cli.options import (
     Asked,
     declare,
@@ -98,11 +99,19 @@ def _answer(name: str, file: str | None, *, budget: str, out: str, engine: str, 
     asked = Asked(budget=parse_seconds(budget, "--budget"), out=out, engine=engine, begun=begun, **others)
     if not out:
         raise InputError("--out: is empty; give the name of a folder")
-    with Workers(processes(engine) if asked.groups is None else ()) as workers:
-        if asked.groups is None:
-            from synth.cli.answer import answer  # loads while the solvers' processes do
-        else:
-            from synth.cli.concurrent import answer  # likewise
+    try:
+        with Workers(processes(engine) if asked.groups is None else ()) as workers:
+            if asked.groups is None:
+                from synth.cli.answer import answer  # loads while the solvers' processes do
+            else:
+                from synth.cli.concurrent import answer  # likewise
 
-        report = answer(name, file, asked, workers)
+            report = answer(name, file, asked, workers)
+            interrupts.let_finish()
+    except KeyboardInterrupt:
+        if interrupts.came() > 1:
+            raise
+        raise interrupts.Unanswered from None
     report()
+    if interrupts.came():
+        raise SystemExit(130)

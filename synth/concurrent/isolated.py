@@ -180,9 +180,8 @@ def run_each_isolated(
 
 
 def engine_of(answers: Sequence[Isolated]) -> str:
-    """What found them."""
-    names = {one.engine for one in answers}
-    return names.pop() if len(names) == 1 else "several"
+    """What found them, by name."""
+    return ", ".join(sorted({one.engine for one in answers}))
 
 
 def _report_group(report: Callable[[str], None], label: str, text: str, _: Algorithm | None) -> None:

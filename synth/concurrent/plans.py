@@ -70,6 +70,10 @@ class ConcurrentPlan:
         """When the last group is done."""
         return float(self.times_us.max())
 
+    def parts_of(self, refined: UnionProblem) -> int:
+        """Into how many parts the plan cuts the chunks of `refined`."""
+        return self.problem.collective.nchunks // refined.collective.nchunks
+
     def slowdown(self, isolated_us: Floats) -> float:
         """The largest time in the plan / time in isolation over the groups."""
         return float((self.times_us / isolated_us).max())

@@ -152,11 +152,10 @@ class ConcurrentSearch:
                 self._tighten()
         except KeyboardInterrupt:
             ended = "interrupted"
-        if not any(plan.method == AT_ONCE for plan in self.plans):
-            self._take_isolated()
-        if not self.bound.witnesses:
-            self.bound = prove(self.problem, max_flow=False)
-        chosen = self._executable(self._settled())
+        try:
+            chosen = self._conclude()
+        except KeyboardInterrupt:
+            ended, chosen = "interrupted", self._conclude(hurried=True)
         others: dict[str, tuple[float, float]] = {}
         for made in sorted(self.plans, key=partial(self._key, asked.objective)):
             others.setdefault(made.method, (made.makespan_us, made.slowdown(self._isolated_us())))
@@ -280,7 +279,7 @@ class ConcurrentSearch:
             yield from self._finer_and_finer(refined, 1)
         else:
             yield self._searched(refined)
-            made = [_parts(plan, refined) for plan in self.plans if plan.method == TOGETHER]
+            made = [plan.parts_of(refined) for plan in self.plans if plan.method == TOGETHER]
             finest = 4 * max(made, default=1)
             # beyond the number of sends that is only estimated
             if made and finest * estimated_sends(refined) > self.tuning.most_sends:
@@ -294,7 +293,7 @@ class ConcurrentSearch:
         while idle < 2:
             made = [plan for plan in self.plans if plan.method == TOGETHER]
             best_us = min((plan.makespan_us for plan in made), default=np.inf)
-            sends = min((len(plan.algorithm.schedule) // _parts(plan, refined) for plan in made), default=0)
+            sends = min((len(plan.algorithm.schedule) // plan.parts_of(refined) for plan in made), default=0)
             late = time.monotonic() >= until
             if best_us <= enough_us or sends * parts > self.tuning.most_sends or (made and late):
                 break
@@ -346,6 +345,23 @@ class ConcurrentSearch:
 
     # the choice
 
+    def _conclude(self, *, hurried: bool = False) -> ConcurrentPlan:
+        """The best plan that can be executed, and a bound if there is none yet; hurried: the first that can be."""
+        if not any(plan.method == AT_ONCE for plan in self.plans):
+            self._take_isolated()
+        if not self.bound.witnesses:
+            self.bound = prove(self.problem, max_flow=False)
+        settled = self._best(self.asked.objective) if hurried else self._settled()
+        if self.executor is None:
+            return settled
+        ranked = sorted(self.plans, key=partial(self._key, self.asked.objective))
+        fair = self.asked.objective == "fair"
+        # groups that are alike become programs once where each is as it is by itself
+        first = [] if fair else [plan for plan in ranked if plan.method == AT_ONCE][:1]
+        until = -np.inf if hurried else self.deadline + self.tuning.lowering * self.asked.budget_s
+        most = 1 if fair else self.tuning.lowered
+        return choose_executable([*first, settled, *ranked], self.executor, most, until, self._say)
+
     def _settled(self) -> ConcurrentPlan:
         """The best plan, by isolated times that no plan's own part beats."""
         for _ in range(self.tuning.settling):
@@ -355,18 +371,6 @@ class ConcurrentSearch:
                 break
             self._take_isolated()
         return self._best(self.asked.objective)
-
-    def _executable(self, settled: ConcurrentPlan) -> ConcurrentPlan:
-        """The plan that takes least, or is the fairest, of those that can be executed."""
-        if self.executor is None:
-            return settled
-        ranked = sorted(self.plans, key=partial(self._key, self.asked.objective))
-        fair = self.asked.objective == "fair"
-        # groups that are alike become programs once where each is as it is by itself
-        first = [] if fair else [plan for plan in ranked if plan.method == AT_ONCE][:1]
-        until = self.deadline + self.tuning.lowering * self.asked.budget_s
-        most = 1 if fair else self.tuning.lowered
-        return choose_executable([*first, settled, *ranked], self.executor, most, until, self._say)
 
     def _reorder(self) -> None:
         """More plans: the best ones with the sends of slowed groups earlier."""
@@ -393,8 +397,3 @@ class ConcurrentSearch:
 
     def _say(self, text: str) -> None:
         self.report(text, self.plans[-1].algorithm if self.plans else None)
-
-
-def _parts(plan: ConcurrentPlan, refined: UnionProblem) -> int:
-    """Into how many parts a plan cuts the chunks of `refined`."""
-    return plan.problem.collective.nchunks // refined.collective.nchunks

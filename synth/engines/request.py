@@ -49,6 +49,12 @@ class Options:
         """Whether a shape is asked for."""
         return (self.chunks, self.steps, self.rounds) != (None, None, None)
 
+    @property
+    def shape(self) -> str:
+        """That shape: `3 steps, 1 chunk`."""
+        pinned = (("step", self.steps), ("round", self.rounds), ("chunk", self.chunks))
+        return ", ".join(f"{value} {name}{'s' * (value > 1)}" for name, value in pinned if value is not None)
+
 
 class Known(Protocol):
     """What the search knows while an engine runs; it grows between two answers of the engine."""

@@ -71,8 +71,8 @@ def statement(found: SearchResult) -> dict[str, Any]:
     can hold no program of it, "" where it can or none was asked for); baselines (their names); bounds (each
     witness: kind, text, base_us, us_per_byte, cap_us); k_synchronous (what is proved for each number of steps);
     time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); out_of_reach (faster
-    schedules of which the executor can hold no program: bytes, chunks, time_us, gap, refused); impossible, ended,
-    seconds.
+    schedules of which the executor can hold no program: bytes, chunks, time_us, gap, refused); engine (that was named;
+    auto), other_engines (that found some of the algorithms though another was named); impossible, ended, seconds.
     """
     problem = found.problem
     return {
@@ -87,6 +87,8 @@ def statement(found: SearchResult) -> dict[str, Any]:
             {"bytes": c.size, "chunks": c.chunks, "bound_us": c.bound_us, "solver": c.solver} for c in found.slots
         ],
         "out_of_reach": _out_of_reach(found),
+        "engine": found.engine,
+        "other_engines": list(found.other_engines),
         "impossible": found.impossible,
         "ended": found.ended,
         "seconds": round(found.seconds, 3),

@@ -32,7 +32,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
     lines = [
         ("message size", "steps", "rounds", "chunks", "predicted", "bound", "gap", "vs baseline")
         + (("vs healthy",) if healthy else ())
-        + ("proof",)
+        + ("engine", "proof")
     ]
     for row in rows:
         shown = format_size(row["shown_bytes"]).replace(" ", "").replace("iB", "")
@@ -45,16 +45,27 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 f"{row['gap']:.3f}",
                 _ratio(row["vs_baseline"]),
                 *([_ratio(row["vs_healthy"])] if healthy else []),
+                row["engine"],
                 row["proof"] + (f" · no file: {row['refused']}" if row["refused"] else ""),
             )
         )
-    proved = _proved(document)
-    text = [heading(document, nranks), "", *format_table(lines, (0, -1)), *([""] if proved else []), *proved]
+    proved = [*_elsewhere(document), *_proved(document)]
+    text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if proved else []), *proved]
     return "\n".join(text)
 
 
 def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} ×"
+
+
+def _elsewhere(document: dict[str, Any]) -> list[str]:
+    """A line where others than the engine that was named found what is shown."""
+    others = document["other_engines"]
+    if not others:
+        return []
+    found = any(row["engine"] not in others for row in document["algorithms"])
+    why = "found nothing clearly faster there" if found else "found nothing faster"
+    return [f"not by --engine {document['engine']}, which {why}: {', '.join(others)}"]
 
 
 def _proved(document: dict[str, Any]) -> list[str]:
@@ -122,7 +133,7 @@ def _concurrent_closing(document: dict[str, Any], labels: Sequence[str]) -> list
     makespan, group, fair = document["time_us"], document["proved_by"], document["objective"] == "fair"
     proof = document["proof"] if group is None else f"group {labels[group]} alone: {document['proof']}"
     best = ", optimal" if document["optimal"] else ""
-    bound = f"{document['by']}; bound {format_time(document['bound_us'])} ({proof})"
+    bound = f"{document['by']} ({document['engine']}); bound {format_time(document['bound_us'])} ({proof})"
     rows = [
         ("all groups", makespan, f"{bound}, gap {max(1.0, document['gap']):.3f}{best}"),
         ("one after another", document["sum_us"], f"{document['vs_sum']:.2f} × as long"),

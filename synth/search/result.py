@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from synth.bounds.prove import Bound
+from synth.engines.registry import AUTO
 from synth.engines.request import SlotClaim, StepClaim
 from synth.model.problem import Problem
 from synth.search.frontier import Contender, Range
@@ -29,6 +30,7 @@ class SearchResult:
         refused: what was found and is in no range, since the executor that was asked for can hold no program of it; in
             the ranges too where it can hold none at all.
         healthy: the same for the healthy network, where this one has dead or slow parts.
+        engine: that was named (`auto`: none); other_engines: what else found algorithms of the ranges, if one was.
         ended: "" or why the search stopped early ("budget", "interrupted").
         seconds: that it took.
     """
@@ -43,6 +45,8 @@ class SearchResult:
     impossible: str = ""
     refused: list[Contender] = field(default_factory=list)
     healthy: SearchResult | None = None
+    engine: str = AUTO
+    other_engines: tuple[str, ...] = ()
     ended: str = ""
     seconds: float = 0.0
 

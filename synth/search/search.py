@@ -109,7 +109,7 @@ class _Search:
         self.begun = time.monotonic()
         self.deadline = self.begun + options.budget_s
         self.sizes = tuning.sizes if options.size is None else (options.size,)
-        self.result = SearchResult(problem)
+        self.result = SearchResult(problem, engine=options.engine)
         lowered_until = self.deadline + tuning.lowering_share * options.budget_s
         self.contest = Contest(executor, lambda text: report(text, self.latest), lowered_until)
         self.done: set[str] = set()  # engines that had a turn
@@ -117,6 +117,7 @@ class _Search:
         self.at_size: dict[tuple[str, int], Contender] = {}
         self.made_us: dict[int, float] = {}  # the best time of what was made for a size
         self.yielded: dict[str, tuple[Candidate, float]] = {}  # the last of each engine, with its time
+        self.row_of: dict[str, str] = {}  # by what an algorithm says found it, the engine's row that was asked
         self.load_us: Floats | None = None
         self.latest: Algorithm | None = None
 
@@ -141,20 +142,27 @@ class _Search:
             result.ended = "budget"
         if not self.answered and result.ended == "interrupted" and not options.pinned:
             raise KeyboardInterrupt  # nothing to show yet
-        if not result.bound.witnesses:
-            result.bound = prove(self.problem, max_flow=False)
         try:
             with compiled_interrupts():
-                result.ranges = self.contest.files(options.size)
+                self._conclude()
         except KeyboardInterrupt:
             result.ended = "interrupted"
             self.contest.stop()
-            result.ranges = self.contest.files(options.size)
+            self._conclude()
         shown = {served.algorithm for served in result.ranges}
         result.others = [one for one in self.contest.contenders if one.algorithm not in shown]
         result.refused = self.contest.refused
+        if options.engine != AUTO:
+            by = dict.fromkeys(served.algorithm.engine for served in result.ranges)
+            result.other_engines = tuple(label for label in by if self.row_of[label] != options.engine)
         result.seconds = time.monotonic() - self.begun
         return result
+
+    def _conclude(self) -> None:
+        """The ranges of what was found, and a bound if there is none yet."""
+        if not self.result.bound.witnesses:
+            self.result.bound = prove(self.problem, max_flow=False)
+        self.result.ranges = self.contest.files(self.options.size)
 
     def _most_sends(self, executor: Executor | None) -> int:
         """To which engines may refine chunks, as their programs then fit; 0: to any number."""
@@ -233,6 +241,8 @@ class _Search:
     def take(self, answer: Outcome, source: str) -> float:
         """Replay and keep an answer; what it gained: by how much of the best time for its size it is faster."""
         result = self.result
+        if isinstance(answer, Candidate | Algorithm):
+            self.row_of[answer.engine] = source
         if isinstance(answer, Progress):
             self.report(answer.text, self.latest)
         elif isinstance(answer, StepClaim):

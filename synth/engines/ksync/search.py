@@ -37,6 +37,11 @@ def accepts(problem: Problem, options: Options) -> str:  # noqa: ARG001 - all sh
 
 def solve(problem: Problem, request: Request, tuning: Tuning | None = None) -> Iterator[Outcome]:
     """The Pareto set of every phase, put together, and for all-reduce what fewer steps allow; with proofs."""
+    options, least = request.options, fewest_steps(problem)
+    pinned = [number for number in (options.steps, options.rounds) if number is not None]
+    if pinned and min(pinned) < least:
+        yield Refusal(f"no schedule has {options.shape}: it takes {least} steps at least, each of a round or more")
+        return
     exact = _Exact(problem, request, tuning or Tuning())
     if (yield from exact.by_routing()):
         return
@@ -89,8 +94,8 @@ class _Exact:
                 yield self._composed(both, found.best)
                 shape = found.best.shape
                 yield Progress(f"found ({shape.chunks}, {shape.steps}, {shape.rounds})")
-            elif self.request.options.pinned and found.complete and found.best is None and len(both) == 1:
-                # of an all-reduce this is only one way to do it
+            elif pins.steps is not None and found.complete and found.best is None and len(both) == 1:
+                # of an all-reduce this is only one way to do it; other numbers of steps may do where none is pinned
                 yield Refusal(_refusal(found, self.request.options))
 
     def _pins_of_a_phase(self, both: list[Phase]) -> Pins | None:
@@ -138,9 +143,6 @@ class _Exact:
         """All-reduce in fewer steps than a reduce-scatter and an all-gather need: partial sums exchanged."""
         problem, options, known = self.problem, self.request.options, self.request.known
         k, diameter = problem.collective.nranks, fewest_steps(problem)
-        if options.steps is not None and options.steps < diameter:
-            yield Refusal(_refusal(StepClaim(options.steps, np.inf, "distance", None, True, None, None), options))
-            return
         search = self._shapes(problem.with_chunks, free_symmetry, self.tuning.direct_effort)
         composed = known.fewest_steps()
         last = max(diameter + 1, 2 * diameter if composed is None else composed)
@@ -175,8 +177,6 @@ def _ratio_bound(problem: Problem, bound: Bound) -> float:
 
 
 def _refusal(claim: StepClaim, options: Options) -> str:
-    pinned = (("steps", options.steps), ("rounds", options.rounds), ("chunks", options.chunks))
-    shape = ", ".join(f"{value} {name if value > 1 else name[:-1]}" for name, value in pinned if value is not None)
     why = {
         "relaxation": f"{claim.steps} steps need at least {claim.at_least:.6g} rounds a chunk (relaxation)",
         "cut": f"any number of steps needs at least {claim.at_least:.6g} rounds a chunk (cut)",
@@ -185,4 +185,4 @@ def _refusal(claim: StepClaim, options: Options) -> str:
     }.get(claim.by, f"refuted by {claim.by}")
     one_sum = claim.part == DIRECT and claim.by != "cut"
     what = "all-reduce with one sum a rank and chunk" if one_sum else "schedule"
-    return f"no {what} has {shape}: {why}"
+    return f"no {what} has {options.shape}: {why}"

@@ -1,0 +1,66 @@
+"""Ctrl-C: once, and the search stops and the best so far is written; twice, and all is left where it stands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+_RETRY_S = 0.02  # after which an interrupt that fell into an import is tried again
+_LEAVING_S = 0.15  # in which a second Ctrl-C may put the disk in order
+
+
+class Unanswered(Exception):
+    """Ctrl-C came before a search had found anything."""
+
+
+class _State:
+    came = 0
+    answered = False
+
+
+def install() -> None:
+    """Take over Ctrl-C for a command that begins."""
+    _State.came, _State.answered = 0, False
+    signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGALRM, _interrupt)
+
+
+def let_finish() -> None:
+    """There is an answer: from now on the first Ctrl-C lets it be written and printed, the second one leaves."""
+    _State.answered = True
+
+
+def came() -> int:
+    """How often Ctrl-C came."""
+    return _State.came
+
+
+def leave(_signal: int = signal.SIGALRM, _frame: FrameType | None = None) -> None:
+    """End the process as soon as the disk is in order; to be called again by the timer where it is not."""
+    writer = sys.modules.get("emit.library.write")  # where nothing is written it need not be there
+    if writer is not None and not writer.abandon():
+        signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+        return
+    os._exit(130)
+
+
+def _interrupt(signal_: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, but never inside an import: some library swallows it, or half a module is left."""
+    _State.came += signal_ == signal.SIGINT
+    if _State.came > 1:
+        signal.signal(signal.SIGALRM, leave)
+        signal.setitimer(signal.ITIMER_REAL, _LEAVING_S)
+        raise KeyboardInterrupt
+    if signal_ == signal.SIGINT and sys.stderr.isatty():
+        os.write(2, b"\r\x1b[2Kstopping: what was found is written; Ctrl-C again leaves at once\n")
+    if _State.answered:
+        return
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).startswith("importlib."):
+            signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
+            return
+        frame = frame.f_back
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    raise KeyboardInterrupt
