@@ -25,10 +25,11 @@ class Nics:
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """One node, and its NICs where it has any."""
+    """One node, its NICs where it has any, and where its figures come from, a line each."""
 
     topology: Topology
     nics: Nics | None = None
+    remarks: tuple[str, ...] = ()
 
 
 def join(machine: Machine, count: int, name: str) -> Topology:

@@ -16,7 +16,7 @@ Option = Callable[[Command], Command]
 
 json_option: Option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 topo_option: Option = click.option(
-    "--topo", required=True, metavar="T", help="Machine, machine:N, family (torus:4x4) or FILE.toml."
+    "--topo", required=True, metavar="T", help="Machine, machine:N, family (torus:4x4) or FILE (see synth topo)."
 )
 
 

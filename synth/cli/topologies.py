@@ -1,28 +1,40 @@
-"""The commands about topologies: list, show, check."""
+"""The commands about topologies: list, show, check, import, here."""
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.cli.options import json_option, print_json
+from synth.cli.options import declare, json_option, print_json
+from synth.cli.programs import write_text
 from synth.present.text import format_count
+from topologies.clusters import Machine
+from topologies.compare import compare
+from topologies.errors import InputError
 from topologies.families import FAMILIES
+from topologies.importers.combine import import_files
 from topologies.load import load, load_machine, machines
 from topologies.text.vertex_sets import format_set
 from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
+# what says how devices are joined, each with what it says more by
+_TOOLS = {"nvidia-smi topo -m": ("nvidia-smi nvlink --status",), "rocm-smi --showtopo": ()}
+_TOOL_S = 60.0
 _PARTS = 8  # of a topology that is not connected, shown one by one
 
 
 @click.group("topo")
 def topo() -> None:
-    """Topologies: list, show, check.
+    """Topologies: list, show, check, import, here.
 
     \b
     synth topo show dgx-a100
@@ -45,7 +57,9 @@ def _topo_list(as_json: bool) -> None:
     for name, summary in found.items():
         click.echo(f"{name.ljust(width)}  {summary}")
     click.echo(f"families: {', '.join(FAMILIES)} (as in torus:4x4,bw=50,alpha=0.7)")
-    click.echo("several nodes: machine:N, as in dgx-a100:4; your own: FILE.toml")
+    click.echo(
+        "several nodes: machine:N, as in dgx-a100:4; your own: FILE.toml, or what tools print (synth topo import)"
+    )
 
 
 @topo.command("show")
@@ -61,7 +75,7 @@ def _topo_show(topology: str, as_json: bool) -> None:
     if as_json:
         print_json(_described(found.topology))
     else:
-        click.echo(to_toml(found.topology, found.nics).rstrip("\n"))
+        click.echo(to_toml(found.topology, found.nics, found.remarks).rstrip("\n"))
 
 
 @topo.command("check")
@@ -92,6 +106,86 @@ def _topo_check(name: str, as_json: bool) -> None:
     for line in _connection(_parts(topology), topology.nranks):
         click.echo(f"  {line}")
     raise SystemExit(code)
+
+
+_IMPORT = declare(
+    click.option("-o", "--out", metavar="FILE", help="Where to write it; default: to stdout."),
+    click.option("--name", metavar="NAME", help="Of the topology; default: the first file's."),
+    click.option("--compare", "beside", metavar="TOPOLOGY", help="Say how it differs from this one."),
+)
+
+
+@topo.command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@_IMPORT
+def _topo_import(files: tuple[str, ...], out: str | None, name: str | None, beside: str | None) -> None:
+    """What a tool prints of a machine as a topology in text form; a file a node makes a cluster.
+
+    Taken are `nvidia-smi topo -m`, with `nvidia-smi nvlink --status` beside it or behind it, NCCL's and RCCL's XML
+    (NCCL_TOPO_DUMP_FILE), and `rocm-smi --showtopo`. --topo takes such files too.
+
+    \b
+    synth topo import node0.xml node1.xml -o cluster.toml
+    synth topo import smi.txt --compare dgx-a100 -o mine.toml
+    """
+    _write_imported(import_files(files, name), out, beside)
+
+
+@topo.command("here")
+@_IMPORT
+def _topo_here(out: str | None, name: str | None, beside: str | None) -> None:
+    """This machine as a topology, by what nvidia-smi or rocm-smi prints here.
+
+    \b
+    synth topo here -o here.toml
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        _write_imported(import_files(_printed_here(Path(folder)), name or "here"), out, beside)
+
+
+def _printed_here(folder: Path) -> list[Path]:
+    """What the tools of this machine print, as files. Raises InputError where there are none, or they fail."""
+    failed = []
+    for tool, others in _TOOLS.items():
+        try:
+            printed = [_run(tool.split())]
+        except OSError:
+            continue
+        except subprocess.SubprocessError as error:
+            failed.append(f"{tool}: {_said(error)}")
+            continue
+        for other in others:
+            with suppress(OSError, subprocess.SubprocessError):  # older drivers do not have it
+                printed.append(_run(other.split()))
+        (path := folder / "here.txt").write_text("\n".join(printed), encoding="utf-8")
+        return [path]
+    why = "; ".join(failed) or f"no {' and no '.join(tool.split()[0] for tool in _TOOLS)} found"
+    raise InputError(f"topo here: {why}; it must be run where one of them works")
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, timeout=_TOOL_S, check=True)
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _said(error: subprocess.SubprocessError) -> str:
+    text = (getattr(error, "stderr", b"") or getattr(error, "stdout", b"") or b"").decode("utf-8", "replace")
+    return " ".join((text or str(error)).split())[:200]
+
+
+def _write_imported(found: Machine, out: str | None, beside: str | None) -> None:
+    differs = [] if beside is None else compare(found, load_machine(beside))
+    text = to_toml(found.topology, found.nics, found.remarks)
+    if out is None:
+        click.echo(text.rstrip("\n"))
+    else:
+        write_text(out, text)
+        click.echo(f"{found.topology.name}: {found.topology.summary} → {out}")
+        for remark in found.remarks:
+            click.echo(f"  {remark}")
+    if beside is not None:
+        for line in differs or [f"like {beside}"]:
+            click.echo(line, err=out is None)
 
 
 def _connection(parts: Sequence[Sequence[int]], nranks: int) -> list[str]:

@@ -24,7 +24,7 @@ class Block:
     @property
     def name(self) -> str:
         """Of the file that it is; "" where its first line does not say one."""
-        named = re.fullmatch(r"# ([\w.-]+\.(?:toml|csv|py))", self.text.splitlines()[0])
+        named = re.fullmatch(r"# ([\w.-]+\.(?:toml|csv|py|txt))", self.text.splitlines()[0])
         return named[1] if named else ""
 
 
@@ -35,7 +35,7 @@ def blocks(*kinds: str) -> list[Block]:
 
 def files() -> list[Block]:
     """Blocks that are files: their first line says their name."""
-    return [block for block in blocks("toml", "csv", "python") if block.name]
+    return [block for block in blocks("toml", "csv", "python", "text") if block.name]
 
 
 def write_files(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from textwrap import fill
 
 import numpy as np
@@ -13,13 +14,17 @@ from topologies.text.vertex_sets import format_names, format_set
 from topologies.topology import Topology
 
 
-def to_toml(topology: Topology, nics: Nics | None = None) -> str:
+def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str] = ()) -> str:
     """Text form (TOML) of `topology`; `from_toml` gives an equal topology back, figures to the last bit.
 
-    nics: by which nodes of it are joined to a cluster, if any.
+    nics: by which nodes of it are joined to a cluster, if any. remarks: lines on its figures, which stand first.
     """
     t = topology
-    lines = [f"name = {_quoted(t.name)}", f"ranks = {t.nranks}"]
+    lines = [
+        *(f"# {' '.join(remark.split())}" for remark in remarks),
+        f"name = {_quoted(t.name)}",
+        f"ranks = {t.nranks}",
+    ]
     if t.switches:
         lines.append(f"switches = {_array(format_names(t.switches))}")
     for word, words in (("summary", t.summary), ("source", t.source)):

@@ -1,0 +1,290 @@
+"""What tools print becomes the machine that it is of: links by count, PCIe with what is shared, NICs by nearness."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.topologies.importers.dumps import cpu, gpu, mesh, nic, rocm, smi, switch, system
+from topologies.clusters import Machine
+from topologies.compare import compare
+from topologies.errors import InputError
+from topologies.importers import FORMATS, format_of
+from topologies.importers.combine import import_files
+from topologies.importers.rates import USUAL_PCIE_GBS, pcie_gbs
+from topologies.load import load, load_machine
+from topologies.network import network
+from topologies.text.reader import read_machine
+from topologies.text.writer import to_toml
+from topologies.topology import Topology
+
+PCIE5 = pcie_gbs("32.0 GT/s PCIe", "16")
+TO_SWITCH = '<nvlink target="0000:03:00.0" count="9" tclass="0x068000"/>' * 2
+
+
+def read(text: str) -> Machine:
+    return format_of(text).read(text, "dump")
+
+
+def pairs(topology: Topology) -> dict[tuple[int, int], float]:
+    """GB/s of the widest way from rank to rank."""
+    net = network(topology, range(topology.nranks))
+    found: dict[tuple[int, int], float] = {}
+    for a, b, gbs in zip(net.src.tolist(), net.dst.tolist(), net.bandwidth_gbs.tolist(), strict=True):
+        found[a, b] = max(gbs, found.get((a, b), 0.0))
+    return found
+
+
+def shared(topology: Topology, a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether all ways of two pairs of ranks go through something that both use."""
+    net = network(topology, range(topology.nranks))
+    uses = [
+        [set(net.uses(i).tolist()) for i in range(net.nlinks) if (net.src[i], net.dst[i]) == pair] for pair in (a, b)
+    ]
+    return all(one & other for one in uses[0] for other in uses[1])
+
+
+def test_formats_are_told_by_content() -> None:
+    for text, name in (
+        (smi(mesh(2, "NV4")), "nvidia-smi topo -m"),
+        ("\x1b[4m" + smi(mesh(2, "PHB")), "nvidia-smi topo -m"),
+        (system(cpu(0, gpu("0000:01:00.0", 0))), "NCCL's or RCCL's XML"),
+        ("<!-- of a node -->\n" + system(), "NCCL's or RCCL's XML"),
+        (rocm([["0"]], [[0]], {}), "rocm-smi --showtopo"),
+        ('name = "x"\nranks = 2', "TOML"),
+        ("", "TOML"),
+    ):
+        assert format_of(text).name == name
+    assert len({row.name for row in FORMATS}) == len(FORMATS)
+
+
+@pytest.mark.parametrize(("count", "links", "gbs"), [(8, 12, 300.0), (8, 18, 450.0), (16, 6, 150.0), (3, 18, 450.0)])
+def test_more_nvlinks_than_a_device_has_lead_to_switches(count: int, links: int, gbs: float) -> None:
+    topology = read(smi(mesh(count, f"NV{links}"))).topology
+    assert len(topology.switches) == 1
+    out = np.bincount(topology.link_src, weights=topology.bandwidth_gbs)[:count]
+    assert out.tolist() == [gbs] * count
+
+
+def test_nvlinks_between_pairs_are_drawn_as_they_are() -> None:
+    cells = mesh(4, "SYS")
+    for a, b, links in ((0, 1, 2), (1, 2, 1), (2, 3, 2), (3, 0, 1)):
+        cells[a][b] = cells[b][a] = f"NV{links}"
+    topology = read(smi(cells)).topology
+    assert not topology.switches
+    assert pairs(topology)[0, 1] == 50
+    assert pairs(topology)[1, 2] == 25
+    assert (0, 2) not in pairs(topology)
+
+
+def test_islands_meet_over_pcie() -> None:
+    """Their sockets have one way between them, which all share."""
+    cells = mesh(8, "SYS")
+    for island in (range(4), range(4, 8)):
+        for a in island:
+            for b in island:
+                if a != b:
+                    cells[a][b] = "NV6"
+    topology = read(smi(cells, numa=[0] * 4 + [1] * 4)).topology
+    found = pairs(topology)
+    assert found[0, 1] == 150
+    assert found[0, 4] < USUAL_PCIE_GBS
+    assert shared(topology, (0, 4), (3, 7))
+
+
+def test_rates_of_links_beside_the_matrix(tmp_path: Path) -> None:
+    (tmp_path / "m.txt").write_text(smi(mesh(2, "NV4")))
+    status = "".join(
+        f"GPU {i}: RTX (UUID: x)\n" + "".join(f"\t Link {k}: 14.062 GB/s\n" for k in range(4)) for i in range(2)
+    )
+    (tmp_path / "s.txt").write_text(status + "\t Link 4: <inactive>\n")
+    found = import_files([tmp_path / "m.txt", tmp_path / "s.txt"], "two")
+    assert pairs(found.topology)[0, 1] == pytest.approx(4 * 14.062)
+    assert any("read" in remark and "RTX" in remark for remark in found.remarks)
+    with pytest.raises(InputError, match="nothing of what joins devices"):
+        load(tmp_path / "s.txt")
+
+
+def test_pcie_is_shared_as_it_is() -> None:
+    """Two switches below a bridge each, in two sockets: what leaves a switch is shared, what stays in it is not."""
+    cells = [
+        ["X", "PIX", "SYS", "SYS"], ["PIX", "X", "SYS", "SYS"], ["SYS", "SYS", "X", "PXB"], ["SYS", "SYS", "PXB", "X"],
+    ]  # fmt: skip
+    topology = read(smi(cells)).topology
+    assert shared(topology, (0, 2), (1, 3))
+    assert not shared(topology, (0, 1), (2, 3))
+    assert pairs(topology)[0, 1] == pytest.approx(USUAL_PCIE_GBS)
+
+
+def test_spaces_lost_tabs_and_old_words() -> None:
+    text = smi(mesh(2, "SOC")).replace("\tGPU0\tGPU1", "GPU0\tGPU1 CPU Affinity")
+    assert read(text).topology.nranks == 2
+    spaced = smi(mesh(3, "PHB")).replace("\t", "      ")
+    assert read(spaced).topology.nlinks == read(smi(mesh(3, "PHB"))).topology.nlinks
+
+
+def test_nics_serve_what_is_near() -> None:
+    names = ["GPU0", "GPU1", "GPU2", "GPU3", "mlx5_0", "mlx5_1", "NIC2"]
+    cells = mesh(7, "SYS")
+    for a in range(4):
+        for b in range(4):
+            if a != b:
+                cells[a][b] = "NV4"
+    for a, b in ((0, 4), (1, 4), (2, 5), (3, 5)):
+        cells[a][b] = cells[b][a] = "PXB"
+    nics = read(smi(cells, names)).nics
+    assert nics is not None
+    assert [ranks.tolist() for ranks in nics.sends] == [[0, 1], [2, 3]]
+
+
+def test_nccl_xml_with_switches() -> None:
+    text = system(
+        cpu(0, switch("0000:a0:00.0", gpu("0000:a1:00.0", 1, TO_SWITCH), nic("0000:a2:00.0", "mlx5_0", 400000))),
+        cpu(1, switch("0000:b0:00.0", gpu("0000:b1:00.0", 0, TO_SWITCH), nic("0000:b2:00.0", "mlx5_1", 400000))),
+    )
+    machine = read(text)
+    assert machine.topology.switches == ("nvswitch",)
+    assert machine.topology.bandwidth_gbs.tolist() == [450.0] * 4
+    assert machine.topology.sms == 132
+    assert machine.nics is not None
+    assert [ranks.tolist() for ranks in machine.nics.sends] == [[0], [1]]
+    assert any(remark.startswith("NICs mlx5_1, mlx5_0:") for remark in machine.remarks)  # ranks are by dev
+    assert machine.nics.gbs == 50
+
+
+def test_nccl_xml_without_nvlink() -> None:
+    """A switch's own link is shared by what is below it; sockets by what NCCL assumes; narrow links are narrow."""
+    text = system(
+        cpu(0, switch("a", gpu("01", 0), gpu("02", 1), speed="16.0 GT/s PCIe"), gpu("03", 2)), cpu(1, gpu("04", 3))
+    )
+    topology = read(text).topology
+    found = pairs(topology)
+    assert found[0, 1] == pytest.approx(PCIE5)
+    assert found[0, 2] == pytest.approx(pcie_gbs("16.0 GT/s PCIe", "16"))
+    assert found[2, 3] == pytest.approx(22)
+    assert shared(topology, (0, 2), (1, 3))
+
+
+def test_links_by_kind_of_device() -> None:
+    to = '<nvlink target="{}" count="2" tclass="0x030200"/>'
+    for sm, gbs in ((70, 50.0), (90, 50.0), (100, 100.0)):
+        text = system(cpu(0, gpu("01", 0, to.format("02"), sm), gpu("02", 1, to.format("01"), sm)))
+        assert pairs(read(text).topology)[0, 1] == gbs
+    to = '<xgmi target="{}" count="1" tclass="0x038000"/>'
+    for gcn, gbs in (("910", 50.0), ("gfx942", 64.0), ("gfx906", 46.0)):
+        text = system(cpu(0, gpu("01", 0, to.format("02"), 304), gpu("02", 1, to.format("01"), 304)))
+        machine = read(text.replace(' rank="', f' gcn="{gcn}" rank="'))
+        assert pairs(machine.topology)[0, 1] == gbs
+        assert machine.topology.sms == 304
+
+
+def test_nvlinks_to_nothing_and_grace() -> None:
+    """A VM's links to itself are left out and said; C2C joins a device to its CPU."""
+    own = '<nvlink target="01" count="12" tclass="0x030200"/>'
+    machine = read(system(cpu(0, gpu("01", 0, own), gpu("02", 1))))
+    assert any("0 to 01" in remark for remark in machine.remarks)
+    grace = '<c2c bw="28000" count="8"/>'
+    topology = read(system(cpu(0, gpu("01", 0, grace), gpu("02", 1, grace)))).topology
+    assert pairs(topology)[0, 1] == 224
+
+
+def test_hosts_of_one_dump_are_chassis() -> None:
+    text = system(cpu(0, gpu("01", 0, TO_SWITCH), host="0x1"), cpu(0, gpu("01", 0, TO_SWITCH), host="0x2"))
+    topology = read(text).topology
+    assert topology.nodes.tolist() == [0, 1]
+    assert pairs(topology)[0, 1] == 450
+
+
+def test_several_nics_a_device_are_one() -> None:
+    text = system(
+        cpu(0, switch("a", gpu("01", 0, TO_SWITCH), nic("02", "n0", 100000), nic("03", "n1", 100000))),
+        cpu(1, switch("b", gpu("04", 1, TO_SWITCH), nic("05", "n2", 100000), nic("06", "n3", 100000))),
+    )
+    nics = read(text).nics
+    assert nics is not None
+    assert nics.gbs == 25
+    assert len(nics.sends) == 2
+
+
+def test_rocm_smi_both_forms() -> None:
+    """Two hives, joined by their sockets; the JSON form says the same of the links."""
+    kind = [["0" if a == b else "XGMI" if a // 2 == b // 2 else "PCIE" for b in range(4)] for a in range(4)]
+    weight = [[0 if a == b else 15 if a // 2 == b // 2 else 72 for b in range(4)] for a in range(4)]
+    topology = read(rocm(kind, weight, {0: 0, 1: 0, 2: 1, 3: 1})).topology
+    assert pairs(topology)[0, 1] == 50
+    assert shared(topology, (0, 2), (1, 3))
+    system_of = {
+        f"(Topology) {what} between DRM devices {a} and {b}": str(table[a][b])
+        for what, table in (("Weight", weight), ("Link type", kind))
+        for a in range(4)
+        for b in range(a + 1, 4)
+    }
+    assert pairs(read(json.dumps({"system": system_of})).topology)[0, 1] == 50
+
+
+def test_nodes_make_a_cluster(tmp_path: Path) -> None:
+    text = system(cpu(0, gpu("01", 0, TO_SWITCH), gpu("02", 1, TO_SWITCH), nic("03", "n0", 400000)))
+    for i in range(3):
+        (tmp_path / f"node{i}.xml").write_text(text)
+    files = [tmp_path / f"node{i}.xml" for i in range(3)]
+    cluster = import_files(files).topology
+    assert cluster.nranks == 6
+    assert cluster.nlinks == load(f"{files[0]}:3").nlinks
+    (tmp_path / "node2.xml").write_text(text.replace('count="9"', 'count="8"'))
+    with pytest.raises(InputError, match=r"node2.xml: not like"):
+        import_files(files)
+
+
+def test_text_form_keeps_all(tmp_path: Path) -> None:
+    """And says where its figures come from; nothing differs from itself, and what differs is told."""
+    (tmp_path / "node.txt").write_text(smi(mesh(8, "NV12")))
+    machine = load_machine(tmp_path / "node.txt")
+    again = read_machine(to_toml(machine.topology, machine.nics, machine.remarks), "again")
+    assert not compare(machine, again)
+    assert to_toml(machine.topology, None, machine.remarks).startswith("# 25 GB/s an NVLink: assumed")
+    told = compare(machine, load_machine("dgx-h100"))
+    assert any("300 GB/s" in line and "450 GB/s" in line for line in told)
+    assert not [
+        line for line in compare(machine, load_machine("dgx-a100")) if line.startswith(("links", "out", "ranks"))
+    ]
+
+
+SMI = smi(mesh(3, "NV4"))
+XML = system(cpu(0, gpu("01", 0, TO_SWITCH), gpu("02", 1, TO_SWITCH)))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\n".join(SMI.split("\n")[:3]), "rows for 2 of 3 columns"),
+        (SMI.replace("NV4", "NV5", 1), "the other way"),
+        (SMI.replace("NV4", "NVx", 1), "'NVx' is not known"),
+        (SMI.replace(" X ", "NV4", 1), "'NV4' is not known there"),
+        (SMI.replace("\tGPU0\tGPU1", "\tGPU0\tGPU0"), "twice"),
+        (SMI.replace("GPU1\tNV4", "GPU0\tNV4"), "a second row"),
+        (smi([["X", "NV9", "NV9"], ["NV9", "X", "NV4"], ["NV9", "NV4", "X"]]).replace("NV9", "NV17"), "not as many"),
+        (smi(mesh(1500, "SYS")), "it must be"),
+        (XML.replace("</system>", ""), "not XML"),
+        (XML.replace('count="9"', 'count="x"', 1), "<nvlink> count: 'x'"),
+        (XML.replace('count="9"', 'count="0"', 1), "1 to 1024"),
+        (XML.replace('sm="90"', 'sm="-9"', 1), "<gpu> sm"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]>' + XML, "document type"),
+        ("<graphs/>", "NCCL graph"),
+        (system(), "no <gpu>"),
+        ("<a>" * 100 + "</a>" * 100, "too deep"),
+        (system(gpu("01", 0), gpu("02", 1)), "no path joins"),
+        (rocm([["0", "XGMI"], ["XGMI"]], [[0, 15], [15, 0]], {}), "1 cells for 2 columns"),
+        (rocm([["0", "NVL"], ["NVL", "0"]], [[0, 15], [15, 0]], {}), "'NVL'"),
+        ('{"system": {"between DRM devices": "1"}}', "no link types"),
+        ('{"between DRM devices": ', "not JSON"),
+    ],
+)
+def test_broken_dumps_are_one_line(text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(text)
+    assert "\n" not in str(caught.value)
+    assert said in str(caught.value)
+    assert "must" in str(caught.value)

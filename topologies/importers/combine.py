@@ -1,0 +1,65 @@
+"""Several files of one machine or cluster as one topology: what was dumped on each node, or by two tools on one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from topologies.clusters import Machine, join
+from topologies.errors import InputError
+from topologies.importers import format_of
+from topologies.importers.nvidia_smi import is_status
+from topologies.load import MAX_FILE_BYTES
+from topologies.text.files import origin_of, read_text
+from topologies.topology import Topology
+
+_MOST_FILES = 4096
+
+
+def import_files(paths: Sequence[str | Path], name: str | None = None) -> Machine:
+    """One machine of one dump a node, by a name (None: the first file's); nodes are alike and joined by their NICs.
+
+    What NVLinks' status says goes with the matrix that is given beside it. Raises InputError (one line): a file that
+    cannot be read, nodes that differ or have no NICs.
+    """
+    if not 1 <= len(paths) <= _MOST_FILES:
+        raise InputError(f"{len(paths)} files; it must be 1 to {_MOST_FILES}")
+    texts = {path: read_text(path, "what a tool prints of a machine", MAX_FILE_BYTES) for path in map(Path, paths)}
+    status = [path for path, text in texts.items() if is_status(text)]
+    if len(status) == 1 and len(texts) == 2:
+        (matrix,) = texts.keys() - set(status)
+        texts = {matrix: f"{texts[matrix]}\n{texts[status[0]]}"}
+    nodes = [format_of(text).read(text, origin_of(path)) for path, text in texts.items()]
+    first, paths = nodes[0], list(texts)
+    for machine, path in zip(nodes[1:], paths[1:], strict=True):
+        if not _alike(first, machine):
+            raise InputError(
+                f"{origin_of(path)}: not like {origin_of(paths[0])}; nodes of one cluster must have the same devices,"
+                " links and NICs"
+            )
+    called = (name or first.topology.name) if len(nodes) == 1 else (name or f"{first.topology.name}:{len(nodes)}")
+    if len(nodes) == 1:
+        return replace(first, topology=replace(first.topology, name=called))
+    return Machine(join(first, len(nodes), called), None, first.remarks)
+
+
+def _alike(one: Machine, other: Machine) -> bool:
+    a, b = one.topology, other.topology
+    columns = ("link_src", "link_dst", "bandwidth_gbs", "alpha_us", "nodes")
+    same = a.nranks == b.nranks and all(_equal(a, b, column) for column in columns)
+    if one.nics is None or other.nics is None:
+        return same and one.nics is other.nics
+    pairs = zip(one.nics.sends, other.nics.sends, strict=False)
+    return (
+        same
+        and one.nics.gbs == other.nics.gbs
+        and len(one.nics.sends) == len(other.nics.sends)
+        and all(np.array_equal(x, y) for x, y in pairs)
+    )
+
+
+def _equal(a: Topology, b: Topology, column: str) -> bool:
+    return bool(np.array_equal(getattr(a, column), getattr(b, column)))

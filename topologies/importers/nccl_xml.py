@@ -1,0 +1,291 @@
+"""Reads the XML in which NCCL and RCCL keep a node's topology (NCCL_TOPO_DUMP_FILE, NCCL_TOPO_FILE).
+
+What elements and attributes mean is that of NCCL's src/graph/xml.cc and topo.cc, and of RCCL's for xgmi.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.parsers import expat
+
+from topologies.clusters import Machine
+from topologies.errors import InputError
+from topologies.importers import rates
+from topologies.importers.node import MOST_DEVICES, Nic, Node, Vertex, distances
+
+_MOST_ELEMENTS, _DEEPEST = 200_000, 64
+_SWITCH, _CPU = "0x068000", "0x068001"  # classes of what an NVLink leads to
+_FASTEST_NIC_GBS = 1000.0
+_RIGHT = "a topology as NCCL_TOPO_DUMP_FILE has it"
+
+
+@dataclass
+class _Element:
+    tag: str
+    values: dict[str, str]
+    line: int
+    parts: list[_Element] = field(default_factory=list)
+
+    def walk(self, above: tuple[_Element, ...] = ()) -> Iterator[tuple[_Element, tuple[_Element, ...]]]:
+        """All elements in order, each with those around it, the outermost first."""
+        yield self, above
+        for part in self.parts:
+            yield from part.walk((*above, self))
+
+
+def is_nccl_xml(text: str) -> bool:
+    """Whether a text begins as XML does."""
+    return text.lstrip("\ufeff \t\n").startswith("<")
+
+
+def read_nccl_xml(text: str, origin: str) -> Machine:
+    """The machine of a dump. Raises InputError (one line, with the line of the file)."""
+    return _Reader(_parsed(text, origin), origin).node().machine(Path(origin).stem or "dump", origin)
+
+
+def _parsed(text: str, origin: str) -> _Element:
+    parser = expat.ParserCreate()
+    around: list[_Element] = [_Element("", {}, 0)]
+    count = 0
+
+    def fail(problem: str, line: int) -> None:
+        raise InputError(f"{origin}:{line}: {problem}; it must be {_RIGHT}")
+
+    def begin(tag: str, values: dict[str, str]) -> None:
+        nonlocal count
+        count += 1
+        if count > _MOST_ELEMENTS or len(around) > _DEEPEST:
+            fail("too many elements, or too deep", parser.CurrentLineNumber)
+        around[-1].parts.append(element := _Element(tag, values, parser.CurrentLineNumber))
+        around.append(element)
+
+    def end(_: str) -> None:
+        around.pop()
+
+    def doctype(*_: object) -> None:
+        fail("a document type is declared", parser.CurrentLineNumber)
+
+    parser.StartElementHandler, parser.EndElementHandler, parser.StartDoctypeDeclHandler = begin, end, doctype
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        fail(f"not XML: {expat.ErrorString(error.code)}", error.lineno)
+    return around[0].parts[0]
+
+
+class _Reader:
+    """One dump on its way to a node."""
+
+    def __init__(self, root: _Element, origin: str) -> None:
+        self.root, self.origin = root, origin
+        if root.tag != "system":
+            what = "an NCCL graph, as NCCL_GRAPH_DUMP_FILE has it" if root.tag == "graphs" else f"<{root.tag[:40]}>"
+            self._fail(root, "", f"{what}; it must be <system>, {_RIGHT}")
+        elements = list(root.walk())
+        self.around = {id(element): above for element, above in elements}
+        self.all = [element for element, _ in elements]
+        self.devices = self._devices()
+        self.remarks: list[str] = []
+
+    def _fail(self, element: _Element, attribute: str, problem: str) -> None:
+        where = f"<{element.tag[:40]}>{' ' + attribute if attribute else ''}"
+        raise InputError(f"{self.origin}:{element.line}: {where}: {problem}")
+
+    def _number(self, element: _Element, name: str, least: float, most: float, missing: float | None = None) -> float:
+        text = element.values.get(name)
+        if text is None and missing is not None:
+            return missing
+        if text is None or not re.fullmatch(r"-?[0-9]{1,12}(\.[0-9]{0,12})?", text) or not least <= float(text) <= most:
+            self._fail(element, name, f"{text if text is None else repr(text[:40])}; it must be {least:g} to {most:g}")
+        return float(text or 0)
+
+    def _devices(self) -> list[_Element]:
+        """The devices by `dev`, else as they stand: <gpu>, or where none is so called, 3D controllers."""
+        gpus = [element for element in self.all if element.tag == "gpu"]
+        if not gpus:
+            gpus = [e for e in self.all if e.tag == "pci" and e.values.get("class", "").startswith("0x0302")]
+        if not gpus:
+            self._fail(
+                self.root,
+                "",
+                "names no <gpu>, and no <pci> of class 0x0302; it must be what NCCL dumps, which has them",
+            )
+        if len(gpus) > MOST_DEVICES:
+            self._fail(gpus[MOST_DEVICES], "", f"one device more than {MOST_DEVICES}; it must be at most so many")
+        hosts = {id(gpu): self._host(gpu) for gpu in gpus}
+        if len(set(hosts.values())) == 1 and all("dev" in gpu.values for gpu in gpus):
+            gpus.sort(key=lambda gpu: self._number(gpu, "dev", 0, 1e6))
+        return gpus
+
+    def _host(self, element: _Element) -> str:
+        return next((e.values["host_hash"] for e in self.around[id(element)] if "host_hash" in e.values), "")
+
+    def _busid(self, device: _Element) -> str:
+        holder = device if device.tag == "pci" else next(
+            (e for e in reversed(self.around[id(device)]) if e.tag == "pci"), device
+        )  # fmt: skip
+        return f"{self._host(device)} {holder.values.get('busid', '').lower()}"
+
+    def node(self) -> Node:
+        hosts = [self._host(device) for device in self.devices]
+        order = list(dict.fromkeys(hosts))
+        node = Node(len(self.devices), hosts=[order.index(host) for host in hosts], remarks=self.remarks)
+        self._place_pcie(node)
+        self._place_fast(node)
+        self._place_nics(node)
+        sms = {self._number(gpu, "sm", 0, 1e4, 0) for gpu in self.devices}
+        amd = any("gcn" in gpu.values for gpu in self.devices)
+        if len(sms) == 1:
+            (sm,) = sms
+            node.sms = int(sm) if amd else rates.SMS.get(int(sm), 0)
+            if node.sms:
+                origin = "read" if amd else f"assumed for compute capability {sm / 10:.1f}"
+                self.remarks.append(f"{node.sms} {'compute units' if amd else 'SMs'} a device: {origin}")
+        return node
+
+    # PCIe and sockets
+
+    def _place_pcie(self, node: Node) -> None:
+        self.vertex: dict[int, Vertex] = {id(device): rank for rank, device in enumerate(self.devices)}
+        cpus = [element for element in self.all if element.tag == "cpu"]
+        for i, cpu in enumerate(cpus):
+            self.vertex[id(cpu)] = f"cpu{i}"
+        assumed, unread = 0, 0
+        for i, element in enumerate(element for element in self.all if element.tag == "pci"):
+            if id(element) not in self.vertex:
+                self.vertex[id(element)] = f"pcie{i}"
+            above = self._above(element)
+            if above is None:
+                continue
+            speed, width = element.values.get("link_speed", ""), element.values.get("link_width", "")
+            gbs = rates.pcie_gbs(speed, width)
+            if gbs is None:
+                gbs = rates.USUAL_PCIE_GBS
+                if width not in ("", "0") or speed.strip() not in ("", "Unknown"):
+                    unread += 1
+                assumed += 1
+            node.pcie[self.vertex[id(element)], above] = gbs
+        for rank, device in enumerate(self.devices):
+            above = self._above(device)
+            if device.tag == "gpu" and above is not None:  # as wide as the link of what holds it
+                holder = self.around[id(device)][-1]
+                outer = self._above(holder)
+                node.pcie[rank, above] = node.pcie.get((above, outer), rates.USUAL_PCIE_GBS) if outer else (
+                    rates.USUAL_PCIE_GBS
+                )  # fmt: skip
+            for part in device.parts:
+                if part.tag == "c2c":
+                    gbs = self._number(part, "bw", 1, 1e7) * self._number(part, "count", 1, 64) / 1000
+                    self._join_cpu(node, device, rank, gbs)
+        self._join_sockets(node, cpus)
+        if node.pcie:
+            read = "from each link's generation and width"
+            partly = f"; {assumed} links state none, {rates.USUAL_PCIE_GBS:.3g} GB/s are assumed" if assumed else ""
+            node.pcie_remarks.append(f"PCIe: {read}{partly}")
+        if unread:
+            node.pcie_remarks.append(f"{unread} PCIe links have a speed that is not known: taken as not stated")
+
+    def _above(self, element: _Element) -> Vertex | None:
+        return next((self.vertex[id(e)] for e in reversed(self.around[id(element)]) if id(e) in self.vertex), None)
+
+    def _join_cpu(self, node: Node, device: _Element, rank: int, gbs: float) -> None:
+        cpu = next((e for e in self.around[id(device)] if e.tag == "cpu"), None)
+        if cpu is None:
+            self._fail(device, "", "stands in no <cpu>, which it is joined to; it must be in one")
+        else:
+            node.pcie[rank, self.vertex[id(cpu)]] = gbs
+
+    def _join_sockets(self, node: Node, cpus: list[_Element]) -> None:
+        joined: set[str] = set()
+        for i, cpu in enumerate(cpus):
+            for other in cpus[:i]:
+                if cpu.values.get("host_hash") == other.values.get("host_hash"):
+                    gbs = min(rates.smp_gbs(cpu.values), rates.smp_gbs(other.values))
+                    node.pcie[self.vertex[id(other)], self.vertex[id(cpu)]] = gbs
+                    joined.add(f"{gbs:g}")
+        if joined:
+            node.pcie_remarks.append(f"between NUMA nodes {' and '.join(sorted(joined))} GB/s: what NCCL assumes")
+
+    # NVLink and xGMI
+
+    def _place_fast(self, node: Node) -> None:
+        rank_of = {self._busid(device): rank for rank, device in enumerate(self.devices)}
+        through = [0.0] * node.devices
+        lost: list[str] = []
+        figures: set[str] = set()
+        for rank, device in enumerate(self.devices):
+            for link in device.parts:
+                if link.tag not in ("nvlink", "xgmi"):
+                    continue
+                gbs = self._fast_gbs(device, link, figures) * self._number(link, "count", 1, 1024)
+                node.kind = "xGMI" if link.tag == "xgmi" else node.kind
+                kind = link.values.get("tclass", "")
+                target = rank_of.get(f"{self._host(device)} {link.values.get('target', '').lower()}")
+                if kind == _SWITCH:
+                    through[rank] += gbs
+                elif kind == _CPU:
+                    self._join_cpu(node, device, rank, gbs)
+                elif target is None or target == rank:
+                    lost.append(f"{rank} to {link.values.get('target', '?')[:20]}")
+                else:
+                    node.fast[rank, target] = node.fast.get((rank, target), 0.0) + gbs
+        for rank, gbs in enumerate(through):
+            if gbs:
+                node.fast[rank, "nvswitch"] = node.fast["nvswitch", rank] = gbs
+        if any(through):
+            self.remarks.append("NVSwitches are drawn as one, which joins all that lead to any")
+        self.remarks += sorted(figures)
+        if lost:
+            more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+            self.remarks.append(f"links left out, which lead to no other device here: {', '.join(lost[:3])}{more}")
+        if not any(part.tag in ("nvlink", "xgmi") for device in self.devices for part in device.parts):
+            self.remarks.append(
+                "no nvlink or xgmi elements: NCCL asks the driver for them; where the machine has such links,"
+                " import what it dumps (NCCL_TOPO_DUMP_FILE) or prints (nvidia-smi topo -m)"
+            )
+
+    def _fast_gbs(self, device: _Element, link: _Element, figures: set[str]) -> float:
+        """Of one link; how it is known, to `figures`."""
+        if link.tag == "xgmi":
+            gcn = device.values.get("gcn", "")
+            known = rates.xgmi_gbs(gcn)
+            gbs, whose = known or rates.USUAL_XGMI_GBS, f"gfx{gcn.removeprefix('gfx')[:12]}"
+        else:
+            capability = int(self._number(device, "sm", 0, 1e4, 0))
+            known = rates.NVLINK_GBS.get(capability)
+            gbs, whose = known or rates.USUAL_NVLINK_GBS, f"compute capability {capability / 10:.1f}"
+        how = f"derived from {whose}" if known else f"assumed, {whose} is not known"
+        figures.add(
+            f"{gbs:g} GB/s an {'xGMI link' if link.tag == 'xgmi' else 'NVLink'}, of which the count is read: {how}"
+        )
+        return gbs
+
+    # NICs
+
+    def _place_nics(self, node: Node) -> None:
+        nets = [element for element in self.all if element.tag == "net"]
+        names: set[str] = set()
+        silent: list[str] = []
+        for net in nets or [e for e in self.all if e.tag == "pci" and e.values.get("class", "").startswith("0x02")]:
+            at = self.vertex.get(id(net)) or self._above(net)
+            name = (net.values.get("name") or net.values.get("busid") or "nic")[:40]
+            name = name if name not in names else f"{name}.{net.values.get('port', len(names))}"
+            names.add(name)
+            if at is None or not name.isprintable():
+                self._fail(net, "name", "stands in no <cpu> or <pci>, or has no printable name; it must")
+            else:
+                outer = next((gbs for (a, _), gbs in node.pcie.items() if a == at), rates.USUAL_PCIE_GBS)
+                stated = max(0.0, self._number(net, "speed", -1, 1e11, 0)) / 8000
+                if stated > _FASTEST_NIC_GBS:
+                    self.remarks.append(f"NIC {name} states {stated:.3g} GB/s, which none has: taken as not stated")
+                    stated = 0.0
+                gbs = min(stated, outer) if stated and str(at).startswith("pcie") else stated
+                node.nics.append(Nic(name, gbs or outer, distances(node.pcie, node.devices, at)))
+                if not stated:
+                    silent.append(name)
+        if silent:
+            which = f"{', '.join(silent[:3])}{f' and {len(silent) - 3} more' if len(silent) > 3 else ''}"
+            self.remarks.append(f"NICs that state no speed have that of their PCIe links: {which}")

@@ -1,0 +1,191 @@
+"""A node as a tool prints it, and what becomes of it: ranks, switches and links, and the NICs that join it to others.
+
+NVLink and xGMI are drawn as they are. Where they join all devices, PCIe is left out, as executors do; else it is
+there with its switches, host bridges and sockets, which devices share.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from topologies.clusters import Machine, Nics
+from topologies.errors import InputError
+from topologies.importers.rates import FAST_ALPHA_US, INNER_ALPHA_US, NIC_ALPHA_US, PCIE_ALPHA_US
+from topologies.topology import MAX_SMS, Topology
+
+MOST_DEVICES = 1024  # of one dump; a rack has some seventy
+Vertex = int | str  # a device by its rank, or a switch by its name
+
+
+@dataclass(frozen=True)
+class Nic:
+    """A NIC; `distance` of each device to it, by any measure; gbs each way, 0: not known."""
+
+    name: str
+    gbs: float
+    distance: tuple[int, ...]
+
+
+@dataclass
+class Node:
+    """What a tool prints of one node, or of one rack that its links join.
+
+    Attributes:
+        devices: how many; they are the ranks.
+        fast: GB/s of what goes from one vertex to another over NVLink or xGMI; switches by their names.
+        pcie: GB/s, each way, of what joins two vertices over PCIe and between sockets.
+        hosts: of each device the chassis, from 0; empty: one.
+        kind: of the fast links, for the summary. sms: of a device, 0: not known.
+        remarks, pcie_remarks: where its figures come from, a line each; those of PCIe by themselves.
+    """
+
+    devices: int
+    fast: dict[tuple[Vertex, Vertex], float] = field(default_factory=dict)
+    pcie: dict[tuple[Vertex, Vertex], float] = field(default_factory=dict)
+    nics: list[Nic] = field(default_factory=list)
+    hosts: list[int] = field(default_factory=list)
+    kind: str = "NVLink"
+    sms: int = 0
+    remarks: list[str] = field(default_factory=list)
+    pcie_remarks: list[str] = field(default_factory=list)
+
+    def machine(self, name: str, source: str) -> Machine:
+        """As a machine. Raises InputError: no path joins the devices."""
+        links: dict[tuple[Vertex, Vertex], tuple[float, float]] = {}
+        for (a, b), gbs in self.fast.items():
+            links[a, b] = gbs, FAST_ALPHA_US if isinstance(a, int) and isinstance(b, int) else FAST_ALPHA_US / 2
+        joined = len(_parts(range(self.devices), self.fast)) == 1
+        if not joined:
+            for (a, b), gbs in _pruned(self.pcie).items():
+                alpha = INNER_ALPHA_US if isinstance(a, str) and isinstance(b, str) else PCIE_ALPHA_US
+                for pair in ((a, b), (b, a)):
+                    if pair not in links:
+                        links[pair] = gbs, alpha
+            self.remarks += self.pcie_remarks
+        elif self.pcie and self.devices > 1:
+            self.remarks.append(f"{self.kind} joins all devices: PCIe is left out")
+        if len(_parts(range(self.devices), links)) > 1:
+            raise InputError(f"{source}: no path joins all {self.devices} devices; it must say how they are joined")
+        switches = sorted({end for pair in links for end in pair if isinstance(end, str)})
+        number = {switch: self.devices + i for i, switch in enumerate(switches)}
+        ends = [[end if isinstance(end, int) else number[end] for end in pair] for pair in links]
+        columns = np.array(ends, dtype=np.int64).reshape(-1, 2)
+        figures = np.array(list(links.values()), dtype=np.float64).reshape(-1, 2)
+        topology = Topology(
+            name=name,
+            nranks=self.devices,
+            switches=tuple(switches),
+            link_src=columns[:, 0],
+            link_dst=columns[:, 1],
+            alpha_us=figures[:, 1],
+            bandwidth_gbs=figures[:, 0],
+            alpha_assumed=True,
+            nodes=np.array(self.hosts, dtype=np.int64),
+            sms=self.sms if self.sms <= MAX_SMS else 0,
+            summary=self._summary(switches, joined),
+            source=source,
+        )
+        self.remarks.append("every α is assumed")
+        return Machine(topology, self._joining_nics(), tuple(self.remarks))
+
+    def _summary(self, switches: Sequence[str], joined: bool) -> str:
+        count = "1 device" if self.devices == 1 else f"{self.devices} devices"
+        if not joined:
+            return f"{count}, {self.kind} and PCIe" if self.fast else f"{count}, PCIe"
+        through = f"{self.kind} switches" if switches else self.kind
+        out = [0.0] * self.devices
+        for (a, _), gbs in self.fast.items():
+            if isinstance(a, int):
+                out[a] += gbs
+        span = f"{min(out):g}" if min(out) == max(out) else f"{min(out):g}–{max(out):g}"
+        return f"{count}, {through}, {span} GB/s each way a device" if self.fast else count
+
+    def _joining_nics(self) -> Nics | None:
+        """Each device on the nearest NIC; those that are near to none, or slower than others, are left out."""
+        known = [nic for nic in self.nics if nic.gbs > 0]
+        gbs = max((nic.gbs for nic in known), default=0.0)
+        usable = [nic for nic in known if nic.gbs == gbs]
+        if not usable or len(set(self.hosts)) > 1:
+            return None
+        least = [min(nic.distance[rank] for nic in usable) for rank in range(self.devices)]
+        near = [[rank for rank in range(self.devices) if nic.distance[rank] == least[rank]] for nic in usable]
+        chosen = [(nic, ranks) for nic, ranks in zip(usable, near, strict=True) if ranks]
+        serves: dict[str, list[int]] = {nic.name: [] for nic, _ in chosen}
+        share = 1
+        if len(chosen) >= self.devices:  # NICs of their own, of which a device may have several
+            mine: list[list[str]] = [[] for _ in range(self.devices)]
+            for nic, ranks in sorted(chosen, key=lambda one: len(one[1])):
+                mine[min(ranks, key=lambda rank: len(mine[rank]))].append(nic.name)
+            share = min(map(len, mine))
+            if share:
+                serves = {names[0]: [rank] for rank, names in enumerate(mine)}
+        if not share or len(chosen) < self.devices:
+            share, serves = 1, {nic.name: [] for nic, _ in chosen}
+            for rank in range(self.devices):
+                able = [nic.name for nic, ranks in chosen if rank in ranks]
+                serves[min(able, key=lambda name: len(serves[name]))].append(rank)
+        sets = {name: ranks for name, ranks in serves.items() if ranks}
+        several = f"{share} of {gbs:g} GB/s a device, drawn as one" if share > 1 else f"{gbs:g} GB/s each way"
+        self.remarks.append(f"NICs {', '.join(sets)}: {several}; that one switch joins them is assumed")
+        unused = [nic.name for nic in self.nics if nic.name not in sets]
+        if unused and share == 1:
+            self.remarks.append(f"NICs left out, since others are nearer or faster: {', '.join(unused)}")
+        ranks_of = tuple(np.array(ranks, dtype=np.int64) for ranks in sets.values())
+        return Nics(ranks_of, ranks_of, gbs * share, NIC_ALPHA_US, True, 1)
+
+
+def distances(pcie: Iterable[tuple[Vertex, Vertex]], devices: int, start: Vertex) -> tuple[int, ...]:
+    """Links of the shortest path from a vertex to each device; many where there is none."""
+    ways: dict[Vertex, list[Vertex]] = defaultdict(list)
+    for a, b in pcie:
+        ways[a].append(b)
+        ways[b].append(a)
+    far = {start: 0}
+    waiting = deque([start])
+    while waiting:
+        here = waiting.popleft()
+        for there in ways[here]:
+            if there not in far:
+                far[there] = far[here] + 1
+                waiting.append(there)
+    return tuple(far.get(rank, len(ways) + 1) for rank in range(devices))
+
+
+def _parts(devices: Iterable[int], links: Iterable[tuple[Vertex, Vertex]]) -> list[set[Vertex]]:
+    """The devices that links join, either way."""
+    part: dict[Vertex, set[Vertex]] = {rank: {rank} for rank in devices}
+    for a, b in links:
+        one, other = part.setdefault(a, {a}), part.setdefault(b, {b})
+        if one is not other:
+            small, large = sorted((one, other), key=len)
+            large |= small
+            for vertex in small:
+                part[vertex] = large
+    unique = {id(found): found for found in part.values()}
+    return [found for found in unique.values() if any(isinstance(vertex, int) for vertex in found)]
+
+
+def _pruned(pcie: dict[tuple[Vertex, Vertex], float]) -> dict[tuple[Vertex, Vertex], float]:
+    """Without switches that lead nowhere; those with two sides are one link with what carries less."""
+    ways: dict[Vertex, dict[Vertex, float]] = defaultdict(dict)
+    for (a, b), gbs in pcie.items():
+        ways[a][b] = ways[b][a] = gbs
+    waiting = deque(vertex for vertex in ways if isinstance(vertex, str))
+    while waiting:
+        here = waiting.popleft()
+        around = list(ways.get(here, ()))
+        if here not in ways or len(around) > 2 or (len(around) == 2 and around[1] in ways[around[0]]):
+            continue
+        rates = ways.pop(here)
+        for other in around:
+            del ways[other][here]
+            if isinstance(other, str):
+                waiting.append(other)
+        if len(around) == 2:
+            a, b = around
+            ways[a][b] = ways[b][a] = min(rates.values())
+    return {(a, b): gbs for a, others in ways.items() for b, gbs in others.items() if str(a) < str(b)}
