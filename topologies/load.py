@@ -8,11 +8,10 @@ from pathlib import Path
 from topologies.clusters import Machine, join
 from topologies.errors import InputError, did_you_mean
 from topologies.families import FAMILIES, family
-from topologies.importers import FORMATS, format_of
+from topologies.importers import FORMATS, MAX_FILE_BYTES, format_of
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
-MAX_FILE_BYTES = 16 * 2**20
 _MACHINES = Path(__file__).parent / "machines"
 
 

@@ -11,6 +11,8 @@ from topologies.importers.nvidia_smi import is_nvidia_smi, read_nvidia_smi
 from topologies.importers.rocm_smi import is_rocm_smi, read_rocm_smi
 from topologies.text.reader import read_machine
 
+MAX_FILE_BYTES = 16 * 2**20  # of a file that states a topology
+
 
 @dataclass(frozen=True)
 class Format:

@@ -10,9 +10,8 @@ import numpy as np
 
 from topologies.clusters import Machine, join
 from topologies.errors import InputError
-from topologies.importers import format_of
+from topologies.importers import MAX_FILE_BYTES, format_of
 from topologies.importers.nvidia_smi import is_status
-from topologies.load import MAX_FILE_BYTES
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
