@@ -164,6 +164,7 @@ def write_program(
     *,
     nodes: Sequence[int] | None = None,
     inplace: bool | None = None,
+    linked: Sequence[tuple[int, int]] = (),
 ) -> str:
     """The text of a program for a target, checked before and after.
 
@@ -171,8 +172,9 @@ def write_program(
 
     Args:
         goal: what it must achieve; None: that of its collective.
-        nodes: the node of each rank; None: all in one. Only formats that are `placed` look at it and at the next.
+        nodes: the node of each rank; None: all in one. Only formats that are `placed` look at it and at the next two.
         inplace: the calls to serve; None: those that the program serves.
+        linked: pairs of ranks between which the network has links, for signals beside those of the program.
 
     Raises InputError: a check finds anything, or the target cannot say it.
     """
@@ -180,7 +182,7 @@ def write_program(
     if not form.module:
         raise InputError(f"{target.name}: no program is written as {form.what}; it must be a format of programs")
     base = plain_name(program.name)
-    text = str(import_module(form.module).write(replace(program, name=base), goal, target, nodes, inplace))
+    text = str(import_module(form.module).write(replace(program, name=base), goal, target, nodes, inplace, linked))
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
     return re.sub(rf'(\bname(?:="|": ")){re.escape(base)}"', rf'\g<1>{base}-{digest}"', text, count=1)
 

@@ -146,6 +146,8 @@ class Programs:
             without_packets(chosen) if groups_overlap else chosen, problem.topology.sms, sms, scratch_limit
         )
         self.nodes = problem.topology.nodes[list(problem.ranks)].tolist()
+        net = problem.network
+        self.linked = sorted(set(zip(net.src.tolist(), net.dst.tolist(), strict=True)))
 
     @property
     def is_usual(self) -> bool:
@@ -245,7 +247,7 @@ class Programs:
 
     def text(self, program: Program, goal: Goal | None) -> str:
         """Of a program's file. Raises InputError where the target cannot hold it."""
-        return write_program(program, goal, self.target, nodes=self.nodes)
+        return write_program(program, goal, self.target, nodes=self.nodes, linked=self.linked)
 
     def files(self, ranges: Sequence[Range]) -> list[Range]:
         """The same ranges, each served by one program."""

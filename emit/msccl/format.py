@@ -119,7 +119,7 @@ def check_custom(program: Program, target: Target, found: Findings) -> None:
                 found.add("limit", message, rank)
 
 
-def write(program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, _: bool | None) -> str:
+def write(program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, *_: object) -> str:
     """The text of a program for a target; neither the nodes of its ranks nor the calls to serve change it.
 
     Raises InputError as `write_msccl`, and for what would hang between the nodes.

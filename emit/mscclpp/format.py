@@ -1,8 +1,8 @@
 """MSCCL++ execution plans as a row of `emit.formats` has them: a checked Program as one, and the check of any.
 
 A plan is right if for every interleaving it ends, without a race, in what its collective asks for. In one that is
-written nobody waits who did not in the program, but for the first word from a rank that is written to: a message that
-finds its place still in use goes into scratch of its own. Inside a node ranks use memory channels, between nodes port
+written nobody waits who did not in the program, but for the word that others have started: a message that finds its
+place still in use goes into scratch of its own. Inside a node ranks use memory channels, between nodes port
 channels. Protocol LL becomes packets; Simple and LL128, which MSCCL++ does not have, become puts and signals.
 """
 
@@ -24,6 +24,8 @@ from emit.columns import Column, columns_of
 from emit.findings import Findings, Judgement, Verdict
 from emit.goal import Goal, goals_of, sizes_of
 from emit.mscclpp.acts import Acts, acts_of, check_counts
+from emit.mscclpp.ends import check_ends, check_hearing
+from emit.mscclpp.meeting import add_meeting
 from emit.mscclpp.memory import (
     Memory,
     both_chunks,
@@ -37,7 +39,7 @@ from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
 from emit.mscclpp.plan import MAX_MIN_BYTES, MAX_OPS, Plan, plan_text
 from emit.mscclpp.read import read_plan
-from emit.mscclpp.replay import Access, Replay
+from emit.mscclpp.replay import Replay
 from emit.mscclpp.structure import caution, check_parts, check_structure
 from emit.mscclpp.threadblocks import make_threadblocks
 from emit.program import BUFFERS, ROOTED, WRITES_DST, Gpu, Program, Step, ThreadBlock
@@ -50,7 +52,6 @@ _ALIGNMENT = 16  # bytes: what a thread moves; the executor refuses chunks of ot
 _FREE = 1 << 20  # FIFO slots: a plan has none to run out of
 _LAUNCHES = 3  # that are replayed: the third is the first to use what another has used of double scratch
 _FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom")
-_SPELT_OUT = 8  # cautions; the others are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def _replay(made: Acts, memory: Memory, wanted: Goal | None, found: Findings, no
             run.report_stopped(stopped)
         if not stopped:
             if launch == 1:  # the next ones end as it does
-                _check_ends(run, found, notes)
+                check_ends(run, found, notes)
             if wanted is not None:
                 contents.report_wrong(
                     run.cells,
@@ -179,53 +180,19 @@ def _replay(made: Acts, memory: Memory, wanted: Goal | None, found: Findings, no
             if launch > 1:  # nothing was found before
                 found.reported[:] = [replace(f, message=f"launch {launch}: {f.message}") for f in found.reported]
             return
-
-
-def _check_ends(run: Replay, found: Findings, notes: list[str]) -> None:
-    """What is still under way when a rank's kernel ends meets what its caller does next with its buffers."""
-    made, clocks = run.made, run.clocks
-    of_rank: list[list[int]] = [[] for _ in run.memory.plan.gpus]
-    for block, rank in enumerate(made.rank):
-        of_rank[rank].append(block)
-    over = [clocks.ended(blocks) if blocks else np.zeros(0, dtype=np.int32) for blocks in of_rank]
-    seen: set[tuple[int, int, int]] = set()
-    cautions: list[str] = []
-
-    def late(cell: int, access: Access, word: str) -> None:
-        actor, tick, block, op = access[:4]
-        owner = run.memory.rank(cell)
-        own = clocks.rank[actor] == owner
-        if actor < len(made.acts) and own:
-            return
-        if (len(over[owner]) and over[owner][actor] >= tick + 2) or (block, op, owner) in seen:
-            return
-        seen.add((block, op, owner))
-        name, at = run.memory.name(cell)
-        if not own:
-            what = f"{made.name(block, op)} {word} {name}[{at}] of rank {owner}, which can end before that"
-            found.add("race", f"{what}; it must wait for a signal", *made.place(block, op), cell=(name, at))
-        elif name != "s" or not run.memory.plan.double:  # else the next call uses the other half
-            cautions.append(
-                f"caution: rank {owner} can end while a port channel still reads {name}[{at}] for the "
-                f"{made.name(block, op)} of tb {made.tb[block]} step {op}; pwsf and flush do not wait for it in the "
-                "executor"
-            )
-
-    for cell, access in sorted(run.written.items()):
-        late(cell, access, "writes")
-    for cell, readers in sorted(run.read.items()):
-        for _, access in sorted(readers.items()):
-            late(cell, access, "reads")
-    notes += cautions[:_SPELT_OUT]
-    if len(cautions) > _SPELT_OUT:
-        notes.append(f"caution: {len(cautions) - _SPELT_OUT} more of that kind")
+    check_hearing(run, found, notes)
 
 
 def write(
-    program: Program, goal: Goal | None, target: Target, nodes: Sequence[int] | None, inplace: bool | None
+    program: Program,
+    goal: Goal | None,
+    target: Target,
+    nodes: Sequence[int] | None,
+    inplace: bool | None,
+    linked: Sequence[tuple[int, int]],
 ) -> str:
-    """The text of a program as a plan, for ranks on these nodes, and calls in place or not."""
-    return write_plan(program, goal, nodes=nodes, inplace=inplace, sms=target.limits.sms)
+    """The text of a program as a plan, for ranks on these nodes that are linked so, and calls in place or not."""
+    return write_plan(program, goal, nodes=nodes, inplace=inplace, linked=linked, sms=target.limits.sms)
 
 
 def threadblocks(_: Program | None, text: str | Path) -> list[int]:
@@ -258,12 +225,14 @@ def write_plan(
     *,
     nodes: Sequence[int] | None = None,
     inplace: bool | None = None,
+    linked: Sequence[tuple[int, int]] = (),
     sms: int = 0,
 ) -> str:
     """The program as the text of an execution plan, the same program always the same bytes.
 
     goal: what it must achieve; None means that of its collective. nodes: the node of each rank (None: all in one).
     inplace: the form of the plan, also where it is not the program's own; None: the program's, in place if it has both.
+    linked: pairs of ranks that can hear of each other, besides those that the program connects.
     sms: threadblocks that a rank may have (0: any number).
     Nothing unverified is written: the program is checked, and the plan's text is read and replayed.
 
@@ -282,7 +251,7 @@ def write_plan(
         raise InputError(f"{what}; it must be given one to check against")
     if form and not own:
         program, own = replace(program, gpus=[_gpu_in_place(gpu) for gpu in program.gpus]), True
-    plan = _plan(replace(program, inplace=own, outofplace=not own), goal, nodes, form)
+    plan = _plan(replace(program, inplace=own, outofplace=not own), goal, nodes, form, linked)
     found = Findings()
     check_resident([len(gpu.blocks) for gpu in plan.gpus], sms, found)
     if found.reported:
@@ -302,7 +271,13 @@ def _sayable(program: Program) -> None:
         raise InputError(f"an execution plan always sums: program redop {program.redop!r}; it must be sum")
 
 
-def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form: bool) -> Plan:
+def _plan(
+    program: Program,
+    goal: Goal | None,
+    nodes: Sequence[int] | None,
+    form: bool,
+    linked: Sequence[tuple[int, int]],
+) -> Plan:
     """`program` has one form; `form` is the plan's, in place or not."""
     n = program.nranks
     if nodes is not None and len(nodes) != n:
@@ -324,6 +299,8 @@ def _plan(program: Program, goal: Goal | None, nodes: Sequence[int] | None, form
     for room in _ROOMS:
         blocks = make_threadblocks(c, placement, where, packets, room)
         gpus = Numbering(blocks, placement, where, sizes, packets).gpus()
+        if placement.apart:
+            add_meeting(gpus, [(u, v) for u, v, _ in c.connections], where, linked)
         if all(len(block.ops) <= MAX_OPS for gpu in gpus for block in gpu.blocks):
             break
     plan = Plan(

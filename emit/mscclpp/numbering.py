@@ -81,7 +81,7 @@ class Numbering:
         """Receivers say at once that they have started, where a sender asks; and at their end that all arrived."""
         top: dict[int, list[Step]] = defaultdict(list)
         for send, placed in enumerate(self.places.steps):
-            if placed.awaits_start or send in self.places.unstarted:
+            if placed.awaits_start:
                 top[self.channel_of[send][1]].append(send)
         for number, sends in top.items():
             ops: list[SymbolicOp] = []
@@ -97,7 +97,7 @@ class Numbering:
                 self.blocks[receiver].ops.append(SymbolicOp("nop"))
                 confirmed.add(receiver)
             self.blocks[receiver].ops.append(SymbolicOp("signal", sends=[send], kind="port", back=True))
-        for send in [*sorted(self.places.unstarted), *answers.values()]:
+        for send in answers.values():
             channel = self.channel_of[send]
             self.blocks[channel[0]].ops.append(SymbolicOp("wait", sends=[send], kind=self.kind[channel], back=True))
 

@@ -65,7 +65,6 @@ class Placer:
         self.position = (np.arange(len(c.block)) - c.start[c.block]).tolist()
         self.steps = [StepPlacement() for _ in self.count]
         self.match = dict(zip(*(steps.tolist() for steps in c.messages()), strict=True))
-        self.sent_by = {receive: send for send, receive in self.match.items()}
         nblocks = len(self.rank_of)
         if nblocks * nblocks > CAPACITY.clock_entries:
             raise InputError(f"program of {nblocks} threadblocks: too large for an execution plan")
@@ -310,39 +309,20 @@ class Placer:
                 copies.append((rank, source, target))
         return copies
 
-    def _packet_writers(self, step: Step) -> set[int]:
-        """Ranks that put the packets which a port channel reads, on its own time, for a step.
-
-        Two calls later they put others there. That they have heard of the step's rank says that it has ended the call,
-        but not that the port channel has: for that they must have heard of the rank that it sends to.
-        """
-        if not (self.packets and self.crosses[step]) or self.steps[step].copy is not None:
-            return set()
-        receives = {receive for receive, _ in self.from_packets.get(step, [(step, 0)])}
-        return {self.rank_of[self.block_of[self.sent_by[receive]]] for receive in receives}
-
     def _finished(self) -> Placement:
-        c = self.c
         ends = VectorClocks(self.clocks.width)
         started = [0] * self.program.nranks
         for block, rank in enumerate(self.rank_of):
             ends.learn(rank, self.clocks.row(block))
             started[rank] |= self.started[block]
-        unstarted: dict[tuple[int, int], Step] = {}
         unconfirmed: set[Step] = set()
         for step, connection in enumerate(self.sends):
-            if connection < 0:
-                continue
-            u, v, _ = c.connections[connection]
-            if self.packets and not started[u] >> v & 1:
-                unstarted.setdefault((u, v), step)
-            if self.by_port[step] and not self._passed(ends.row(u), self.match[step]):
+            if self.by_port[step] and not self._passed(ends.row(self.c.connections[connection][0]), self.match[step]):
                 unconfirmed.add(step)
-            if any(not started[writer] >> v & 1 for writer in self._packet_writers(step)):
-                unconfirmed.add(step)
-        confirmed = {c.connections[self.sends[step]][:2] for step in unconfirmed}
-        early, copies = {step for pair, step in unstarted.items() if pair not in confirmed}, self._copies()
-        return Placement(self.steps, self.match, copies, early, unconfirmed, self.scratch, self.packet_slots, self.keys)
+        apart = any(~known & (1 << self.program.nranks) - 1 for known in started)
+        return Placement(
+            self.steps, self.match, self._copies(), apart, unconfirmed, self.scratch, self.packet_slots, self.keys
+        )
 
 
 def _follows(span: Span, after: Span) -> bool:

@@ -49,15 +49,15 @@ class StepPlacement:
 class Placement:
     """`steps`: of every step. match: of every send its receive. copies: (rank, from, to) to begin with.
 
-    unstarted: sends whose sender must hear, before it ends, that the receiver's call has started. unconfirmed: sends
-    on port channels of whose arrival their sender never hears. scratch: plain chunks of each rank; packets: of packets.
-    keys: of a rank's span, numbers of its cells: equal where memory is.
+    apart: some rank ends without having heard that all others have started. unconfirmed: sends on port channels of
+    whose arrival their sender never hears. scratch: plain chunks of each rank; packets: of packets. keys: of a rank's
+    span, numbers of its cells: equal where memory is.
     """
 
     steps: list[StepPlacement]
     match: dict[Step, Step]
     copies: list[tuple[int, Span, Span]]
-    unstarted: set[Step]
+    apart: bool
     unconfirmed: set[Step]
     scratch: list[int]
     packets: list[int]

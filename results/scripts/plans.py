@@ -24,15 +24,17 @@ import synth
 from emit.compiler.lower import goal_columns, lower
 from emit.formats import write_program
 from emit.library.programs import Programs
-from emit.mscclpp.format import check_plan
+from emit.mscclpp.format import check_plan, write_plan
 from emit.targets import LL_MOST_BYTES
 from results.measuring.measure import grid, page, write
 from synth.model.problem import LARGEST
 from synth.model.registry import find_kind
 from synth.verify.algorithm import Algorithm
 from tests.emit.mscclpp.plan_faults import beyond_int, beyond_offsets, uneven_scratch
+from tests.emit.small_programs import alltoall
 from tests.oracles.plan_offsets import overflowing
-from tests.oracles.plan_runs import LAUNCHES, ends_right
+from tests.oracles.plan_results import ends_right
+from tests.oracles.plan_runs import LAUNCHES
 from topologies.errors import InputError
 from topologies.load import load
 
@@ -95,8 +97,9 @@ def plans(algorithm: Algorithm) -> Iterator[tuple[str, str, Json | None]]:
         stated = None if goal is None else goal_columns(algorithm.problem.collective)
         for inplace in (True, False) if goal is None else (program.inplace,):
             name = f"{protocol} {'in' if inplace else 'out of'} place"
+            where = {"nodes": programs.nodes, "linked": programs.linked}
             try:
-                yield name, write_program(program, goal, programs.target, nodes=programs.nodes, inplace=inplace), stated
+                yield name, write_program(program, goal, programs.target, inplace=inplace, **where), stated
             except InputError as error:
                 yield name, str(error), stated
 
@@ -120,13 +123,20 @@ def _reason(why: object) -> str:
 def examine(row: Row, algorithm: Algorithm, group: Sequence[int], runs: int, seen: dict[str, str]) -> None:
     """Run all plans of an algorithm. seen: names of all plans, and the text of each."""
     problem = algorithm.problem
-    root = problem.collective.root
+    root, n = problem.collective.root, problem.nranks
+    nodes = problem.topology.nodes[list(problem.ranks)].tolist()
+    between = json.loads(write_plan(alltoall(n, protocol="LL"), nodes=nodes))
     for name, text, goal in plans(algorithm):
         if not text.startswith("{"):
             row.reasons[_reason(text)] += 1
             continue
         plan = json.loads(text)
-        right = all(ends_right(plan, seed, root=root, goal=goal) for seed in range(runs))
+        last = row.counts["plans"] % n
+        right = all(
+            ends_right(plan, seed, root=root, goal=goal)
+            and ends_right(plan, seed, root=root, goal=goal, beside=[(between, 0)], last=last)
+            for seed in range(runs)
+        )
         held = not overflowing(plan, plan["max_message_size"], ALLOCATION)
         row.counts.update(plans=1, LL=plan["protocol"] == "LL", right=right, offsets=held)
         if not right or not held or seen.setdefault(plan["name"], text) != text:
@@ -169,7 +179,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{answered} of {len(asked)} questions, in random order: plans of the algorithms that a search of "
         f"{given.budget:g} s serves the smallest and the largest messages with, groups of 2 to {most}, both protocols, "
         "in and out of place (patterns, and what has relays: out of place alone). "
-        f"*Right*: random runs ({given.runs} a plan) of {LAUNCHES} launches end with what the collective asks for. "
+        f"*Right*: random runs ({given.runs} a plan) of {LAUNCHES} launches end with what the collective asks for, "
+        "alone and in turns with an all-to-all of packets, one rank as slow as can be. "
         "*Offsets*: at the plan's largest message, in the largest allocation, nothing leaves 32 bits. *Found*: planted "
         "faults (scratch of another size on one rank; a largest message of 4 GiB; a smallest beyond an int) that "
         "`verify` finds, with one finding."

@@ -1,5 +1,8 @@
 """A second, naive executor of plans: launch after launch, one random interleaving of threads at a time.
 
+Several plans can take turns; each has buffers, scratch, semaphores and channels of its own, but launches are counted
+together, and that count is in the flags of packets and chooses the half of a double scratch buffer.
+
 It shares nothing with the package: it works on the parsed JSON, as the executor's kernel does. A threadblock has two
 threads, a chunk four elements. Threads meet only at a nop; operations on packets deal their elements out differently
 from the others. A port channel moves data when it likes. A rank starts a launch when it likes, each launch with inputs
@@ -13,7 +16,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 Value = tuple[tuple[int, int, int], ...] | None  # contributions (launch, rank, chunk), None: garbage
@@ -31,20 +35,37 @@ class Wrong(Exception):
 
 
 class PlanRun:
-    """Some launches of a plan; `results[launch][rank]` are the elements of input and output when the rank ended it."""
+    """Some launches; `results[launch][rank]` are the elements of input and output when the rank ended it.
 
-    def __init__(self, plan: Json, rng: random.Random, launches: int = LAUNCHES, goal: Json | None = None) -> None:
+    Rank r of the k-th of plans on n ranks is rank k · n + r here: of those of one r only one is in a launch at a time.
+    turns: the plan of each launch. goal: of the first plan. last: a rank that goes on only where no other can.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Json],
+        rng: random.Random,
+        turns: Sequence[int],
+        goal: Json | None = None,
+        last: int | None = None,
+    ) -> None:
         self.given = {} if goal is None else {(r, i): (s, c) for r, _, i, s, c in zip(*goal["initial"], strict=True)}
-        self.plan, self.rng, self.launches = plan, rng, launches
-        self.gpus = plan["gpus"]
+        self.plans, self.rng, self.turns, self.last = plans, rng, turns, last
+        self.nranks = len(plans[0]["gpus"])
+        self.gpus = [gpu for plan in plans for gpu in plan["gpus"]]
         n = len(self.gpus)
-        self.double = plan.get("use_double_scratch_buffer", False)
-        wide = PARTS * (2 if plan["protocol"] == "LL" else 1) * (2 if self.double else 1)
-        self.scratch = [gpu["scratch_chunks"] * wide for gpu in self.gpus]
+        self.double = [plan.get("use_double_scratch_buffer", False) for plan in plans for _ in plan["gpus"]]
+        self.inplace = [plan["inplace"] for plan in plans for _ in plan["gpus"]]
+        wide = [PARTS * (2 if plan["protocol"] == "LL" else 1) for plan in plans for _ in plan["gpus"]]
+        self.scratch = [
+            gpu["scratch_chunks"] * elements * (2 if double else 1)
+            for gpu, elements, double in zip(self.gpus, wide, self.double, strict=True)
+        ]
         self.memory: list[dict[Key, Any]] = [{} for _ in range(n)]
         self.launch = [0] * n  # that each rank is in, or has ended last
         self.busy = [0] * n  # threads that are not yet done with it
-        self.results: list[list[dict[Key, Any]]] = [[{} for _ in range(n)] for _ in range(launches)]
+        self.ended = [0] * self.nranks  # launches of each rank
+        self.results: list[list[dict[Key, Any]]] = [[{} for _ in range(self.nranks)] for _ in turns]
         self.inbound: Counter[tuple[int, str, int]] = Counter()
         self.queues: dict[tuple[int, int], deque[tuple[Any, ...]]] = defaultdict(deque)
         self.semaphores = {
@@ -54,10 +75,15 @@ class PlanRun:
         }
         self.peers = [
             {
-                kind: [p for c in gpu["channels"] if c["channel_type"] == kind for p in c["connected_to"]]
+                kind: [
+                    self.first(rank) + p
+                    for c in gpu["channels"]
+                    if c["channel_type"] == kind
+                    for p in c["connected_to"]
+                ]
                 for kind in ("memory", "port")
             }
-            for gpu in self.gpus
+            for rank, gpu in enumerate(self.gpus)
         ]
         self.at: dict[Thread, int] = {}
         self.met: dict[tuple[int, int], set[int]] = defaultdict(set)
@@ -68,16 +94,24 @@ class PlanRun:
 
     def run(self) -> None:
         """Execute to the end, or raise Wrong."""
-        idle = list(range(len(self.gpus)))  # ranks between two launches
+        idle = list(range(self.nranks))  # ranks between two launches
         while idle or self.runnable or any(self.queues.values()):
             busy = [key for key, queue in self.queues.items() if queue]
             pick = self.rng.randrange(len(idle) + len(busy) + len(self.runnable))
             port = busy[pick - len(idle)] if len(idle) <= pick < len(idle) + len(busy) else None
             if port is not None:
                 rank = port[0]
+            elif pick < len(idle):
+                rank = self.turns[self.ended[idle[pick]]] * self.nranks + idle[pick]
             else:
-                rank = idle[pick] if pick < len(idle) else self.runnable[pick - len(idle) - len(busy)][0]
-            if self.rng.random() > self.pace[rank if port is None else port]:
+                rank = self.runnable[pick - len(idle) - len(busy)][0]
+            real = rank % self.nranks
+            if self.rng.random() > self.pace[real if port is None else port]:
+                continue
+            if real == self.last and any(
+                other % self.nranks != real
+                for other in chain(idle, (p[0] for p in busy), (t[0] for t in self.runnable))
+            ):
                 continue
             if pick < len(idle):
                 idle.pop(pick)
@@ -86,10 +120,11 @@ class PlanRun:
                 self.deliver(port)
             else:
                 self.go_on(pick - len(idle) - len(busy))
-            if not self.busy[rank] and rank not in idle and self.launch[rank]:
-                self.results[self.launch[rank] - 1][rank] = {k: v for k, v in self.memory[rank].items() if k[0] != "s"}
-                if self.launch[rank] < self.launches:
-                    idle.append(rank)
+            if not self.busy[rank] and self.launch[rank] == self.ended[real] + 1:
+                self.results[self.ended[real]][real] = {k: v for k, v in self.memory[rank].items() if k[0] != "s"}
+                self.ended[real] += 1
+                if self.ended[real] < len(self.turns):
+                    idle.append(real)
         if any(self.asleep.values()):
             raise Wrong("it stops")
 
@@ -117,7 +152,7 @@ class PlanRun:
 
     def start(self, rank: int) -> None:
         gpu, memory = self.gpus[rank], self.memory[rank]
-        self.launch[rank] += 1
+        self.launch[rank] = self.ended[rank % self.nranks] + 1
         for kind, size in (("o", gpu["output_chunks"]), ("i", gpu["input_chunks"])):
             for e in range(size * PARTS):
                 given = ((self.launch[rank], *self.content(rank, e // PARTS)),) if kind == "i" else None
@@ -129,18 +164,24 @@ class PlanRun:
 
     def content(self, rank: int, chunk: int) -> tuple[int, int]:
         """What a chunk of the input holds at the start, as (rank, chunk)."""
-        return self.given.get((rank, chunk), (rank, -1 - chunk if self.given else chunk))
+        given = self.given if rank < self.nranks else {}
+        real = rank % self.nranks
+        return given.get((real, chunk), (real, -1 - chunk if given else chunk))
+
+    def first(self, rank: int) -> int:
+        """The first rank of its plan."""
+        return rank - rank % self.nranks
 
     def alias(self, rank: int, kind: str, element: int) -> Key:
         """In place, input and output share memory: the larger one's cells are meant."""
-        if not self.plan["inplace"] or kind == "s":
+        if not self.inplace[rank] or kind == "s":
             return kind, element
         gpu = self.gpus[rank]
         i, o = gpu["input_chunks"], gpu["output_chunks"]
         if kind == "i" and o > i:
-            return "o", element + rank * i * PARTS
+            return "o", element + rank % self.nranks * i * PARTS
         if kind == "o" and i > o:
-            return "i", element + rank * o * PARTS
+            return "i", element + rank % self.nranks * o * PARTS
         return ("i" if i == o else kind), element
 
     def ops(self, rank: int, tb: int) -> list[Json]:
@@ -194,7 +235,7 @@ class PlanRun:
         lists = self.gpus[rank]["threadblocks"][tb]["remote_buffer_refs"]
         ids = [i for x in lists if x["access_channel_type"] == op["channel_type"] for i in x["remote_buffer_ids"]]
         buffer = self.gpus[rank]["remote_buffers"][ids[part["buffer_id"]]]
-        return buffer["rank"], buffer["type"]
+        return self.first(rank) + buffer["rank"], buffer["type"]
 
     def lanes(self, op: Json) -> list[tuple[list[tuple[Json, bool]], list[tuple[Json, bool]]]]:
         """(sources, targets) of each lane, with whether each holds packets."""
@@ -242,7 +283,7 @@ class PlanRun:
         if kind != "s":
             return [self.alias(owner, kind, index * PARTS + e)]
         at = (index * PARTS + e) * (2 if packet else 1)
-        upper = self.double and (launch or self.launch[rank]) % 2 == 0
+        upper = self.double[rank] and (launch or self.launch[rank]) % 2 == 0
         if upper and (packet or (owner == rank and not port)):  # plain data of others, and ports, know no halves
             at += self.scratch[rank] // 2
         if not 0 <= at < self.scratch[owner]:
@@ -345,55 +386,3 @@ class PlanRun:
             return
         tb, op, lane, target, launch = rest
         self.move(key[0], tb, op, lane, range(op["src_buff"][lane]["size"] * PARTS), target, launch)
-
-
-def ends_right(plan: Json, seed: int, launches: int = LAUNCHES, root: int = 0, goal: Json | None = None) -> bool:
-    """Whether a random run of some launches ends, each with what the plan's collective asks for.
-
-    root: of broadcast and reduce. goal: of other collectives, as a library's index states it: columns `initial` and
-    `required` of rank, buffer, place, source rank and chunk.
-    """
-    run = PlanRun(plan, random.Random(seed), launches, goal)
-    try:
-        run.run()
-    except Wrong:
-        return False
-    held = {(r, k): s["init_value"] for r, gpu in enumerate(run.gpus) for k, s in enumerate(gpu.get("semaphores", ()))}
-    if any(run.inbound.values()) or run.semaphores != held:
-        return False
-    for launch, results in enumerate(run.results, 1):
-        inputs = (
-            (rank, "i", c, [run.content(rank, c)])
-            for rank, gpu in enumerate(run.gpus)
-            for c in range(0 if plan["inplace"] else gpu["input_chunks"])
-        )
-        for rank, kind, chunk, wanted in (*required(plan, root, goal), *inputs):
-            want = tuple(sorted((launch, source, c) for source, c in wanted))
-            for e in range(chunk * PARTS, (chunk + 1) * PARTS):
-                if results[rank].get(run.alias(rank, kind, e)) != want:
-                    return False
-    return True
-
-
-def required(plan: Json, root: int, goal: Json | None) -> Iterator[tuple[int, str, int, list[tuple[int, int]]]]:
-    """(rank, buffer, chunk, contributions as (rank, chunk)) of what a launch must bring about."""
-    n, collective = len(plan["gpus"]), plan["collective"]
-    stated: dict[tuple[int, str, int], list[tuple[int, int]]] = defaultdict(list)
-    for rank, kind, chunk, source, c in zip(*goal["required"], strict=True) if goal is not None else ():
-        stated[rank, kind, chunk].append((source, c))
-    for (rank, kind, chunk), wanted in stated.items():
-        yield rank, kind, chunk, wanted
-    for rank, gpu in enumerate(plan["gpus"]):
-        inputs, outputs = gpu["input_chunks"], gpu["output_chunks"]
-        for c in range(0 if goal is not None or (collective == "reduce" and rank != root) else outputs):
-            if collective in ("allreduce", "reduce"):
-                wanted = [(r, c) for r in range(n)]
-            elif collective == "allgather":
-                wanted = [(c // inputs, c % inputs)]
-            elif collective == "reducescatter":
-                wanted = [(r, rank * outputs + c) for r in range(n)]
-            elif collective == "broadcast":
-                wanted = [(root, c)]
-            else:
-                wanted = [(c // (inputs // n), rank * (inputs // n) + c % (inputs // n))]
-            yield rank, "o", c, wanted

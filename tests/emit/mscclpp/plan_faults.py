@@ -149,6 +149,17 @@ def unheard(plan: Json) -> Iterator[Json]:
         yield made
 
 
+def unmet(plan: Json) -> Iterator[Json]:
+    """Without the threadblocks, the last of few ranks, by which they hear that all others have started."""
+    if plan["collective"] not in ("broadcast", "reduce"):  # in others they hear of all by what they receive
+        return
+    made = copy.deepcopy(plan)
+    for gpu in made["gpus"]:
+        last = gpu["threadblocks"].pop()
+        assert {op["name"] for op in last["ops"]} <= {"signal", "wait", "nop"}
+    yield made
+
+
 # What the first launch, a small message or a single plan does not show.
 LATER_FAULTS: dict[str, Callable[[Json], Iterator[Json]]] = {
     "scratch of another size on one rank": uneven_scratch,
@@ -156,4 +167,5 @@ LATER_FAULTS: dict[str, Callable[[Json], Iterator[Json]]] = {
     "a smallest message beyond an int": beyond_int,
     "one scratch for all launches": single_scratch,
     "launches ahead of other ranks": unheard,
+    "launches ahead of ranks that it does not write to": unmet,
 }

@@ -35,7 +35,7 @@ from tests.emit.small_programs import (
     with_steps,
 )
 from tests.oracles.plan_offsets import overflowing
-from tests.oracles.plan_runs import ends_right
+from tests.oracles.plan_results import ends_right
 from topologies.errors import InputError
 from topologies.load import load
 

@@ -20,7 +20,7 @@ from tests.emit.small_programs import (
     ring_allreduce,
     ring_reducescatter,
 )
-from tests.oracles.plan_runs import ends_right
+from tests.oracles.plan_results import ends_right
 from topologies.errors import InputError
 
 LEAST = 20

@@ -1,0 +1,58 @@
+"""Threadblocks that end when all ranks have started, on ranks that are connected in all kinds of ways."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from emit.mscclpp.format import check_plan
+from emit.mscclpp.meeting import add_meeting
+from emit.mscclpp.plan import MAX_OPS, Plan, PlanGpu
+from emit.mscclpp.timing import PlanPredictor
+from topologies.load import load
+
+Pairs = list[tuple[int, int]]
+CONNECTED: dict[str, tuple[Pairs, list[int]]] = {
+    "pair": ([(0, 1)], [0, 0]),
+    "star of more than a threadblock has channels for": ([(3, rank) for rank in range(40) if rank != 3], [0] * 40),
+    "long path": ([(rank, rank + 1) for rank in range(29)], [rank // 8 for rank in range(30)]),
+    "ring": ([(rank, (rank + 1) % 12) for rank in range(12)], [0] * 12),
+    "tree over nodes": (
+        [(rank - rank % 4, rank) for rank in range(16) if rank % 4] + [(0, 4), (4, 8), (8, 12)],
+        [0, 1] * 8,
+    ),
+    "all": (list(combinations(range(9), 2)), [0] * 9),
+}
+
+
+def meeting(pairs: Pairs, nodes: list[int], linked: Pairs) -> Plan:
+    """A plan in which ranks do nothing else."""
+    gpus = [PlanGpu(1, 1, 1, peers={"memory": [], "port": []}) for _ in nodes]
+    add_meeting(gpus, pairs, nodes, linked)
+    return Plan("meeting", "meeting", "LL", False, gpus, double=True, max_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("name", CONNECTED)
+def test_all_hear_of_all(name: str) -> None:
+    pairs, nodes = CONNECTED[name]
+    plan = meeting(pairs, nodes, [])
+    report = check_plan(plan)
+    assert not report.findings
+    assert all("hears nothing" not in note for note in report.notes)
+    assert all(len(block.ops) <= MAX_OPS for gpu in plan.gpus for block in gpu.blocks)
+
+
+def test_ranks_that_nothing_else_connects() -> None:
+    pairs, nodes = [(rank, rank + 1) for rank in range(0, 20, 2)], [0] * 20
+    assert any("hears nothing" in note for note in check_plan(meeting(pairs, nodes, [])).notes)
+    joined = meeting(pairs, nodes, list(combinations(range(20), 2)))
+    assert all("hears nothing" not in note for note in check_plan(joined).notes)
+    assert sum(len(peers) for gpu in joined.gpus for peers in gpu.peers.values()) == 2 * 19
+
+
+@pytest.mark.parametrize(("name", "hops"), [("pair", 1), ("ring", 6), ("all", 1)])
+def test_it_takes_the_way_between_the_ranks_that_are_farthest_apart(name: str, hops: int) -> None:
+    pairs, nodes = CONNECTED[name]
+    topology = load(f"full:{len(nodes)}")
+    assert PlanPredictor(meeting(pairs, nodes, []), topology).time_us(0) == pytest.approx(hops * topology.alpha_us[0])
