@@ -35,8 +35,8 @@ class Format:
     what: in words, with its article.  suffix: of its files.  start: how a file of another suffix begins.
     module: loaded when it is needed, with verify(path, goal, FIFO slots or None), which never raises for bad input and
     takes a target too where several have this format, and for programs write(program, goal, target, node of each rank,
-    in place or not), describe(program, target, text), threadblocks(program, text) and largest_message(text).
-    Empty: no program is read or written so.
+    in place or not, linked pairs of ranks), describe(program, target, text), threadblocks(program, text) and
+    largest_message(text). Empty: no program is read or written so.
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
     converter: where what is read can be made one, a module with verify_program(path, goal), whose verdict holds it, and
     predictor(text or path, topology, group), since the files take another time than that Program.

@@ -23,8 +23,8 @@ from tests.synth.cli.calling import Call
 from topologies.errors import InputError
 
 
-def write(program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, inplace: bool | None) -> str:
-    return json.dumps({"toy": write_msccl(program, goal), "nodes": nodes, "inplace": inplace}) + "\n"
+def write(program: Program, goal: Goal | None, _: Target, nodes: Sequence[int] | None, *calls: object) -> str:
+    return json.dumps({"toy": write_msccl(program, goal), "nodes": nodes, "inplace": calls[0]}) + "\n"
 
 
 def verify(path: Path, _: Goal | None, __: int | None) -> Verdict:
