@@ -22,6 +22,7 @@ from runtime.algorithms.built_in import DIRECT
 from runtime.buffers import Layout
 from runtime.torch.agree import agree_on_block, check_blocks
 from runtime.torch.blocks import Blocks, Buffers
+from runtime.torch.causes import Waiting
 from runtime.torch.choice import REDUCED_TYPES, Call, Choice, Chooser, Method
 from runtime.torch.compare import check_same_call, check_same_choices
 from runtime.torch.counters import counters
@@ -52,10 +53,10 @@ class Terms:
 
 @dataclass(frozen=True)
 class Issued:
-    """A call that all ranks make: which of the group's it is, and in words for errors."""
+    """A call that all ranks make: how it is waited for, and in words for errors."""
 
     call: Call
-    number: int
+    waiting: Waiting
     text: str
 
 
@@ -80,7 +81,6 @@ class Core:
         self.lane = TaskThread(f"group of ranks {self.names}")
         self.task = task
         self._parts: dict[int, tuple[Program, RankProgram]] = {}  # by the program's id, which lives as long as this
-        self._number = 0  # of the last call that all ranks make
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
         fault, basis = None, ""
         try:
@@ -91,7 +91,7 @@ class Core:
         except InputError as error:
             fault = str(error)
         if len(self.ranks) > 1:
-            with watch.guard(f"making a {self.lane.name}"):
+            with watch.guard(Waiting(f"making {watch.group}")):
                 check_same_choices(self.messages, basis, fault, self.ranks)
         elif fault is not None:
             raise InputError(fault)
@@ -138,11 +138,11 @@ class Core:
 
     def issue(self, call: Call, text: str, on: str = "") -> Issued:
         """Number the group's next call, and compare it between ranks where that is asked for."""
-        self._number += 1
+        waiting = self.watch.issue(text + on)
         if self._checks and len(self.ranks) > 1:
-            with self.watch.guard(text + on, self._number):
-                check_same_call(self.messages, text + on, self.ranks)
-        return Issued(call, self._number, text)
+            with self.watch.guard(waiting, new=True, closes=False):
+                check_same_call(self.messages, waiting.text, self.ranks)
+        return Issued(call, waiting, text)
 
     def execute(self, issued: Issued, part: RankProgram, buffers: Buffers, op: str, terms: Terms) -> Task:
         """Run this rank's part of a program. op: one of REDUCERS, any where nothing is reduced."""
@@ -225,14 +225,14 @@ class Core:
         terms: Terms,
     ) -> Task:
         """Run `work` after what this group was given before it."""
-        number, text = issued.number, issued.text
-        tag = FIRST_TAG | (zlib.crc32(f"{number} {text}".encode()) & 0x7FFF) << 15
+        waiting = issued.waiting
+        tag = FIRST_TAG | (zlib.crc32(f"{waiting.number} {issued.text}".encode()) & 0x7FFF) << 15
         waited: dict[int, float] = defaultdict(float)
-        transport = Transport(self.messages, self.ranks, self.rank, tag, text, waited, terms.timeout)
+        transport = Transport(self.messages, self.ranks, self.rank, tag, waiting.text, waited, terms.timeout)
 
         def function() -> None:
             try:
-                with self.watch.guard(text, number):
+                with self.watch.guard(waiting, new=True):
                     work(transport)
                     if op == "avg":
                         self.divide(written)

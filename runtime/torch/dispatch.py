@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from runtime.torch.blocks import Blocks, Buffers
+from runtime.torch.causes import Waiting
 from runtime.torch.choice import Call
 from runtime.torch.core import Core, Issued, Terms, type_name
 from runtime.torch.counters import counters
@@ -39,7 +40,7 @@ def _terms(opts: Any) -> Terms:
     return Terms(not getattr(opts, "asyncOp", True), limit if limit is not None and limit.total_seconds() > 0 else None)
 
 
-def store_rank(store: Any) -> int | None:
+def _store_rank(store: Any) -> int | None:
     """The rank whose end ends the store; None where there is none such, or it cannot be known."""
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
@@ -80,10 +81,10 @@ class Dispatcher:
         wrapped: by device type, torch's kind of the wrapped back end and the back end.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int]) -> None:
-        """rank: of `size`, in the group; ranks: the members, as the whole job numbers them."""
-        ranks = tuple(ranks) or tuple(range(size))
-        gloo = _make_gloo(store, rank, ranks, timeout)
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
+        """rank: of `size`, in the group; ranks: the members, as the job numbers them; name: torch's of the group."""
+        watch = FailureWatch(rank, tuple(ranks) or tuple(range(size)), name=name)
+        gloo = watch.messages = _make_gloo(store, watch, timeout)
         self.wrapped: dict[str, tuple[Any, Any]] = {"cpu": (dist.ProcessGroup.BackendType.GLOO, gloo)}
         if torch.cuda.is_available() and dist.is_nccl_available():
             wanted = dist.ProcessGroupNCCL.Options()
@@ -91,7 +92,6 @@ class Dispatcher:
             nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl/", store), rank, size, wanted)
             nccl._set_sequence_number_for_group()
             self.wrapped["cuda"] = (dist.ProcessGroup.BackendType.NCCL, nccl)
-        watch = FailureWatch(store, rank, ranks, gloo, store_rank(store))
         self._core = Core(watch, not dist.is_initialized(), TaskWork)
 
     def _wrapped_for(self, tensor: Tensor) -> Any:
@@ -189,16 +189,13 @@ class Dispatcher:
         averages = name == "gloo" and op == "avg"
         if averages:
             opts.reduceOp = dist.ReduceOp.SUM  # not every version of Gloo knows averages
-        work = getattr(wrapped, operation.method)(*arguments(copies), opts)
-
-        def guard() -> AbstractContextManager[None]:
-            return core.watch.guard(f"{issued.text} on {name}", issued.number)
-
+        with core.watch.guard(issued.waiting, new=True, closes=False):
+            work = getattr(wrapped, operation.method)(*arguments(copies), opts)
         if not averages and not copies:
-            return WrappedWork(work, record, core.watch, guard)
+            return WrappedWork(work, record, core.watch, issued.waiting)
 
         def finish() -> None:
-            with guard():
+            with core.watch.guard(issued.waiting):
                 work.wait()
             copies.write_back(buffers.written)
             if averages:
@@ -212,9 +209,10 @@ class Dispatcher:
 
     def barrier(self, opts: Any) -> TaskWork:
         opts = opts or c10d.BarrierOptions()
+        waiting = self._core.watch.issue("barrier")
 
         def function() -> None:
-            with self._core.watch.guard(f"barrier of ranks {self._core.names}"):
+            with self._core.watch.guard(waiting, new=True):
                 self.wrapped["cpu"][1].barrier(opts).wait()
 
         task = TaskWork(function, [], counters.count("barrier", "gloo", 0))
@@ -235,43 +233,44 @@ class Dispatcher:
         whom = "any rank" if peer is None else f"rank {self._core.ranks[peer]}"
         text = f"{'send to' if method == 'send' else 'receive from'} {whom}, {size_bytes} bytes"
         peers = [] if peer is None else [peer]
-
-        def guard() -> AbstractContextManager[None]:
-            return self._core.watch.guard(text, peers=peers or None)
-
-        with guard():
+        waiting, watch = Waiting(text, peers=peers or range(len(self._core.ranks))), self._core.watch
+        with watch.guard(waiting, new=True, closes=False):
             work = getattr(wrapped, method)(tensors, *peers, tag)
         record = counters.count(method.removesuffix("_anysource"), wrapped.name(), size_bytes)
-        return WrappedWork(work, record, self._core.watch, guard)
+        return WrappedWork(work, record, watch, waiting)
 
     def shutdown(self) -> None:
         if self._core.lane.interrupted:  # what is under way waits for ranks that may be gone
             self.abort()
             return
         self._core.lane.drain()
+        self._core.watch.leave()
         self._core.lane.stop()
         for _, wrapped in self.wrapped.values():
             with suppress(RuntimeError):
                 wrapped.shutdown()
 
     def abort(self) -> None:
+        why = "was interrupted" if self._core.lane.interrupted else "has aborted the group"
+        self._core.watch.leave(why, over=False)
         self._core.lane.stop()
         for _, wrapped in self.wrapped.values():
             with suppress(RuntimeError):
                 wrapped.abort()
 
 
-def _make_gloo(store: Any, rank: int, ranks: Sequence[int], timeout: Any) -> Any:
-    """The wrapped back end for CPU tensors. Raises RuntimeError, naming who did not come, at the time-out."""
-    store.set(f"here/{rank}", "1")
+def _make_gloo(store: Any, watch: FailureWatch, timeout: Any) -> Any:
+    """The wrapped back end for CPU tensors. Raises RuntimeError, naming who is to blame, where it cannot be made."""
+    size = len(watch.ranks)
     try:
-        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo/", store), rank, len(ranks), timeout=timeout)
+        if size > 1:
+            watch.meet(store, timeout, whole_job=not dist.is_initialized())
+        gloo = watch.call_unless_gone(
+            lambda: dist.ProcessGroupGloo(dist.PrefixStore("gloo/", store), watch.me, size, timeout=timeout)
+        )
     except RuntimeError as error:
-        absent: list[int] = []
-        with suppress(RuntimeError):
-            absent = [r for k, r in enumerate(ranks) if not store.check([f"here/{k}"])]
-        lost = f"; lost: rank {', '.join(map(str, absent))} (no word of it)" if absent else ""
-        members = ", ".join(map(str, ranks))
-        raise RuntimeError(f"making a group of ranks {members}: {error_text(error)}{lost}") from error
+        gone = isinstance(error, dist.DistNetworkError) and _store_rank(store) in watch.ranks
+        why = f"; the store of rank {_store_rank(store)} is gone" if gone else ""
+        raise RuntimeError(f"making {watch.group}: {error_text(error)}{why}") from error
     gloo._set_sequence_number_for_group()
     return gloo

@@ -1,20 +1,20 @@
-"""Which rank was lost when a call fails: the ranks that are left find it out by reports in the group's store.
+"""Who is to blame when a call fails or takes too long: each rank's watch over its waits for the others of a group.
 
-A rank whose call fails reports what it called and whose connection it found closed, and reads the others' reports.
-Ranks that still wait for one that gave up are woken: a thread looks in the store while a wait is long, and ends it. So
-all that live have reported soon, and who has not is the one that ended or hangs; a rank that merely gave up because of
-it is not taken for it.
+Where the wrapped back end's connection breaks, `runtime.torch.presence` knows which process has ended, and why. A rank
+that gives up a call tells the group's others the cause, and they give up that call for the same cause, also where they
+wait for a rank that only waited for the one that ended. At a time-out a rank asks the others what they do
+(`runtime.torch.causes`): one whose connection is open is never said to be lost.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
 import re
+import secrets
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,26 +22,27 @@ from typing import Any
 
 import torch
 
+from runtime.torch.causes import Cause, Fact, Gone, Waiting, find_cause
 from runtime.torch.compare import different_calls
+from runtime.torch.meeting import call_unless, meet
 from runtime.torch.messages import Messages
-from topologies.errors import MessageLost
+from runtime.torch.presence import Message, Presence, presence
 
 
 @dataclass(frozen=True)
 class Tuning:
     """Times in seconds."""
 
-    long: float = 0.5  # a wait after which the store is asked whether it is in vain
-    every: float = 0.25  # between two looks at all waits
-    reports: float = 3.0  # for the others' reports, several times as long as they need to be woken
-    closed: float = 1.0  # for the report of a rank whose connection is closed: it can have given up a moment ago
-    store: float = 1.0  # for a store that gives no answer
+    long: float = 1.0  # a wait after which the others are told of it, to find calls that differ
+    grace: float = 1.0  # for what a rank sent before it ended, where it did not say that it will make no such call
+    spread: float = 1.5  # for the cause, where a connection was closed: somebody has given up, and is about to say why
+    answers: float = 1.0  # to "what do you do?"
 
 
 _TUNING = Tuning()
 OWN_TAG = (1 << 30) - 1  # above callers', below schedules': nobody waits for what is sent with it
-_FLAG = "failed"
-_BY_US = "Application timeout caused pair closure"  # what Gloo says of waits that `look` has ended
+_KEPT = 64  # of the last calls, what was called
+_BY_US = "Application timeout caused pair closure"  # what Gloo says of waits that `_end_waits` has ended
 
 
 def error_text(error: BaseException) -> str:
@@ -50,82 +51,243 @@ def error_text(error: BaseException) -> str:
     return re.sub(r"^\[[^]]*:\d+\] ", "", text.splitlines()[0]).split(". This is typically")[0]
 
 
+class _Key:
+    """Of a wait within `FailureWatch.guard`."""
+
+
+@dataclass
 class _Wait:
-    """Key of a wait within `FailureWatch.guard`."""
+    """A wait under way. since: by `time.monotonic`; thread: that waits; told: whether the others know of it."""
+
+    waiting: Waiting
+    since: float
+    thread: int | None = None
+    told: bool = False
 
 
 class FailureWatch:
     """One rank's watch over its waits for the others of a group; me: its place there, ranks: the whole job's numbers.
 
-    messages: what is waited for. server: the rank whose end ends the store; None where there is none such, or it cannot
-    be known.
+    messages: what is waited for. name: of the group. Without `meet` nothing is known of other ranks, and nothing said.
     """
 
     def __init__(
         self,
-        store: Any,
         me: int,
         ranks: Sequence[int],
-        messages: Messages,
-        server: int | None = None,
+        messages: Messages | None = None,
+        name: str = "",
         tuning: Tuning = _TUNING,
+        own: Callable[[], Presence] = presence,
     ) -> None:
-        self.store, self.me, self.ranks, self.tuning = store, me, tuple(ranks), tuning
-        self.messages, self.server = messages, server
-        self._waits: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
-        self._change = threading.Lock()
+        self.me, self.ranks, self.tuning = me, tuple(ranks), tuning
+        few = ", ".join(map(str, self.ranks[:16])) + (", …" if len(self.ranks) > 16 else "")
+        self.group = f"group {name} (ranks {few})".replace("  ", " ")
+        self.messages: Any = messages
+        self._own = own
+        self._presence: Presence | None = None
+        self._id = ""
+        self._names: list[str] = []  # by place, of the processes; empty until they have met
+        self._change = threading.Condition()
         self._asking = threading.Lock()
-        self._cause: str | None = None
+        self._waits: weakref.WeakKeyDictionary[Any, _Wait] = weakref.WeakKeyDictionary()
+        self._made = 0  # calls of which all ranks make the same
+        self._calls: OrderedDict[int, str] = OrderedDict()  # the last of them
+        self._open: dict[int, Waiting] = {}  # those that are not over
+        self._theirs: dict[int, tuple[int, str]] = {}  # by number, who told of its wait in a call, and in which
+        self._left: dict[int, Gone] = {}  # by place
+        self._gave_up: set[int] = set()  # places
+        self._answers: dict[int, Message] = {}
+        self._question = ""
+        self._cause: Cause | None = None
+        self._told = False  # the others, of it
         self._woken = False
-        _groups.add(self)
 
-    def begin(self, key: Any) -> None:
-        """A wait begins; it is forgotten with its key."""
-        with self._change:
-            self._waits[key] = time.monotonic()
-        _watcher.start()
+    # ---- meeting
 
-    def end(self, key: Any) -> None:
-        """It is over."""
+    def meet(self, store: Any, timeout: timedelta, whole_job: bool) -> None:
+        """Wait for all ranks of the group, and connect to their processes.
+
+        whole_job: these are all, so that ranks have been numbered anew. Raises RuntimeError, naming who is to blame,
+        where one ends meanwhile or does not come in time.
+        """
+        self._presence = self._own()
+        if whole_job:
+            self._presence.of_rank.clear()
+
+        def check(names: list[str]) -> None:
+            self._names = names
+            self._raise_if_gone()
+
+        try:
+            self._names, self._id = meet(self._presence, store, self.me, self.ranks, timeout, check)
+        except RuntimeError:  # where the store is gone, somebody may be known to have ended with it
+            self._raise_if_gone()
+            raise
+        self._presence.add(self)
+
+    def call_unless_gone(self, function: Callable[[], Any]) -> Any:
+        """What it returns, which needs all ranks. Raises what it raises, and RuntimeError soon after one has ended."""
+        return call_unless(lambda: self._any_gone(None), self._raise_if_gone, function, self.tuning.grace)
+
+    def _raise_if_gone(self) -> None:
+        if self._any_gone(None):
+            raise RuntimeError(find_cause(Waiting(""), self.ranks[self.me], self.group, self._facts(None)).text)
+
+    # ---- calls and waits
+
+    def issue(self, text: str) -> Waiting:
+        """Number the group's next call, of which all ranks make the same."""
         with self._change:
-            self._waits.pop(key, None)
+            self._made += 1
+            waiting = Waiting(text, self._made)
+            self._calls[self._made] = text
+            self._open[self._made] = waiting
+            while len(self._calls) > _KEPT:
+                self._calls.popitem(last=False)
+            place, theirs = self._theirs.pop(self._made, (self.me, text))
+        if theirs != text:
+            self._differ(self._made, place, theirs)
+        return waiting
+
+    def begin(self, key: Any, waiting: Waiting, thread: int | None = None) -> None:
+        """A wait begins, of a thread or of none yet; it is forgotten with its key."""
+        with self._change:
+            self._waits[key] = _Wait(waiting, time.monotonic(), thread)
+
+    def end(self, key: Any, closes: bool = True) -> None:
+        """It is over, and with it the call where it `closes` it."""
+        with self._change:
+            wait = self._waits.pop(key, None)
+            if wait is not None and closes:
+                self._close(wait.waiting)
+
+    def _forget_completed(self) -> None:
+        for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:
+            self._close(self._waits.pop(key).waiting)
+
+    def _close(self, waiting: Waiting) -> None:
+        if waiting.number is not None and self._open.get(waiting.number) is waiting:
+            del self._open[waiting.number]
 
     @contextmanager
-    def guard(self, call: str, number: int | None = None, peers: Collection[int] | None = None) -> Iterator[None]:
-        """A context for what needs the other ranks. Raises RuntimeError, naming who was lost, where it fails.
+    def guard(self, waiting: Waiting, new: bool = False, closes: bool = True) -> Iterator[None]:
+        """A context for what needs the other ranks. Raises RuntimeError, naming who is to blame, where it fails.
 
-        call: what is called. number: which call of the group it is, None where ranks do not count it. peers: places in
-        the group of those that it needs; None: all.
+        new: nothing of it has begun, so it does not where it is known to be in vain. closes: with it the call is over,
+        also where it does not fail.
         """
-        wait = _Wait()
-        self.begin(wait)
+        key = _Key()
+        self.begin(key, waiting, threading.get_ident())
         try:
+            if new and self._in_vain(_Wait(waiting, time.monotonic()), time.monotonic()):
+                raise RuntimeError(waiting.text)
             yield
-        except RuntimeError as error:
-            gone = [] if self._woken else [peer for peer in range(len(self.ranks)) if self._closed(peer)]
-            if not gone and not self._woken:  # all can be reached: what failed is the call itself
+        except BaseException as error:
+            closes = True
+            if not isinstance(error, RuntimeError):
                 raise
+            vain = str(error) == waiting.text
+            if self._cause is None and not self._woken and not vain and not self._any_closed():
+                raise  # all can be reached: what failed is the call itself
             # when it was too late for one message, Gloo has closed all connections
-            late = re.search("timed out|timeout", str(error), re.IGNORECASE)
-            missed = [error.peer] if isinstance(error, MessageLost) and not self._woken else []
-            text = error_text(error)
-            text = text.replace(_BY_US, "others had given up") if self._woken else text
-            text = text if text.startswith(call) else f"{call}: {text}"
-            report = {"call": call, "number": number, "gone": [] if late else gone, "missed": missed}
-            raise RuntimeError(f"{text}{self._find_cause(report, peers)}") from None
+            late = not self._woken and bool(re.search("timed out|timeout", str(error), re.IGNORECASE))
+            text = waiting.text if vain else error_text(error)
+            text = text.replace(_BY_US, "given up") if self._woken else text
+            text = text if text.startswith(waiting.text) else f"{waiting.text}: {text}"
+            raise RuntimeError(f"{text}{self._find_cause(waiting, late)}") from None
         finally:
-            self.end(wait)
+            self.end(key, closes)
 
-    def _find_cause(self, report: dict[str, Any], peers: Collection[int] | None) -> str:
+    def leave(self, why: str = "has left the group", over: bool = True) -> None:
+        """Tell the others that this rank makes no more calls. over: those under way come to their end all the same."""
+        made, first_open = self.counts()[self._id]
+        self._tell({"left": why, "counts": [made, made + 1 if over else first_open]})
+
+    # ---- why
+
+    def _find_cause(self, waiting: Waiting, late: bool) -> str:
+        """To be put after an error; the first one found is every later call's, too."""
+        if not self._names:
+            return ""
         with self._asking:
+            if self._cause is None and not late:
+                self._wait_until(lambda: self._cause is not None or self._any_gone(waiting), self.tuning.spread)
+            if self._cause is None and not self._any_gone(waiting):
+                self._ask(waiting)
             if self._cause is None:
-                reports = _Reports(self, report, peers)
-                asking = threading.Thread(target=reports.collect, daemon=True)
-                asking.start()
-                # a store whose rank hangs gives no answer
-                asking.join(self.tuning.reports + self.tuning.store)
-                self._cause = reports.cause()
-            return self._cause
+                self._give_up(find_cause(waiting, self.ranks[self.me], self.group, self._facts(waiting)))
+            cause = self._cause
+            assert cause is not None
+            self._tell_cause()  # also where another found it: some may wait for this rank alone
+        if self.ranks[self.me] in cause.blamed:
+            return f"; the others gave up waiting for this rank: {cause.text}"
+        return f"; {cause.text}"
+
+    def _wait_until(self, over: Callable[[], bool], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        with self._change:
+            while not over() and time.monotonic() < until:
+                self._change.wait(0.02)  # ends of processes are not notified
+
+    def _any_gone(self, waiting: Waiting | None) -> bool:
+        return any(fact.ended is not None for fact in self._facts(waiting).values())
+
+    def _facts(self, waiting: Waiting | None) -> dict[int, Fact]:
+        """By job rank, of those that it needs."""
+        found = {}
+        for place, name in enumerate(self._names):
+            if place == self.me or (waiting and waiting.peers is not None and place not in waiting.peers):
+                continue
+            gone = self._gone(place)
+            if gone is None:
+                fact = Fact(connected=self._is_open(name), answer=self._answers.get(place))
+            elif waiting is not None and gone.is_through(waiting.number):
+                fact = Fact(answer={"text": waiting.text, "inside": False, "waits": []})
+            else:
+                fact = Fact(gone.why, gone.made)
+            found[self.ranks[place]] = fact
+        return found
+
+    def _gone(self, place: int) -> Gone | None:
+        end = self._presence.ends.get(self._names[place]) if self._presence is not None else None
+        if end is None or place in self._left:
+            return self._left.get(place)
+        made, first = end.counts.get(self._id, (None, None))
+        return Gone(end.why, made, first, end.at, end.closed)
+
+    def _ask(self, waiting: Waiting) -> None:
+        """What the others do."""
+        self._answers, self._question = {}, secrets.token_hex(8)
+        self._tell({"ask": self._question, "number": waiting.number})
+        asked = {place for place, name in enumerate(self._names) if self._is_open(name)}
+        self._wait_until(lambda: self._cause is not None or asked <= set(self._answers), self.tuning.answers)
+
+    def _give_up(self, cause: Cause) -> None:
+        with self._change:
+            self._cause = self._cause or cause
+            self._change.notify_all()
+
+    def _tell_cause(self) -> None:
+        if self._cause is not None and not self._told:
+            self._told = True
+            self._tell({"cause": [self._cause.text, self._cause.number, self._cause.blamed]})
+
+    def _differ(self, number: int, place: int, theirs: str) -> None:
+        text = different_calls(self.ranks[place], theirs, self.ranks[self.me], self._calls[number])
+        self._give_up(Cause(text, number))
+        self._tell_cause()
+
+    def _is_open(self, name: str) -> bool:
+        return self._presence is not None and self._presence.is_open(name)
+
+    def _tell(self, message: Message) -> None:
+        if self._presence is not None:
+            names = (name for place, name in enumerate(self._names) if place != self.me)
+            self._presence.tell(names, message | {"group": self._id})
+
+    def _any_closed(self) -> bool:
+        return any(self._closed(peer) for peer in range(len(self.ranks)))
 
     def _closed(self, peer: int) -> bool:
         if peer == self.me:
@@ -136,132 +298,99 @@ class FailureWatch:
             return True
         return False
 
-    def look(self) -> None:
-        """Where a wait is long and another rank has given up, end all waits of this group."""
+    # ---- as the presence's thread calls it
+
+    def state(self, asked: Message) -> Message:
+        """What this rank does, for one that asks."""
         with self._change:
-            for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:
-                del self._waits[key]
-            since = min(self._waits.values(), default=time.monotonic())
-        if self._woken or time.monotonic() - since < self.tuning.long:
+            waits = [f"{wait.waiting.text} of {self.group}" for wait in self._waits.values()]
+            if asked["group"] != self._id:
+                return {"waits": waits}
+            number, cause = asked["number"], self._cause
+            given_up = None if cause is None else [cause.text, cause.number, cause.blamed]
+            part = {"made": self._made, "text": self._calls.get(number), "inside": number in self._open}
+            return part | {"waits": waits, "cause": given_up, "group": self._id}
+
+    def counts(self) -> Message:
+        """For the others, when this process ends or leaves the group."""
+        with self._change:
+            self._forget_completed()
+            return {self._id: [self._made, min(self._open, default=self._made + 1)]}
+
+    def hear(self, name: str, message: Message) -> None:
+        """What another rank says of this group."""
+        if message.get("group") != self._id or name not in self._names:
             return
-        try:
-            if not self.store.check([_FLAG]):
-                return
-        except Exception:  # gone, and with it the rank that served it
-            if self.server not in self.ranks:
-                return  # that need not stop this group
+        place = self._names.index(name)
+        differs = False
+        with self._change:
+            if "left" in message:
+                made, first = message["counts"]
+                self._left[place] = Gone(message["left"], made, first, time.monotonic(), closed=False, left=True)
+            elif message.get("answer") == self._question:
+                self._answers[place] = message
+            elif "cause" in message:
+                self._gave_up.add(place)
+                text, number, blamed = message["cause"]
+                self._cause = self._cause or Cause(text, number, tuple(blamed))
+            elif "call" in message:
+                number, theirs = message["number"], message["call"]
+                if number > self._made:
+                    self._theirs[number] = place, theirs
+                differs = self._calls.get(number, theirs) != theirs
+            self._change.notify_all()
+        if differs:
+            self._differ(number, place, theirs)
+
+    def interrupt(self) -> None:
+        """End the main thread's wait, so that Ctrl-C is raised there."""
+        with self._change:
+            waits = [wait for wait in self._waits.values() if wait.thread == threading.main_thread().ident]
+        if waits and not self._woken and self.messages is not None:
+            rank = self.ranks[self.me]
+            self._give_up(Cause(f"rank {rank} was interrupted", waits[0].waiting.number, (rank,)))
+            self._tell_cause()
+            self._end_waits()
+
+    def look(self) -> None:
+        """End waits that are in vain; tell the others of those that are long."""
+        now = time.monotonic()
+        with self._change:
+            self._forget_completed()
+            waits = list(self._waits.values())
+        if self._woken or self.messages is None:
+            return
+        for wait in waits:
+            number = wait.waiting.number
+            if number is not None and not wait.told and now - wait.since > self.tuning.long:
+                wait.told = True
+                self._tell({"call": self._calls.get(number, wait.waiting.text), "number": number})
+        if any(self._in_vain(wait, now) for wait in waits):
+            self._end_waits()
+
+    def _in_vain(self, wait: _Wait, now: float) -> bool:
+        """Whether a rank that it needs will not do its part."""
+        number, cause = wait.waiting.number, self._cause
+        if cause is not None and wait.waiting.peers is None:
+            return cause.number is None or number is None or number >= cause.number
+        if wait.waiting.peers is not None:  # where a connection is closed the wrapped back end sees it by itself
+            return bool(self._gave_up.intersection(wait.waiting.peers))
+        if self._presence is None:
+            return False
+        if not self._left and not self._presence.ends:
+            return False
+        for place in range(len(self._names)):
+            gone = self._gone(place)
+            if place == self.me or gone is None:
+                continue
+            vain = wait.since > gone.at or now > gone.at + self.tuning.grace
+            if gone.makes_none(number) or (gone.closed and not gone.left and not gone.is_through(number) and vain):
+                return True
+        return False
+
+    def _end_waits(self) -> None:
         self._woken = True
         for peer in range(len(self.ranks)):
             if peer != self.me:
                 with suppress(RuntimeError):  # Gloo closes all of a group's connections when a wait takes too long
                     self.messages.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))
-
-
-class _Reports:
-    """What ranks report of a failure, and what follows from it."""
-
-    def __init__(self, watch: FailureWatch, mine: dict[str, Any], peers: Collection[int] | None) -> None:
-        self._store, self.ranks, self.me, self._tuning = watch.store, watch.ranks, watch.me, watch.tuning
-        self._server = watch.server
-        others = range(len(self.ranks)) if peers is None else peers
-        self._needed = {peer for peer in others if peer != self.me}
-        self._reports: dict[int, dict[str, Any]] = {self.me: mine}
-        self._store_gone = True  # until it has answered
-
-    def collect(self) -> None:
-        """Store ours and read the others'; never raises."""
-        with suppress(Exception):
-            self._store.set(f"{_FLAG}/{self.me}", json.dumps(self._reports[self.me]))
-            self._store.set(_FLAG, "1")
-            start = time.monotonic()
-            while not self._clear():
-                patience = self._tuning.closed if self._known() else self._tuning.reports
-                if time.monotonic() >= start + patience:
-                    break
-                for other in set(range(len(self.ranks))) - set(self._reports):
-                    if self._store.check([f"{_FLAG}/{other}"]):
-                        self._reports[other] = json.loads(self._store.get(f"{_FLAG}/{other}"))
-                self._store_gone = False
-                time.sleep(0.05)
-            return
-        self._store_gone = True
-        time.sleep(self._tuning.closed)  # whoever ends now would be taken for lost by those that notice a little later
-
-    def _named(self, key: str) -> set[int]:
-        return {other for report in list(self._reports.values()) for other in report[key]}
-
-    def _silent(self) -> list[int]:
-        return sorted((self._needed | self._named("gone") | self._named("missed")) - set(self._reports))
-
-    def _clear(self) -> bool:
-        """Whether all that can be to blame have reported."""
-        return not self._silent() and bool(self._named("gone") | self._named("missed"))
-
-    def _known(self) -> bool:
-        """Whether nobody can be to blame but those whose connections are closed."""
-        return bool(self._silent()) and self._named("gone").issuperset(self._silent())
-
-    def cause(self) -> str:
-        """To be put after the error: who was lost, or who calls something else; or ""."""
-        reports = {self.ranks[place]: report for place, report in self._reports.items()}
-        differs = _difference(reports)
-        if differs:
-            return f"; {differs}"
-        silent, why = self._silent(), "no word of it"
-        gone = sorted(self._named("gone").intersection(silent))
-        server = self._server
-        if self._store_gone and server in self.ranks and server not in reports:
-            lost, why = sorted({*gone, self.ranks.index(server)}), f"the store of rank {server} is gone"
-        elif gone:
-            lost, why = gone, "its connection is closed" if len(gone) == 1 else "their connections are closed"
-        else:
-            lost = sorted(self._named("missed").intersection(silent)) or silent
-        if lost:
-            return f"; lost: rank {', '.join(str(self.ranks[place]) for place in lost)} ({why})"
-        if self.me in self._named("gone") | self._named("missed"):
-            return "; the others gave up waiting for this rank"
-        return ""
-
-
-def _difference(reports: dict[int, dict[str, Any]]) -> str:
-    """Two ranks whose calls of one number differ; "" where there are none."""
-    first: dict[int, tuple[int, str]] = {}
-    for rank in sorted(reports):
-        number, call = reports[rank]["number"], reports[rank]["call"]
-        if number is None:
-            continue
-        other, others = first.setdefault(number, (rank, call))
-        if call != others:
-            return different_calls(rank, call, other, others)
-    return ""
-
-
-class _Watcher:
-    """The thread that looks at all waits; there is one from the first wait on."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
-        self._over = threading.Event()
-
-    def start(self) -> None:
-        if self._thread is None:
-            with self._starting:
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._look, name="synth failure watch", daemon=True)
-                    self._thread.start()
-
-    def stop(self) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join(_TUNING.store)
-
-    def _look(self) -> None:
-        while not self._over.wait(_TUNING.every):
-            for watch in list(_groups):
-                watch.look()
-
-
-_groups: weakref.WeakSet[FailureWatch] = weakref.WeakSet()
-_watcher = _Watcher()
-atexit.register(_watcher.stop)

@@ -8,13 +8,18 @@ the group alone, so all ranks agree without talking. Our algorithms are executed
 end's messages, in the order of the calls, on one thread a group. What no algorithm of ours can do goes to the wrapped
 back end; the reason is logged (logger `synth.torch`) and counted in `summary()`.
 
-A rank that ends or hangs amid a call makes the others raise RuntimeError, at once where its process has ended, and
-otherwise at the time-out (and the few seconds in which they look for it); the message ends with "lost: rank N", its
-number in the whole job, on every rank (`runtime.torch.lost`). A group is of no use after that. Torch's
-monitored_barrier asks for Gloo by name: call the group's own, `torch.distributed.group.WORLD.monitored_barrier()`.
+A rank whose process ends makes the others raise RuntimeError at once, with its number in the whole job on every rank:
+"lost: rank N" where it ended without a word, otherwise why ("rank N raised …", "was interrupted", "has left the
+group"). So do calls that differ, a second after all have begun. What lives and only waits, computes or is stopped is
+never lost: at the time-out, and a second in which ranks ask one another, the message says where it is
+(`runtime.torch.lost`). A group is of no use after that.
+
+Torch's monitored_barrier asks for Gloo by name: call the group's own,
+`torch.distributed.group.WORLD.monitored_barrier()`.
 
 SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE: see `runtime.torch.choice`. SYNTH_CHECK=1: ranks compare what they call
-before each collective, and raise one error on every rank where it differs; without it such a call ends at its time-out.
+before each collective, and raise one error on every rank where it differs, before anything is sent: Gloo can end a
+process whose message is longer or shorter than its own.
 """
 
 from __future__ import annotations
@@ -112,10 +117,10 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
     Raises InputError on every rank where ranks would choose differently.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int]) -> None:
+    def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
         super().__init__(rank, size)
         self._me, self._n = rank, size
-        self._dispatch = Dispatcher(store, rank, size, timeout, ranks)
+        self._dispatch = Dispatcher(store, rank, size, timeout, ranks, name)
         for device, (kind, wrapped) in self._dispatch.wrapped.items():
             self._register_backend(torch.device(device), kind, wrapped)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
@@ -354,7 +359,8 @@ def _coalesced(
 
 
 def _create(options: Any, _: Any) -> Group:
-    return Group(options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group)
+    ranks, name = options.global_ranks_in_group, options.group_id
+    return Group(options.store, options.group_rank, options.group_size, options.timeout, ranks, name)
 
 
 if "SYNTH" not in dist.Backend._plugins:

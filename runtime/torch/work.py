@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -12,10 +11,9 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
+from runtime.torch.causes import Waiting
 from runtime.torch.lost import FailureWatch
 from runtime.torch.tasks import Record, Task
-
-Guard = Callable[[], AbstractContextManager[None]]  # makes a `FailureWatch.guard`
 
 
 class TaskWork(Task, Work):  # type: ignore[misc]
@@ -25,15 +23,15 @@ class TaskWork(Task, Work):  # type: ignore[misc]
 class WrappedWork(Work):  # type: ignore[misc]
     """The wrapped back end's work: its time is recorded when it is waited for.
 
-    guard: what its errors are raised in, to say who was lost; `watch` watches it from now on.
+    watch: watches it from now on, as `waiting`, and says who is to blame for its errors.
     """
 
-    def __init__(self, inner: Any, record: Record, watch: FailureWatch, guard: Guard) -> None:
+    def __init__(self, inner: Any, record: Record, watch: FailureWatch, waiting: Waiting) -> None:
         super().__init__()
-        self._inner, self._record, self._watch, self._guard = inner, record, watch, guard
+        self._inner, self._record, self._watch, self._waiting = inner, record, watch, waiting
         self._start = time.perf_counter()
         self._recorded = False
-        watch.begin(self)
+        watch.begin(self, waiting)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As the inner's. Raises RuntimeError."""
@@ -42,7 +40,7 @@ class WrappedWork(Work):  # type: ignore[misc]
     def _ended(self, ask: Callable[[], Any]) -> Any:
         """What `ask` gives at the end, whose time is recorded once."""
         try:
-            with self._guard():
+            with self._watch.guard(self._waiting):
                 found = ask()
         finally:
             self._watch.end(self)

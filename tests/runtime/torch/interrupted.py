@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ import runtime.torch.process_group as ours
 
 
 def main(rank: int, address: str, when: str) -> None:
-    """Rank 0 waits in a call that rank 1 never makes; prints the seconds that leaving took."""
+    """Rank 0 waits in a call that rank 1 never makes, and leaves before it; prints the seconds that leaving took."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     dist.init_process_group(
         "cpu:synth,cuda:synth", init_method=address, rank=rank, world_size=2, timeout=timedelta(seconds=60)
@@ -27,10 +28,14 @@ def main(rank: int, address: str, when: str) -> None:
     tensor = torch.ones(1000)
     with ours.using("synth"):
         dist.all_reduce(tensor)
-        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        left = Path(address.removeprefix("file://") + "-left")
+        if not rank:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             if rank:
-                time.sleep(60)
+                while not left.exists():
+                    time.sleep(0.02)
+                os.kill(os.getpid(), signal.SIGINT)
             elif when == "later":
                 dist.all_reduce(tensor, async_op=True).wait()
             else:
@@ -39,6 +44,7 @@ def main(rank: int, address: str, when: str) -> None:
             begun = time.monotonic()
             dist.destroy_process_group()
             print(time.monotonic() - begun)
+            left.touch()
 
 
 if __name__ == "__main__":

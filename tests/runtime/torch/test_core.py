@@ -16,7 +16,6 @@ if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
 import torch
-from torch.distributed import HashStore
 
 from runtime.torch.blocks import Buffers, exchange_blocks
 from runtime.torch.choice import Call, Method
@@ -70,12 +69,12 @@ def test_the_core_imports_neither_c10d_nor_its_face() -> None:
 
 
 def test_ranks_of_another_library_run_our_algorithms() -> None:
-    n, post, store = 4, Post(True), HashStore()
+    n, post = 4, Post(True)
     faults: list[BaseException] = []
 
     def rank(me: int) -> None:
         try:
-            core = Core(FailureWatch(store, me, range(n), Rank(post, me)))
+            core = Core(FailureWatch(me, range(n), Rank(post, me)))
             asked_method.set(Method("synth"))
             tensor = torch.arange(1000.0) + me
             buffers = Buffers([tensor], [tensor], 1000, in_place=True)

@@ -1,9 +1,15 @@
-"""What ranks conclude from one another's reports about a failure; processes that really end: test_process_group.py."""
+"""What ranks say of one another when a call fails; processes that really end: test_process_group.py."""
 
 from __future__ import annotations
 
-import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
 from importlib.util import find_spec
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -13,109 +19,220 @@ if find_spec("torch") is None:
 
 import torch.distributed as dist
 
+from runtime.torch.causes import Fact, Waiting, find_cause
 from runtime.torch.lost import FailureWatch, Tuning, error_text
-from topologies.errors import MessageLost
+from runtime.torch.presence import Presence, error_end
+from runtime.torch.presence import Tuning as PresenceTuning
 
-RANKS = (7, 3, 5, 9)  # of the group, as the job numbers them
-SOON = Tuning(reports=0.1, closed=0.1)
-
-
-class Connections:
-    """A wrapped back end: which peers can be reached."""
-
-    def __init__(self, closed: set[int]) -> None:
-        self.closed = closed
-
-    def send(self, _: Any, peer: int, __: int) -> None:
-        if peer in self.closed:
-            raise RuntimeError("Connection closed by peer")
-
-
-class Gone(Connections):
-    """A store whose server has ended."""
-
-    def set(self, *_: str) -> None:
-        raise RuntimeError("Broken pipe")
-
-
-def report(call: str = "allreduce", number: int | None = 1, gone: Any = (), missed: Any = ()) -> str:
-    return json.dumps({"call": call, "number": number, "gone": list(gone), "missed": list(missed)})
-
-
-def message(error: RuntimeError, closed: set[int], reports: dict[int, str], peers: Any = None) -> str:
-    """The message that place 0 raises for an error when these are the others' reports."""
-    store = dist.HashStore()
-    for place, text in reports.items():
-        store.set(f"failed/{place}", text)
-    watch = FailureWatch(store, 0, RANKS, Connections(closed), tuning=SOON)
-    with pytest.raises(RuntimeError) as caught, watch.guard("allreduce", 1, peers):
-        raise error
-    return str(caught.value)
-
-
-CLOSED = RuntimeError("Connection closed by peer")
-LATE = RuntimeError("Timed out waiting 5000ms")
+RANKS = (7, 3, 5)  # of the group, as the job numbers them
+SOON = Tuning(long=0.05, grace=0.1, spread=0.2, answers=0.3)
+MINE = Waiting("allreduce", 4)
+HERE = {"made": 4, "text": "allreduce", "inside": True, "waits": ["allreduce of group 0"]}
+ELSEWHERE = {"made": 3, "text": None, "inside": False, "waits": ["broadcast of group 1"]}
 
 
 @pytest.mark.parametrize(
-    ("error", "closed", "reports", "peers", "lost"),
+    ("facts", "said", "blamed"),
     [
-        pytest.param(CLOSED, {2}, {1: report(), 3: report()}, None, "5", id="ended"),
-        pytest.param(CLOSED, {1, 2}, {1: report(gone=[2]), 3: report()}, None, "5", id="one gave up because of it"),
-        pytest.param(CLOSED, {2}, {}, None, "5", id="the others compute and know of nothing"),
-        pytest.param(CLOSED, {1, 2}, {3: report()}, None, "3, 5", id="two at once"),
-        pytest.param(LATE, {1, 2, 3}, {1: report(), 3: report()}, None, "5", id="hangs"),
-        pytest.param(
-            MessageLost("Timed out", 1),
-            {1, 2, 3},
-            {1: report(missed=[2]), 3: report()},
-            None,
-            "5",
-            id="hangs, ring",
-        ),
-        pytest.param(CLOSED, {3}, {3: report(number=None, gone=[2])}, [3], "5", id="a chain of messages"),
+        ({3: Fact(ended=""), 5: Fact(answer=HERE)}, "lost: rank 3 (its connection is closed)", (3,)),
+        ({3: Fact(ended=""), 5: Fact(ended="")}, "lost: rank 3, 5 (their connections are closed)", (3, 5)),
+        ({3: Fact(ended="raised ValueError: x", made=3)}, "rank 3 raised ValueError: x: it has made 3 calls", (3,)),
+        ({3: Fact(ended="raised E: y; lost: rank 9"), 5: Fact(ended="was interrupted")}, "rank 5 was inter", (5,)),
+        ({3: Fact(answer=HERE | {"text": "broadcast"})}, "rank 3 calls broadcast, rank 7 calls allreduce", ()),
+        ({3: Fact(answer=HERE | {"cause": ["known", 4, [5]]}), 5: Fact()}, "known", (5,)),
+        ({3: Fact(answer=HERE), 5: Fact()}, "no answer from rank 5: connected, so not lost", (5,)),
+        ({3: Fact(answer=ELSEWHERE)}, "rank 3 is in broadcast of group 1, rank 7 in allreduce of group 0", (3,)),
+        ({3: Fact(answer=ELSEWHERE | {"waits": []})}, "rank 3 has made 3 calls of group 0, this is call 4", (3,)),
+        ({3: Fact(answer=HERE), 5: Fact(connected=False)}, "of rank 5 nothing is known", ()),
+        ({3: Fact(answer=HERE), 5: Fact(answer=HERE)}, "all ranks are in this call", ()),
     ],
 )
-def test_the_first_one_lost_is_named(
-    error: RuntimeError, closed: set[int], reports: dict[int, str], peers: Any, lost: str
+def test_the_one_to_blame_is_named_and_nobody_connected_is_lost(
+    facts: dict[int, Fact], said: str, blamed: tuple[int, ...]
 ) -> None:
-    assert f"; lost: rank {lost} (" in message(error, closed, reports, peers)
+    cause = find_cause(MINE, 7, "group 0", facts)
+    assert cause.text.startswith(said)
+    assert cause.blamed == blamed
+    for rank, fact in facts.items():  # and a live one in the place of one that ended is not
+        live = find_cause(MINE, 7, "group 0", facts | {rank: replace(fact, ended=None, answer=HERE)})
+        assert f"lost: rank {rank}" not in live.text
+
+
+@contextmanager
+def processes(count: int) -> Iterator[list[Presence]]:
+    made = [Presence(PresenceTuning(tick=0.02)) for _ in range(count)]
+    try:
+        yield made
+    finally:
+        for each in made:
+            each.close()
+
+
+def until(over: Callable[[], Any]) -> None:
+    end = time.monotonic() + 20
+    while not over():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class Messages:
+    """A wrapped back end: a wait that nothing ends but somebody's receiving with a time-out, as with Gloo."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    def send(self, *_: Any) -> None:
+        if self.closed:
+            raise RuntimeError("Connection closed by peer")
+
+    def recv(self, *_: Any) -> Messages:
+        return self
+
+    def wait(self, limit: timedelta) -> None:
+        if limit < timedelta(seconds=1):
+            self.closed = True
+            return
+        until(lambda: self.closed)
+        raise RuntimeError("Application timeout caused pair closure")
+
+
+@contextmanager
+def group() -> Iterator[tuple[list[Presence], list[FailureWatch]]]:
+    """Three ranks that have met."""
+    with processes(len(RANKS)) as owns:
+        store = dist.HashStore()
+        watches = [
+            FailureWatch(me, RANKS, Messages(), "0", SOON, lambda own=own: own)  # type: ignore[misc]
+            for me, own in enumerate(owns)
+        ]
+        threads = [Thread(target=watch.meet, args=(store, timedelta(seconds=20), True)) for watch in watches]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        until(lambda: all(a.is_open(b.name) for a in owns for b in owns if a is not b))
+        yield owns, watches
+
+
+def fails(watch: FailureWatch, waiting: Waiting, error: str | None = None) -> str:
+    """What it says of a wait that does not end, or that ends with this error."""
+
+    def call() -> None:
+        with watch.guard(waiting):
+            if error is None:
+                watch.messages.wait(timedelta(seconds=60))
+            watch.messages.closed = True
+            raise RuntimeError(error)
+
+    with pytest.raises(RuntimeError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_a_closed_connection_is_the_end_of_its_process_for_all_that_wait() -> None:
+    with group() as (owns, watches):
+        calls = [watch.issue("allreduce") for watch in watches]
+        owns[1].close()
+        for me in (0, 2):
+            assert fails(watches[me], calls[me]).endswith("; lost: rank 3 (its connection is closed)")
+        with pytest.raises(RuntimeError, match="lost: rank 3"), watches[0].guard(watches[0].issue("next"), new=True):
+            pass
+
+
+def test_who_waits_for_one_that_gave_up_gives_up_for_the_same_cause() -> None:
+    with group() as (_, watches):
+        waiting = Waiting("receive from rank 7", peers=[0])
+        said = []
+        thread = Thread(target=lambda: said.append(fails(watches[1], waiting)))
+        thread.start()
+        until(lambda: list(watches[1]._waits))
+        text = fails(watches[0], watches[0].issue("allreduce"), "Timed out waiting 1 ms")
+        assert "; rank 3 is in receive from rank 7 of group 0" in text
+        thread.join()
+        assert "the others gave up waiting for this rank: rank 3 is in receive" in said[0]
+
+
+def test_calls_that_differ_are_found_while_they_wait() -> None:
+    with group() as (_, watches):
+        calls = [watch.issue("broadcast" if me == 1 else "allreduce") for me, watch in enumerate(watches)]
+        said: list[str] = []
+        threads = [
+            Thread(target=lambda pair=pair: said.append(fails(*pair)))  # type: ignore[misc]
+            for pair in zip(watches, calls, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(said) == 3
+        assert all("rank 3 calls broadcast" in text and "calls allreduce" in text for text in said)
+
+
+def test_words_come_before_the_end_and_earlier_calls_are_nobodys_fault() -> None:
+    with group() as (owns, watches):
+        for watch in watches:
+            with watch.guard(watch.issue("first")):
+                pass
+        owns[1].say_end(error_end(ValueError("bad batch\nmore")))
+        until(lambda: all(owns[me].ends for me in (0, 2)))
+        second = watches[0].issue("second")
+        assert fails(watches[0], second).endswith(
+            "; rank 3 raised ValueError: bad batch: it has made 1 call of group 0 (ranks 7, 3, 5), this is call 2"
+        )
+        watches[2].look()
+        assert not watches[2].messages.closed  # no wait of its is in vain
+
+
+def test_a_rank_that_left_after_its_part_is_not_to_blame() -> None:
+    with group() as (_, watches):
+        calls = [watch.issue("allreduce") for watch in watches]
+        with watches[1].guard(calls[1]):
+            pass
+        watches[1].leave()
+        until(lambda: watches[0]._left)
+        watches[0].begin(calls[0], calls[0])
+        watches[0].look()
+        assert not watches[0].messages.closed
+        another = watches[0].issue("another")
+        watches[0].begin(another, another)
+        until(lambda: watches[0].messages.closed)
 
 
 def test_a_call_that_fails_by_itself_is_nobodys_fault() -> None:
-    assert message(RuntimeError("Invalid scalar type"), set(), {}) == "Invalid scalar type"
+    with group() as (_, watches):
+        waiting = watches[0].issue("allreduce")
+        with pytest.raises(RuntimeError, match=r"^Invalid scalar type$"), watches[0].guard(waiting):
+            raise RuntimeError("Invalid scalar type")
 
 
-def test_ranks_that_call_differently_are_not_lost() -> None:
-    text = message(LATE, {1, 2, 3}, {1: report("broadcast"), 2: report(), 3: report()})
-    assert "lost" not in text
-    assert "rank 5 calls allreduce, rank 3 calls broadcast" in text
-    assert "rank 7" not in text  # one pair is enough
+def test_who_does_not_come_is_named() -> None:
+    with processes(1) as (own,), pytest.raises(RuntimeError, match=r"^rank 3, 5 did not come within 0\.1 s$"):
+        FailureWatch(0, RANKS, None, "0", SOON, lambda: own).meet(dist.HashStore(), timedelta(seconds=0.1), True)
 
 
-def test_a_late_rank_learns_that_the_others_gave_up() -> None:
-    reports = {place: report(missed=[0]) for place in (1, 2, 3)}
-    assert "the others gave up waiting for this rank" in message(CLOSED, {1, 2, 3}, reports)
+def test_who_ended_before_a_group_was_made_is_named_at_once() -> None:
+    with group() as (owns, watches):
+        owns[2].close()
+        until(lambda: owns[0].ends)
+        later = FailureWatch(0, RANKS, None, "1", SOON, lambda: owns[0])
+        with pytest.raises(RuntimeError, match="lost: rank 5"):
+            later.meet(dist.HashStore(), timedelta(seconds=60), False)
+        assert watches
 
 
-def test_the_server_of_the_store_is_lost_with_it() -> None:
-    watch = FailureWatch(Gone(set()), 0, RANKS, Connections({1}), 3, SOON)
-    with (
-        pytest.raises(RuntimeError, match=r"; lost: rank 3 \(the store of rank 3 is gone\)"),
-        watch.guard("barrier"),
-    ):
-        raise CLOSED
-
-
-def test_a_second_failure_says_the_same_without_asking_again() -> None:
-    watch = FailureWatch(dist.HashStore(), 0, RANKS, Connections({2}), tuning=SOON)
-    texts = []
-    for _ in range(2):
-        with pytest.raises(RuntimeError) as caught, watch.guard("barrier"):
-            raise CLOSED
-        texts.append(str(caught.value))
-        watch.messages = Connections({1, 2, 3})
-    assert texts[0] == texts[1]
+def test_strangers_are_not_heard() -> None:
+    with processes(2) as (one, other):
+        _, _, host, port = one.address.split()
+        for line in (b"{}\n", b'{"secret": "x", "name": "y"}\n', b"[" * 100 + b"\n", b"\xff" * (1 << 17)):
+            with socket.create_connection((host, int(port))) as stranger:
+                stranger.sendall(line)
+                stranger.settimeout(20)
+                with suppress(ConnectionResetError):
+                    assert stranger.recv(1) == b""
+        smaller, greater = sorted((one, other), key=lambda each: each.name)
+        greater.connect(smaller.address)
+        until(lambda: smaller.is_open(greater.name))
+        assert not one.ends
 
 
 def test_what_gloo_says_becomes_one_clear_line() -> None:
