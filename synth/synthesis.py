@@ -29,6 +29,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, did_you_mean
 from topologies.faults.apply import degraded
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
+from topologies.graphs import from_networkx, is_graph
 from topologies.load import load
 from topologies.topology import Topology
 
@@ -125,6 +126,8 @@ def ask(
     chosen(engine)  # whether there is such an engine is said now
     if not isinstance(collective, Collective):
         _text(collective, "collective")
+    if is_graph(topo):
+        topo = from_networkx(topo)
     if not isinstance(topo, Topology | Path):
         _text(topo, "topo")
     healthy = topo if isinstance(topo, Topology) else load(topo)
@@ -180,7 +183,7 @@ def synthesize(
 
     Args:
         collective: a name (torch's spellings too) or a Collective.
-        topo: a machine, a family, a file, or a Topology.
+        topo: a machine, a family, a file, a Topology, or a graph of networkx (see `topologies.graphs`).
         group: ranks that take part, in order, or text as on the command line (`0,2,4-7`); all when None.
         progress: called with what is tried and the best so far.
         workers: solver processes to use again.

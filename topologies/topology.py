@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from topologies.arrays import Floats, Ints, index_among
 from topologies.errors import InputError
+
+if TYPE_CHECKING:
+    from networkx import DiGraph
 
 MAX_RANKS = 1_000_000
 MAX_LINKS = 4_200_000  # every pair of 2048 ranks; reading so many takes half a GiB
@@ -103,6 +108,34 @@ class Topology:
             return self.switches[vertex - self.nranks]
         raise self._error(f"no vertex {vertex}; vertices are 0 to {self.nvertices - 1}")
 
+    def to_networkx(self) -> DiGraph[Any]:
+        """The graph that `topologies.graphs.from_networkx` makes an equal topology of; switches are nodes by name.
+
+        Raises InputError without networkx.
+        """
+        graph = load_networkx().DiGraph(name=self.name)
+        for key in ("summary", "source", "alpha_assumed", "sms"):
+            if getattr(self, key):
+                graph.graph[key] = getattr(self, key)
+        chassis = self.nodes.tolist() if self.nodes.any() else None
+        for rank in range(self.nranks):
+            graph.add_node(rank, kind="rank", rank=rank, **({"chassis": chassis[rank]} if chassis else {}))
+        graph.add_nodes_from(self.switches, kind="switch")
+        if self.limits:
+            graph.graph["limits"] = json.dumps({limit.name: limit.bandwidth_gbs for limit in self.limits})
+        members: list[list[str]] = [[] for _ in range(self.nlinks)]
+        for limit in self.limits:
+            for link in limit.links.tolist():
+                members[link].append(limit.name)
+        vertices = [*range(self.nranks), *self.switches]
+        columns = (self.link_src, self.link_dst, self.bandwidth_gbs, self.alpha_us)
+        for (src, dst, gbs, alpha), names in zip(
+            zip(*(c.tolist() for c in columns), strict=True), members, strict=True
+        ):
+            more = {"limit": ",".join(names)} if names else {}
+            graph.add_edge(vertices[src], vertices[dst], gbs=gbs, alpha_us=alpha, **more)
+        return graph
+
     def _error(self, problem: str) -> InputError:
         return InputError(f"topology {self.name!r}: {problem}")
 
@@ -173,6 +206,14 @@ class Topology:
         links = np.sort(new_index[links])
         links.setflags(write=False)
         return Limit(limit.name, links, gbs)
+
+
+def load_networkx() -> Any:
+    """The module. Raises InputError where it is not installed."""
+    try:
+        return importlib.import_module("networkx")  # an extra, and slow to load
+    except ImportError:
+        raise InputError("graphs need networkx: pip install 'synth-collectives[graphs]'") from None
 
 
 def _is_line(text: Any) -> bool:

@@ -20,6 +20,7 @@ from topologies.clusters import Machine
 from topologies.compare import compare
 from topologies.errors import InputError
 from topologies.families import FAMILIES
+from topologies.graphs import FORMS, graph_text
 from topologies.importers.combine import import_files
 from topologies.load import load, load_machine, machines
 from topologies.text.vertex_sets import format_set
@@ -64,16 +65,20 @@ def _topo_list(as_json: bool) -> None:
 
 @topo.command("show")
 @click.argument("topology")
+@click.option("--format", "form", type=click.Choice(("toml", *FORMS)), default="toml", help="Default: toml.")
 @json_option
-def _topo_show(topology: str, as_json: bool) -> None:
-    """A topology in the text form that --topo FILE.toml takes.
+def _topo_show(topology: str, form: str, as_json: bool) -> None:
+    """A topology in a form that --topo FILE takes: its text form, or as a graph of networkx (without NICs).
 
     \b
     synth topo show dgx1 > my.toml
+    synth topo show dgx-a100:2 --format graphml > my.graphml
     """
     found = load_machine(topology)
     if as_json:
         print_json(_described(found.topology))
+    elif form != "toml":
+        click.echo(graph_text(found.topology, form).rstrip("\n"))
     else:
         click.echo(to_toml(found.topology, found.nics, found.remarks).rstrip("\n"))
 

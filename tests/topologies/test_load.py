@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.topologies.topology_texts import GOOD, NIC, complaint, same
 from topologies.clusters import Machine, Nics
 from topologies.errors import InputError
-from topologies.importers import FORMATS, Format
-from topologies.load import MAX_FILE_BYTES, load
+from topologies.importers import FORMATS, MAX_FILE_BYTES, Format
+from topologies.load import load
 from topologies.topology import Topology
 
 

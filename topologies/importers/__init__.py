@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from topologies.clusters import Machine
+from topologies.graphs import is_graph_text, read_graph
 from topologies.importers.nccl_xml import is_nccl_xml, read_nccl_xml
 from topologies.importers.nvidia_smi import is_nvidia_smi, read_nvidia_smi
 from topologies.importers.rocm_smi import is_rocm_smi, read_rocm_smi
@@ -26,6 +27,7 @@ class Format:
 
 # The first that matches reads the file. Our own form is the last: of a text that is nothing else it says what is wrong.
 FORMATS: list[Format] = [
+    Format("GraphML, GML or node-link JSON", ".graphml", is_graph_text, read_graph),
     Format("NCCL's or RCCL's XML", ".xml", is_nccl_xml, read_nccl_xml),
     Format("rocm-smi --showtopo", "", is_rocm_smi, read_rocm_smi),
     Format("nvidia-smi topo -m", ".txt", is_nvidia_smi, read_nvidia_smi),

@@ -1,0 +1,127 @@
+"""Graphs of networkx are topologies, and the other way round; networkx says the same of flows, cuts and symmetry."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from synth import InputError, synthesize
+from synth.bounds.prove import prove
+from synth.model.problem import make_problem
+from topologies.graphs import FORMS, from_networkx, graph_text, read_graph
+from topologies.load import load, machines
+from topologies.network import network
+from topologies.symmetry.automorphism import automorphisms
+from topologies.text.writer import to_toml
+
+SPECS = [*machines(), "dgx-a100:2", "ndv2:2", "fattree:4", "torus:3x3"]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_back_and_forth(spec: str, tmp_path: Path) -> None:
+    topology = load(spec)
+    assert to_toml(from_networkx(topology.to_networkx())) == to_toml(topology)
+    for form in FORMS if topology.nlinks < 500 else FORMS[:1]:
+        (path := tmp_path / f"net.{form}").write_text(graph_text(topology, form))
+        assert to_toml(load(path)) == to_toml(topology)
+
+
+def test_a_graph_of_ones_own() -> None:
+    """Without directions both ways, parallel edges summed, ranks by `rank`, limits by name."""
+    graph = nx.MultiGraph(name="mine", limits={"nic": 10})
+    graph.add_node("b", rank=1)
+    graph.add_node("a", rank=0)
+    graph.add_node("hub", kind="switch")
+    graph.add_edge("a", "b", gbs=20, alpha_us=1)
+    graph.add_edge("a", "b", gbs=5, alpha_us=2)
+    graph.add_edge("b", "hub", gbs=50, alpha_us=0.5, limit="nic")
+    topology = from_networkx(graph)
+    assert (topology.nranks, topology.switches, topology.nlinks) == (2, ("hub",), 4)
+    assert topology.bandwidth_gbs.tolist() == [25, 25, 50, 50]
+    assert topology.alpha_us.tolist() == [2, 2, 0.5, 0.5]
+    assert [(limit.name, limit.bandwidth_gbs, len(limit.links)) for limit in topology.limits] == [("nic", 10, 2)]
+    answer = synthesize("allgather", nx.cycle_graph(5), budget=2, size="1M", target="none")
+    assert answer.gap < 1.1
+
+
+def test_gml_as_others_write_it() -> None:
+    """Labels that stand twice, edges that do too, and no rates."""
+    text = (
+        'Creator "someone"\ngraph [\n  node [ id 0 label "x" ]\n  node [ id 1 label "x" ]\n'
+        "  edge [ source 0 target 1 ]\n  edge [ source 0 target 1 ]\n]\n"
+    )
+    machine = read_graph(text, "zoo.gml")
+    assert machine.topology.bandwidth_gbs.tolist() == [100, 100]
+    assert len(machine.remarks) == 2
+    assert machine.topology.alpha_assumed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("graph [ node [ id 0 ", "it must be GraphML"),
+        ('{"nodes": [{"id": 0}], "links": [{"source": 0}]}', "it must be GraphML"),
+        ('{"nodes": [], "links": []}', "no rank"),
+        ('{"nodes": [{"id": 0, "kind": "router"}], "links": []}', "rank or switch"),
+        ("<!DOCTYPE x><graphml/>", "document type"),
+        ("<graphml", "it must be GraphML"),
+        (json.dumps(nx.node_link_data(nx.Graph([(0, 1, {"gbs": "x"})]), edges="links")), "gbs 'x'"),
+        (json.dumps(nx.node_link_data(nx.Graph([(0, 1, {"gbs": float("inf")})]), edges="links")), "must be a number"),
+        (json.dumps(nx.node_link_data(nx.Graph([(0, 1, {"limit": "n"})]), edges="links")), "limits: n None"),
+    ],
+)
+def test_what_is_no_topology_is_one_line(text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_graph(text, "net")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_by_cuts_are_what_max_flow_says(seed: int) -> None:
+    """That of a large broadcast is the smallest of the maximal flows from its root."""
+    rng = np.random.default_rng(seed)
+    graph = nx.gnm_random_graph(7, 14, seed=seed)
+    graph.add_edges_from(nx.path_graph(7).edges)
+    for a, b in graph.edges:
+        graph.edges[a, b].update(gbs=float(rng.choice([10, 25, 50])), alpha_us=0.5)
+    topology = from_networkx(graph)
+    flow = min(nx.maximum_flow_value(topology.to_networkx(), 0, sink, capacity="gbs") for sink in range(1, 7))
+    problem = make_problem(topology, "broadcast", list(range(7)), [], root=0)
+    size = 1 << 40
+    us = size / flow / 1000
+    bound_us = prove(problem, max_flow=True).at(size)[0]
+    assert bound_us == pytest.approx(us, rel=1e-6)
+
+
+@pytest.mark.parametrize("spec", ["dgx1", "mesh:2x3", "hypercube:3", "mi250"])
+def test_symmetries_are_isomorphisms(spec: str) -> None:
+    """What generators carry a rank to is what isomorphisms carry it to, by networkx."""
+    topology = load(spec)
+    graph, ranks = topology.to_networkx(), range(topology.nranks)
+    reached = nx.Graph()
+    reached.add_nodes_from(ranks)
+    for carried in automorphisms(network(topology, ranks), []):
+        moved = nx.relabel_nodes(graph, dict(enumerate(carried.tolist())))
+        assert {(a, b): graph.edges[a, b]["gbs"] for a, b in graph.edges} == {
+            (a, b): moved.edges[a, b]["gbs"] for a, b in moved.edges
+        }
+        reached.add_edges_from(enumerate(carried.tolist()))
+    orbits = {frozenset(part) for part in nx.connected_components(reached)}
+
+    def carries(a: int, b: int) -> bool:
+        marked = [nx.relabel_nodes(graph, {}) for _ in range(2)]
+        for one, rank in zip(marked, (a, b), strict=True):
+            nx.set_node_attributes(one, {node: node == rank for node in one}, "mark")
+        return bool(
+            nx.isomorphism.DiGraphMatcher(
+                *marked, lambda x, y: x["mark"] == y["mark"], lambda x, y: x["gbs"] == y["gbs"]
+            ).is_isomorphic()
+        )
+
+    first = {rank: next(other for other in ranks if carries(other, rank)) for rank in ranks}
+    assert orbits == {frozenset(r for r in ranks if first[r] == first[rank]) for rank in ranks}

@@ -1,0 +1,182 @@
+"""Topologies as graphs of networkx, and in the files that networkx reads and writes: GraphML, GML, node-link JSON.
+
+A node is a rank unless its `kind` is "switch"; ranks are in the order of the nodes, or of their `rank`. An edge has
+`gbs` (GB/s, 10^9 bytes/s), `alpha_us` and perhaps `limit`, names of limits with commas, whose GB/s the graph's `limits`
+has (by name; in files as JSON). Edges without a direction go both ways, parallel ones are summed. Where no edge states
+`gbs`, or none `alpha_us`, what families have is assumed.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from topologies.clusters import Machine
+from topologies.errors import InputError
+from topologies.families import DEFAULT_ALPHA_US, DEFAULT_GBS
+from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology, is_switch_name, load_networkx
+
+if TYPE_CHECKING:
+    from networkx import Graph
+
+_ASSUMED = (("gbs", DEFAULT_GBS), ("alpha_us", DEFAULT_ALPHA_US))
+FORMS = ("graphml", "gml", "json")
+_GML = re.compile(r"\s*(?:(?:#|Creator|Version|Comment)[^\n]*\n\s*)*graph\s*\[", re.IGNORECASE)
+
+
+def is_graph(value: object) -> bool:
+    """Whether a value is a graph of networkx, which is not loaded for it."""
+    return any(kind.__module__.startswith("networkx.") for kind in type(value).__mro__)
+
+
+def is_graph_text(text: str) -> bool:
+    """Whether a text is one of the three forms."""
+    if text.lstrip().startswith("{"):
+        return '"nodes"' in text and ('"links"' in text or '"edges"' in text)
+    return "<graphml" in text[:4000] or _GML.match(text) is not None
+
+
+def read_graph(text: str, origin: str) -> Machine:
+    """The topology of a file. Raises InputError (one line) for what is none of the three, and without networkx."""
+    nx = load_networkx()
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise InputError(f"{origin}: declares a document type; it must be GraphML without")
+    try:
+        if text.lstrip().startswith("{"):
+            document = json.loads(text)
+            edges = "links" if "links" in document else "edges"
+            graph = nx.node_link_graph(document, edges=edges)
+        elif "<graphml" in text[:4000]:
+            graph = nx.read_graphml(io.BytesIO(text.encode()))
+        else:
+            graph = _parsed_gml(nx, text)
+    except Exception as error:  # each reader has its own kinds, for what a stranger wrote
+        said = " ".join(str(error).split())[:160] or type(error).__name__
+        raise InputError(f"{origin}: {said}; it must be GraphML, GML or node-link JSON as networkx reads it") from None
+    topology, remarks = _from_graph(graph, origin)
+    return Machine(topology, None, remarks)
+
+
+def from_networkx(graph: Graph[Any], name: str | None = None) -> Topology:
+    """The topology of a graph (see the head of this module), by its `name`. Raises InputError where it is none."""
+    return _from_graph(graph, name or str(graph.graph.get("name") or "graph"))[0]
+
+
+def graph_text(topology: Topology, form: str) -> str:
+    """A topology in one of FORMS."""
+    nx, graph = load_networkx(), topology.to_networkx()
+    if form == "graphml":
+        return "\n".join(nx.generate_graphml(graph)) + "\n"
+    if form == "gml":
+        return "\n".join(nx.generate_gml(graph, stringizer=str)) + "\n"
+    return json.dumps(nx.node_link_data(graph, edges="links"), indent=1) + "\n"
+
+
+def _parsed_gml(nx: Any, text: str) -> Graph[Any]:
+    """Also of those whose labels are missing or stand twice, and that do not say that they have parallel edges."""
+    parallel = re.sub(r"\bgraph\s*\[", "graph [\n  multigraph 1\n", text, count=1, flags=re.IGNORECASE)
+    ways = ((text, "label"), (text, None), (parallel, "label"), (parallel, None))
+    for number, (stated, label) in enumerate(ways):
+        try:
+            return cast("Graph[Any]", nx.parse_gml(stated, label=label))
+        except nx.NetworkXError:
+            if number == len(ways) - 1:
+                raise
+    raise AssertionError
+
+
+def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ...]]:
+    if graph.number_of_nodes() > MAX_RANKS or graph.number_of_edges() > MAX_LINKS:
+        raise InputError(f"{origin}: too large; it must have at most {MAX_RANKS} nodes and {MAX_LINKS} edges")
+    about = graph.graph
+    data = dict(graph.nodes(data=True))
+    for node, values in data.items():
+        if values.get("kind", "rank") not in ("rank", "switch"):
+            raise InputError(f"{origin}: node {_name(node)}: kind {values['kind']!r:.40}; it must be rank or switch")
+    switches = [node for node in data if data[node].get("kind") == "switch"]
+    ranks = [node for node in data if data[node].get("kind") != "switch"]
+    if all(type(data[node].get("rank")) is int for node in ranks):
+        ranks.sort(key=lambda node: data[node]["rank"])
+    if not ranks:
+        raise InputError(f"{origin}: has no rank; it must have one node at least that is no switch")
+    number = {node: i for i, node in enumerate([*ranks, *switches])}
+    stated = {key: any(key in values for _, _, values in graph.edges(data=True)) for key in ("gbs", "alpha_us")}
+    links: dict[tuple[int, int], list[float]] = {}
+    members: dict[str, set[tuple[int, int]]] = {}
+    for a, b, values in graph.edges(data=True):
+        if a == b:
+            continue
+        where = f"{origin}: edge {_name(a)} to {_name(b)}"
+        gbs = _figure(values, "gbs", where, DEFAULT_GBS if not stated["gbs"] else None)
+        alpha = _figure(values, "alpha_us", where, DEFAULT_ALPHA_US if not stated["alpha_us"] else None)
+        for pair in ((number[a], number[b]), *(() if graph.is_directed() else ((number[b], number[a]),))):
+            had = links.setdefault(pair, [0.0, alpha])
+            had[0] += gbs
+            had[1] = max(had[1], alpha)
+            for name in str(values.get("limit", "")).split(",") if values.get("limit") else ():
+                members.setdefault(name, set()).add(pair)
+    pairs = sorted(links)
+    place = {pair: i for i, pair in enumerate(pairs)}
+    columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    figures = np.array([links[pair] for pair in pairs], dtype=np.float64).reshape(-1, 2)
+    remarks = [f"no edge states {key}: {value:g} is assumed" for key, value in _ASSUMED]
+    limits, rates = [], _limits(about, origin)
+    for name, ways in sorted(members.items()):
+        rate = _figure(rates, name, f"{origin}: limits", None)
+        limits.append(Limit(name, np.array([place[way] for way in ways]), rate))
+    chassis = [data[node].get("chassis", 0) for node in ranks]
+    topology = Topology(
+        name=str(about.get("name") or Path(origin).stem)[:200] or "graph",
+        nranks=len(ranks),
+        switches=tuple(_switch_names(switches, origin)),
+        link_src=columns[:, 0],
+        link_dst=columns[:, 1],
+        alpha_us=figures[:, 1],
+        bandwidth_gbs=figures[:, 0],
+        limits=tuple(limits),
+        alpha_assumed=bool(about.get("alpha_assumed")) or not stated["alpha_us"],
+        nodes=np.array(chassis if all(type(one) is int for one in chassis) else [], dtype=np.int64),
+        sms=about["sms"] if type(about.get("sms")) is int else 0,
+        summary=" ".join(str(about.get("summary", "")).split()),
+        source=" ".join(str(about.get("source", "")).split()),
+    )
+    return topology, tuple(remark for remark, known in zip(remarks, stated.values(), strict=True) if not known)
+
+
+def _limits(about: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    stated = about.get("limits", {})
+    try:
+        stated = json.loads(stated) if isinstance(stated, str) else stated
+    except (ValueError, RecursionError):
+        stated = None
+    if not isinstance(stated, dict):
+        raise InputError(f"{origin}: limits is no table; it must be GB/s by name")
+    return stated
+
+
+def _figure(values: Mapping[str, Any], key: str, where: str, missing: float | None) -> float:
+    value = values.get(key, missing)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise InputError(f"{where}: {key} {value!r:.40}; it must be a number")
+    return float(value)
+
+
+def _switch_names(nodes: list[Any], origin: str) -> Iterator[str]:
+    for node in nodes:
+        name = str(node)
+        if not is_switch_name(name):
+            name = "switch." + re.sub(r"[^A-Za-z0-9_.:/-]", "-", name)[:80]
+        if not is_switch_name(name):
+            raise InputError(f"{origin}: switch {_name(node)}: must have a name of letters and digits")
+        yield name
+
+
+def _name(node: object) -> str:
+    return repr(node)[:40]
