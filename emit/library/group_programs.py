@@ -8,23 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from emit.library.programs import MOST_SENDS, NONE, Lowered, Programs, executor_for
-from emit.program import FIFO_DEPTH, Gpu, Program, ThreadBlock
 from emit.targets import check_overlap
-from emit.timing.predict import Predictor
 from synth.concurrent.isolated import problem_digest
 from synth.concurrent.union import UnionProblem, split_by_group
-from synth.model.collective import Ints
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.timing.simulate import timed
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
-from topologies.topology import Topology
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,36 +131,5 @@ def _concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:
     place = {rank: at for at, rank in enumerate(union.ranks)}
     where = [np.array([place[rank] for rank in part.algorithm.problem.ranks]) for part in parts]
     chunk_bytes = [part.by.predictor.chunk_bytes(part.size_bytes * part.by.scale) for part in parts]
-    return predict_concurrent([part.by.program for part in parts], where, chunk_bytes, union.topology, union.ranks)
-
-
-def predict_concurrent(
-    programs: Sequence[Program],
-    positions: Sequence[Ints],
-    chunk_bytes: Sequence[float],
-    topology: Topology,
-    ranks: Sequence[int],
-) -> float:
-    """When the last of several programs ends that begin at once, in µs, as `Predictor` has it.
-
-    Args:
-        programs: no two on one rank; all have the FIFO slots of the one that has fewest.
-        positions: of each program's ranks among `ranks`.
-        chunk_bytes: of a chunk of each program. ranks: of the topology.
-    """
-    gpus, weight = [Gpu(0, 0, 0, ())] * len(ranks), np.ones(len(ranks))
-    for program, where, size in zip(programs, positions, chunk_bytes, strict=True):
-        for rank, gpu in zip(where.tolist(), program.gpus, strict=True):
-            gpus[rank] = replace(gpu, threadblocks=[_renumbered(tb, where) for tb in gpu.threadblocks])
-            weight[rank] = size
-    all_ranks = replace(
-        programs[0], collective="custom", nranks=len(ranks), nchunks_per_loop=1, gpus=gpus, root=0,
-        inplace=False, outofplace=True,
-    )  # fmt: skip
-    slots = min(FIFO_DEPTH[program.protocol] for program in programs)
-    return Predictor(all_ranks, topology, ranks, slots, weight=weight).time_us(1.0)
-
-
-def _renumbered(block: ThreadBlock, where: Ints) -> ThreadBlock:
-    send, recv = (int(where[peer]) if peer >= 0 else peer for peer in (block.send, block.recv))
-    return replace(block, send=send, recv=recv)
+    predictors = [part.by.predictor for part in parts]
+    return predictors[0].concurrent_us(predictors, where, chunk_bytes, union.topology, union.ranks)

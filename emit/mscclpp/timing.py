@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from emit.mscclpp.acts import Act, Acts, Move, Run, acts_of
 from emit.mscclpp.execution import execution_order
 from emit.mscclpp.memory import memory_of
-from emit.mscclpp.plan import Plan
+from emit.mscclpp.plan import Plan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
 from emit.timing.clock import Clock
 from emit.timing.predict import assign_links, place_ranks
@@ -44,8 +45,13 @@ class PlanPredictor:
         network: between these ranks only; its local ranks are the plan's.
     """
 
-    def __init__(self, plan: Plan, topology: Topology, group: Sequence[int] | None = None) -> None:
-        """group: ranks of the topology, one for each of the plan's; None: 0, 1, ….
+    def __init__(
+        self, plan: Plan, topology: Topology, group: Sequence[int] | None = None, weight: Floats | None = None
+    ) -> None:
+        """
+        Args:
+            group: ranks of the topology, one for each of the plan's; None: 0, 1, ….
+            weight: how large each rank's chunks are beside those of the plan, shape (nranks,); None: 1.
 
         Raises InputError: a group that does not fit, two ranks that meet without a link, or a plan that names what is
                 not there, stops before its end, uses switch channels, or is too large to be checked.
@@ -60,7 +66,8 @@ class PlanPredictor:
         except InputError as error:
             raise InputError(f"cannot be timed: {error}") from None
         self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
-        self._clock, hold_us = _clock_of(steps, self.network, topology)
+        weight = np.ones(len(plan.gpus)) if weight is None else weight
+        self._clock, hold_us = _clock_of(steps, self.network, topology, weight)
         self._hold_us = hold_us / memory.units  # a byte of a chunk
 
     @property
@@ -94,6 +101,28 @@ class PlanPredictor:
     def times_us(self, sizes: Iterable[float]) -> Floats:
         """`time_us` of each size."""
         return np.array([self.time_us(size) for size in sizes], dtype=np.float64)
+
+    @classmethod
+    def concurrent_us(
+        cls,
+        timed: Sequence[PlanPredictor],
+        positions: Sequence[Ints],
+        chunk_bytes: Sequence[float],
+        topology: Topology,
+        ranks: Sequence[int],
+    ) -> float:
+        """See `Timed`."""
+        gpus, weight = [PlanGpu(1, 1, 0, peers={"memory": [], "port": []}) for _ in ranks], np.ones(len(ranks))
+        for one, where, size in zip(timed, positions, chunk_bytes, strict=True):
+            for rank, gpu in zip(where.tolist(), one.plan.gpus, strict=True):
+                peers = {kind: where[ends].tolist() for kind, ends in gpu.peers.items()}
+                buffers = [buffer._replace(rank=int(where[buffer.rank])) for buffer in gpu.buffers]
+                gpus[rank], weight[rank] = replace(gpu, peers=peers, buffers=buffers), size
+        # what is said of sizes, and of halves of scratch, is each plan's own, and takes no time
+        protocol = max((one.plan.protocol for one in timed), key=lambda name: name == "LL")
+        plan = Plan("concurrent", "concurrent", protocol, False, gpus)
+        predictor = cls(plan, topology, ranks, weight)
+        return predictor.time_us(predictor._chunks)
 
 
 class _Steps:
@@ -219,8 +248,8 @@ class _Steps:
                 self._packets.update(dict.fromkeys(range(run.cell, run.cell + 2 * move.length), there))
 
 
-def _clock_of(steps: _Steps, net: Network, topology: Topology) -> tuple[Clock, Floats]:
-    """The clock of the steps, and of each step the µs for a byte in every cell that it moves."""
+def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -> tuple[Clock, Floats]:
+    """The clock of the steps, and of each step the µs for a byte in every cell that it moves"""
     order = np.array([step for block in steps.blocks for step in block], dtype=np.int64)
     number = np.full(len(order) + 1, _NONE, dtype=np.int64)  # the last entry is of no step
     number[order] = np.arange(len(order))
@@ -234,7 +263,8 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology) -> tuple[Clock, F
     link, alpha, rate = _links(lanes, signal, net, topology)
     sending = sends >= 0
     hold_us = np.zeros(len(order))
-    hold_us[sending] = cells[sending] * US_PER_BYTE_AT_1_GBS / rate[link[sends[sending]]]
+    moved = cells[sending] * weight[lanes[sends[sending], 0]]
+    hold_us[sending] = moved * US_PER_BYTE_AT_1_GBS / rate[link[sends[sending]]]
     ends = np.vstack([lanes, np.zeros(3, dtype=np.int64)])[sends]
     # as for programs: by place, then by distance, so that not all send to one rank
     by_tie = np.lexsort(((ends[:, 1] - ends[:, 0]) % net.nranks, np.arange(len(order)) - start[block]))

@@ -14,8 +14,8 @@ needs the same place. A connection uses the widest link of its pair of ranks; eq
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from emit.check.capacity import CAPACITY
 from emit.check.order import report_stopped, run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
-from emit.program import FIFO_DEPTH, Program
+from emit.program import FIFO_DEPTH, Gpu, Program, ThreadBlock
 from emit.timing.clock import COMPILED_FROM, Clock
 from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
@@ -109,6 +109,24 @@ class Timed(Protocol):
 
     def times_us(self, sizes: Iterable[float]) -> Floats:
         """`time_us` of each size."""
+        ...
+
+    @classmethod
+    def concurrent_us(
+        cls,
+        timed: Sequence[Self],
+        positions: Sequence[Ints],
+        chunk_bytes: Sequence[float],
+        topology: Topology,
+        ranks: Sequence[int],
+    ) -> float:
+        """When the last of several ends that begin at once, in µs.
+
+        Args:
+            timed: no two on one rank.
+            positions: of the ranks of each among `ranks`.
+            chunk_bytes: of a chunk of each. ranks: of the topology.
+        """
         ...
 
 
@@ -214,6 +232,28 @@ class Predictor:
         """When the last threadblock ends, in µs. Raises InputError for a deadlock."""
         return self._run(size_bytes)[0]
 
+    @classmethod
+    def concurrent_us(
+        cls,
+        timed: Sequence[Predictor],
+        positions: Sequence[Ints],
+        chunk_bytes: Sequence[float],
+        topology: Topology,
+        ranks: Sequence[int],
+    ) -> float:
+        """See `Timed`; all have the FIFO slots of the one that has fewest."""
+        gpus, weight = [Gpu(0, 0, 0, ())] * len(ranks), np.ones(len(ranks))
+        for one, where, size in zip(timed, positions, chunk_bytes, strict=True):
+            for rank, gpu in zip(where.tolist(), one.program.gpus, strict=True):
+                gpus[rank] = replace(gpu, threadblocks=[_renumbered(tb, where) for tb in gpu.threadblocks])
+                weight[rank] = size
+        all_ranks = replace(
+            timed[0].program, collective="custom", nranks=len(ranks), nchunks_per_loop=1, gpus=gpus, root=0,
+            inplace=False, outofplace=True,
+        )  # fmt: skip
+        slots = min(one.fifo_depth for one in timed)
+        return cls(all_ranks, topology, ranks, slots, weight=weight).time_us(1.0)
+
     def times_us(self, sizes: Iterable[float]) -> Floats:
         """`time_us` of each size."""
         asked = list(sizes)
@@ -313,3 +353,9 @@ def _by_tie(c: Columns, ends: Ints, nranks: int) -> Ints:
 def _places_of(c: Columns, steps: Ints) -> Ints:
     block = c.block[steps]
     return np.stack([c.rank[block], c.tb[block], steps - c.start[block]], axis=1)
+
+
+def _renumbered(block: ThreadBlock, where: Ints) -> ThreadBlock:
+    """The same with its ranks at other places."""
+    send, recv = (int(where[peer]) if peer >= 0 else peer for peer in (block.send, block.recv))
+    return replace(block, send=send, recv=recv)

@@ -8,15 +8,19 @@ import numpy as np
 import pytest
 
 from emit.formats import verify_file
-from emit.library.group_programs import GroupPrograms, predict_concurrent
+from emit.library.group_programs import GroupPrograms
 from emit.library.index import load_index
 from emit.library.save_groups import SavedGroups, save_groups
 from emit.msccl.read import read_msccl
+from emit.mscclpp.read import read_plan
+from emit.mscclpp.timing import PlanPredictor
+from emit.timing.predict import Predictor
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor
 from synth.cli.concurrent import parse_members
 from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.search import plan
+from synth.model.collective import Ints
 from synth.solvers.workers import Workers
 from topologies.load import load
 
@@ -94,18 +98,45 @@ def test_what_a_target_cannot_say_is_said(tmp_path: Path) -> None:
     assert saved.schedules[0].exists()
 
 
+@pytest.mark.parametrize("groups", ["0-3;broadcast@64K:4-7", "0-3;2-5"])
+def test_plans_take_their_own_time(groups: str, tmp_path: Path) -> None:
+    """What is stated is what `simulate` says of the files: on links of their own none holds up another."""
+    _, saved = planned(groups, tmp_path, target="mscclpp")
+    alone = [
+        PlanPredictor(read_plan(entry.path), load("dgx-a100"), entry.communicator).time_us(entry.max_bytes or 0)
+        for entry in load_index(tmp_path)
+    ]
+    assert saved.time_us == pytest.approx(max(alone))
+
+
+def test_plans_that_meet_on_a_link_wait_for_each_other(tmp_path: Path) -> None:
+    _, saved = planned("0,1", tmp_path, "fattree:2x2x1", target="mscclpp")
+    one = PlanPredictor(read_plan(saved.files[0]), load("fattree:2x2x1"), [0, 1])
+    pairs, sizes = [np.array([0, 1]), np.array([2, 3])], [one.chunk_bytes(MIB)] * 2
+
+    def together(ranks: list[int], sizes: list[float]) -> float:
+        return PlanPredictor.concurrent_us([one, one], pairs, sizes, one.topology, ranks)
+
+    assert together([0, 1, 2, 3], sizes) == pytest.approx(one.time_us(MIB))
+    assert together([0, 2, 1, 3], sizes) > 1.5 * PlanPredictor(one.plan, one.topology, [0, 2]).time_us(MIB)
+    assert together([0, 1, 2, 3], [sizes[0] / 64, sizes[0]]) == pytest.approx(one.time_us(MIB))
+
+
 def test_programs_that_meet_on_a_link_wait_for_each_other(tmp_path: Path) -> None:
     """Alone each program takes as long as its predictor says, and so do two on links of their own."""
     _, saved = planned("0,1", tmp_path, "fattree:2x2x1")
     program = read_msccl(saved.files[0])
     size = MIB / program.nchunks_per_loop
     topology, pairs = load("fattree:2x2x1"), [np.array([0, 1]), np.array([2, 3])]
-    one = predict_concurrent([program], pairs[:1], [size], topology, [0, 2])
-    apart = predict_concurrent([program, program], pairs, [size, size], topology, [0, 1, 2, 3])
-    assert apart == pytest.approx(predict_concurrent([program], pairs[:1], [size], topology, [0, 1]))
+
+    def together(positions: list[Ints], sizes: list[float], ranks: list[int]) -> float:
+        timed = [Predictor(program, topology, [0, 1])] * len(positions)
+        return Predictor.concurrent_us(timed, positions, sizes, topology, ranks)
+
+    one = together(pairs[:1], [size], [0, 2])
+    apart = together(pairs, [size, size], [0, 1, 2, 3])
+    assert apart == pytest.approx(together(pairs[:1], [size], [0, 1]))
     # the messages of both go up one link of the spine
-    assert predict_concurrent([program, program], pairs, [size, size], topology, [0, 2, 1, 3]) > 1.5 * one
+    assert together(pairs, [size, size], [0, 2, 1, 3]) > 1.5 * one
     # a program of small messages beside one of large ones
-    assert predict_concurrent([program, program], pairs, [size, size / 64], topology, [0, 1, 2, 3]) == pytest.approx(
-        apart
-    )
+    assert together(pairs, [size, size / 64], [0, 1, 2, 3]) == pytest.approx(apart)
