@@ -8,6 +8,7 @@ happens in the other order in some interleaving.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import isqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +69,9 @@ class ThreadClocks:
 
     def __init__(self, rank: list[int], one: bool) -> None:
         size = len(rank)
-        if size * size * (1 if one else 2) > 2 * CAPACITY.clock_entries:
-            raise InputError(f"plan of {size} threadblocks and port channels: too large to be checked")
+        most = isqrt(2 * CAPACITY.clock_entries // (1 if one else 2))
+        if size > most:
+            raise InputError(f"plan of {size} threadblocks and port channels; it must be at most {most} to be checked")
         self.rank = rank
         self.one = one
         self._held = [0]  # entries of all messages that somebody may still hear

@@ -6,7 +6,7 @@ yes. Hence all interleavings reach the same end: either every threadblock comple
 stop at the same instructions. One greedy run decides for all of them.
 
 A front end says how one threadblock goes on (`advance`) and what a stopped one waits for (`waits_for`):
-`emit.check.order` for programs, `emit.mscclpp.replay` for execution plans.
+`emit.check.order` for programs, `emit.mscclpp.execution` for execution plans.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -66,8 +67,9 @@ class Placer:
         self.steps = [StepPlacement() for _ in self.count]
         self.match = dict(zip(*(steps.tolist() for steps in c.messages()), strict=True))
         nblocks = len(self.rank_of)
-        if nblocks * nblocks > CAPACITY.clock_entries:
-            raise InputError(f"program of {nblocks} threadblocks: too large for an execution plan")
+        most = isqrt(CAPACITY.clock_entries)
+        if nblocks > most:
+            raise InputError(f"program of {nblocks} threadblocks; it must be at most {most} to be followed as a plan")
         self.clocks = VectorClocks(nblocks)  # positions in blocks that are over, counted from 1
         self.local = VectorClocks(nblocks) if packets else self.clocks  # the same without what packets tell
         self.started = [1 << rank for rank in self.rank_of]  # bits: ranks that a block knows to have started

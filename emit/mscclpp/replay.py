@@ -10,29 +10,28 @@ Every channel end and every semaphore has its signals in a fixed order, as `emit
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from emit.check.clocks import Message, ThreadClocks, VectorClocks
 from emit.check.contents import GARBAGE, NOTHING, Contents
-from emit.check.executor import execute, report_deadlock
+from emit.check.executor import report_deadlock
 from emit.findings import Findings
 from emit.mscclpp.acts import Act, Acts, Move, Run, in_upper_half
+from emit.mscclpp.execution import Need, Progress
 from emit.mscclpp.memory import Memory
 
 # Of an access: actor, tick, block and operation for a message; then nops before it, how the elements are spread over
 # threads, and the element (−1 once there are several): equal in all three, one thread does both.
 Access = tuple[int, int, int, int, int, bool, int]
 _MIXED = -1
-Need = tuple[str, int]  # "signal" and a channel end, "release" and a semaphore, "packet" and a cell, "barrier"
 
 
 class Replay:
     """Executes a plan's acts on cells that hold what `cells` says, once a `run`; findings go to `found`.
 
     Attributes:
-        launch: how many runs are over or under way. acts: of this one. begun: of each rank its first actor's tick when
-            it began.
-        at: of each threadblock the act that it has come to.
+        launch: how many runs are over or under way. progress: of this one. begun: of each rank its first actor's tick
+            when it began.
         written, read: of each cell its last write, and by actor the reads since.
         packet, times: of each cell written as a packet in this launch what its flag tells, and how often that was.
     """
@@ -41,7 +40,7 @@ class Replay:
         self.made, self.memory, self.contents = made, memory, contents
         self.initial, self.cells = cells, dict(cells)
         self.found = found
-        self.launch, self.acts = 0, made.acts
+        self.launch, self.progress = 0, Progress(made, made.acts)
         self.halves = [made.acts, in_upper_half(made, memory) if memory.plan.double else made.acts]
         self.begun = [0] * len(memory.plan.gpus)
         nblocks = len(made.acts)
@@ -51,7 +50,6 @@ class Replay:
         self.port = {end: nblocks + n for n, end in enumerate(ports)}
         plain = not any(a.packets or a.relaxed for acts in made.acts for a in acts)
         self.clocks = ThreadClocks([*made.rank, *(made.ends[end][0] for end in ports)], one=plain)
-        self.at = [0] * nblocks
         self.written: dict[int, Access] = {}
         self.read: dict[int, dict[int, Access]] = {}
         self.packet: dict[int, Message] = {}
@@ -60,7 +58,6 @@ class Replay:
         self.released: list[list[Message]] = [[] for _ in made.semaphores]
         self.held = [held for _, _, held in made.semaphores]
         self.taken: Counter[tuple[int, int]] = Counter()
-        self.arrived: dict[int, list[int]] = defaultdict(list)
         self.last_use: dict[tuple[str, int], tuple[int, int, int, int, int]] = {}
         self.reported: set[tuple[int, int, int, int]] = set()
         self.single = _single(made)
@@ -70,35 +67,9 @@ class Replay:
         """Launch the plan on all ranks and execute all; the threadblocks that stopped before their end."""
         if self.launch:
             self._end_launch()
-        self.acts = self.halves[self.launch % 2]
+        self.progress = Progress(self.made, self.halves[self.launch % 2])
         self.launch += 1
-        waiting: dict[Need, list[int]] = defaultdict(list)
-
-        def advance(block: int) -> Iterable[int]:
-            freed: list[int] = []
-            acts = self.acts[block]
-            while self.at[block] < len(acts):
-                act = acts[self.at[block]]
-                if act.kind == "barrier":
-                    others = self._arrive(block, act.ids[0])
-                    if not others:
-                        break
-                    freed += (other for other in others if other != block)
-                    continue
-                if act.kind == "nop":
-                    self.clocks.nop(block)
-                else:
-                    need = self._need(act)
-                    if need is not None:
-                        waiting[need].append(block)
-                        break
-                    for key in self._do(block, act):
-                        freed += waiting.pop(key, ())
-                self.at[block] += 1
-            return freed
-
-        execute(len(self.at), advance)
-        return [b for b, n in enumerate(self.at) if n < len(self.acts[b])]
+        return self.progress.run(self)
 
     def _end_launch(self) -> None:
         """All threadblocks of a rank have ended; what they know is known to all of its next launch."""
@@ -109,7 +80,6 @@ class Replay:
             self.clocks.join(blocks)
             self.begun[rank] = self.clocks.tick[blocks[0]]
             self.clocks.join(blocks)  # from now on all of them know that it has begun
-        self.at = [0] * len(self.at)
         self.cells = dict(self.initial)  # what lies in scratch, nothing in the next launch may ask for
         for known in (self.written, self.read):
             for cell in [cell for cell in known if not self.memory.in_scratch(cell)]:
@@ -118,19 +88,11 @@ class Replay:
             counted.clear()
         self.released = [[] for _ in self.released]  # as many were acquired: each holds what it held before
 
-    def _arrive(self, block: int, barrier: int) -> list[int]:
-        """The threadblocks that meet there, taken further; none while some are missing."""
-        here = self.arrived[barrier]
-        here.append(block)
-        if len(here) < self.made.barriers[barrier][2]:
-            return []
-        self.clocks.join(here)
-        for other in here:
-            self.at[other] += 1
-        self.arrived[barrier] = []
-        return here
+    def meet(self, blocks: Sequence[int]) -> None:
+        """What any of them knows, all know."""
+        self.clocks.join(blocks)
 
-    def _need(self, act: Act) -> Need | None:
+    def need(self, act: Act) -> Need | None:
         """What must come before the act can be done, None if nothing."""
         needs: Iterable[Need] = ()
         if act.kind == "wait":
@@ -141,9 +103,12 @@ class Replay:
             needs = (("packet", cell) for move in act.moves for cell in move.packets_read() if cell not in self.packet)
         return next(iter(needs), None)
 
-    def _do(self, block: int, act: Act) -> list[Need]:
-        """Do it; what came about by it, as `_need` names it."""
+    def do(self, block: int, act: Act) -> list[Need]:
+        """Do it; what came about by it, as `need` names it."""
         clocks = self.clocks
+        if act.kind == "nop":
+            clocks.nop(block)
+            return []
         if act.kind == "wait":
             for thread, end in enumerate(act.ids):
                 clocks.hear(block, self.signals[end].popleft())
@@ -336,19 +301,20 @@ class Replay:
 
     def report_stopped(self, stopped: list[int]) -> None:
         """Add the cycle of waits in which the run ended, or the wait for what nothing gives."""
+        acts, at = self.progress.acts, self.progress.at
 
         def act(block: int) -> Act:
-            return self.acts[block][self.at[block]]
+            return acts[block][at[block]]
 
         def waits_for(block: int) -> tuple[int | None, str]:
             barrier = act(block).kind == "barrier"
-            need = ("barrier", act(block).ids[0]) if barrier else self._need(act(block))
+            need = ("barrier", act(block).ids[0]) if barrier else self.need(act(block))
             assert need is not None  # it stopped there
-            here = self.arrived[need[1]] if barrier else []
+            here = self.progress.arrived[need[1]] if barrier else []
             able = (
                 other
                 for other in stopped
-                if other not in here and any(self._provides(a, need) for a in self.acts[other][self.at[other] :])
+                if other not in here and any(self._provides(a, need) for a in acts[other][at[other] :])
             )
             return next(able, None), self._describe(need)
 
