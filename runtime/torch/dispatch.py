@@ -84,7 +84,8 @@ class Dispatcher:
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
         """rank: of `size`, in the group; ranks: the members, as the job numbers them; name: torch's of the group."""
         watch = FailureWatch(rank, tuple(ranks) or tuple(range(size)), name=name)
-        gloo = watch.messages = _make_gloo(store, watch, timeout)
+        gloo, store = _make_gloo(store, watch, timeout)
+        watch.messages = gloo
         self.wrapped: dict[str, tuple[Any, Any]] = {"cpu": (dist.ProcessGroup.BackendType.GLOO, gloo)}
         if torch.cuda.is_available() and dist.is_nccl_available():
             wanted = dist.ProcessGroupNCCL.Options()
@@ -259,12 +260,16 @@ class Dispatcher:
                 wrapped.abort()
 
 
-def _make_gloo(store: Any, watch: FailureWatch, timeout: Any) -> Any:
-    """The wrapped back end for CPU tensors. Raises RuntimeError, naming who is to blame, where it cannot be made."""
+def _make_gloo(store: Any, watch: FailureWatch, timeout: Any) -> tuple[Any, Any]:
+    """The wrapped back end for CPU tensors, and the part of the store that is this group's.
+
+    Raises RuntimeError, naming who is to blame, where it cannot be made.
+    """
     size = len(watch.ranks)
     try:
         if size > 1:
-            watch.meet(store, timeout, whole_job=not dist.is_initialized())
+            name = watch.meet(store, timeout, whole_job=not dist.is_initialized())
+            store = dist.PrefixStore(f"{name}/", store)  # an earlier attempt may have left addresses in the rest
         gloo = watch.call_unless_gone(
             lambda: dist.ProcessGroupGloo(dist.PrefixStore("gloo/", store), watch.me, size, timeout=timeout)
         )
@@ -273,4 +278,4 @@ def _make_gloo(store: Any, watch: FailureWatch, timeout: Any) -> Any:
         why = f"; the store of rank {_store_rank(store)} is gone" if gone else ""
         raise RuntimeError(f"making {watch.group}: {error_text(error)}{why}") from error
     gloo._set_sequence_number_for_group()
-    return gloo
+    return gloo, store

@@ -105,8 +105,8 @@ class FailureWatch:
 
     # ---- meeting
 
-    def meet(self, store: Any, timeout: timedelta, whole_job: bool) -> None:
-        """Wait for all ranks of the group, and connect to their processes.
+    def meet(self, store: Any, timeout: timedelta, whole_job: bool) -> str:
+        """Wait for all ranks of the group, connect to their processes, and give a name that only this group has.
 
         whole_job: these are all, so that ranks have been numbered anew. Raises RuntimeError, naming who is to blame,
         where one ends meanwhile or does not come in time.
@@ -125,6 +125,7 @@ class FailureWatch:
             self._raise_if_gone()
             raise
         self._presence.add(self)
+        return self._id
 
     def call_unless_gone(self, function: Callable[[], Any]) -> Any:
         """What it returns, which needs all ranks. Raises what it raises, and RuntimeError soon after one has ended."""

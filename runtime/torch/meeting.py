@@ -1,4 +1,9 @@
-"""How the ranks of a group find one another, and find out where one of them does not come or ends meanwhile."""
+"""How the ranks of a group find one another, and find out where one of them does not come or ends meanwhile.
+
+torchrun's `--max-restarts` starts all ranks anew beside the store that they had, and nothing in the environment says so
+on all nodes alike: place 0 of a group opens a new attempt in the store, and the others take one for theirs only where
+place 0 has answered them in it.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +17,62 @@ from typing import Any
 from runtime.torch.presence import Presence
 
 _LOOK_S = 0.25  # after which those that have come are looked at one by one
+_ATTEMPT = "attempt"  # the key of the latest attempt's number
 _PAUSES_S = (0.001, 0.02)  # between two looks whether all have come: the first, and the longest
 
 
 def meet(
     own: Presence, store: Any, me: int, ranks: Sequence[int], timeout: timedelta, check: Callable[[list[str]], None]
 ) -> tuple[list[str], str]:
-    """Wait until all ranks have written their addresses to the store, and connect to them.
+    """Wait until all ranks have written their addresses to the store, and connect to their processes.
 
     me: this one's place; ranks: the members, as the job numbers them; check: raises where one of the processes of these
-    names has ended ("" where it is not known). Returns the names, by place, and one for the group
-    that its members share. Raises RuntimeError for ranks that do not come in time, and what the store raises.
+    names has ended ("" where it is not known). Returns the names, by place, and one for the group that its members
+    share, and no others do, not in an earlier attempt either. Raises RuntimeError for ranks that do not come in time,
+    and what the store raises.
     """
     words = [*own.address.split(), secrets.token_hex(8)]
-    store.set(f"at/{me}", " ".join(words))
+    attempt = store.add(_ATTEMPT, 1) if me == 0 else None  # None: not known yet
+    if me == 0:
+        store.set(f"{attempt}/at/0", " ".join(words))
     found = {me: words}
     start = looked = time.monotonic()
     pause, longest = _PAUSES_S
     while len(found) < len(ranks):
         missing = [place for place in range(len(ranks)) if place not in found]
         now = time.monotonic()
-        if not store.check([f"at/{place}" for place in missing]) and now < looked + _LOOK_S:
+        if attempt is None:
+            attempt = _answered(store, me, words)
+        if (attempt is None or not _have(store, attempt, missing)) and now < looked + _LOOK_S:
             time.sleep(pause)
             pause = min(longest, pause * 1.5)
             continue
         looked = now
-        for place in [place for place in missing if store.check([f"at/{place}"])]:
-            found[place] = store.get(f"at/{place}").decode().split()
+        for place in [place for place in missing if attempt is not None and _have(store, attempt, [place])]:
+            found[place] = store.get(f"{attempt}/at/{place}").decode().split()
             own.of_rank[ranks[place]] = own.connect(" ".join(found[place][:4]))
+            if me == 0:
+                store.set(f"{attempt}/answer/{place}", found[place][4])
         names = [found[place][0] if place in found else own.of_rank.get(rank, "") for place, rank in enumerate(ranks)]
         check(names)
         absent = [str(rank) for place, rank in enumerate(ranks) if place not in found]
         if absent and now > start + timeout.total_seconds():
-            raise RuntimeError(f"rank {', '.join(absent)} did not come within {timeout.total_seconds():g} s")
+            who = ", ".join(absent) if attempt is not None else str(ranks[0])
+            raise RuntimeError(f"rank {who} did not come within {timeout.total_seconds():g} s")
     return [found[place][0] for place in range(len(ranks))], found[0][4]
+
+
+def _have(store: Any, attempt: int, places: Sequence[int]) -> bool:
+    """Whether all of them have written their addresses."""
+    return bool(store.check([f"{attempt}/at/{place}" for place in places]))
+
+
+def _answered(store: Any, me: int, words: list[str]) -> int | None:
+    """The latest attempt, entered, once place 0 has answered in it; None until then."""
+    attempt, answer = int(store.add(_ATTEMPT, 0)), f"answer/{me}"
+    store.set(f"{attempt}/at/{me}", " ".join(words))
+    there = store.check([f"{attempt}/{answer}"]) and store.get(f"{attempt}/{answer}").decode() == words[4]
+    return attempt if there else None
 
 
 def call_unless(
