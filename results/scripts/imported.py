@@ -34,6 +34,11 @@ def differences(path: Path, machine: Machine) -> list[str]:
     text = path.read_text(encoding="utf-8", errors="replace")
     if text.lstrip().startswith("<"):
         return _of_xml(ElementTree.fromstring(text), machine)
+    if "ibnetdiscover" in text or "Switch\t" in text:
+        return _of_fabric(text, machine)
+    if "SwitchName=" in text or "BlockName=" in text:
+        hosts = re.findall(r"Nodes=\S*\[(\d+)-(\d+)\]", text)
+        return _ranks(machine, sum(int(last) - int(first) + 1 for first, last in hosts))
     return _of_rocm(text, machine) if "Link Type between" in text else _of_matrix(text, machine)
 
 
@@ -118,6 +123,17 @@ def _of_matrix(text: str, machine: Machine) -> list[str]:
     return found
 
 
+def _of_fabric(text: str, machine: Machine) -> list[str]:
+    """As many ranks as HCAs on switches; between switches what all lines of links together have."""
+    adapters = re.findall(r"^Ca\s[^#]*#(?!.*Aggregation)[^\n]*\n((?:\[[^\n]*\n?)*)", text, re.MULTILINE)
+    found = _ranks(machine, sum(block.count('"S-') for block in adapters))
+    t = machine.topology
+    inner = float(t.bandwidth_gbs[(t.link_src >= t.nranks) & (t.link_dst >= t.nranks)].sum())
+    lines = [block for block in text.split("\n\n") if "\nSwitch" in block]
+    expected = 50.0 * sum(len(re.findall(r'^\[\d+\]\s+"S-.*4xNDR', block, re.MULTILINE)) for block in lines)
+    return found + ([] if abs(inner - expected) < _NEAR * expected else [f"{inner:g} GB/s inside, not {expected:g}"])
+
+
 def _of_rocm(text: str, machine: Machine) -> list[str]:
     table = text.split("Link Type between", 1)[1]
     rows = [line.split()[1:] for line in table.splitlines() if re.match(r"GPU\d+\s+(0|XGMI|PCIE)", line.strip())]
@@ -160,7 +176,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not given.folders:
         print("no FOLDER of others' files: the table stays")
         return
-    paths = sorted(path for folder in given.folders for path in folder.rglob("*") if path.suffix in (".xml", ".txt"))
+    paths = sorted(
+        path
+        for folder in given.folders
+        for path in folder.rglob("*")
+        if path.suffix in (".xml", ".txt", ".conf", ".out")
+    )
     rows: list[tuple[str, str, str]] = []
     for path in paths:
         try:

@@ -123,17 +123,22 @@ _IMPORT = declare(
 @topo.command("import")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @_IMPORT
-def _topo_import(files: tuple[str, ...], out: str | None, name: str | None, beside: str | None) -> None:
+@click.option("--node", metavar="TOPOLOGY", help="What each host of a fabric is; or give its file beside the fabric's.")
+def _topo_import(
+    files: tuple[str, ...], out: str | None, name: str | None, beside: str | None, node: str | None
+) -> None:
     """What a tool prints of a machine as a topology in text form; a file a node makes a cluster.
 
     Taken are `nvidia-smi topo -m`, with `nvidia-smi nvlink --status` beside it or behind it, NCCL's and RCCL's XML
-    (NCCL_TOPO_DUMP_FILE), and `rocm-smi --showtopo`. --topo takes such files too.
+    (NCCL_TOPO_DUMP_FILE), `rocm-smi --showtopo`, and of fabrics `ibnetdiscover` and Slurm's topology.conf (topograph
+    writes it). --topo takes such files too.
 
     \b
     synth topo import node0.xml node1.xml -o cluster.toml
     synth topo import smi.txt --compare dgx-a100 -o mine.toml
+    synth topo import topology.conf --node dgx-h100 -o cluster.toml
     """
-    _write_imported(import_files(files, name), out, beside)
+    _write_imported(import_files(files, name, None if node is None else load_machine(node)), out, beside)
 
 
 @topo.command("here")

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from topologies.clusters import Machine
 from topologies.graphs import is_graph_text, read_graph
+from topologies.importers.ibnetdiscover import is_ibnetdiscover, read_ibnetdiscover
 from topologies.importers.nccl_xml import is_nccl_xml, read_nccl_xml
 from topologies.importers.nvidia_smi import is_nvidia_smi, read_nvidia_smi
 from topologies.importers.rocm_smi import is_rocm_smi, read_rocm_smi
+from topologies.importers.slurm import is_slurm, read_slurm
 from topologies.text.reader import read_machine
 
 MAX_FILE_BYTES = 16 * 2**20  # of a file that states a topology
@@ -29,6 +31,8 @@ class Format:
 FORMATS: list[Format] = [
     Format("GraphML, GML or node-link JSON", ".graphml", is_graph_text, read_graph),
     Format("NCCL's or RCCL's XML", ".xml", is_nccl_xml, read_nccl_xml),
+    Format("ibnetdiscover", "", is_ibnetdiscover, read_ibnetdiscover),
+    Format("Slurm's topology.conf", ".conf", is_slurm, read_slurm),
     Format("rocm-smi --showtopo", "", is_rocm_smi, read_rocm_smi),
     Format("nvidia-smi topo -m", ".txt", is_nvidia_smi, read_nvidia_smi),
     Format("TOML", ".toml", lambda _: True, read_machine),

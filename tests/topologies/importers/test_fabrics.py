@@ -1,0 +1,147 @@
+"""A network between nodes, as tools print it: by itself, and with what each host is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from synth import synthesize
+from tests.topologies.importers.dumps import cpu, gpu, nic, system
+from topologies.errors import InputError
+from topologies.importers import format_of
+from topologies.importers.combine import import_files
+from topologies.importers.fabric import expand, natural
+from topologies.load import load, load_machine
+from topologies.topology import Topology
+
+TREE = "# made up\nSwitchName=top Switches=leaf[0-1]\nSwitchName=leaf0 Nodes=n[01-02]\nSwitchName=leaf1 Nodes=n03,n04\n"
+BLOCKS = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2\n"
+
+
+def ib(hosts: int = 4, ports: int = 2, rate: str = "4xNDR") -> str:
+    """Two leaves with as many hosts, two links from each to one spine; an aggregation node in a leaf."""
+    switches: dict[str, list[str]] = {"S-a0": [], "S-a1": [], "S-b0": []}
+    adapters = []
+    for host in range(hosts):
+        for port in range(ports):
+            leaf, name = f"S-a{host % 2}", f"H-{host:x}{port:x}"
+            at = len(switches[leaf]) + 1
+            switches[leaf].append(f'[{at}]\t"{name}"[1]({name[2:]}) \t\t# "node{host} mlx5_{port}" lid 1 {rate}')
+            adapters.append(
+                f'caguid=0x1\nCa\t1 "{name}"\t\t# "node{host} mlx5_{port}"\n'
+                f'[1]({name[2:]}) \t"{leaf}"[{at}]\t\t# lid 1 lmc 0 "leaf" lid 2 {rate}\n'
+            )
+    for leaf in ("S-a0", "S-a1"):
+        for port in (40, 41):
+            switches[leaf].append(f'[{port}]\t"S-b0"[{port}{leaf[-1]}]\t\t# "spine" lid 3 {rate}')
+            switches["S-b0"].append(f'[{port}{leaf[-1]}]\t"{leaf}"[{port}]\t\t# "leaf" lid 4 {rate}')
+    switches["S-a0"].append(f'[65]\t"H-ff"[1](ff) \t\t# "Mellanox Technologies Aggregation Node" lid 9 {rate}')
+    adapters.append(
+        'Ca\t1 "H-ff"\t\t# "Mellanox Technologies Aggregation Node"\n'
+        f'[1](ff) \t"S-a0"[65]\t\t# lid 9 lmc 0 "x" lid 1 {rate}\n'
+    )
+    heads = [
+        f'switchguid=0x1\nSwitch\t65 "{s}"\t\t# "{s}" enhanced port 0\n' + "\n".join(ls) + "\n"
+        for s, ls in switches.items()
+    ]
+    return "#\n# Topology file: generated on Wed\n#\n\n" + "\n".join([*heads, *adapters])
+
+
+def between(topology: Topology, one: str, other: str) -> float:
+    number = {name: topology.nranks + i for i, name in enumerate(topology.switches)}
+    links = zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs.tolist(), strict=True)
+    return next((gbs for a, b, gbs in links if (a, b) == (number[one], number[other])), 0.0)
+
+
+def test_told_by_content() -> None:
+    assert format_of(ib()).name == "ibnetdiscover"
+    for text in (TREE, BLOCKS):
+        assert format_of(text).name == "Slurm's topology.conf"
+
+
+def test_infiniband() -> None:
+    """A rank for each HCA but those of switches, hosts as chassis, parallel links together."""
+    topology = format_of(ib()).read(ib(), "ib").topology
+    assert topology.nranks == 8
+    assert topology.nodes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert between(topology, "S-a0", "S-b0") == 100
+    assert set(topology.bandwidth_gbs.tolist()) == {50, 100}
+    slow = format_of(ib(rate="4xEDR")).read(ib(rate="4xEDR"), "ib").topology
+    assert between(slow, "S-b0", "S-a1") == 25
+
+
+def test_hosts_of_a_fabric_are_nodes(tmp_path: Path) -> None:
+    to = '<nvlink target="03" count="9" tclass="0x068000"/>' * 2
+    node = system(cpu(0, gpu("01", 0, to), gpu("02", 1, to), nic("04", "mlx5_0", 400000), nic("05", "mlx5_1", 400000)))
+    (tmp_path / "node.xml").write_text(node)
+    (tmp_path / "ib.txt").write_text(ib())
+    found = import_files([tmp_path / "ib.txt", tmp_path / "node.xml"], "cluster")
+    topology = found.topology
+    assert topology.nranks == 8
+    assert topology.nodes.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {"nvswitch.0", "nvswitch.3", "S-a0", "S-b0"} <= set(topology.switches)
+    again = import_files([tmp_path / "ib.txt"], "cluster", load_machine(tmp_path / "node.xml"))
+    assert again.topology.bandwidth_gbs.tolist() == topology.bandwidth_gbs.tolist()
+    # what leaves two hosts on one leaf goes by one spine: 100 GB/s for four ranks
+    answer = synthesize("alltoall", topology, budget=4, size="1G", target="none")
+    assert answer.gap < 1.2
+
+
+def test_slurm_trees_and_blocks(tmp_path: Path) -> None:
+    (path := tmp_path / "topology.conf").write_text(TREE)
+    topology = load(path)
+    assert (topology.nranks, set(topology.switches)) == (4, {"top", "leaf0", "leaf1"})
+    assert between(topology, "leaf0", "top") == 50
+    cluster = import_files([path], None, load_machine("dgx-h100")).topology
+    assert cluster.nranks == 32
+    assert between(cluster, "leaf0", "top") == 2 * 8 * 50
+    blocks = format_of(BLOCKS).read(BLOCKS, "b").topology
+    assert set(blocks.switches) == {"b1", "b2", "core"}
+
+
+def test_lists_of_names() -> None:
+    assert expand("n[01-03,7]-x,m", "p") == ["n01-x", "n02-x", "n03-x", "n7-x", "m"]
+    assert natural(["mlx5_10", "mlx5_2", "a1"]) == ["a1", "mlx5_2", "mlx5_10"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (ib().replace("4xNDR", "4xWDR", 1), "is no link"),
+        (ib().replace('"S-b0"[400]', '"S-b0"[400](x)', 1).replace("[40]\t", "(40)\t", 1), "and back"),
+        (ib().split("Ca\t")[0], "no HCA"),
+        (TREE.replace("leaf[0-1]", "leaf[0-2]"), "leaf2 has no line"),
+        (TREE.replace("n03", "n01"), "hangs on leaf0 too"),
+        (TREE.replace("[01-02]", "[02-01]"), "counts down"),
+        (TREE.replace("[01-02]", "[0-999999999]"), "more than"),
+        (TREE.replace("[01-02]", "[a-b]"), "no list of names"),
+        (TREE.replace("leaf1 Nodes", "leaf0 Nodes"), "stands twice"),
+        ("SwitchName=b Switches=a,c\nSwitchName=c Switches=b\nSwitchName=a Nodes=n1\n", "in a ring"),
+        ("SwitchName=a Switches=b\nSwitchName=b Switches=a\n", "names no nodes"),
+        ("SwitchName=a\n", "it must be"),
+        (TREE.replace("leaf0", "0leaf").replace("leaf[0-1]", "0leaf,leaf1"), "must have a name"),
+    ],
+)
+def test_broken_fabrics_are_one_line(text: str, said: str, tmp_path: Path) -> None:
+    (path := tmp_path / "fabric.conf").write_text(text)
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_does_not_go_together(tmp_path: Path) -> None:
+    for name, text in (("a.conf", TREE), ("b.conf", BLOCKS), ("ib.txt", ib(ports=3))):
+        (tmp_path / name).write_text(text)
+    node = load_machine("dgx-h100")
+    for files, beside, said in (
+        (["a.conf", "b.conf"], None, "one fabric and one node"),
+        (["ib.txt"], node, "no host has the 8 NICs"),
+        (["ib.txt"], load_machine("dgx-h100:2"), "states no NICs"),
+    ):
+        with pytest.raises(InputError, match=said):
+            import_files([tmp_path / name for name in files], None, beside)
+    (tmp_path / "n.xml").write_text(system(cpu(0, gpu("01", 0))))
+    with pytest.raises(InputError, match="is no fabric"):
+        import_files([tmp_path / "n.xml"], None, node)
