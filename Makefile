@@ -23,9 +23,10 @@ results: .venv/.installed
 	@for table in $$(LC_ALL=C ls results/scripts); do case $$table in [a-z]*.py) echo "== $$table"; $(BIN)/python -m results.scripts.$${table%.py} || exit;; esac; done
 
 # all that needs PyTorch, which `make test` leaves out: the README's commands, every mode, training, every way to lose a
-# rank. One release, since where it is at hand without gigabytes for GPUs the newest may not be.
+# rank. By default a release that is at hand without gigabytes for GPUs; the newest by TORCH=2.15.0.
+TORCH ?= 2.13.0
 torch: .venv/.installed-dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH)
 	$(BIN)/python -m pytest -m "slow or not slow" tests/runtime tests/synth/cli/test_tune.py tests/synth/cli/test_bench.py tests/readme
 
 # where a GPU is at hand, with the extra cuda12 or cuda13 installed

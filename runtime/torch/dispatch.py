@@ -79,11 +79,13 @@ class Dispatcher:
 
     Attributes:
         wrapped: by device type, torch's kind of the wrapped back end and the back end.
+        ranks: the members, as the whole job numbers them.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
         """rank: of `size`, in the group; ranks: the members, as the job numbers them; name: torch's of the group."""
-        watch = FailureWatch(rank, tuple(ranks) or tuple(range(size)), name=name)
+        self.ranks = tuple(ranks) or tuple(range(size))
+        watch = FailureWatch(rank, self.ranks, name=name)
         gloo, store = _make_gloo(store, watch, timeout)
         watch.messages = gloo
         self.wrapped: dict[str, tuple[Any, Any]] = {"cpu": (dist.ProcessGroup.BackendType.GLOO, gloo)}

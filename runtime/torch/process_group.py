@@ -14,8 +14,10 @@ group"). So do calls that differ, a second after all have begun. What lives and 
 never lost: at the time-out, and a second in which ranks ask one another, the message says where it is
 (`runtime.torch.lost`). A group is of no use after that.
 
-Torch's monitored_barrier asks for Gloo by name: call the group's own,
+Before torch 2.15 its monitored_barrier asks for Gloo by name: call the group's own,
 `torch.distributed.group.WORLD.monitored_barrier()`.
+
+How CommDebugMode, profilers, hooks and tensors without data meet these groups: `runtime.torch.registered`.
 
 SYNTH_BACKEND, SYNTH_LIBRARY, SYNTH_TABLE: see `runtime.torch.choice`. SYNTH_CHECK=1: ranks compare what they call
 before each collective, and raise one error on every rank where it differs, before anything is sent: Gloo can end a
@@ -24,10 +26,9 @@ process whose message is longer or shorter than its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
 from typing import Any, TypeAlias
 
 try:
@@ -44,6 +45,7 @@ from runtime.torch.core import asked_method, type_name
 from runtime.torch.counters import counters
 from runtime.torch.dispatch import Dispatcher, reduction_of
 from runtime.torch.operations import OPERATIONS
+from runtime.torch.registered import EARLIER, Watched, plain, watched
 from runtime.torch.run import REDUCERS, Transport
 from runtime.torch.work import CombinedWork
 from topologies.errors import InputError
@@ -94,32 +96,15 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
     return None
 
 
-def _plain(value: Any) -> Any:
-    """A tensor's memory without its history, as Gloo sees it: what is written there autograd does not know of."""
-    if isinstance(value, torch.Tensor):
-        return value.data if value.layout == torch.strided else value
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _of_memory(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of `Group` that is given tensors, on their memory."""
-
-    @wraps(method)
-    def call(self: Group, *arguments: Any, **named: Any) -> Any:
-        return method(self, *map(_plain, arguments), **{name: _plain(value) for name, value in named.items()})
-
-    return call
-
-
-class Group(dist.ProcessGroup):  # type: ignore[misc]
+class Group(Watched):
     """One rank's end of a process group. Methods and arguments are those that torch.distributed calls.
 
     Raises InputError on every rank where ranks would choose differently.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
-        super().__init__(rank, size)
-        self._me, self._n = rank, size
+        super().__init__(store, rank, size)
+        self._me, self._n, self._timeout = rank, size, timeout
         self._dispatch = Dispatcher(store, rank, size, timeout, ranks, name)
         for device, (kind, wrapped) in self._dispatch.wrapped.items():
             self._register_backend(torch.device(device), kind, wrapped)
@@ -127,15 +112,16 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
 
     # ---- collectives
 
-    @_of_memory
+    @watched
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
         return self._dispatch.run("all_reduce", buffers, opts, lambda copy: [copy(tensors)])
 
+    @watched
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        return _coalesced("all_reduce", self.allreduce, tensors, (([tensor],) for tensor in tensors), opts)
+        return self._coalesced("all_reduce", "allreduce", tensors, (([tensor],) for tensor in tensors), opts)
 
-    @_of_memory
+    @watched
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         into, tensor = outputs[0], inputs[0]
         count = tensor.numel()
@@ -155,22 +141,24 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         buffers = Buffers([tensor], into, count, self._n)
         return self._dispatch.run("all_gather", buffers, opts, lambda copy: [[copy(into)], copy(inputs)])
 
-    @_of_memory
+    @watched
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         self._check_blocks("all_gather_into_tensor", output.numel(), tensor.numel())
         buffers = Buffers([tensor], [output], tensor.numel(), self._n)
         return self._dispatch.run("all_gather_into_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
+    @watched
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         calls = zip(outputs, inputs, strict=True)
-        return _coalesced("all_gather_into_tensor", self.all_gather_single, outputs, calls, opts)
+        return self._coalesced("all_gather_into_tensor", "all_gather_single", outputs, calls, opts)
 
+    @watched
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         lists = zip(*outputs, strict=True) if len(outputs) == self._n != len(inputs) else outputs
         calls = (([list(into)], [tensor]) for into, tensor in zip(lists, inputs, strict=True))
-        return _coalesced("all_gather", self.allgather, outputs, calls, opts)
+        return self._coalesced("all_gather", "allgather", outputs, calls, opts)
 
-    @_of_memory
+    @watched
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         out, parts = outputs[0], inputs[0]
         count = out.numel()
@@ -190,17 +178,18 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             )
         return self._dispatch.run("reduce_scatter", buffers, opts, lambda copy: [copy(outputs), [copy(parts)]])
 
-    @_of_memory
+    @watched
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         self._check_blocks("reduce_scatter_tensor", tensor.numel(), output.numel())
         buffers = Buffers([tensor], [output], output.numel(), self._n)
         return self._dispatch.run("reduce_scatter_tensor", buffers, opts, lambda copy: copy([output, tensor]))
 
+    @watched
     def reduce_scatter_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         calls = zip(outputs, inputs, strict=True)
-        return _coalesced("reduce_scatter_tensor", self.reduce_scatter_single, outputs, calls, opts)
+        return self._coalesced("reduce_scatter_tensor", "reduce_scatter_single", outputs, calls, opts)
 
-    @_of_memory
+    @watched
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, out_sizes: Any = None, in_sizes: Any = None, opts: Any = None
     ) -> Any:
@@ -224,7 +213,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             lambda copy: [*copy([output, tensor]), out_sizes or [], in_sizes or []],
         )
 
-    @_of_memory
+    @watched
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         self._check_one_a_rank("all_to_all", "outputs", outputs)
         self._check_one_a_rank("all_to_all", "inputs", inputs)
@@ -237,18 +226,18 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             lambda copy: [copy(outputs), copy(inputs)],
         )
 
-    @_of_memory
+    @watched
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
         buffers = Buffers(tensors, tensors, tensors[0].numel(), in_place=True)
         return self._dispatch.run("broadcast", buffers, opts, lambda copy: [copy(tensors)])
 
-    @_of_memory
+    @watched
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         made = tensors if self._is_root("reduce", opts) else []
         buffers = Buffers(tensors, made, tensors[0].numel(), in_place=True)
         return self._dispatch.run("reduce", buffers, opts, lambda copy: [copy(tensors)])
 
-    @_of_memory
+    @watched
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         into = outputs[0] if self._is_root("gather", opts) else []
         if self._is_root("gather", opts):
@@ -262,7 +251,7 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             lambda copy: [[copy(into)] if into else [], copy(inputs)],
         )
 
-    @_of_memory
+    @watched
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         parts = inputs[0] if self._is_root("scatter", opts) else []
         if self._is_root("scatter", opts):
@@ -276,12 +265,19 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
             lambda copy: [copy(outputs), [copy(parts)] if parts else []],
         )
 
-    # earlier names of the same
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
+    def _coalesced(
+        self, name: str, method: str, written: Sequence[Any], calls: Iterable[Sequence[Any]], opts: Any
+    ) -> CombinedWork:
+        """Several calls as one: each with the options of all, not waited for one by one, and seen as one."""
+        works = []
+        for arguments in calls:
+            each = OPERATIONS[name].options()
+            if opts is not None:
+                each.timeout = opts.timeout
+                if OPERATIONS[name].kind.reduces:
+                    each.reduceOp = opts.reduceOp
+            works.append(self._serve(method, [*arguments, each]))
+        return CombinedWork(works, written)
 
     def _is_root(self, name: str, opts: Any) -> bool:
         return bool((opts or OPERATIONS[name].options()).rootRank == self._me)
@@ -301,9 +297,8 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
                 f"{name}: {elements} elements in {self._n} blocks of {block}; it must be {block * self._n}"
             )
 
-    @_of_memory
     def custom(self, name: str, output: Any, tensor: Any, redop: Any, opts: Any) -> Any:
-        given, written = ([each] if each.numel() else [] for each in (tensor, output))
+        given, written = ([plain(each)] if each.numel() else [] for each in (tensor, output))
         if not given and not written:
             raise InputError(f"{name}: has neither input nor output on this rank; it must have one of them")
         return self._dispatch.run_custom(name, Buffers(given, written, 0), redop, opts)
@@ -314,25 +309,48 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         """As torch asks for it."""
         return "synth"
 
+    @watched
     def barrier(self, opts: Any = None) -> Any:
         """After all that was given to this group."""
         return self._dispatch.barrier(opts)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier whose error names the ranks that did not come. Torch's function of this name refuses our groups."""
+        """A barrier whose error names the ranks that did not come."""
         self._dispatch.monitored_barrier(timeout, wait_all_ranks)
 
-    @_of_memory
+    @watched
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         return self._dispatch.message("send", tensors, tag, peer)
 
-    @_of_memory
+    @watched
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         return self._dispatch.message("recv", tensors, tag, peer)
 
-    @_of_memory
+    @watched
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         return self._dispatch.message("recv_anysource", tensors, tag)
+
+    def split_group(
+        self,
+        new_ranks: Sequence[int],
+        timeout: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        **_: Any,
+    ) -> Group | None:
+        """A group of some of these ranks, called by all of them; None for those that are none of it.
+
+        Torch's `split_group` calls it; before 2.15 that refuses groups without a device, ours as Gloo's.
+        """
+        if self._me not in new_ranks:
+            return None
+        members = [self._dispatch.ranks[r] for r in new_ranks]
+        name = group_name or f"split {','.join(map(str, members))}"
+        store = dist.PrefixStore(f"{name}/", self.get_group_store())
+        made = Group(store, new_ranks.index(self._me), len(new_ranks), timeout or self._timeout, members, name)
+        made._set_group_name(name)
+        made._set_group_desc(group_desc or "undefined")
+        return made
 
     def shutdown(self) -> None:
         """What was given is still done; then the thread ends."""
@@ -343,19 +361,8 @@ class Group(dist.ProcessGroup):  # type: ignore[misc]
         self._dispatch.abort()
 
 
-def _coalesced(
-    name: str, method: Callable[..., Any], written: Sequence[Any], calls: Iterable[Sequence[Any]], opts: Any
-) -> CombinedWork:
-    """Several calls as one: each with the options of all, and not waited for one by one."""
-    works = []
-    for arguments in calls:
-        each = OPERATIONS[name].options()
-        if opts is not None:
-            each.timeout = opts.timeout
-            if OPERATIONS[name].kind.reduces:
-                each.reduceOp = opts.reduceOp
-        works.append(method(*arguments, each))
-    return CombinedWork(works, written)
+for _name, _earlier in EARLIER.items():
+    setattr(Group, _earlier, getattr(Group, _name))
 
 
 def _create(options: Any, _: Any) -> Group:

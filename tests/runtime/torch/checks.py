@@ -25,8 +25,9 @@ from tests.runtime.torch.surroundings import SURROUNDINGS
 from tests.runtime.torch.training import TRAINING
 from tests.runtime.torch.uneven import UNEVEN, with_programs
 from tests.runtime.torch.values import Check
+from tests.runtime.torch.watchers import WATCHERS
 
-BOTH = COLLECTIVES | {"gaps": gaps} | GROUPS | SURROUNDINGS
+BOTH = COLLECTIVES | {"gaps": gaps} | GROUPS | SURROUNDINGS | WATCHERS
 
 
 def _within(mode: str, check: Check) -> Check:

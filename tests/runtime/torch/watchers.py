@@ -1,0 +1,139 @@
+"""What looks at calls from without sees ours as it sees Gloo's: debug modes, profilers, hooks, tensors without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor.debug import CommDebugMode
+
+import runtime.torch.process_group as ours
+from runtime.torch.registered import REGISTRABLE
+from tests.runtime.torch.values import Check, expect, folded, same, values
+
+Call = Callable[[Any, Any], Any]  # of a group, and of a tensor on the device to be used
+
+
+def calls() -> dict[str, Call]:
+    """Every collective, each of a block a rank."""
+    n = dist.get_world_size()
+
+    def copies(t: Any) -> list[Any]:
+        return [torch.empty_like(t) for _ in range(n)]
+
+    return {
+        "all_reduce": lambda g, t: dist.all_reduce(t, group=g),
+        "broadcast": lambda g, t: dist.broadcast(t, 0, group=g),
+        "reduce": lambda g, t: dist.reduce(t, 0, group=g),
+        "all_gather": lambda g, t: dist.all_gather(copies(t), t, group=g),
+        "all_gather_into_tensor": lambda g, t: dist.all_gather_into_tensor(torch.cat(copies(t)), t, group=g),
+        "gather": lambda g, t: dist.gather(t, copies(t) if dist.get_rank() == 0 else None, group=g),
+        "scatter": lambda g, t: dist.scatter(t, copies(t) if dist.get_rank() == 0 else None, group=g),
+        "reduce_scatter": lambda g, t: dist.reduce_scatter(t, copies(t), group=g),
+        "reduce_scatter_tensor": lambda g, t: dist.reduce_scatter_tensor(t, torch.cat(copies(t)), group=g),
+        "all_to_all_single": lambda g, t: dist.all_to_all_single(torch.cat(copies(t)), torch.cat(copies(t)), group=g),
+        "all_to_all": lambda g, t: dist.all_to_all(copies(t), copies(t), group=g),
+    }
+
+
+def counted() -> None:
+    """CommDebugMode counts what it counts of Gloo, and nothing runs otherwise than without it."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    gloo = dist.new_group(backend="gloo")
+    for name, call in calls().items():
+        with CommDebugMode() as wanted:
+            call(gloo, torch.ones(4))
+        with CommDebugMode() as got:
+            call(None, torch.ones(4))
+        assert got.get_comm_counts() == wanted.get_comm_counts(), (name, got.get_comm_counts())
+        assert got.get_total_counts() == 1, name
+    tensor = values(me, 100_000)
+    with CommDebugMode(), ours.using("synth"):
+        before = ours.counters.ran("allreduce", "synth ring")
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+    assert work.is_completed()  # a Work of torch's own would never say so
+    assert ours.counters.ran("allreduce", "synth ring") == before + 1
+    same(tensor, folded([values(r, 100_000) for r in range(n)], "sum"))
+    into = torch.zeros(1)
+    with CommDebugMode():
+        if me == 0:
+            senders = {dist.recv(into) for _ in range(n - 1)}
+            assert senders == set(range(1, n))
+        else:
+            dist.send(into, 0)
+        dist.barrier()
+    dist.destroy_process_group(gloo)
+
+
+def profiled() -> None:
+    with torch.profiler.profile() as profile:
+        dist.all_reduce(torch.ones(3))
+        dist.all_gather([torch.ones(3) for _ in range(dist.get_world_size())], torch.ones(3))
+        with dist._coalescing_manager():
+            for _ in range(2):
+                dist.all_reduce(torch.ones(3))
+    counts = {event.key: event.count for event in profile.key_averages() if event.key.startswith("c10d")}
+    assert counts == {"c10d::allreduce_": 1, "c10d::allgather_": 1, "c10d::allreduce_coalesced_": 1}, counts
+
+
+def without_data() -> None:
+    """As with Gloo, nothing is moved or counted, and what is waited for is over."""
+    for name, call in calls().items():
+        before = ours.counters.text()
+        call(None, torch.ones(4, device="meta"))
+        with FakeTensorMode():
+            call(None, torch.ones(4))
+        assert ours.counters.text() == before, name
+    for tensor in (torch.ones(4, device="meta"), FakeTensorMode().from_tensor(torch.ones(4))):
+        dist.all_reduce(tensor, async_op=True).wait()
+
+
+def splits() -> None:
+    """split_group, where torch has it for back ends without a device: groups of ours; else torch's own error."""
+    me, n = dist.get_rank(), dist.get_world_size()
+    halves = [list(range(n // 2)), list(range(n // 2, n))]
+    if not REGISTRABLE:
+        expect(["No device associated"], lambda: dist.split_group(split_ranks=halves), RuntimeError)
+        return
+    mine = next(half for half in halves if me in half)
+    group = dist.split_group(split_ranks=halves)
+    assert isinstance(group, ours.Group)
+    assert dist.get_process_group_ranks(group) == mine
+    tensor = values(me, 50)
+    dist.all_reduce(tensor, group=group)
+    same(tensor, folded([values(r, 50) for r in mine], "sum"))
+    inner = dist.split_group(group, [[0]])
+    assert (inner is None or inner == dist.GroupMember.NON_GROUP_MEMBER) == (me != mine[0])
+    if me == mine[0]:
+        assert dist.get_process_group_ranks(inner) == [me]
+        dist.destroy_process_group(inner)
+    dist.destroy_process_group(group)
+
+
+def hooks() -> None:
+    """Of torch 2.15 and later: called with the tensors themselves, once a call."""
+    if not REGISTRABLE:
+        return
+    group, seen = dist.new_group(), []
+    group.register_pre_hook(1, lambda call: seen.append(call.name))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=group)
+    same(tensor, torch.full((3,), float(dist.get_world_size())))
+    assert len(seen) == 1, seen
+    group.unregister_pre_hook(1)
+    dist.all_reduce(tensor, group=group)
+    assert len(seen) == 1, seen
+    dist.destroy_process_group(group)
+
+
+WATCHERS: dict[str, Check] = {
+    "counted": counted,
+    "profiled": profiled,
+    "without data": without_data,
+    "splits": splits,
+    "hooks": hooks,
+}
