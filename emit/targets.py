@@ -126,6 +126,7 @@ _ONE_GROUP = (
     "it takes the first file that fits collective, number of ranks, form and size: the folder must hold the files of"
     " one group of one topology, and of one root"
 )
+_ONE_FORM = "all ranks of a call are in place, or none: each takes a file by its own form, and different files hang"
 
 # In the order of preference: without `--target` the first that can express the question is taken.
 TARGETS: dict[str, Target] = {
@@ -134,7 +135,7 @@ TARGETS: dict[str, Target] = {
         Target(
             name="executor-nccl", reader="msccl-executor-nccl", load="MSCCL_ALGO_DIR=out/msccl",
             state="last commit of 2024", uncallable=("gather", "scatter"),
-            remarks=(_ONE_GROUP, "it has no function for gather and scatter: nothing calls such files"),
+            remarks=(_ONE_GROUP, _ONE_FORM, "it has no function for gather and scatter: nothing calls such files"),
             format="msccl", folder="msccl", suffix=".xml", collectives=_NCCL_NAMES,
             limits=Limits("executor-nccl", 64, 1024, 32), required=_NCCL_REQUIRED,
         ),
@@ -143,6 +144,7 @@ TARGETS: dict[str, Target] = {
             state="MSCCL removed in 2026; ROCm before that",
             remarks=(
                 _ONE_GROUP,
+                _ONE_FORM,
                 "without RCCL_MSCCL_FORCE_ENABLE=1 it looks at files on two machine models only",
                 "only the first communicator that a thread makes sees files",
             ),
@@ -152,7 +154,8 @@ TARGETS: dict[str, Target] = {
         ),
         Target(
             name="msccl", reader="Microsoft's msccl", load="NCCL_ALGO=MSCCL,RING,TREE MSCCL_XML_FILES=FILE:FILE",
-            state="followed by MSCCL++", remarks=(f"it loads only the first {MSCCL_FILES} of MSCCL_XML_FILES",),
+            state="followed by MSCCL++",
+            remarks=(_ONE_FORM, f"it loads only the first {MSCCL_FILES} of MSCCL_XML_FILES"),
             format="msccl", folder="msccl-original", suffix=".xml",
             collectives=_spelled(
                 "allreduce", "allgather", "reduce", "broadcast", "alltoall", "custom", reducescatter="reduce_scatter"
@@ -168,8 +171,9 @@ TARGETS: dict[str, Target] = {
                 "ranks that are in several groups at a time need plans of protocol Simple (--groups-overlap): the flag"
                 " of packets (LL) is one counter a process, and they hang where ranks launched different numbers of"
                 " plans",
-                "where plans of packets are used no rank may be two launches ahead of another, which a broadcast, a"
-                " reduce or a pattern in between does not see to: --groups-overlap there too",
+                _ONE_FORM,
+                "no rank may be two launches ahead of another where plans of packets are used: between them launch only"
+                " plans whose ranks hear of each other, as ours do (synth verify says of which that is not so)",
                 "buffers lie at equal offsets in their allocations on all ranks, with port channels at an allocation's"
                 " base; for packets in allocations of one size, or of max_message_size and more",
             ),

@@ -66,6 +66,23 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
         assert f"root {program.root}" in verdict.lines[0]
 
 
+@pytest.mark.parametrize("target", ["executor-nccl", "rccl", "msccl"])
+def test_sizes_stay_from_reader_to_reader(target: str) -> None:
+    """Each reader serves the same sizes, whether it takes maxBytes as the last one or as the first that it leaves."""
+    plain = [p for p in RIGHT.values() if not {step.op for *_, step in p.steps()} - {"s", "r", "cpy", "re", "nop"}]
+    taken = [p for p in plain if p.collective not in ("gather", "scatter")]
+    assert taken
+    for program in taken:
+        for low, high in ((1, 1), (1024, 65536)):
+            ranged = replace(program, min_bytes=low, max_bytes=high)
+            text = write_msccl(ranged, target=target)
+            assert (read_msccl(text).min_bytes, read_msccl(text).max_bytes) == (low, high)
+            for other in ("executor-nccl", "rccl", "msccl"):
+                through = write_msccl(read_msccl(text), target=other)
+                assert write_msccl(read_msccl(through), target=target) == text
+                assert write_msccl(ranged, target=other) == through
+
+
 def test_targets_name_what_they_can() -> None:
     text = write_msccl(replace(ring_reducescatter(3), max_bytes=1023), target="msccl")
     assert 'coll="reduce_scatter"' in text
