@@ -35,8 +35,9 @@ class Format:
     what: in words, with its article.  suffix: of its files.  start: how a file of another suffix begins.
     module: loaded when it is needed, with verify(path, goal, FIFO slots or None), which never raises for bad input and
     takes a target too where several have this format, and for programs write(program, goal, target, node of each rank,
-    in place or not, linked pairs of ranks), describe(program, target, text), threadblocks(program, text) and
-    largest_message(text). Empty: no program is read or written so.
+    in place or not, linked pairs of ranks), describe(program, target, text), threadblocks(program, text),
+    largest_message(text) and restate(text, name, bytes of the least and the largest message or None, target).
+    Empty: no program is read or written so.
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
     converter: where what is read can be made one, a module with verify_program(path, goal), whose verdict holds it, and
     predictor(text or path, topology, group), since the files take another time than that Program.
@@ -183,6 +184,20 @@ def write_program(
         raise InputError(f"{target.name}: no program is written as {form.what}; it must be a format of programs")
     base = plain_name(program.name)
     text = str(import_module(form.module).write(replace(program, name=base), goal, target, nodes, inplace, linked))
+    return _stamped(text, base)
+
+
+def restate_program(text: str, name: str, least: int, most: int | None, target: Target) -> str:
+    """A program that was written for a target, under another name and for other sizes (most None: there is no end).
+
+    Raises InputError where no message that it takes has such a size.
+    """
+    base = plain_name(name)
+    return _stamped(str(import_module(FORMATS[target.format].module).restate(text, base, least, most, target)), base)
+
+
+def _stamped(text: str, base: str) -> str:
+    """The text of a program of this name with its digest in the name."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
     return re.sub(rf'(\bname(?:="|": ")){re.escape(base)}"', rf'\g<1>{base}-{digest}"', text, count=1)
 

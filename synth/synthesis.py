@@ -66,8 +66,13 @@ class Synthesis:
         """What the command line prints."""
         return table(statement(self.found), self.found.problem.topology.nranks)
 
-    def save(self, folder: str | Path, target: str = "auto", *, proof: bool = False) -> list[Path]:
-        """Write the files, as `emit.library.save` does; InputError where the target or the folder cannot take them."""
+    def save(
+        self, folder: str | Path, target: str = "auto", *, proof: bool = False, replace: bool = False
+    ) -> list[Path]:
+        """Write the files, as `emit.library.save` does; InputError where the target or the folder cannot take them.
+
+        replace: what the library has for the question gives way, also where it is faster.
+        """
         written = save(
             self.found,
             folder,
@@ -76,6 +81,7 @@ class Synthesis:
             groups_overlap=self.groups_overlap,
             scratch_limit=self.scratch_limit,
             proof=proof,
+            anew=replace,
         )
         if written.refused and target != "auto":
             raise InputError(written.refused)

@@ -15,6 +15,8 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
     group       ranks of the topology, in order
     relays      ranks of the topology outside the group that forward
     root        rank of the topology, null where the collective has none
+    network     what the topology's name does not say: a digest of the network between these ranks, and of what a
+                pattern asks for; a question in another network of that name is another question
     communicator    the rank of the topology that each rank of the file stands for: group, then relays
     file        FOLDER/NAME as above, for the executor `target`
     target      a key of TARGETS

@@ -27,7 +27,7 @@ from emit.targets import (
 )
 from emit.timing.predict import Timed
 from synth.model.common_chunk import CommonChunk, common_chunk
-from synth.model.problem import LARGEST, SMALLEST, Problem
+from synth.model.problem import LARGEST, SMALLEST, Problem, question
 from synth.present.text import format_size
 from synth.search.contest import Contest
 from synth.search.frontier import Contender, Range
@@ -86,15 +86,23 @@ class Lowered:
             return False
         if self.common.padding or self.scale != 1.0:  # blocks of many sizes, of which these are the usual ones
             return True
-        cells, size = self.common.cells.chunks, int(size_bytes)
-        if size & (size - 1):
-            return size % self.divides == 0
-        usual = self.divides * (1 if self.target.cell_bytes else _ELEMENT_BYTES[0])
-        return usual <= size and not cells & (cells - 1)
+        return divides_usual(self.divides, self.common.cells.chunks, self.target, int(size_bytes))
 
     def served(self, low: int, high: int | None) -> tuple[int, int | None]:
         """The sizes in bytes that an executor sees where the problem's are from `low` to `high` inclusive."""
         return int((low - 1) * self.scale) + 1 if low else 0, None if high is None else int(high * self.scale)
+
+
+def divides_usual(divides: int, cells: int, target: Target, size: int) -> bool:
+    """Whether a file of so many cells a block takes messages of about a size; see `Lowered.serves`."""
+    if size & (size - 1):
+        return size % divides == 0
+    return divides * (1 if target.cell_bytes else _ELEMENT_BYTES[0]) <= size and not cells & (cells - 1)
+
+
+def blocks_of(problem: Problem) -> int:
+    """Blocks of a message, into each of which the cells of a file go."""
+    return round(1 / (float(problem.collective.fraction[0]) * problem.collective.chunks))
 
 
 @dataclass(eq=False)
@@ -155,6 +163,13 @@ class Programs:
         return self.inplace == forms(self.problem)[0]
 
     @property
+    def question(self) -> tuple[object, ...]:
+        """What they answer, as `Entry.question` has it."""
+        asked = question(self.problem)
+        ranks = (tuple(asked[key]) for key in ("group", "relays"))
+        return asked["collective"], asked["topology"], *ranks, asked["root"], self.target.name
+
+    @property
     def rank_sends(self) -> int:
         """How many sends a rank may take part in, on average; of small schedules twice as many, as these are fused."""
         alike = self.target.limits.rank_sends(self.problem.nranks)
@@ -198,8 +213,8 @@ class Programs:
 
         Else powers of two that divide messages of `low` bytes and all larger ones.
         """
-        collective, unit = algorithm.problem.collective, self.target.cell_bytes
-        chunks, blocks = collective.chunks, round(1 / (float(collective.fraction[0]) * collective.chunks))
+        unit, blocks = self.target.cell_bytes, blocks_of(algorithm.problem)
+        chunks = algorithm.problem.collective.chunks
         size = low if low == high else self.size
         if size is None:
             least = 1 << (chunks - 1).bit_length()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS
 from emit.library.index import INDEX, SCHEDULES, Entry
+from emit.library.kept import FORMS, Kept, Placed, join, table_rows
 from emit.library.programs import NONE, Lowered, Programs, run_by
+from emit.library.standing import File, network_digest
 from emit.library.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.problem import question
@@ -24,7 +26,6 @@ from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError
 
-FORMS = {True: "-inplace", False: "-outofplace"}  # behind the name of a file that is in the other form than usual
 _SAME_TIME = 1.005  # of two forms of one algorithm
 
 
@@ -32,17 +33,20 @@ _SAME_TIME = 1.005  # of two forms of one algorithm
 class Saved:
     """What was written.
 
-    index, files: the index, if any, and each algorithm's files by kind (file, schedule, proof_file).
+    index: if there is one.
+    rows, files: what the library now has for the sizes asked for, as `table_rows` has it, and the files of each row by
+    kind (file, schedule, proof_file).
     found: as it was written: with the times of the target's programs.
     other_form: what serves calls in place where those files serve others, or the other way round, where there is that.
     refused: why some have no executor's file; empty where all have.
-    remarks: on what is written, a clause each.
+    remarks: on what is written and on what was there, a clause each.
     padding: of the fullest buffer in a file, the part that holds nothing (see `CommonChunk`).
     """
 
     index: Path | None
-    files: list[dict[str, Path]]
     found: SearchResult
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    files: list[dict[str, Path]] = field(default_factory=list)
     other_form: Saved | None = None
     refused: str = ""
     padding: float = 0.0
@@ -50,11 +54,14 @@ class Saved:
 
     @property
     def paths(self) -> list[Path]:
-        """All: the executor's files, the index, then schedules and proofs."""
-        of_both = [*self.files, *(self.other_form.files if self.other_form else [])]
-        own = [files["file"] for files in of_both if "file" in files]
-        stored = [f[kind] for f in self.files for kind in ("schedule", "proof_file") if kind in f]
-        return own + ([] if self.index is None else [self.index]) + stored
+        """All but those that were there: the executor's files, the index, then schedules and proofs."""
+        both = [*self._new(), *(self.other_form._new() if self.other_form else [])]
+        stored = [files[kind] for files in self._new() for kind in ("schedule", "proof_file") if kind in files]
+        index = [] if self.index is None else [self.index]
+        return [files["file"] for files in both if "file" in files] + index + stored
+
+    def _new(self) -> list[dict[str, Path]]:
+        return [files for row, files in zip(self.rows, self.files, strict=True) if not row["kept"]]
 
 
 def save(
@@ -66,47 +73,55 @@ def save(
     groups_overlap: bool = False,
     scratch_limit: int | None = None,
     proof: bool = False,
+    anew: bool = False,
 ) -> Saved:
     """Write what was found into a library: a file for the target's executor and an entry of the index each.
 
     An algorithm too large for that, or with `proof`, is written as a schedule (schedules/NAME.synth), and with `proof`
     also what proves its bound (NAME.proof.json). Beside them the files for calls of the other form, in or out of place.
+    Of files that the library has for the question those stay that are no slower, each at its sizes; with `anew` none.
     sms, groups_overlap, scratch_limit: as for `Programs`. Raises InputError for a folder that cannot be written, or a
     foreign index.
     """
     programs, found, refused = _programs(found, target, sms, groups_overlap, scratch_limit)
     if not found.ranges:
-        return Saved(None, [], found)
+        return Saved(None, found)
     other = None if programs is None else programs.other_form()
     able = any(served.contender.execution for served in found.ranges)
     found_other = run_by(found, other) if other is not None and able else None
-    lacking: list[str] = []
+    forms = [_Form(found, programs, refused)] + ([_Form(found_other, other, [])] if found_other and other else [])
+    kept, rows = Kept(), list[dict[str, Any]]()
     with writing(folder) as library:
-        entries = _write_all(library, found, programs, refused)
-        entries_other = _write_all(library, found_other, other, lacking) if found_other and other else []
-        stored = [
-            _place_schedule(library, found, served, name, proof) if proof or not entry else {}
-            for served, name, entry in zip(found.ranges, stems(found, library.entries), entries, strict=True)
-        ]
-        of_algorithm = {served.algorithm: files for served, files in zip(found.ranges, stored, strict=True)}
-        for form, made in ((found, entries), (found_other, entries_other)):
-            for served, entry in zip(form.ranges if form else (), made, strict=True):
-                entry |= of_algorithm.get(served.algorithm, {}) if entry else {}
-        rows = [entry for entry in (*entries, *entries_other) if entry]
+        for form in forms:
+            form.make(library.entries)
+        asked = None if programs is None else programs.question
+        standing = [entry for entry in library.entries if entry.question == asked and not anew]
+        taken = [entry.file for entry in library.entries if entry.question != asked]
+        for form in forms:
+            form.join([entry for entry in standing if form.is_of(entry)], kept, taken)
+        stored = _place_schedules(library, forms, proof)
+        for form in forms:
+            rows += [one.entry for one in form.placed]
+            for one in form.placed:
+                if one.text is not None:
+                    library.write(one.entry["file"], one.text.encode())
+        if rows:
+            rows += [dict(entry.values) for entry in standing if not any(form.is_of(entry) for form in forms)]
         library.commit(rows)
-    index = library.folder / INDEX if rows else None
-    files = [{"file": entry["file"], **one} if entry else one for entry, one in zip(entries, stored, strict=True)]
-    saved = Saved(index, [{kind: library.folder / name for kind, name in one.items()} for one in files], found)
-    if found_other is not None:
-        own = [{"file": library.folder / entry["file"]} if entry else {} for entry in entries_other]
-        saved.other_form = Saved(index, own, found_other)
+    usual = forms[0]
+    saved = usual.saved(Path(folder), stored)
+    saved.index = Path(folder) / INDEX if rows else None
+    if len(forms) > 1:
+        saved.other_form = forms[1].saved(Path(folder), {})
     some = f"{len(refused)} of {len(found.ranges)} algorithms: " if 0 < len(refused) < len(found.ranges) else ""
     saved.refused = some + refused[0] if refused else ""
-    saved.padding = max((row["padding"] for row in rows), default=0.0)
+    saved.padding = max((row["padding"] for row in rows if "padding" in row), default=0.0)
     if programs is not None:
+        lacking = [why for form in forms[1:] for why in form.refused]
         saved.remarks = (*_remarks(programs, rows), *_served(programs.target, rows, lacking))
-    if found_other is not None and other is not None:
-        saved.remarks += tuple(_slower(found, found_other, other.inplace))
+    if len(forms) > 1 and not kept.ranges:
+        saved.remarks += tuple(_slower(found, forms[1].found, not forms[0].placed[0].entry["inplace"]))
+    saved.remarks += tuple(kept.clauses())
     return saved
 
 
@@ -125,24 +140,66 @@ def _programs(
         return None, replace(found, ranges=no_file), [str(error)]
 
 
-def _write_all(
-    library: Library, found: SearchResult, programs: Programs | None, refused: list[str]
-) -> list[dict[str, Any]]:
-    """Write the files of one form of calls; each one's entry, empty where there is none: why, goes to `refused`."""
-    entries: list[dict[str, Any]] = []
-    form = "" if programs is None or programs.is_usual else FORMS[programs.inplace]
-    for served, name in zip(found.ranges, stems(found, library.entries), strict=True):
-        entry: dict[str, Any] = {}
-        try:
-            if programs is not None:
-                text, entry = document(found, served, name + form, programs)
-                library.write(entry["file"], text.encode())
-        except InputError as error:
-            refused.append(
-                f"{name} {'in' if programs and programs.inplace else 'out of'} place: {error}" if form else str(error)
-            )
-        entries.append(entry)
-    return entries
+@dataclass
+class _Form:
+    """One form of calls: what was found for it and for whom, its files, and why some have none.
+
+    made: of each range, None where there is no file.  placed: the library's as they will be.
+    """
+
+    found: SearchResult
+    programs: Programs | None
+    refused: list[str]
+    made: list[File | None] = field(default_factory=list)
+    placed: list[Placed] = field(default_factory=list)
+
+    @property
+    def files(self) -> list[File]:
+        """Those that there are."""
+        return [file for file in self.made if file is not None]
+
+    def make(self, others: Sequence[Entry]) -> None:
+        """Make a file for each range; others: of the library."""
+        programs = self.programs
+        ending = "" if programs is None or programs.is_usual else FORMS[programs.inplace]
+        for served, name in zip(self.found.ranges, stems(self.found, others), strict=True):
+            made = None
+            try:
+                if programs is not None:
+                    made = _file(self.found, served, name + ending, programs)
+            except InputError as error:
+                form = "in" if programs is not None and programs.inplace else "out of"
+                self.refused.append(f"{name} {form} place: {error}" if ending else str(error))
+            self.made.append(made)
+
+    def join(self, standing: Sequence[Entry], kept: Kept, taken: Sequence[str]) -> None:
+        """Place them beside those that stand in the library; taken: names that are another form's or question's."""
+        if self.programs is not None and self.files:
+            self.placed = join(standing, self.files, self.found, self.programs, kept, taken)
+
+    def is_of(self, entry: Entry) -> bool:
+        """Whether an entry is of this form, and there are new files for it."""
+        return any(entry.inplace == file.entry["inplace"] for file in self.files)
+
+    def saved(self, folder: Path, stored: Mapping[int, Mapping[str, str]]) -> Saved:
+        """The rows of this form with their files; stored: of ranges by their place, schedules and proofs."""
+        saved = Saved(None, self.found)
+        for what, told in table_rows(self.found, self.placed, [n for n, file in enumerate(self.made) if file is None]):
+            files = stored.get(what, {}) if isinstance(what, int) else _files_of(what.entry)
+            saved.rows.append(told)
+            saved.files.append({kind: folder / name for kind, name in files.items()})
+        return saved
+
+
+def _file(found: SearchResult, served: Range, name: str, programs: Programs) -> File:
+    text, entry = document(found, served, name, programs)
+    by = served.contender.execution
+    assert isinstance(by, Lowered)
+    return File(entry, text, lambda size: by.time_us(size / by.scale), served)
+
+
+def _files_of(entry: Mapping[str, Any]) -> dict[str, str]:
+    return {kind: entry[kind] for kind in ("file", "schedule", "proof_file") if entry[kind] is not None}
 
 
 def _remarks(programs: Programs, entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -175,6 +232,28 @@ def _slower(found: SearchResult, other: SearchResult, inplace: bool) -> Iterator
         if by.contender.execution and served.contender.execution and longer > _SAME_TIME * time_us:
             form = "in place" if inplace else "out of place"
             yield f"{form} {format_size(size)} take {format_time(longer)} in place of {format_time(time_us)}"
+
+
+def _place_schedules(library: Library, forms: Sequence[_Form], proof: bool) -> dict[int, dict[str, str]]:
+    """Write the schedules of algorithms that have no file, with `proof` of all that stay; by their place in the ranges.
+
+    Entries of their files then name them.
+    """
+    usual, stored = forms[0], {}
+    fresh = [one for form in forms for one in form.placed if not one.kept]
+    taken = {one.entry["schedule"] for form in forms for one in form.placed if one.kept}
+    for number, (served, name) in enumerate(zip(usual.found.ranges, stems(usual.found, library.entries), strict=True)):
+        own = [one for one in fresh if one.file.served is served]
+        own += [one for one in fresh if one.file.served not in usual.found.ranges and one.algorithm is served.algorithm]
+        if (own and not proof) or (not own and usual.made[number] is not None):
+            continue
+        if f"{SCHEDULES}/{name}.synth" in taken:  # of another algorithm of this shape
+            name += f"-{zlib.crc32(served.algorithm.schedule.start_us.tobytes()):08x}"
+        stored[number] = _place_schedule(library, usual.found, served, name, proof)
+        for one in own:
+            one.entry |= stored[number]
+            fresh.remove(one)
+    return stored
 
 
 def _place_schedule(library: Library, found: SearchResult, served: Range, name: str, proof: bool) -> dict[str, str]:
@@ -241,6 +320,7 @@ def document(found: SearchResult, served: Range, name: str, programs: Programs) 
     asked = question(problem)
     return text, {
         **asked,
+        "network": network_digest(problem),
         "nranks": len(asked["group"]),
         "communicator": list(problem.ranks),
         "file": f"{target.folder}/{name}{target.suffix}",

@@ -75,12 +75,13 @@ class Library:
         gone = unproved - set(self.placed)
         origin = origin_of(self.folder / INDEX)
         asked = {entry.question for entry in parse_index(index_text(rows), origin, self.folder)}
+        first = next((at for at, entry in enumerate(self.entries) if entry.question in asked), len(self.entries))
         kept = [
             {**entry.values, "proof_file": None} if entry.proof_file in gone else entry.values
             for entry in self.entries
             if entry.question not in asked
         ]
-        data = index_text([*kept, *rows])
+        data = index_text([*kept[:first], *rows, *kept[first:]])
         now = parse_index(data, origin, self.folder)
         if rows or now != self.entries:
             gone |= _files(self.entries) - _files(now)

@@ -174,6 +174,11 @@ def padded(program: Program) -> Program:
     return replace(program, gpus=[replace(gpu, i_chunks=whole, o_chunks=whole) for gpu in program.gpus])
 
 
+def restate(text: str, name: str, least: int, most: int | None, target: Target) -> str:
+    """A program's text under another name and for other sizes. Raises InputError where no message has such a size."""
+    return xml_text(replace(read(text).program, name=name, min_bytes=least, max_bytes=most or 0), target)
+
+
 def xml_text(program: Program, target: Target) -> str:
     """The program in the target's dialect, unchecked."""
     return "\n".join(_lines(program, target)) + "\n"

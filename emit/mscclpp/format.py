@@ -27,17 +27,18 @@ from emit.mscclpp.acts import Acts, acts_of, check_counts
 from emit.mscclpp.ends import check_ends, check_hearing
 from emit.mscclpp.meeting import add_meeting
 from emit.mscclpp.memory import (
+    ALIGNMENT,
     Memory,
     both_chunks,
     collective_of,
     counted_chunks,
     goal_of,
+    limit_sizes,
     memory_of,
-    most_bytes,
 )
 from emit.mscclpp.numbering import Numbering
 from emit.mscclpp.placement import Placer
-from emit.mscclpp.plan import MAX_MIN_BYTES, MAX_OPS, Plan, plan_text
+from emit.mscclpp.plan import MAX_OPS, Plan, plan_text
 from emit.mscclpp.read import read_plan
 from emit.mscclpp.replay import Replay
 from emit.mscclpp.structure import caution, check_parts, check_structure
@@ -48,7 +49,6 @@ from topologies.errors import InputError
 
 # Operations for the steps of a threadblock, tried until it fits with what others need of it.
 _ROOMS = (56, 48, 40, 32, 24)
-_ALIGNMENT = 16  # bytes: what a thread moves; the executor refuses chunks of other sizes
 _FREE = 1 << 20  # FIFO slots: a plan has none to run out of
 _LAUNCHES = 3  # that are replayed: the third is the first to use what another has used of double scratch
 _FORMS = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "custom")
@@ -310,30 +310,18 @@ def _plan(
         inplace=form,
         gpus=gpus,
         double=packets,
-        alignment=_ALIGNMENT,
+        alignment=ALIGNMENT,
     )
-    _limit_sizes(plan, program)
+    limit_sizes(plan, program.min_bytes, program.max_bytes)
     return plan
 
 
-def _limit_sizes(plan: Plan, program: Program) -> None:
-    """Set the sizes that the plan takes: those that the program serves, as far as its offsets hold them."""
-    counted, both = counted_chunks(plan), both_chunks(plan)
-    # a program's size is of the larger buffer, a plan's of the one that its reader looks at
-    low, high = -(-program.min_bytes * counted // both), program.max_bytes * counted // both
-    most = most_bytes(plan)
-    least = max(low, _ALIGNMENT * counted)
-    if program.max_bytes > 0 and high < least:
-        raise InputError(
-            f"{program.name} serves at most {program.max_bytes} bytes, but an execution plan of {both} chunks takes "
-            f"{_ALIGNMENT * both} or more"
-        )
-    if least > most:
-        raise InputError(
-            f"{program.name} serves {program.min_bytes} bytes or more, but an execution plan of its chunks has "
-            f"offsets for at most {most * both // counted} in 32 bits"
-        )
-    plan.min_bytes, plan.max_bytes = min(least, MAX_MIN_BYTES), min(high or most, most)
+def restate(text: str, name: str, least: int, most: int | None, _: Target) -> str:
+    """A plan's text under another name and for other sizes. Raises InputError where no message has such a size."""
+    plan = read_plan(text)
+    plan.name = name
+    limit_sizes(plan, least, most or 0)
+    return plan_text(plan)
 
 
 def _gpu_in_place(gpu: Gpu) -> Gpu:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from emit.check.capacity import CAPACITY
 from emit.goal import Goal, buffer_sizes, goal_for
-from emit.mscclpp.plan import NO_LIMIT, OFFSET_END, Op, Part, Plan
+from emit.mscclpp.plan import MAX_MIN_BYTES, NO_LIMIT, OFFSET_END, Op, Part, Plan
 from emit.program import COLLECTIVES
 from synth.model.registry import find_kind
 from topologies.errors import InputError
+
+ALIGNMENT = 16  # bytes: what a thread moves; the executor refuses chunks of other sizes
 
 
 def collective_of(plan: Plan) -> str:
@@ -49,6 +51,26 @@ def most_bytes(plan: Plan) -> int:
             scratch = gpu.scratch_chunks * 2 * (2 if plan.double else 1)
             most = min(most, OFFSET_END // scratch * gpu.input_chunks // unit * unit)
     return most
+
+
+def limit_sizes(plan: Plan, least_bytes: int, largest: int) -> None:
+    """Set the sizes that a plan takes: these (0: no largest), as far as its offsets hold them; InputError: none are."""
+    counted, both = counted_chunks(plan), both_chunks(plan)
+    # a program's size is of the larger buffer, a plan's of the one that its reader looks at
+    low, high = -(-least_bytes * counted // both), largest * counted // both
+    most = most_bytes(plan)
+    least = max(low, ALIGNMENT * counted)
+    if largest > 0 and high < least:
+        raise InputError(
+            f"{plan.name} serves at most {largest} bytes, but an execution plan of {both} chunks takes "
+            f"{ALIGNMENT * both} or more"
+        )
+    if least > most:
+        raise InputError(
+            f"{plan.name} serves {least_bytes} bytes or more, but an execution plan of its chunks has "
+            f"offsets for at most {most * both // counted} in 32 bits"
+        )
+    plan.min_bytes, plan.max_bytes = min(least, MAX_MIN_BYTES), min(high or most, most)
 
 
 def goal_of(plan: Plan, root: int = 0) -> Goal | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -130,15 +131,12 @@ def _report(found: SearchResult, asked: Asked) -> None:
         groups_overlap=asked.groups_overlap,
         scratch_limit=scratch_bytes(asked.scratch_limit),
         proof=asked.proof,
+        anew=asked.replace,
     )
     document = statement(written.found)
-    for entry, files in zip(document["algorithms"], written.files, strict=True):
-        entry |= {kind: str(path) for kind, path in files.items()}
+    document["algorithms"] = _rows(written)
     if written.other_form is not None:
-        other = statement(written.other_form.found)["algorithms"]
-        for entry, files in zip(other, written.other_form.files, strict=True):
-            entry |= {kind: str(path) for kind, path in files.items()}
-        document["other_form"] = other
+        document["other_form"] = _rows(written.other_form)
     document["unsaved"] = written.refused
     document["remarks"] = list(written.remarks)
     if asked.as_json:
@@ -172,8 +170,16 @@ def _why_nothing(found: SearchResult, asked: Asked) -> str:
     )
 
 
+def _rows(written: Saved) -> list[dict[str, Any]]:
+    """The rows of what the library has now, each with its files."""
+    return [
+        row | {kind: str(path) for kind, path in files.items()}
+        for row, files in zip(written.rows, written.files, strict=True)
+    ]
+
+
 def _closing(found: SearchResult, written: Saved, begun: float) -> str:
-    parts = [f"{format_count(len(found.ranges), 'algorithm')}, replayed and right"] if found.ranges else []
+    parts = [f"{format_count(len(written.rows), 'algorithm')}, replayed and right"] if found.ranges else []
     if written.paths:
         parts[-1] += " → " + ", ".join(str(p) for p in written.paths)
     parts += written.remarks

@@ -54,6 +54,11 @@ overlap_option: Option = click.option(
 )
 
 
+replace_option: Option = click.option(
+    "--replace", is_flag=True, help="What is new takes the place of files that are there, slower or not."
+)
+
+
 def declare(*options: Option) -> Option:
     """All of these options, in this order on the help page."""
 
@@ -90,6 +95,7 @@ class Asked:
     groups_overlap: bool
     scratch_limit: str | None
     proof: bool
+    replace: bool
     as_json: bool
     begun: float
     root: int | None = None

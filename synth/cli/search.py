@@ -18,6 +18,7 @@ from synth.cli.options import (
     declare,
     json_option,
     overlap_option,
+    replace_option,
     scratch_option,
     sms_option,
     target_option,
@@ -59,6 +60,7 @@ _question = declare(
     overlap_option,
     scratch_option,
     click.option("--proof", is_flag=True, help="Also write the schedule and what proves its bound, for synth prove."),
+    replace_option,
     json_option,
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -26,13 +27,7 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
     where there is no baseline; vs_healthy is this time / the healthy network's, None where no part is dead or slow.
     sends counts all translated copies.
     """
-    algorithm, size = served.algorithm, served.shown
-    time_us = served.time_us(size)
-    bound_us, witness = found.bound.at(size)
-    others = [a.time_us(size) for a in found.baselines]
-    optimal = time_us / bound_us <= OPTIMAL
-    healthy = found.healthy.fastest(size).time_us(size) if found.healthy and found.healthy.ranges else None
-    regime = "optimal: " if optimal else _regime(found, served)
+    algorithm = served.algorithm
     return {
         "steps": algorithm.steps,
         "rounds": algorithm.rounds,
@@ -41,12 +36,23 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
         "engine": algorithm.engine,
         "min_bytes": served.low,
         "max_bytes": served.high,
+        **compare(found, served.time_us(served.shown), served.shown, lambda: _regime(found, served)),
+    }
+
+
+def compare(found: SearchResult, time_us: float, size: int, regime: Callable[[], str] = str) -> dict[str, Any]:
+    """What a row says of a time in µs for messages of `size` bytes; regime: what to say of one that is not optimal."""
+    bound_us, witness = found.bound.at(size)
+    others = [a.time_us(size) for a in found.baselines]
+    optimal = time_us / bound_us <= OPTIMAL
+    healthy = found.healthy.fastest(size).time_us(size) if found.healthy and found.healthy.ranges else None
+    return {
         "shown_bytes": size,
         "time_us": time_us,
         "bound_us": bound_us,
         "gap": max(1.0, time_us / bound_us),
         "optimal": optimal,
-        "proof": regime + witness.text,
+        "proof": ("optimal: " if optimal else regime()) + witness.text,
         "vs_baseline": min(others) / time_us if others else None,
         "vs_healthy": None if healthy is None else time_us / healthy,
     }

@@ -39,14 +39,16 @@ def table(document: dict[str, Any], nranks: int) -> str:
         lines.append(
             (
                 format_served(row["min_bytes"], row["max_bytes"]),
-                *(str(row[shape]) for shape in ("steps", "rounds", "chunks")),
+                *("–" if row[shape] is None else str(row[shape]) for shape in ("steps", "rounds", "chunks")),
                 f"{format_time(row['time_us'])} @ {shown}",
                 format_time(row["bound_us"]),
                 f"{row['gap']:.3f}",
                 _ratio(row["vs_baseline"]),
                 *([_ratio(row["vs_healthy"])] if healthy else []),
-                row["engine"],
-                row["proof"] + (f" · no file: {row['refused']}" if row["refused"] else ""),
+                row["engine"] or "–",
+                row["proof"]
+                + (f" · no file: {row['refused']}" if row["refused"] else "")
+                + (" · kept" if row.get("kept") else ""),
             )
         )
     proved = [*_elsewhere(document), *_proved(document)]

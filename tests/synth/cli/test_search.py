@@ -271,3 +271,18 @@ def test_a_collective_that_the_library_does_not_have(synth: Call) -> None:
         assert ("has no function" in answer.out) == bool(words)
         assert words in answer.out
     assert "no function for gather and scatter" in " ".join(synth("gather", "--help").out.split())
+
+
+def test_what_the_library_has_stays_where_it_is_no_slower(synth: Call, here: Path) -> None:
+    asked = ("reducescatter", "--topo", "ring:4", "--budget", "2s")
+    synth(*asked, "--engine", "route")
+    before = (here / "out" / "index.json").read_bytes()
+    worse = synth(*asked, "--engine", "baseline", "--size", "256K")
+    assert worse.out.splitlines()[3].endswith(" · kept")
+    assert "of the library, no slower: " in worse.out
+    assert (here / "out" / "index.json").read_bytes() == before
+    said = json.loads(synth(*asked, "--engine", "baseline", "--size", "256K", "--json").out)
+    assert [row["kept"] for row in said["algorithms"]] == [True]
+    said = json.loads(synth(*asked, "--engine", "baseline", "--size", "256K", "--replace", "--json").out)
+    assert [row["kept"] for row in said["algorithms"]] == [False]
+    assert (here / "out" / "index.json").read_bytes() != before

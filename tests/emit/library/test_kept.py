@@ -1,0 +1,259 @@
+"""A library only gets better: what is there stays where what is written beside it is no faster."""
+
+from __future__ import annotations
+
+import re
+import threading
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from emit.formats import FORMATS, verify_program
+from emit.library.index import INDEX, Entry, load_index
+from emit.library.lookup import choose
+from emit.library.save import Saved, save
+from emit.targets import TARGETS
+from synth import synthesize
+from synth.model.collective import alltoallv
+from synth.search.result import SearchResult
+from synth.solvers.workers import Workers
+from topologies.load import load
+from topologies.topology import Topology
+
+SIZES = [base << e for e in range(9, 29, 2) for base in (2, 3)]
+
+
+@cache
+def answer(target: str, engine: str, **options: object) -> SearchResult:
+    """Reduce-scatter on a ring; `baseline` is the worse."""
+    with Workers(()) as none:
+        asked = {"target": target, "engine": engine, "budget": 3, "workers": none, **options}
+        return synthesize("reducescatter", "ring:4", **asked).found  # type: ignore[arg-type]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def times(folder: Path, topology: Topology | None = None) -> dict[tuple[int, bool], float]:
+    """Of what the index names for each size and form: read, checked and timed from its file alone."""
+    found = {}
+    for entry in load_index(folder):
+        form = FORMATS[TARGETS[entry.target].format]
+        verdict = verify_program(entry.path, entry.goal())
+        assert verdict.status == "right", entry.file
+        program = verdict.program
+        assert program is not None
+        timer = form.predictor(entry.path, program, topology or load(entry.topology), entry.communicator)
+        for size in SIZES:
+            if entry.serves(size, 4):
+                assert (size, entry.inplace) not in found
+                found[size, entry.inplace] = timer.time_us(size)
+    return found
+
+
+def worse(before: dict[tuple[int, bool], float], after: dict[tuple[int, bool], float]) -> list[tuple[int, bool]]:
+    return [at for at, us in before.items() if after.get(at, float("inf")) > us * (1 + 1e-9)]
+
+
+def check_whole(folder: Path) -> None:
+    """Ranges meet, files state the sizes of their entries, and there are no others."""
+    entries = load_index(folder)
+    for form in (True, False):
+        own = sorted((e for e in entries if e.inplace == form), key=lambda e: e.min_bytes)
+        assert all(one.max_bytes is not None and one.max_bytes + 1 == other.min_bytes for one, other in pairwise(own))
+    for entry in entries:
+        if entry.path.suffix == ".xml":
+            head = re.search(r'minBytes="(\d+)" maxBytes="(\d+)"', entry.path.read_text())
+            assert head is not None
+            end = entry.max_bytes or ((1 << 50) - 1 if entry.target == "msccl" else 0)
+            assert (int(head[1]), int(head[2]) - (entry.target == "msccl")) == (entry.min_bytes, end), entry.file
+    names = {name for e in entries for name in (e.file, e.schedule, e.proof_file) if name is not None}
+    assert set(files(folder)) == {*names, INDEX}
+
+
+def said(saved: Saved, word: str) -> str:
+    return next((remark for remark in saved.remarks if word in remark), "")
+
+
+@pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])
+def test_a_worse_answer_changes_nothing_but_by_replacing(target: str, tmp_path: Path) -> None:
+    save(answer(target, "route"), tmp_path, target)
+    before, had = files(tmp_path), times(tmp_path)
+    again = save(answer(target, "route"), tmp_path, target)
+    assert files(tmp_path) == before
+    assert not said(again, "kept")
+    saved = save(answer(target, "baseline"), tmp_path, target)
+    assert worse(had, times(tmp_path)) == []
+    assert "of the library, no slower: up to " in said(saved, "kept")
+    assert saved.rows[0]["kept"]
+    assert all(before[name] == data for name, data in files(tmp_path).items() if name != INDEX and name in before)
+    check_whole(tmp_path)
+    save(answer(target, "baseline"), tmp_path, target, anew=True)
+    assert worse(had, times(tmp_path))
+    check_whole(tmp_path)
+
+
+def test_a_better_answer_takes_the_place_of_a_worse_one(tmp_path: Path) -> None:
+    target = "executor-nccl"
+    save(answer(target, "baseline"), tmp_path / "worse", target)
+    save(answer(target, "baseline"), tmp_path / "both", target)
+    save(answer(target, "route"), tmp_path / "both", target)
+    save(answer(target, "route"), tmp_path / "good", target)
+    both = times(tmp_path / "both")
+    assert worse(times(tmp_path / "worse"), both) == []
+    assert worse(times(tmp_path / "good"), both) == []
+    check_whole(tmp_path / "both")
+    now = files(tmp_path / "both")
+    for engine in ("route", "baseline"):
+        save(answer(target, engine), tmp_path / "both", target)
+        assert files(tmp_path / "both") == now
+
+
+def test_one_size_is_added_and_takes_nothing_away(tmp_path: Path) -> None:
+    target = "executor-nccl"
+    save(answer(target, "baseline"), tmp_path, target)
+    before = times(tmp_path)
+    saved = save(answer(target, "route", size="1M"), tmp_path, target)
+    after = times(tmp_path)
+    assert worse(before, after) == []
+    assert all(after[1 << 20, form] < before[1 << 20, form] for form in (True, False))
+    assert [row["min_bytes"] for row in saved.rows] == [1 << 20]
+    assert not saved.rows[0]["kept"]
+    assert set(after) == set(before)
+    check_whole(tmp_path)
+    again = save(answer(target, "baseline", size="1M"), tmp_path, target)
+    assert worse(after, times(tmp_path)) == []
+    assert [row["kept"] for row in again.rows] == [True]
+    assert again.rows[0]["time_us"] == pytest.approx(after[1 << 20, True])
+
+
+def plant(entry: Entry) -> None:
+    """Something else than what was checked."""
+    text = entry.path.read_text()
+    entry.path.write_text(text.replace(' cnt="1"', ' cnt="2"', 1).replace('"size": 1}', '"size": 2}', 1))
+    assert entry.path.read_text() != text
+
+
+@pytest.mark.parametrize("target", ["executor-nccl", "mscclpp"])
+def test_a_file_that_was_changed_is_thrown_out(target: str, tmp_path: Path) -> None:
+    save(answer(target, "route"), tmp_path, target)
+    first = load_index(tmp_path)[0]
+    plant(first)
+    changed = first.path.read_bytes()
+    saved = save(answer(target, "baseline"), tmp_path, target)
+    assert said(saved, "thrown out").startswith(f"thrown out: {first.file}: wrong: ")
+    assert changed not in files(tmp_path).values()
+    check_whole(tmp_path)
+    assert times(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("what", "changed"),
+    [
+        ("sizes", lambda text: text.replace('minBytes="0"', 'minBytes="8"', 1)),
+        ("form", lambda text: text.replace('inplace="1" outofplace="0"', 'inplace="0" outofplace="1"', 1)),
+        ("nothing there", lambda _: ""),
+    ],
+)
+def test_a_file_that_is_not_what_its_entry_says_is_thrown_out(what: str, changed: object, tmp_path: Path) -> None:
+    target = "executor-nccl"
+    save(answer(target, "route"), tmp_path, target)
+    first = load_index(tmp_path)[0]
+    text = first.path.read_text()
+    first.path.write_text(changed(text))  # type: ignore[operator]
+    assert first.path.read_text() != text, what
+    assert first.file in said(save(answer(target, "baseline"), tmp_path, target), "thrown out")
+    check_whole(tmp_path)
+
+
+def test_a_missing_file_is_no_obstacle(tmp_path: Path) -> None:
+    target = "executor-nccl"
+    save(answer(target, "route"), tmp_path, target)
+    first = load_index(tmp_path)[0]
+    first.path.unlink()
+    assert "no such file" in said(save(answer(target, "baseline"), tmp_path, target), "thrown out")
+    check_whole(tmp_path)
+
+
+def test_another_network_of_the_same_name_is_another_question(tmp_path: Path) -> None:
+    target, fast = "executor-nccl", tmp_path / "net.toml"
+    found = []
+    for gbs in (90, 9):
+        links = "".join(
+            f"[[links]]\npairs = '{a}>{a + 1}'\nboth = true\ngbs = {gbs + a}\nalpha_us = 1\n" for a in (0, 1)
+        )
+        fast.write_text(f'name = "net"\nranks = 3\n{links}')
+        found.append(synthesize("allgather", fast, target=target, budget=2, engine="route").found)
+    save(found[0], tmp_path / "out", target)
+    saved = save(found[1], tmp_path / "out", target)
+    assert "another network or pattern of this name gave way" in said(saved, "gave way")
+    save(found[1], tmp_path / "alone", target)
+    assert files(tmp_path / "out") == files(tmp_path / "alone")
+
+
+def test_a_pattern_s_files_are_held_against_the_pattern(tmp_path: Path) -> None:
+    """Its goal stands in the index, where it could be changed."""
+    sizes = [[0, 1000, 30], [500, 0, 1], [7, 200, 0]]
+    found = [
+        synthesize(alltoallv(sizes), "full:3", target="msccl", budget=2, engine=engine).found
+        for engine in ("route", "route")
+    ]
+    save(found[0], tmp_path, "msccl")
+    before, index = files(tmp_path), tmp_path / INDEX
+    for one in found:
+        saved = save(one, tmp_path, "msccl")
+        assert not said(saved, "thrown out")
+    assert files(tmp_path) == before
+    entry = load_index(tmp_path)[0]
+    stated = entry.values["goal"]["required"][0]
+    index.write_text(index.read_text().replace(f'"required": [[{stated[0]},', f'"required": [[{stated[0] + 1},', 1))
+    other = alltoallv([[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
+    assert "another goal" in said(save(found[1], tmp_path, "msccl"), "thrown out")
+    saved = save(synthesize(other, "full:3", target="msccl", budget=2, engine="route").found, tmp_path, "msccl")
+    assert said(saved, "gave way")
+
+
+def test_files_beyond_the_limits_asked_for_give_way(tmp_path: Path) -> None:
+    target = "executor-nccl"
+    save(answer(target, "route"), tmp_path, target)
+    most = max(entry.values["threadblocks"] for entry in load_index(tmp_path))
+    few = answer(target, "route", sms=2)
+    assert most > 2
+    saved = save(few, tmp_path, target, sms=2)
+    assert "beyond the limits asked for gave way" in said(saved, "gave way")
+    assert max(entry.values["threadblocks"] for entry in load_index(tmp_path)) <= 2
+    check_whole(tmp_path)
+
+
+def test_schedules_and_proofs_of_what_stays_stay(tmp_path: Path) -> None:
+    target = "executor-nccl"
+    save(answer(target, "route"), tmp_path, target, proof=True)
+    before = files(tmp_path)
+    save(answer(target, "baseline"), tmp_path, target, proof=True)
+    now = files(tmp_path)
+    assert all(now[name] == data for name, data in before.items() if name != INDEX)
+    save(answer(target, "route"), tmp_path, target)
+    assert all(entry.proof_file for entry in load_index(tmp_path) if entry.file in before)
+    check_whole(tmp_path)
+
+
+def test_two_that_write_at_once_are_both_right(tmp_path: Path) -> None:
+    target = "executor-nccl"
+    found = [answer(target, "route"), answer(target, "baseline"), answer(target, "route", size="1M")]
+    alone = []
+    for number, one in enumerate(found):
+        save(one, tmp_path / f"{number}", target)
+        alone.append(times(tmp_path / f"{number}"))
+    threads = [threading.Thread(target=save, args=(one, tmp_path / "out", target)) for one in found]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    both = times(tmp_path / "out")
+    assert [worse(one, both) for one in alone] == [[], [], []]
+    check_whole(tmp_path / "out")
+    entries = load_index(tmp_path / "out")
+    assert choose(entries, "reducescatter", 4, (0, 1, 2, 3), 1 << 20, True, element_bytes=4) is not None

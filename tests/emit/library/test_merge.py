@@ -1,0 +1,88 @@
+"""Who serves which sizes where files overlap: nothing gets slower, nothing is lost, asking again changes nothing."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emit.library.merge import NO_END, Part, Rival, merge
+from synth.model.problem import LARGEST
+
+SIZES = sorted({base << e for e in range(9, 30) for base in (2, 3, 5, 7)})
+
+
+def rival(low: int, high: int, base_us: float, us_per_byte: float, divides: int = 1, first: int = 0) -> Rival:
+    return Rival(low, high, lambda size: base_us + us_per_byte * size, lambda size: size % divides == 0, first)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> list[Rival]:
+    """Files of one answer, whose ranges meet."""
+    cuts = [0, *sorted(draw(st.sets(st.sampled_from(SIZES[:-20]), max_size=3)))]
+    ends = [*(cut - 1 for cut in cuts[1:]), draw(st.sampled_from([NO_END - 1, LARGEST]))]
+    costs = st.tuples(st.floats(1, 20), st.floats(1e-5, 1e-3), st.sampled_from([1, 1, 64]))
+    return [rival(low, high, *draw(costs)) for low, high in zip(cuts, ends, strict=True)]
+
+
+def serving(parts: list[Part], size: int) -> Rival | None:
+    found = [part.rival for part in parts if part.low <= size <= part.high]
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+def at(rivals: list[Rival], size: int) -> Rival | None:
+    return next((one for one in rivals if one.low <= size <= one.high), None)
+
+
+def slower(parts: list[Part], before: list[Rival]) -> list[int]:
+    """Sizes at which the files before were faster, or took a message that what serves now does not take."""
+    found = []
+    for size in SIZES:
+        was, now = at(before, size), serving(parts, size)
+        power = size & (size - 1) == 0
+        if was is not None and (
+            now is None
+            or (now.serves(size) or not power) < was.serves(size)
+            or (now.time_us(size) > was.time_us(size) * (1 + 1e-9) and (was.serves(size) or not power))
+        ):
+            found.append(size)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(answers(), answers())
+def test_nothing_gets_slower_and_no_size_is_lost(before: list[Rival], new: list[Rival]) -> None:
+    parts = merge([*before, *new])
+    assert [part.low for part in parts] == [0, *(part.high + 1 for part in parts[:-1])]
+    assert parts[-1].high == max(before[-1].high, new[-1].high)
+    plain = [one for one in (*before, *new) if one.serves(1)]
+    if len(plain) == len(before) + len(new):
+        assert slower(parts, before) == []
+    planted = [Rival(one.low, one.high, one.time_us, one.serves, first=-1) for one in new]
+    for size in SIZES:
+        was, now = at(before, size), at(new, size)
+        if was and now and now.time_us(size) > 1.01 * was.time_us(size) and was.serves(size) >= now.serves(size):
+            assert size in slower(merge([*before, *planted]), before)
+            break
+
+
+@settings(max_examples=40, deadline=None)
+@given(answers(), answers())
+def test_what_came_out_stays_when_either_is_asked_again(before: list[Rival], new: list[Rival]) -> None:
+    parts = merge([*before, *new])
+    now = [Rival(part.low, part.high, part.rival.time_us, part.rival.serves) for part in parts]
+    for answer in (before, new):
+        assert [(part.low, part.high) for part in merge([*now, *answer])] == [(one.low, one.high) for one in now]
+
+
+def test_one_size_is_cut_out_of_a_range() -> None:
+    whole, one = rival(0, NO_END - 1, 2, 1e-3), rival(1 << 20, 1 << 20, 1, 1e-3)
+    ends = [(part.low, part.high, part.rival is one) for part in merge([whole, one])]
+    assert ends == [(0, (1 << 20) - 1, False), (1 << 20, 1 << 20, True), ((1 << 20) + 1, NO_END - 1, False)]
+
+
+def test_a_file_for_a_few_sizes_at_the_end_of_another_s_is_none() -> None:
+    there = [rival(0, 1 << 20, 1, 1e-3), rival((1 << 20) + 1, NO_END - 1, 0, 1e-4)]
+    new = rival((1 << 20) - 50, NO_END - 1, 0.5, 1e-3)
+    assert [part.rival for part in merge([*there, new])] == there
+    assert [part.rival for part in merge([there[0], new])] == [there[0], new]
