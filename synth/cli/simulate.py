@@ -11,9 +11,10 @@ from emit.formats import format_of
 from emit.library.lookup import entry_beside
 from emit.program import Program
 from emit.timing.predict import Predictor, Timed
+from emit.timing.trace import chrome_trace
 from synth.bounds.prove import OPTIMAL, prove
 from synth.cli.options import json_option, print_json, topo_option
-from synth.cli.programs import named_problem, read_program
+from synth.cli.programs import named_problem, read_program, write_text
 from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
 from synth.model.sizes import parse_size
@@ -43,8 +44,13 @@ _MANY = 16  # ranks that are listed
     help=f"From LOW to HIGH, each N times the one before, or a list as 4K,1M. Default: {DEFAULT_SIZES}.",
 )
 @click.option("--depth", type=int, metavar="N", help="FIFO slots. Default: the protocol's.")
+@click.option(
+    "--trace", metavar="OUT.json", help="Write the predicted run at one --sizes as a trace for Perfetto: of an XML."
+)
 @json_option
-def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | None, as_json: bool) -> None:
+def simulate(
+    file: str, topo: str, group: str | None, sizes: str, depth: int | None, trace: str | None, as_json: bool
+) -> None:
     """Predict the time of an MSCCL XML or an execution plan (JSON), ours or another's, on a topology.
 
     The file is verified first. Exit code 0 right (or its name does not say what is right), 1 wrong or deadlock,
@@ -52,8 +58,11 @@ def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | N
 
     \b
     synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6
+    synth simulate out/msccl/FILE.xml --topo dgx-a100 --group 0,2,4,6 --sizes 1M --trace run.json
     """
     asked = parse_sweep(sizes)
+    if trace is not None and len(asked) != 1:
+        raise InputError(f"--trace: {len(asked)} sizes; it must be of one, as with --sizes 1M")
     topology = load(topo)
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     entry = entry_beside(file)
@@ -70,7 +79,12 @@ def simulate(file: str, topo: str, group: str | None, sizes: str, depth: int | N
             if depth is None
             else Predictor(program, topology, members, depth)
         )
+        if trace is not None and not isinstance(timed, Predictor):
+            raise InputError(f"--trace: {origin_of(file)} is a plan; it must be a program (MSCCL XML)")
         document |= _times(program, timed, asked, verdict.status == "right")
+        if trace is not None and isinstance(timed, Predictor):
+            write_text(trace, chrome_trace(timed, asked[0]))
+            document["trace"] = trace
     except InputError as error:
         # of a file that is right it is the topology or the group that is at fault
         if verdict.exit_code != 1:
@@ -169,6 +183,8 @@ def _lines(document: dict[str, Any]) -> list[str]:
         least, most = document["min_bytes"], document["max_bytes"]
         upper = "" if most is None else f" to {format_size(most)}"
         lines += ["", f"* beyond the sizes that the file is for: from {format_size(least)}{upper}"]
+    if "trace" in document:
+        lines += ["", f"trace → {document['trace']}"]
     return lines
 
 
