@@ -147,9 +147,14 @@ def _content(entry: Entry) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
+def _is_file(library: Path | None) -> bool:
+    """Whether it is one MSCCL XML."""
+    return library is not None and library.suffix == ".xml" and not library.is_dir()
+
+
 def _entries(library: Path) -> list[Entry]:
     """Of a library's index; of one file as if it were a library's only one, for the sizes that it serves."""
-    if library.suffix != ".xml" or library.is_dir():
+    if not _is_file(library):
         return load_index(library)
     goal = goal_beside(library)
     program = verify_program(library, goal).right_program(str(library))
@@ -238,10 +243,20 @@ class Chooser:
         ]
         return json.dumps([self.backend, listed, self.rows])
 
-    def check_ranks(self, ranks: int) -> None:
-        """Raises InputError where the library is one file for more ranks than the job has."""
-        if self.library is not None and self.library.suffix == ".xml" and self.entries[0].nranks > ranks:
-            raise InputError(f"library {self.library}: is for {self.entries[0].nranks} ranks; this job has {ranks}")
+    def check(self, ranks: int, is_whole_job: bool) -> None:
+        """Read all that may run in a group of so many ranks, so that no file is found wrong later.
+
+        Raises InputError for a program that is not right, and where the library is one file for another number of ranks
+        than the job has.
+        """
+        if is_whole_job and _is_file(self.library) and self.entries[0].nranks != ranks:
+            raise InputError(
+                f"library {self.library}: is for {self.entries[0].nranks} ranks, this job has {ranks}; it must be for"
+                " as many, or a folder, which may hold files for several"
+            )
+        for entry in self.entries:
+            if entry.nranks == ranks and _runs_here(entry):
+                self._read(entry)
 
     def choose(self, call: Call, method: Method | None = None) -> Choice:
         """For one call; `method` overrules SYNTH_BACKEND."""
@@ -362,7 +377,10 @@ class Chooser:
 
     def _read(self, entry: Entry) -> Program:
         if entry.file not in self._programs:
-            self._programs[entry.file] = verify_program(entry.path, entry.goal()).right_program(str(entry.path))
+            try:
+                self._programs[entry.file] = verify_program(entry.path, entry.goal()).right_program(str(entry.path))
+            except InputError as error:
+                raise InputError(f"library {error}") from None
         return self._programs[entry.file]
 
 

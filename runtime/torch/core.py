@@ -85,8 +85,7 @@ class Core:
         fault, basis = None, ""
         try:
             self._chooser = Chooser.of_environment()
-            if is_whole_job:
-                self._chooser.check_ranks(len(self.ranks))
+            self._chooser.check(len(self.ranks), is_whole_job)
             basis = f"{self._chooser.basis} {self._checks}"
         except InputError as error:
             fault = str(error)

@@ -94,12 +94,16 @@ def test_a_library_without_a_table_is_not_trusted_and_that_is_said_once(
     assert [size for size, program in ran.items() if program is not None] == [64, 4096]
 
 
-def test_a_faulty_file_of_a_library_is_refused(tmp_path: Path) -> None:
+def test_a_faulty_file_of_a_library_is_refused_before_it_is_used(tmp_path: Path) -> None:
     folder = library(tmp_path)
     path = folder / "msccl" / "mine.xml"
     path.write_text(path.read_text().replace('type="s"', 'type="nop"', 1))
+    chooser = Chooser(library=folder)
+    chooser.check(3, True)  # it cannot serve a group of three
+    with pytest.raises(InputError, match=r"library .*mine\.xml"):
+        chooser.check(4, True)
     with pytest.raises(InputError, match=r"mine\.xml"):
-        Chooser("synth", folder).choose(CALL)
+        chooser.choose(CALL, Method("synth"))
 
 
 def test_our_own_for_whatever_there_is() -> None:
@@ -176,9 +180,11 @@ def test_one_file_is_a_library(tmp_path: Path) -> None:
     assert chooser.choose(call).reason == "in the library"
     assert Method("synth", "mine") in chooser.methods(call)
     assert chooser.choose(call._replace(ranks=(0, 1))).reason == "built in"
-    chooser.check_ranks(3)
-    with pytest.raises(InputError, match=r"mine\.xml: is for 3 ranks; this job has 2"):
-        chooser.check_ranks(2)
+    chooser.check(3, True)
+    for ranks in (2, 4):
+        with pytest.raises(InputError, match=rf"mine\.xml: is for 3 ranks, this job has {ranks}; it must be"):
+            chooser.check(ranks, True)
+        chooser.check(ranks, False)  # a group within a job of three
     with pytest.raises(InputError, match=r"there\.xml"):
         Chooser(library=tmp_path / "there.xml")
 
