@@ -26,10 +26,15 @@ from emit.compiler.ir import BUFFER, NONE, Instructions, cell
 from emit.compiler.passes.depth import order_by_depth
 from emit.goal import Goal, buffer_sizes, goal_for
 from emit.program import BUFFERS, COLLECTIVES, Gpu, Program
+from synth.model.numbers import as_flag, as_text, whole
 from synth.model.registry import find_kind
 from topologies.errors import InputError
+from topologies.text.fields import shown
+from topologies.text.files import read_bytes
 
 _COLLECTIVES = tuple(name for name in COLLECTIVES if find_kind(name).unit or name == "custom")
+_MOST_BYTES = 16 << 20  # of a script
+_MOST_CELLS = 1 << 24  # ranks × chunks × instances: of what a script holds in memory
 _FUNCTION = "algorithm"  # what a file must define
 Cell = tuple[int, int]  # rank, number of the cell
 Asked = tuple[int | None, int | None, int | None]  # channel, threadblock that sends, threadblock that receives
@@ -115,8 +120,14 @@ class Script:
 
         Raises InputError: what no program can be.
         """
+        ranks, chunks, min_bytes, max_bytes, root, instances = self._whole(
+            ranks=ranks, chunks=chunks, min_bytes=min_bytes, max_bytes=max_bytes, root=root, instances=instances
+        )
+        for what, text in (("name", name), ("collective", collective), ("protocol", protocol)):
+            as_text(text, what)
+        interleaved = None if interleaved is None else as_flag(interleaved, "interleaved")
         kind = find_kind(collective)
-        self.inplace = bool(kind.inplace) if inplace is None else inplace
+        self.inplace = bool(kind.inplace) if inplace is None else as_flag(inplace, "inplace")
         self._check(collective, goal, {"ranks": ranks, "chunks": chunks, "instances": instances})
         per_loop = chunks * ranks if kind.blocks_a_rank else chunks
         self.instances, self.interleaved, self.ranks = instances, interleaved, ranks
@@ -154,6 +165,15 @@ class Script:
         if min(counts.values()) < 1:
             given = ", ".join(f"{name} {count}" for name, count in counts.items())
             raise self._wrong(f"{given}; it must be 1 or more each")
+        if math.prod(counts.values()) > _MOST_CELLS:
+            raise self._wrong(f"ranks × chunks × instances is more than {_MOST_CELLS}; it must be less")
+
+    def _whole(self, **given: Any) -> list[int]:
+        """Whole numbers by name; InputError with the script's line for what is none."""
+        try:
+            return [whole(value, name) for name, value in given.items()]
+        except InputError as error:
+            raise self._wrong(str(error)) from None
 
     def chunk(self, rank: int, buffer: str, index: int, count: int = 1) -> Chunk:
         """What `rank`'s buffer "i", "o" or "s" holds from `index` on.
@@ -170,6 +190,7 @@ class Script:
     @contextmanager
     def parallelize(self, instances: int) -> Iterator[None]:
         """Whatever is moved inside is cut into so many parts, each on a channel of its own."""
+        (instances,) = self._whole(instances=instances)
         if instances < 1:
             raise self._wrong(f"parallelize({instances}); it must be 1 or more")
         before, self._parallel = self._parallel, self._parallel * instances
@@ -199,7 +220,7 @@ class Script:
                 raise self._wrong(f"{name} {value}; it must be 0 to {(1 << 15) - 1}")
         channel, sendtb, recvtb = (NONE if value is None else value for value in asked)
         self._fresh(what)
-        to = self._cells(rank, buffer, index, what.count)
+        to = list(self._cells(rank, buffer, index, what.count))
         src, dst = self._cell(what.rank, what.buffer, what.index), to[0][1]
         if (rank, src) == (what.rank, dst) and not adds:
             return what
@@ -231,16 +252,17 @@ class Script:
                     f"rank {what.rank} {what.buffer}[{what.index}] was overwritten since, by {self._written[place]}"
                 )
 
-    def _cells(self, rank: int, buffer: str, index: int, count: int) -> list[Cell]:
+    def _cells(self, rank: int, buffer: str, index: int, count: int) -> Iterator[Cell]:
+        rank, index, count = self._whole(rank=rank, index=index, count=count)
         if not 0 <= rank < self.ranks:
             raise self._wrong(f"rank {rank}; it must be in 0..{self.ranks - 1}")
-        if buffer not in BUFFERS:
-            raise self._wrong(f"buffer {buffer!r}; it must be one of i, o, s")
+        if not isinstance(buffer, str) or buffer not in BUFFERS:
+            raise self._wrong(f"buffer {shown(buffer)}; it must be one of i, o, s")
         size = (*self._sizes[rank], BUFFER)[BUFFERS.index(buffer)]
         if index < 0 or count < 1 or index + count > size:
             has = "" if buffer == "s" else f"; it has {size}"
             raise self._wrong(f"rank {rank} {buffer}[{index}], {count} chunks: beyond the buffer{has}")
-        return [(rank, self._cell(rank, buffer, at)) for at in range(index, index + count)]
+        return ((rank, self._cell(rank, buffer, at)) for at in range(index, index + count))
 
     def _cell(self, rank: int, buffer: str, index: int) -> int:
         shift = self._aliases[rank]
@@ -274,10 +296,7 @@ def load_scripts(path: str | Path, settings: Sequence[str] = ()) -> list[Script]
     Raises InputError: the file, its function, a setting or the algorithm is at fault; with the file's line.
     """
     where = Path(path)
-    try:
-        text = where.read_bytes()
-    except OSError as error:
-        raise InputError(f"{where}: cannot be read ({error.strerror or error})") from None
+    text = read_bytes(where, "a Python script", _MOST_BYTES)
     names: dict[str, Any] = {"__name__": where.stem, "__file__": str(where)}
     try:
         code = compile(text, str(where), "exec", dont_inherit=True)

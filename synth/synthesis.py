@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple
 
 from emit.library.programs import NONE, executor_for
 from emit.library.save import save
@@ -15,7 +15,7 @@ from synth.engines.flow.quotients import quotient_question
 from synth.engines.registry import chosen, processes
 from synth.engines.request import Options
 from synth.model.collective import Collective
-from synth.model.numbers import parse_seconds, whole, whole_numbers
+from synth.model.numbers import as_flag, as_folder, as_seconds, as_text, as_texts, whole, whole_numbers
 from synth.model.problem import Problem, make_problem, parse_ranks
 from synth.model.registry import parse_name
 from synth.model.schedule import Schedule
@@ -75,13 +75,13 @@ class Synthesis:
         """
         written = save(
             self.found,
-            folder,
-            target,
+            as_folder(folder, "folder"),
+            as_text(target, "target"),
             sms=self.sms,
             groups_overlap=self.groups_overlap,
             scratch_limit=self.scratch_limit,
-            proof=proof,
-            anew=replace,
+            proof=as_flag(proof, "proof"),
+            anew=as_flag(replace, "replace"),
         )
         if written.refused and target != "auto":
             raise InputError(written.refused)
@@ -124,23 +124,23 @@ def ask(
     """State a question without answering it; arguments and errors as those of `synthesize`."""
     pinned = {"chunks": chunks, "steps": steps, "rounds": rounds}
     shape = {name: None if value is None else whole(value, name) for name, value in pinned.items()}
-    budget_s = parse_seconds(budget, "budget") if isinstance(budget, str) else _number(budget, "budget")
+    budget_s = as_seconds(budget, "budget")
     size = None if size is None else _size(size, "size")
-    options = Options(size, **shape, engine=_text(engine, "engine"), budget_s=budget_s, seed=whole(seed, "seed"))
+    options = Options(size, **shape, engine=as_text(engine, "engine"), budget_s=budget_s, seed=whole(seed, "seed"))
     options.check()
     root = None if root is None else whole(root, "root")
     chosen(engine)  # whether there is such an engine is said now
     if not isinstance(collective, Collective):
-        _text(collective, "collective")
+        as_text(collective, "collective")
     if is_graph(topo):
         topo = from_networkx(topo)
     if not isinstance(topo, Topology | Path):
-        _text(topo, "topo")
+        as_text(topo, "topo")
     healthy = topo if isinstance(topo, Topology) else load(topo)
-    without, degrade = _texts(without, "without"), _texts(degrade, "degrade")
+    without, degrade = as_texts(without, "without"), as_texts(degrade, "degrade")
     topology = degraded(healthy, without, degrade)
     group = None if group is None else _ranks(group, "group", healthy)
-    relay = relay if relay in ("none", "all") else _ranks(relay, "relay", healthy)
+    relay = relay if isinstance(relay, str) and relay in ("none", "all") else _ranks(relay, "relay", healthy)
     dead = dead_ranks(healthy, without)
     members = list(live_ranks(healthy, dead, group, "group"))
     outsiders = relay_ranks(healthy, dead, relay, members)
@@ -154,6 +154,8 @@ def ask(
     if chunks is not None:
         problem.with_chunks(chunks)  # whether so many are possible is said now
     sms = None if sms is None else whole(sms, "sms")
+    groups_overlap = as_flag(groups_overlap, "groups_overlap")
+    target = as_text(target, "target")
     executor_for(problem, target, sms, groups_overlap, scratch_limit)  # whether it can express the question is said now
     hurt = topology is not healthy
     return Question(problem, options, stated(healthy) if hurt else None, target, sms, groups_overlap, scratch_limit)
@@ -197,7 +199,7 @@ def synthesize(
             `topologies.faults.apply`); the answer then also has the healthy network's. root: rank of the root for
             rooted collectives; the group's first when None. size: bytes, or `64K`; with it the one best algorithm,
             without it the frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model).
-            engine: one of auto, flow, route, cpsat, smt, milp. budget: seconds, or `5m`. seed: of the solvers.
+            engine: a name that `--engine` takes. budget: seconds, or `5m`. seed: of the solvers.
             target: the executor whose programs the answer is made of (a key of `emit.targets.TARGETS`; auto: the first
             that can express it); none: schedules. sms: threadblocks that a rank's program may have; the SMs of its
             device but for `emit.targets.RESERVED_SMS` when None, any number where the topology does not state them.
@@ -211,6 +213,12 @@ def synthesize(
             raise InputError(
                 f"{name}: is no option; {did_you_mean(name, known) or 'it must be one of ' + ', '.join(known)}"
             )
+    if progress is not None and not callable(progress):
+        raise InputError(
+            f"progress: a {type(progress).__name__} cannot be called; it must be a function of two arguments"
+        )
+    if not isinstance(workers, Workers | None):
+        raise InputError(f"workers: a {type(workers).__name__} is none; it must be synth.solvers.workers.Workers()")
     question = ask(collective, topo, group, **options)
     if workers is not None:
         return Synthesis(
@@ -220,25 +228,6 @@ def synthesize(
         return Synthesis(
             answered(question, own, progress), question.sms, question.groups_overlap, question.scratch_limit
         )
-
-
-def _text(value: Any, what: str) -> str:
-    if not isinstance(value, str):
-        raise InputError(f"{what}: {value!r} is no text; it must be a name")
-    return value
-
-
-def _texts(values: Any, what: str) -> tuple[str, ...]:
-    values = [values] if isinstance(values, str) else values
-    if not isinstance(values, Iterable):
-        raise InputError(f"{what}: {values!r} is no list; it must be one of names, such as ['link:0-1']")
-    return tuple(_text(value, what) for value in values)
-
-
-def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, SupportsFloat):
-        raise InputError(f"{what}: {value!r} is no number; it must be seconds, such as 30 or '30s'")
-    return float(value)
 
 
 def _size(value: Any, what: str) -> int:

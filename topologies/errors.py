@@ -17,8 +17,16 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 
+def in_one_line(text: str) -> str:
+    """The text with line ends and whatever else does not print as escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class SynthError(Exception):
-    """Any error that this package raises on purpose."""
+    """Any error that this package raises on purpose; what a stranger wrote does not break its one line."""
+
+    def __init__(self, text: object = "") -> None:
+        super().__init__(in_one_line(str(text)))
 
 
 class InputError(SynthError, ValueError):

@@ -17,7 +17,7 @@ from emit.compiler.search import Search, Timer, Times, Variants, describe, logge
 from emit.goal import Goal
 from emit.program import Program
 from emit.targets import Limits, target_named
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 
 _ROUNDING = 1e-9  # of times that are compared
 
@@ -86,9 +86,7 @@ def compile_instructions(
 
     Raises InputError: the instructions do not fit the target's limits, or there is no such pass.
     """
-    for name in without:
-        if name not in PASSES:
-            raise InputError(f"pass {name!r} is not known; it is one of {', '.join(PASSES)}")
+    _check_passes(without)
     limits = target_named(target).limits if limits is None else limits
     if ir.instances > 1:
         return _compile_instances(ir, limits, timer, without)
@@ -125,6 +123,7 @@ def optimize(
     Arguments as those of `compile_instructions`.
     Raises InputError for a program that is not right, or that `target` cannot hold in any form.
     """
+    _check_passes(without)
     limits = target_named(target).limits if limits is None else limits
     check(program, goal, target=None, split=False).raise_if_wrong()
     own = instructions_of(program, goal)
@@ -153,6 +152,13 @@ def optimize(
             best = min(times, key=lambda own: mean_ratio(own, times[0]))
             able = [c for c, own in zip(candidates, times, strict=True) if own == best]
     return min(able, key=lambda made: _size(made.program))
+
+
+def _check_passes(names: Collection[str]) -> None:
+    for name in names:
+        if name not in PASSES:
+            near = did_you_mean(name, list(PASSES)) or f"it must be one of {', '.join(PASSES)}"
+            raise InputError(f"pass {name!r} is not known; {near}")
 
 
 def _size(program: Program) -> tuple[int, int, int]:

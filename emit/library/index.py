@@ -44,6 +44,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -54,6 +55,7 @@ import numpy as np
 from emit.goal import MAX_CELLS, Column, Goal
 from emit.program import BUFFERS
 from emit.targets import TARGETS
+from synth.model.numbers import as_folder
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.text.fields import Fields, shown
@@ -127,9 +129,9 @@ def load_index(path: str | Path) -> list[Entry]:
 
     Raises InputError where it is not as the head of this module says; the line names entry and field.
     """
-    where = Path(path)
-    if where.is_dir():
-        where /= INDEX
+    where = as_folder(path, "path")
+    with suppress(OSError):  # of a name that is too long, which is said when it is read
+        where = where / INDEX if where.is_dir() else where
     return parse_index(read_index(where), origin_of(where), where.parent)
 
 

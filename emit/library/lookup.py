@@ -13,6 +13,7 @@ from emit.formats import FORMATS, name_in
 from emit.goal import Goal
 from emit.library.index import INDEX, MAX_INDEX_BYTES, Entry, goal_stated, load_index, read_index, state_goal
 from emit.targets import TARGETS
+from synth.model.numbers import as_flag, as_text, whole, whole_numbers
 from synth.model.registry import parse_name
 from synth.present.text import format_listed
 from synth.storage.columns import json_object
@@ -47,6 +48,16 @@ def choose(
     communicator.  element_bytes: of the call's type. Raises InputError where it cannot be, or more than one entry fits;
     the line says what would tell them apart.
     """
+    if not all(isinstance(entry, Entry) for entry in (entries if isinstance(entries, list | tuple) else [None])):
+        raise InputError("entries: hold something else; it must be a list of entries, as load_index gives it")
+    collective = as_text(collective, "collective")
+    nranks, size_bytes = whole(nranks, "nranks"), whole(size_bytes, "size_bytes")
+    ranks, relays = None if ranks is None else whole_numbers(ranks, "ranks"), whole_numbers(relays, "relays")
+    target = None if target is None else as_text(target, "target")
+    topology = None if topology is None else as_text(topology, "topology")
+    root, inplace = None if root is None else whole(root, "root"), as_flag(inplace, "inplace")
+    if whole(element_bytes, "element_bytes") < 1:
+        raise InputError(f"element_bytes {element_bytes}: is not possible; it must be 1 or more")
     if collective not in {entry.collective for entry in entries}:
         collective = parse_name(collective)
     if nranks < 1 or (ranks is not None and not len(set(ranks)) == len(ranks) == nranks):
@@ -56,8 +67,8 @@ def choose(
         )
     if size_bytes < 0:
         raise InputError(f"size_bytes {size_bytes}: is not possible; it must be 0 or more")
-    wanted = {"collective": collective, "nranks": nranks, "relays": tuple(relays), "inplace": inplace}
-    given = {"group": None if ranks is None else tuple(ranks), "target": target, "topology": topology, "root": root}
+    wanted = {"collective": collective, "nranks": nranks, "relays": relays, "inplace": inplace}
+    given = {"group": ranks, "target": target, "topology": topology, "root": root}
     wanted |= {key: value for key, value in given.items() if value is not None}
     able = [e for e in entries if all(getattr(e, key) == value for key, value in wanted.items())]
     fit = [e for e in able if e.serves(size_bytes, element_bytes)]

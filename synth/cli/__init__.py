@@ -15,8 +15,9 @@ import click
 
 from synth.cli import interrupts
 from synth.cli.interrupts import Unanswered
+from synth.cli.values import StrictGroup
 from synth.model.registry import KINDS, parse_name
-from topologies.errors import InputError, did_you_mean
+from topologies.errors import InputError, in_one_line
 from topologies.text.files import origin_of
 
 
@@ -73,8 +74,8 @@ def commands() -> dict[str, Row]:
     return searches | COMMANDS
 
 
-class LazyGroup(click.Group):
-    """Imports a command when it is called; takes torch's spellings of collectives too, and suggests near names."""
+class LazyGroup(StrictGroup):
+    """Imports a command when it is called, and takes torch's spellings of collectives too."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - in the order of the table
         return list(commands())
@@ -100,16 +101,6 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0] if args else ""
-        if name and not name.startswith("-") and self.get_command(ctx, name) is None:
-            near = did_you_mean(name.lower(), list(commands()))
-            hint = f"; {near}" if near else "."
-            raise InputError(f"command {name[:60]!r} is not known{hint} See synth --help")
-        return super().resolve_command(ctx, args)
-
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="synth-collectives", prog_name="synth")
@@ -124,7 +115,7 @@ def cli() -> None:
 
 
 def _refuse(why: str, code: int) -> NoReturn:
-    click.echo(f"synth: {why}", err=True)
+    click.echo(f"synth: {in_one_line(why)}", err=True)
     raise SystemExit(code) from None
 
 
@@ -142,7 +133,7 @@ def main() -> None:
         click.echo(error.format_message())
         raise SystemExit(0) from None
     except click.ClickException as error:
-        _refuse(error.format_message().replace("\n", " "), 2)
+        _refuse(" ".join(error.format_message().split()), 2)
     except MemoryError as error:
         _refuse(f"not enough memory: {error or 'it must be a smaller size'}", 2)
     except (KeyboardInterrupt, click.Abort):

@@ -7,11 +7,12 @@ import click
 from emit.library.environment import environments
 from emit.library.index import load_index
 from synth.cli.options import json_option, print_json
+from synth.cli.values import StrictGroup
 from synth.model.registry import parse_name
 from topologies.errors import InputError
 
 
-@click.group("library")
+@click.group("library", cls=StrictGroup)
 def library() -> None:
     """Libraries: what makes an executor load one.
 

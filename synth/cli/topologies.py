@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from synth.cli.options import declare, json_option, print_json
 from synth.cli.programs import write_text
+from synth.cli.values import StrictGroup
 from synth.present.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
@@ -33,7 +34,7 @@ _TOOL_S = 60.0
 _PARTS = 8  # of a topology that is not connected, shown one by one
 
 
-@click.group("topo")
+@click.group("topo", cls=StrictGroup)
 def topo() -> None:
     """Topologies: list, show, check, import, here.
 

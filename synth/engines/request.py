@@ -8,6 +8,7 @@ from typing import Protocol
 
 from synth.bounds.prove import Bound
 from synth.model.collective import Floats
+from synth.model.numbers import MOST_SECONDS
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.solvers.workers import Workers
@@ -39,8 +40,9 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name}: {value} is not possible; it must be 1 or more")
-        if not 0 < self.budget_s < 1e7:
-            raise InputError(f"budget: {self.budget_s:g} s is not possible; it must be more than 0 seconds")
+        if not 0 < self.budget_s < MOST_SECONDS:
+            right = f"more than 0 seconds and less than {MOST_SECONDS:g}"
+            raise InputError(f"budget: {self.budget_s:g} s is not possible; it must be {right}")
         if not 0 <= self.seed < _SEEDS:
             raise InputError(f"seed: {self.seed} is not possible; it must be in 0..{_SEEDS - 1}")
 

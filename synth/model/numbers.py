@@ -1,12 +1,14 @@
-"""Numbers as users write them, on the command line and in Python: seconds, and whole numbers."""
+"""What users give, on the command line and in Python, as numbers, names and the like; InputError for anything else."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from topologies.errors import InputError
+from topologies.text.fields import shown
 
 MOST_SECONDS = 1e7
 _UNITS = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0))
@@ -22,7 +24,9 @@ def parse_seconds(text: str, what: str) -> float:
             except ValueError:
                 break
             if not 0 < value < MOST_SECONDS:
-                raise InputError(f"{what} {text}: must be more than 0 seconds, as in 30s")
+                raise InputError(
+                    f"{what} {text}: must be more than 0 seconds and less than {MOST_SECONDS:g}, as in 30s or 5m"
+                )
             return value
     raise InputError(f"{what} {text!r}: is not a time; write it as in 30s, 500ms or 5m")
 
@@ -34,11 +38,52 @@ def whole(value: Any, what: str) -> int:
             return operator.index(value)
         except TypeError:
             pass
-    raise InputError(f"{what}: {value!r} is no whole number; it must be one, such as 4")
+    raise InputError(f"{what}: {shown(value)} is no whole number; it must be one, such as 4")
 
 
 def whole_numbers(values: Any, what: str) -> tuple[int, ...]:
     """Several of them. Raises InputError, beginning with `what`, for what is no list of whole numbers."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
-        raise InputError(f"{what}: {values!r} is no list; it must be one of whole numbers, such as [0, 2]")
+        raise InputError(f"{what}: {shown(values)} is no list; it must be one of whole numbers, such as [0, 2]")
     return tuple(whole(value, what) for value in values)
+
+
+def as_seconds(value: Any, what: str) -> float:
+    """Seconds of a number, or of text such as `30s`."""
+    if isinstance(value, str):
+        return parse_seconds(value, what)
+    try:
+        if not isinstance(value, bool):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InputError(f"{what}: {shown(value)} is no number; it must be seconds, such as 30 or '30s'")
+
+
+def as_text(value: Any, what: str) -> str:
+    """Text."""
+    if not isinstance(value, str):
+        raise InputError(f"{what}: {shown(value)} is no text; it must be a name")
+    return value
+
+
+def as_texts(values: Any, what: str) -> tuple[str, ...]:
+    """Several texts, or one."""
+    values = [values] if isinstance(values, str) else values
+    if not isinstance(values, Iterable):
+        raise InputError(f"{what}: {shown(values)} is no list; it must be one of names, such as ['link:0-1']")
+    return tuple(as_text(value, what) for value in values)
+
+
+def as_flag(value: Any, what: str) -> bool:
+    """True or False."""
+    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's too, which commands load later
+        raise InputError(f"{what}: {shown(value)} is neither; it must be True or False")
+    return bool(value)
+
+
+def as_folder(value: Any, what: str) -> Path:
+    """The name of a folder, as text or a Path."""
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise InputError(f"{what}: {shown(value)} is no name of a folder; it must be text or a Path")
+    return Path(value)

@@ -65,8 +65,9 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
         os.chmod(temporary, 0o644)
         os.replace(temporary, place)
         temporary = ""
-    except OSError as error:
-        raise InputError(f"{origin_of(where)}: cannot be written ({error.strerror or error})") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{origin_of(where)}: cannot be written ({why}); it must be the name of a file") from None
     finally:
         if temporary:
             Path(temporary).unlink(missing_ok=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from datetime import date, time
+from numbers import Number
 from typing import Any, NoReturn
 
 from topologies.errors import InputError, did_you_mean
@@ -33,8 +35,10 @@ def shown(value: object) -> str:
         text = f"an array of {len(value)}"
     elif isinstance(value, int) and abs(value) > 10**30:
         text = "a number of more than 30 digits"
-    else:
+    elif value is None or isinstance(value, Number | date | time):
         text = str(value).lower() if isinstance(value, bool) else str(value)
+    else:
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 64 else text[:60] + "…'"
 
 

@@ -163,7 +163,7 @@ def test_bench_runs_a_file_for_its_sizes_only(synth: Call) -> None:
 
 
 FAULTS = {
-    "no file": ("", "no-such.py: cannot be read"),
+    "no file": ("", "no-such.py: no such file"),
     "no python": ("def (", "bad.py, line 1: no Python"),
     "no function": ("x = 1", "bad.py: has no function algorithm()"),
     "raises": ("def algorithm():\n    return 1 / 0", "bad.py, line 2: ZeroDivisionError"),

@@ -251,7 +251,7 @@ def test_help_imports_no_command() -> None:
     code = "import sys, click.testing, synth.cli; r = click.testing.CliRunner().invoke(synth.cli.cli, ['--help']); "
     code += "print(r.exit_code, [m for m in sys.modules if m.startswith('synth.cli.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "0 ['synth.cli.interrupts']"
+    assert done.stdout.strip() == "0 ['synth.cli.interrupts', 'synth.cli.values']"
 
 
 def test_import_is_light() -> None:

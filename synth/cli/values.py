@@ -1,0 +1,111 @@
+"""What every command demands of what it is given: no empty text, numbers in digits, each option once."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, NoReturn
+
+import click
+
+from topologies.errors import InputError, did_you_mean
+from topologies.text.fields import shown
+
+_MOST = 2**31 - 1  # of any whole number: what solvers and formats take
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
+
+class _Text(click.ParamType):  # type: ignore[type-arg]  # older ones have none
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            path = "synth" if ctx is None else ctx.command_path
+            raise InputError(f"{_called(param)}: is empty; it must be as {path} --help says")
+        return value
+
+
+class _Whole(click.ParamType):  # type: ignore[type-arg]  # older ones have none
+    """A whole number from `least` to `most`, where these are known."""
+
+    name = "integer"
+
+    def __init__(self, least: float | None, most: float | None) -> None:
+        self.least = -math.inf if least is None else least
+        self.most = _MOST if most is None else most
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        if isinstance(value, int):  # a default
+            return value
+        if not _WHOLE.fullmatch(value):
+            _refuse(param, value, "is no whole number", f"one{self._range(', such as 4')}")
+        number = int(value) if len(value) < 20 else math.copysign(math.inf, 1 if value[0] != "-" else -1)
+        if not self.least <= number <= self.most:
+            _refuse(param, value, "is out of range", self._range("").strip() or f"at most {self.most}")
+        return int(number)
+
+    def _range(self, example: str) -> str:
+        return example if math.isinf(self.least) else f" from {self.least} to {self.most}"
+
+
+class _Figure(click.ParamType):  # type: ignore[type-arg]  # older ones have none
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            _refuse(param, value, "is no number", "one, such as 2 or 1.5")
+        return number
+
+
+def check_arguments(command: click.Command, args: list[str], ctx: click.Context) -> None:
+    """Make a command's parameters refuse what they should; InputError for an option that is given twice."""
+    for param in command.params:
+        if type(param.type) is type(click.STRING):
+            param.type = _Text()
+        elif type(param.type) is type(click.INT):
+            param.type = _Whole(None, None)
+        elif isinstance(param.type, click.IntRange):
+            param.type = _Whole(param.type.min, param.type.max)
+        elif type(param.type) is type(click.FLOAT):
+            param.type = _Figure()
+    seen: set[str | None] = set()
+    for param in command.make_parser(ctx).parse_args(list(args))[2]:
+        if not isinstance(param, click.Option) or param.multiple:
+            continue
+        if param.name in seen:
+            raise InputError(f"{_called(param)}: is given twice; it must be once")
+        seen.add(param.name)
+
+
+class StrictGroup(click.Group):
+    """Commands that demand what this module says; suggests near names for one that is not known."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and self.get_command(ctx, name) is None:
+            near = did_you_mean(name.lower(), self.list_commands(ctx))
+            hint = f"; {near}" if near else "."
+            raise InputError(f"command {name[:60]!r} is not known{hint} See {ctx.command_path} --help")
+        found, command, rest = super().resolve_command(ctx, args)
+        if command is not None and not isinstance(command, click.Group):
+            check_arguments(command, rest, ctx)
+        return found, command, rest
+
+
+def _called(param: click.Parameter | None) -> str:
+    """A parameter as its user writes it."""
+    if param is None:
+        return "an argument"
+    if isinstance(param, click.Option):
+        return ", ".join([*param.opts, *param.secondary_opts])
+    return param.metavar or (param.name or "").upper()
+
+
+def _refuse(param: click.Parameter | None, value: str, what: str, right: str) -> NoReturn:
+    raise InputError(f"{_called(param)}: {shown(value)} {what}; it must be {right}")
