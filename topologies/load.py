@@ -9,6 +9,7 @@ from topologies.clusters import Machine, join
 from topologies.errors import InputError, did_you_mean
 from topologies.families import FAMILIES, family
 from topologies.importers import FORMATS, MAX_FILE_BYTES, format_of
+from topologies.text.fields import shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
@@ -34,7 +35,7 @@ def load_machine(spec: str | Path) -> Machine:
     if isinstance(spec, Path):
         return _read_file(spec)
     if not isinstance(spec, str) or not spec:
-        raise InputError(f"topology {spec!r}: must be a text such as dgx1, dgx-a100:4, ring:8 or my.toml")
+        raise InputError(f"topology {shown(spec)}: must be a text such as dgx1, dgx-a100:4, ring:8 or my.toml")
     name, _, count = spec.rpartition(":")
     if name in machines() or name.endswith(_suffixes()):
         return Machine(_read_cluster(spec, name, count))

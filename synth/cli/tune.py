@@ -32,6 +32,7 @@ from runtime.torch.choice import Chooser, Method
 from runtime.torch.launch import is_rank_of_job, launch_ranks
 from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
+from synth.storage.columns import check_replaceable
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.writer import to_toml
@@ -150,16 +151,9 @@ def _check_tune(groups: Sequence[str], world: int, out: str) -> list[tuple[int, 
     for members in found:
         if len(members) < 2:
             raise InputError(f"--group {','.join(map(str, members))}: is one rank; it must be two or more")
-    _can_be_written(out)
+    check_replaceable(out)
     _ = Chooser.of_environment().basis  # reads all that is named
     return found
-
-
-def _can_be_written(out: str) -> None:
-    """Raises InputError now, not after minutes of measuring."""
-    folder = Path(out).parent
-    if not out or Path(out).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise InputError(f"-o {out!r}: cannot be written; it must be a file in a folder that is there")
 
 
 def _warn_unused(chooser: Chooser, members: Sequence[int]) -> None:
@@ -242,7 +236,7 @@ def _wired(spec: str | None, count: int, out: str) -> Topology:
     """The topology to measure, once nothing else is wrong."""
     if Path(out).suffix != ".toml":
         raise InputError(f"-o {out!r}: has another ending; it must be .toml, as topologies have")
-    _can_be_written(out)
+    check_replaceable(out)
     found = load(spec if spec is not None else f"full:{count}")
     if found.nranks != count:
         raise InputError(f"{count} ranks: topology {found.name} has {found.nranks}; it must be as many")

@@ -38,13 +38,13 @@ def whole(value: Any, what: str) -> int:
             return operator.index(value)
         except TypeError:
             pass
-    raise InputError(f"{what}: {shown(value)} is no whole number; it must be one, such as 4")
+    raise InputError(f"{what}: {_given(value)} is no whole number; it must be one, such as 4")
 
 
 def whole_numbers(values: Any, what: str) -> tuple[int, ...]:
     """Several of them. Raises InputError, beginning with `what`, for what is no list of whole numbers."""
     if not isinstance(values, Iterable) or isinstance(values, str | bytes):
-        raise InputError(f"{what}: {shown(values)} is no list; it must be one of whole numbers, such as [0, 2]")
+        raise InputError(f"{what}: {_given(values)} is no list; it must be one of whole numbers, such as [0, 2]")
     return tuple(whole(value, what) for value in values)
 
 
@@ -57,13 +57,13 @@ def as_seconds(value: Any, what: str) -> float:
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise InputError(f"{what}: {shown(value)} is no number; it must be seconds, such as 30 or '30s'")
+    raise InputError(f"{what}: {_given(value)} is no number; it must be seconds, such as 30 or '30s'")
 
 
 def as_text(value: Any, what: str) -> str:
     """Text."""
     if not isinstance(value, str):
-        raise InputError(f"{what}: {shown(value)} is no text; it must be a name")
+        raise InputError(f"{what}: {_given(value)} is no text; it must be a name")
     return value
 
 
@@ -71,19 +71,24 @@ def as_texts(values: Any, what: str) -> tuple[str, ...]:
     """Several texts, or one."""
     values = [values] if isinstance(values, str) else values
     if not isinstance(values, Iterable):
-        raise InputError(f"{what}: {shown(values)} is no list; it must be one of names, such as ['link:0-1']")
+        raise InputError(f"{what}: {_given(values)} is no list; it must be one of names, such as ['link:0-1']")
     return tuple(as_text(value, what) for value in values)
 
 
 def as_flag(value: Any, what: str) -> bool:
     """True or False."""
     if type(value).__name__ not in ("bool", "bool_"):  # NumPy's too, which commands load later
-        raise InputError(f"{what}: {shown(value)} is neither; it must be True or False")
+        raise InputError(f"{what}: {_given(value)} is neither; it must be True or False")
     return bool(value)
 
 
 def as_folder(value: Any, what: str) -> Path:
     """The name of a folder, as text or a Path."""
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        raise InputError(f"{what}: {shown(value)} is no name of a folder; it must be text or a Path")
+        raise InputError(f"{what}: {_given(value)} is no name of a folder; it must be text or a Path")
     return Path(value)
+
+
+def _given(value: object) -> str:
+    """What was given as one short line, as Python writes it."""
+    return str(value) if isinstance(value, bool) else shown(value)

@@ -6,6 +6,7 @@ reader parses what it finds itself, takes nothing that the writer would not have
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -49,14 +50,9 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
 
     Raises InputError: it cannot be written, or is a device or the like.
     """
-    where = Path(path)
-    temporary = ""
-    if "\0" in str(where):
-        raise InputError(f"{origin_of(where)}: cannot be written (its name holds a zero byte)")
+    where, temporary = Path(path), ""
+    place = _place(where)
     try:
-        place = where.resolve()
-        if place.exists() and not (place.is_file() or place.is_dir()):
-            raise InputError(f"{origin_of(where)}: cannot be written (not a plain file)")
         handle, temporary = tempfile.mkstemp(prefix=".synth-", dir=place.parent)
         with os.fdopen(handle, "w+b") as file:
             yield file
@@ -65,12 +61,40 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
         os.chmod(temporary, 0o644)
         os.replace(temporary, place)
         temporary = ""
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"{origin_of(where)}: cannot be written ({why}); it must be the name of a file") from None
+    except OSError as error:
+        raise _not_written(where, error.strerror or error) from None
     finally:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
+
+
+def check_replaceable(path: str | Path) -> None:
+    """Raise InputError now where `replaced` would later."""
+    where = Path(path)
+    place = _place(where)
+    try:
+        tempfile.TemporaryFile(dir=place.parent).close()
+    except OSError as error:
+        raise _not_written(where, error.strerror or error) from None
+
+
+def _place(where: Path) -> Path:
+    """Where a file to write stands, links followed. Raises InputError: it can be none."""
+    if "\0" in str(where):
+        raise _not_written(where, "its name holds a zero byte")
+    try:
+        place = where.resolve()
+        if place.is_dir():
+            raise _not_written(where, os.strerror(errno.EISDIR))
+        if place.exists() and not place.is_file():
+            raise _not_written(where, "not a plain file")
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise _not_written(where, getattr(error, "strerror", None) or "a loop of links") from None
+    return place
+
+
+def _not_written(where: Path, why: object) -> InputError:
+    return InputError(f"{origin_of(where)}: cannot be written ({why}); it must be a file in a folder that is there")
 
 
 def write_columns(path: str | Path, header: Mapping[str, Any], columns: Mapping[str, NDArray[np.generic]]) -> None:
