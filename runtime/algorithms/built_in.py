@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +19,7 @@ from topologies.errors import InputError
 
 _SMALL_BYTES = 32 << 10  # up to here the number of messages counts, not their length
 DIRECT = "direct"  # what sends every block straight from where it is to where it is wanted
+_KEPT = 256  # compiled, of the last that were asked for
 MOST_RANKS = 64  # beyond, a program of every rank's steps takes seconds to compile
 
 
@@ -140,7 +141,7 @@ def usual(collective: str, ranks: int, size_bytes: int) -> str | None:
     return found[0] if size_bytes > _SMALL_BYTES else found[-1]
 
 
-@cache
+@lru_cache(_KEPT)
 def built_in(collective: str, name: str, ranks: int, root: int = 0) -> Program:
     """An algorithm, compiled. `root`: for the collectives that have one.
 

@@ -49,6 +49,7 @@ log = logging.getLogger("synth.torch")
 BACKENDS = ("auto", "synth", "gloo")
 NO_TABLE = "no table says that ours is faster"
 FORMAT = "synth-choice-1"
+_KEPT = 1024  # choices of the last calls that were unlike
 MAX_FILE_BYTES = 256 << 20  # of a table, and of a file of a library
 # torch's names of the types that our reductions know, and of all that our algorithms move
 REDUCED_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
@@ -224,8 +225,8 @@ class Chooser:
             if row.algorithm is not None and row.algorithm not in {*stems, *names(row.collective, row.ranks)}:
                 _warn(f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there")
         self._told = False
-        self._made: dict[tuple[Method, Call], Choice] = {}
-        self._paths: dict[tuple[Method, Call], frozenset[str]] = {}
+        self._chosen = lru_cache(_KEPT)(self._choose)  # a program may call with any number of sizes
+        self._known_paths = lru_cache(_KEPT)(self._paths)
         self._programs: dict[str, Program] = {}
 
     @staticmethod
@@ -260,24 +261,20 @@ class Chooser:
 
     def choose(self, call: Call, method: Method | None = None) -> Choice:
         """For one call; `method` overrules SYNTH_BACKEND."""
-        key = (method or Method(self.backend), call)
-        if key not in self._made:
-            self._made[key] = self._choose(*key)
-        return self._made[key]
+        return self._chosen(method or Method(self.backend), call)
 
     def paths(self, call: Call, method: Method | None = None) -> frozenset[str]:
         """How calls such as this one are served, whatever their sizes: "wrapped", "direct" or "program".
 
         Direct is the built-in algorithm that sends each block straight to where it belongs, so of any length.
         """
-        call = call._replace(size_bytes=1)
-        key = (method or Method(self.backend), call)
-        if key not in self._paths:
-            edges = [(row.min_bytes, row.max_bytes) for row in self.rows]
-            edges += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
-            sizes = {1, *(low for low, _ in edges), *(high + 1 for _, high in edges if high is not None)}
-            self._paths[key] = frozenset(self.path(self._choose(key[0], call._replace(size_bytes=s))) for s in sizes)
-        return self._paths[key]
+        return self._known_paths(method or Method(self.backend), call._replace(size_bytes=1))
+
+    def _paths(self, method: Method, call: Call) -> frozenset[str]:
+        edges = [(row.min_bytes, row.max_bytes) for row in self.rows]
+        edges += [(entry.min_bytes, entry.max_bytes) for entry in self._entries(call)]
+        sizes = {1, *(low for low, _ in edges), *(high + 1 for _, high in edges if high is not None)}
+        return frozenset(self.path(self._choose(method, call._replace(size_bytes=size))) for size in sizes)
 
     def path(self, choice: Choice) -> str:
         """Which of `paths` a choice is."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -34,6 +34,7 @@ from topologies.errors import InputError
 
 Tensor: TypeAlias = Any
 
+_KEPT = 256  # of the programs that served calls, this rank's parts: a broadcast has one for each root
 # the back end named for the calls at hand: of each thread, and of each task of asyncio, its own
 asked_method: ContextVar[Method | None] = ContextVar("asked_method", default=None)
 
@@ -80,7 +81,7 @@ class Core:
         self.names = ", ".join(map(str, self.ranks))
         self.lane = TaskThread(f"group of ranks {self.names}")
         self.task = task
-        self._parts: dict[int, tuple[Program, RankProgram]] = {}  # by the program's id, which lives as long as this
+        self._parts: OrderedDict[int, tuple[Program, RankProgram]] = OrderedDict()  # by the program's id, the last
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
         fault, basis = None, ""
         try:
@@ -126,14 +127,17 @@ class Core:
         if choice.program.nchannels > MAX_CHANNELS:
             return Choice(None, f"{name}: more than {MAX_CHANNELS} channels"), None
         if not part.fits(buffers.block):
-            return Choice(None, f"{name}: not on {buffers.block} elements, chunks would differ"), None
+            return Choice(None, f"{name}: not on such sizes, chunks would differ"), None
         return choice, part
 
     def _part(self, program: Program) -> RankProgram:
         """This rank's part of a program, made once; the program is the key as it is, since hashing it reads all."""
-        if id(program) not in self._parts:
-            self._parts[id(program)] = program, rank_program(program, self.rank)
-        return self._parts[id(program)][1]
+        known = self._parts.get(id(program))
+        if known is None:
+            known = self._parts[id(program)] = program, rank_program(program, self.rank)
+            while len(self._parts) > _KEPT:
+                self._parts.popitem(last=False)
+        return known[1]
 
     def issue(self, call: Call, text: str, on: str = "") -> Issued:
         """Number the group's next call, and compare it between ranks where that is asked for."""

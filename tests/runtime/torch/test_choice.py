@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,3 +243,20 @@ def test_one_file_serves_its_own_sizes(tmp_path: Path) -> None:
     chooser = Chooser("synth", path)
     found = {size: chooser.choose(CALL._replace(size_bytes=size)).reason for size in (2047, 2048, 4096, 4097)}
     assert [size for size, reason in found.items() if reason == "in the library"] == [2048, 4096]
+
+
+def test_any_number_of_sizes_takes_no_more_memory(tmp_path: Path) -> None:
+    chooser = Chooser("synth", library(tmp_path))
+
+    def call_with(sizes: range) -> int:
+        for size in sizes:
+            chooser.choose(CALL._replace(size_bytes=size))
+            chooser.paths(CALL._replace(size_bytes=size))
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = call_with(range(1, 1500))
+        assert call_with(range(1500, 5000)) < before + (64 << 10)
+    finally:
+        tracemalloc.stop()
