@@ -1,6 +1,10 @@
 # Needs python3 (3.11 or newer) with venv; everything else comes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+# two questions that use all compiled loops: they are kept on disk, and the first large question need not wait
+COMPILE_LOOPS = warm=$$(mktemp -d); trap 'rm -rf "$$warm"' EXIT; \
+	for asked in "alltoall --topo mesh:8x8x8 --chunks 1 --size 1G" "allgather --topo torus:4x4x4 --engine flow --size 64M"; \
+	do $(BIN)/synth $$asked --budget 5s --proof --out "$$warm" > /dev/null || exit; done
 EXAMPLE := allreduce --topo dgx-a100 --group 0,2,4,6
 
 .PHONY: demo test results torch gpu clean
@@ -10,12 +14,11 @@ demo: .venv/.installed
 	$(BIN)/synth $(EXAMPLE)
 	@for file in out/msccl/allreduce-dgx-a100-0.2.4.6-*.xml; do $(BIN)/synth verify "$$file" || exit; done
 	$(BIN)/synth bench out --collective allreduce --group 0,2,4,6 -b 1K -e 16M -f 128
+	@$(COMPILE_LOOPS)
 
 # while lint and types take one core, the other compiles the loops that both processes of tests will want
 test: .venv/.installed-dev
-	@set -e; warm=$$(mktemp -d); trap 'rm -rf "$$warm"' EXIT; \
-	( for asked in "alltoall --topo mesh:8x8x8 --chunks 1 --size 1G" "allgather --topo torus:4x4x4 --engine flow --size 64M"; \
-	do $(BIN)/synth $$asked --budget 5s --proof --out "$$warm"; done ) > /dev/null 2>&1 & \
+	@set -e; ( $(COMPILE_LOOPS) ) > /dev/null 2>&1 & \
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports; wait
 	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=15
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from synth.engines.flow.quotients import quotient_question
 from synth.engines.registry import chosen, processes
 from synth.engines.request import Options
 from synth.model.collective import Collective
+from synth.model.deadline import now
 from synth.model.numbers import as_flag, as_folder, as_seconds, as_text, as_texts, whole, whole_numbers
 from synth.model.problem import Problem, make_problem, parse_ranks
 from synth.model.registry import parse_name
@@ -22,6 +22,7 @@ from synth.model.schedule import Schedule
 from synth.model.sizes import parse_size
 from synth.present.statement import statement
 from synth.present.table import table
+from synth.search.least_budget import check_budget
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
 from synth.solvers.workers import Workers
@@ -88,6 +89,9 @@ class Synthesis:
         return written.paths
 
 
+_HURT_SHARE = 2 / 3  # of the budget, before the healthy network is looked at
+
+
 class Question(NamedTuple):
     """A problem (one chunk a block), what is pinned, and the same problem on the healthy network, if it is hurt."""
 
@@ -120,13 +124,20 @@ def ask(
     sms: int | None = None,
     groups_overlap: bool = False,
     scratch_limit: int | None = None,
+    begun: float | None = None,
 ) -> Question:
-    """State a question without answering it; arguments and errors as those of `synthesize`."""
+    """State a question without answering it; arguments and errors as those of `synthesize`.
+
+    begun: of `synth.model.deadline.now`, since when the budget counts; None: since now.
+    """
     pinned = {"chunks": chunks, "steps": steps, "rounds": rounds}
     shape = {name: None if value is None else whole(value, name) for name, value in pinned.items()}
     budget_s = as_seconds(budget, "budget")
     size = None if size is None else _size(size, "size")
-    options = Options(size, **shape, engine=as_text(engine, "engine"), budget_s=budget_s, seed=whole(seed, "seed"))
+    begun = now() if begun is None else begun
+    options = Options(
+        size, **shape, engine=as_text(engine, "engine"), budget_s=budget_s, seed=whole(seed, "seed"), begun=begun
+    )
     options.check()
     root = None if root is None else whole(root, "root")
     chosen(engine)  # whether there is such an engine is said now
@@ -137,6 +148,7 @@ def ask(
     if not isinstance(topo, Topology | Path):
         as_text(topo, "topo")
     healthy = topo if isinstance(topo, Topology) else load(topo)
+    check_budget(healthy, 0, budget_s)
     without, degrade = as_texts(without, "without"), as_texts(degrade, "degrade")
     topology = degraded(healthy, without, degrade)
     group = None if group is None else _ranks(group, "group", healthy)
@@ -162,19 +174,28 @@ def ask(
 
 
 def answered(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
-    """Search, and for a network with dead or slow parts also the healthy one, to say what they cost."""
+    """Search, and for a network with dead or slow parts also the healthy one, to say what they cost.
 
-    def searched(problem: Problem) -> SearchResult:
+    That one has a third of the budget; it is left out where no time is left for an answer.
+    """
+
+    def searched(problem: Problem, options: Options) -> SearchResult:
         q = question
         executor = executor_for(problem, q.target, q.sms, q.groups_overlap, q.scratch_limit, size=q.options.size)
-        return search(problem, question.options, workers, progress, executor=executor)
+        return search(problem, options, workers, progress, executor=executor)
 
-    found = searched(question.problem)
-    if question.healthy is not None and found.ended != "interrupted":
-        with suppress(KeyboardInterrupt):  # before there was anything; what dead and slow parts cost is not known then
-            found.healthy = searched(question.healthy)
-        if found.healthy is None or found.healthy.ended == "interrupted":
+    options = question.options
+    if question.healthy is None:
+        return searched(question.problem, options)
+    found = searched(question.problem, replace(options, budget_s=_HURT_SHARE * options.budget_s))
+    if found.ended != "interrupted":
+        try:
+            found.healthy = searched(question.healthy, options)
+            found.ended = "interrupted" if found.healthy.ended == "interrupted" else found.ended
+        except KeyboardInterrupt:  # before there was anything; what dead and slow parts cost is not known then
             found.ended = "interrupted"
+        except InputError:  # no time; likewise
+            found.ended = found.ended or "budget"
     return found
 
 
@@ -207,7 +228,7 @@ def synthesize(
             scratch_limit: bytes of scratch a rank that the executor may allocate before it serves anything;
             `emit.targets.SCRATCH_LIMIT` when None.
     """
-    known = list(inspect.signature(ask).parameters)[3:]
+    known = list(inspect.signature(ask).parameters)[3:-1]
     for name in options:
         if name not in known:
             raise InputError(

@@ -293,17 +293,21 @@ def executor_for(
     return Programs(problem, target, sms, groups_overlap, scratch_limit, size=size)
 
 
-def run_by(found: SearchResult, programs: Programs) -> SearchResult:
-    """The same answers with the times, ranges and gaps of a target's programs, where they are not that already."""
+def run_by(found: SearchResult, programs: Programs, until: float = math.inf) -> SearchResult:
+    """The same answers with the times, ranges and gaps of a target's programs, where they are not that already.
+
+    until: of `synth.model.deadline.now`: what could not be lowered and written by then is not lowered.
+    """
     made = [by for served in found.ranges if isinstance(by := served.contender.execution, Lowered)]
     untried = [s for s in found.ranges if s.contender.execution is None and not s.contender.refused]
     same = (by.target == programs.target and by.program.inplace == programs.inplace for by in made)
-    if made and not untried and all(same):
+    late = found.ended == "budget" and until < math.inf  # nothing is tried again that there was no time for
+    if (made or late) and not untried and all(same):
         return found
     algorithms = [served.algorithm for served in found.ranges]
     if not found.ended:
         algorithms += [one.algorithm for one in found.others]
-    contest = Contest(programs, deadline=0.0 if found.ended and not made else math.inf)  # then one is enough
+    contest = Contest(programs, deadline=until)
     contest.contenders = [Contender(a) for a in dict.fromkeys(algorithms)]
     pinned = [served.low for served in found.ranges if served.low == served.high]
     ranges = contest.files(pinned[0] if pinned else None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,12 @@ from emit.library.programs import NONE, Lowered, Programs, run_by
 from emit.library.standing import File, network_digest
 from emit.library.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
+from synth.model.deadline import TimeUp, limited
 from synth.model.problem import question
 from synth.present.statement import row
 from synth.present.text import format_size, format_time
 from synth.search.frontier import Contender, Range
+from synth.search.least_budget import GRACE_S
 from synth.search.result import SearchResult
 from synth.storage.proof import save_proof
 from synth.storage.schedule_file import save_schedule
@@ -74,26 +78,28 @@ def save(
     scratch_limit: int | None = None,
     proof: bool = False,
     anew: bool = False,
+    until: float = math.inf,
 ) -> Saved:
     """Write what was found into a library: a file for the target's executor and an entry of the index each.
 
     An algorithm too large for that, or with `proof`, is written as a schedule (schedules/NAME.synth), and with `proof`
     also what proves its bound (NAME.proof.json). Beside them the files for calls of the other form, in or out of place.
     Of files that the library has for the question those stay that are no slower, each at its sizes; with `anew` none.
-    sms, groups_overlap, scratch_limit: as for `Programs`. Raises InputError for a folder that cannot be written, or a
-    foreign index.
+    sms, groups_overlap, scratch_limit: as for `Programs`. until: of `synth.model.deadline.now`: what could not be made
+    and checked by then has no file, least of all one of the other form. Raises InputError for a folder that cannot be
+    written, or a foreign index.
     """
-    programs, found, refused = _programs(found, target, sms, groups_overlap, scratch_limit)
+    programs, found, refused = _programs(found, target, sms, groups_overlap, scratch_limit, until)
     if not found.ranges:
         return Saved(None, found)
     other = None if programs is None else programs.other_form()
-    able = any(served.contender.execution for served in found.ranges)
-    found_other = run_by(found, other) if other is not None and able else None
-    forms = [_Form(found, programs, refused)] + ([_Form(found_other, other, [])] if found_other and other else [])
+    forms = [_Form(found, programs, refused)]
     kept, rows = Kept(), list[dict[str, Any]]()
     with writing(folder) as library:
-        for form in forms:
-            form.make(library.entries)
+        forms[0].make(library.entries, until)
+        if other is not None and forms[0].files:
+            forms.append(_Form(run_by(found, other, until), other, []))
+            forms[1].make(library.entries, until)
         asked = None if programs is None else programs.question
         standing = [entry for entry in library.entries if entry.question == asked and not anew]
         taken = [entry.file for entry in library.entries if entry.question != asked]
@@ -126,7 +132,7 @@ def save(
 
 
 def _programs(
-    found: SearchResult, target: str, sms: int | None, groups_overlap: bool, scratch_limit: int | None
+    found: SearchResult, target: str, sms: int | None, groups_overlap: bool, scratch_limit: int | None, until: float
 ) -> tuple[Programs | None, SearchResult, list[str]]:
     """What lowers for the target, what was found with its programs, and why there are none."""
     if target == NONE:
@@ -134,7 +140,7 @@ def _programs(
     try:
         size = min((served.low for served in found.ranges if served.low == served.high), default=None)
         programs = Programs(found.problem, target, sms, groups_overlap, scratch_limit, size=size)
-        return programs, run_by(found, programs), []
+        return programs, run_by(found, programs, until), []
     except InputError as error:
         no_file = [replace(one, contender=Contender(one.algorithm, refused=str(error))) for one in found.ranges]
         return None, replace(found, ranges=no_file), [str(error)]
@@ -158,18 +164,20 @@ class _Form:
         """Those that there are."""
         return [file for file in self.made if file is not None]
 
-    def make(self, others: Sequence[Entry]) -> None:
-        """Make a file for each range; others: of the library."""
+    def make(self, others: Sequence[Entry], until: float) -> None:
+        """Make a file for each range; others: of the library; until: of `now`, when no more is made."""
         programs = self.programs
         ending = "" if programs is None or programs.is_usual else FORMS[programs.inplace]
         for served, name in zip(self.found.ranges, stems(self.found, others), strict=True):
             made = None
             try:
                 if programs is not None:
-                    made = _file(self.found, served, name + ending, programs)
-            except InputError as error:
+                    make = partial(_file, self.found, served, name + ending, programs)
+                    made = make() if served.contender.execution is None else limited(until + GRACE_S / 2, make)
+            except (InputError, TimeUp) as error:
                 form = "in" if programs is not None and programs.inplace else "out of"
-                self.refused.append(f"{name} {form} place: {error}" if ending else str(error))
+                why = "no time was left to check it; give more --budget" if isinstance(error, TimeUp) else error
+                self.refused.append(f"{name} {form} place: {why}" if ending else str(why))
             self.made.append(made)
 
     def join(self, standing: Sequence[Entry], kept: Kept, taken: Sequence[str]) -> None:

@@ -7,9 +7,11 @@ the same time. Groups that do share ranks get one program for one communicator o
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from emit.library.save import document, stem
 from emit.library.write import Library, writing
 from synth.concurrent.isolated import isolated_parts
 from synth.concurrent.result import ConcurrentResult
+from synth.model.deadline import TimeUp, limited
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
 from synth.storage.proof import save_proof
@@ -51,23 +54,29 @@ class SavedGroups:
 
 
 def save_groups(
-    found: ConcurrentResult, folder: str | Path, programs: GroupPrograms, *, proof: bool = False
+    found: ConcurrentResult,
+    folder: str | Path,
+    programs: GroupPrograms,
+    *,
+    proof: bool = False,
+    until: float = math.inf,
 ) -> SavedGroups:
     """Write the union's schedule (schedules/NAME.synth), with `proof` what proves its bound, and executor's files.
 
     Where a group's own bound is higher than the union's, `proof` also writes that group's part of the schedule and the
-    proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). Raises InputError for a folder that cannot be
-    written.
+    proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). until: of `synth.model.deadline.now`: after it no
+    file is made for an executor. Raises InputError for a folder that cannot be written.
     """
     name = f"{SCHEDULES}/{_stem(found)}"
     time_us, refused = None, ""
     documents: list[tuple[str, dict[str, Any]]] = []
     if programs.target != NONE:
         try:
-            made = programs.lower(found.problem, found.algorithm)
-            documents, time_us = [_document(found, part) for part in made.parts], made.time_us
+            documents, time_us = limited(until, partial(_documents, found, programs))
         except InputError as error:
             refused = str(error)
+        except TimeUp:
+            refused = "no time was left to lower and to check them; give more --budget"
     with writing(folder) as library:
         schedules = _place_schedules(library, found, name, proof)
         for text, entry in documents:
@@ -98,6 +107,14 @@ def _place_schedules(library: Library, found: ConcurrentResult, name: str, proof
         beside = library.place(written[-1])
         save_proof(path, problem, own.bound.witnesses, part.size_bytes, time_us(problem, part), beside)
     return written
+
+
+def _documents(
+    found: ConcurrentResult, programs: GroupPrograms
+) -> tuple[list[tuple[str, dict[str, Any]]], float | None]:
+    """The executor's files with their entries, and what they take together."""
+    made = programs.lower(found.problem, found.algorithm)
+    return [_document(found, part) for part in made.parts], made.time_us
 
 
 def _document(found: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[str, Any]]:

@@ -7,7 +7,6 @@ loads of a good routing say where prices belong; how high they are is tried out,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,6 +17,7 @@ from synth.bounds.relaxation import dual_prices, steady, variables
 from synth.bounds.search import DEFAULT, Search, Tuning
 from synth.bounds.witness import Witness, countable, lengths_limit, lengths_us_per_byte
 from synth.model.collective import Bools, Floats, Ints
+from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
 from synth.symmetry.relabelling import free_symmetry
@@ -55,7 +55,7 @@ def find_by_linear_program(search: Search) -> Iterator[Witness]:
     relaxation = steady(problem, symmetry)
     if relaxation is None:
         return
-    until = time.monotonic() + search.budget_s
+    until = now() + search.budget_s
     result = search.workers.answer(until, "linear", relaxation.program, search.budget_s)
     if result is None or result.solution is None:
         return

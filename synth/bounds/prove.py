@@ -6,7 +6,6 @@ worked out by each kind's check, which shares nothing with the search.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +15,7 @@ from synth.bounds.registry import KINDS, proved
 from synth.bounds.search import DEFAULT, Cost, Search, Tuning
 from synth.bounds.witness import Limit, Witness, countable
 from synth.model.collective import Floats
+from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.solvers.workers import Workers
 
@@ -90,7 +90,7 @@ def tighten(
         loads_us: how long a good schedule keeps each resource busy, shape (nresources,), in any unit; asked for
             only when it is needed. None: there is no schedule yet, or one of another network.
         size_bytes, enough_us: the message size at which the bound counts, and the bound that needs no more work.
-        workers, deadline: for the linear program; of `time.monotonic()`.
+        workers, deadline: for the linear program; of `now`.
         report: takes what is done next, for the user.
 
     Yields the whole bound after each piece of work.
@@ -104,14 +104,14 @@ def tighten(
         report("bound: cuts by max-flow")
         bound = bound.merged(prove(problem, tuning=effort.tuning).witnesses)
         yield bound
-    in_time = problem.nranks <= effort.quick_ranks or time.monotonic() < deadline
+    in_time = problem.nranks <= effort.quick_ranks or now() < deadline
     if loads_us is not None and in_time and not enough():
         report("bound: dual prices by mirror ascent")
         search.loads_us = loads_us()
         _look(search, Cost.ROUTING)
         bound = bound.merged(search.found)
         yield bound
-    search.budget_s = min(effort.most_linear_s, max(effort.least_linear_s, deadline - time.monotonic()))
+    search.budget_s = min(effort.most_linear_s, max(effort.least_linear_s, deadline - now()))
     if search.budget_s > 0 and not enough():
         report("bound: linear program")
         _look(search, Cost.LINEAR_PROGRAM)

@@ -20,6 +20,7 @@ from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
 from synth.engines.registry import AUTO as ANY_ENGINE
 from synth.engines.request import Options
+from synth.model.deadline import now
 from synth.model.pattern import collective_of
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
@@ -33,6 +34,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.load import load
 
+_STOPPING_S = 0.6  # after Ctrl-C, in which what was found becomes files
 _CLEAR = "\r\x1b[2K"  # of a terminal's line
 
 
@@ -65,6 +67,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         sms=asked.sms,
         groups_overlap=asked.groups_overlap,
         scratch_limit=scratch_bytes(asked.scratch_limit),
+        begun=asked.begun,
     )
     check_writable(Path(asked.out))
     return partial(_report, answered(question, workers, progress_line(asked.begun)), asked)
@@ -121,6 +124,12 @@ def ending(ended: str, begun: float, found: bool = True) -> list[str]:
     ]
 
 
+def written_until(ended: str, asked: Asked) -> float:
+    """To when files may be made, of `now`: to the end of the budget, or for a moment after Ctrl-C."""
+    end = asked.begun + asked.budget
+    return min(end, now() + _STOPPING_S) if ended == "interrupted" else end
+
+
 def _report(found: SearchResult, asked: Asked) -> None:
     clear_progress()
     written = save(
@@ -132,6 +141,7 @@ def _report(found: SearchResult, asked: Asked) -> None:
         scratch_limit=scratch_bytes(asked.scratch_limit),
         proof=asked.proof,
         anew=asked.replace,
+        until=written_until(found.ended, asked),
     )
     document = statement(written.found)
     document["algorithms"] = _rows(written)

@@ -37,7 +37,7 @@ from emit.library.group_programs import GroupPrograms
 from emit.library.programs import NONE
 from emit.library.save_groups import SavedGroups, save_groups
 from emit.targets import AUTO
-from synth.cli.answer import check_target, check_writable, clear_progress, ending, progress_line
+from synth.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
 from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
 from synth.concurrent.result import ConcurrentResult, statement
@@ -100,6 +100,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         workers=workers,
         progress=progress_line(asked.begun),
         executor=None if asked.target == NONE else programs,
+        begun=asked.begun,
     )
     return partial(_report, found, programs, asked)
 
@@ -265,7 +266,8 @@ def _along(axes: _Axes, living: Sequence[int]) -> list[tuple[int, ...]]:
 
 def _report(found: ConcurrentResult, programs: GroupPrograms, asked: Asked) -> None:
     clear_progress()
-    saved = save_groups(found, asked.out, programs, proof=asked.proof)
+    until = written_until(found.ended, asked)
+    saved = save_groups(found, asked.out, programs, proof=asked.proof, until=until)
     document = statement(found)
     if asked.as_json:
         for path in saved.schedules:

@@ -72,7 +72,7 @@ def declare(*options: Option) -> Option:
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of a command that searches, as the user wrote them; budget in seconds, begun: time.monotonic()."""
+    """The options of a command that searches, as the user wrote them; budget in seconds, begun: of `now`."""
 
     topo: str
     group: str | None

@@ -6,7 +6,6 @@ start before the rest is imported.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
@@ -25,6 +24,7 @@ from synth.cli.options import (
     topo_option,
 )
 from synth.engines.registry import processes, summaries
+from synth.model.deadline import now
 from synth.model.numbers import parse_seconds
 from synth.model.registry import Kind
 from synth.solvers.workers import Workers
@@ -97,7 +97,7 @@ def pattern(file: str, **asked: Any) -> None:
 
 
 def _answer(name: str, file: str | None, *, budget: str, out: str, engine: str, **others: Any) -> None:
-    begun = time.monotonic()
+    begun = now()
     asked = Asked(budget=parse_seconds(budget, "--budget"), out=out, engine=engine, begun=begun, **others)
     if not out:
         raise InputError("--out: is empty; give the name of a folder")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 
 from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.union import UnionProblem
+from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import Problem
 from synth.search.contest import Executor
 from synth.verify.algorithm import Algorithm
@@ -37,16 +38,17 @@ def choose_executable(
 
     Args:
         ranked: the best first, by their schedules. most: that become programs.
-        until: of `time.monotonic()`: from then on the first that can be executed is taken.
+        until: of `now`: of the whole budget; half of what is left of it is for the files of what is chosen.
     """
     chosen, least_us, made = ranked[0], np.inf, 0
+    until = now() + (until - now()) / 2
     for plan in dict.fromkeys(ranked):
-        over = made >= most or time.monotonic() >= until or plan.makespan_us >= least_us
-        if np.isfinite(least_us) and over:
+        over = made >= most or plan.makespan_us >= least_us
+        if now() >= until or (np.isfinite(least_us) and over):
             break
         say("lowering")
-        with suppress(InputError):
-            time_us = executor.time_us(plan.problem, plan.algorithm)
+        with suppress(InputError, TimeUp):
+            time_us = limited(until, partial(executor.time_us, plan.problem, plan.algorithm))
             made += 1
             if time_us < least_us * (1 - 1e-9):
                 chosen, least_us = plan, time_us

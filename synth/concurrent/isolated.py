@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -15,6 +14,7 @@ from synth.bounds.witness import Witness
 from synth.concurrent.union import UnionProblem, isolated_problems, split_by_group
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.request import Options
+from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.search.contest import Executor
@@ -37,6 +37,7 @@ ISOLATED = Tuning(
     ),
     others=False,
     work_s=0.5,
+    patient=True,
     met=FLOW.near,
     max_flow_ranks=64,
     quick_bounds=True,
@@ -138,7 +139,7 @@ def run_each_isolated(
 
     Args:
         options: see `run_isolated`.
-        until: of `time.monotonic()`: what there is time for is shared out evenly.
+        until: of `now`: what there is time for is shared out evenly.
         executor_of: what is to run a group's answer, by its problem.
 
     Returns:
@@ -154,7 +155,7 @@ def run_each_isolated(
         problem, member = problems[group], asked.members[group]
         if group == source:
             tell = partial(_report_group, report, member.label)
-            share_s = 0.0 if interrupted else max(0.0, until - time.monotonic()) / left
+            share_s = 0.0 if interrupted else max(0.0, until - now()) / left
             executor = executor_of(problem)
             try:
                 hurried = replace(options, budget_s=share_s)

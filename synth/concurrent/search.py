@@ -8,7 +8,6 @@ chunks may not leave their group that is checked too.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from synth.engines.flow.tuning import SEARCH
 from synth.engines.registry import ENGINES
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Collective, Floats
+from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.search.portfolio import Run, compiled_interrupts, race
@@ -69,6 +69,7 @@ def plan(
     workers: Workers | None = None,
     progress: Report | None = None,
     executor: GroupExecutor | None = None,
+    begun: float | None = None,
 ) -> ConcurrentResult:
     """Plan several groups together.
 
@@ -87,6 +88,7 @@ def plan(
         workers: solver processes to use again.
         progress: called with what is tried and the best so far.
         executor: what is to run the plan; None: its schedule is all that counts.
+        begun: of `synth.model.deadline.now`, since when the budget counts; None: since now.
 
     Raises:
         InputError: anything that cannot be, in one line.
@@ -95,6 +97,7 @@ def plan(
         if value not in known:
             raise InputError(f"{name}: {value!r} is not known for several groups; it is {' or '.join(known)}")
     Options(chunks=chunks, budget_s=budget, seed=seed).check()
+    begun = now() if begun is None else begun
     healthy = topo if isinstance(topo, Topology) else load(topo)
     dead = dead_ranks(healthy, without)
     for member in members:
@@ -105,7 +108,8 @@ def plan(
         rank_sends=None if executor is None else executor.rank_sends(problem),
     )  # fmt: skip
     with ExitStack() as stack:
-        return ConcurrentSearch(problem, asked, workers or stack.enter_context(Workers()), progress, executor).run()
+        own = workers or stack.enter_context(Workers())
+        return ConcurrentSearch(problem, asked, own, progress, executor, begun).run()
 
 
 class ConcurrentSearch:
@@ -124,6 +128,7 @@ class ConcurrentSearch:
         workers: Workers,
         report: Report | None,
         executor: GroupExecutor | None = None,
+        begun: float | None = None,
     ) -> None:
         self.problem, self.asked, self.workers = problem, asked, workers
         self.report = report or (lambda _, __: None)
@@ -134,8 +139,9 @@ class ConcurrentSearch:
         self.bound = Bound(())
         self.yielded: dict[str, tuple[Candidate, float]] = {}
         self.priced: ConcurrentPlan | None = None
-        self.begun = time.monotonic()
-        self.deadline = self.begun + asked.budget_s
+        self.begun = now() if begun is None else begun
+        self.end = self.begun + asked.budget_s
+        self.deadline = self.end - (self.tuning.lowering if executor else self.tuning.writing) * asked.budget_s
         self.size = problem.size_bytes
 
     def run(self) -> ConcurrentResult:
@@ -147,9 +153,9 @@ class ConcurrentSearch:
         try:
             if interrupted:
                 raise KeyboardInterrupt
-            race(self._runs(), self, self.deadline)
-            with compiled_interrupts():
-                self._tighten()
+            limited(lambda: self.deadline if self.plans else np.inf, self._work)
+        except TimeUp:
+            ended = "budget"
         except KeyboardInterrupt:
             ended = "interrupted"
         try:
@@ -159,15 +165,19 @@ class ConcurrentSearch:
         others: dict[str, tuple[float, float]] = {}
         for made in sorted(self.plans, key=partial(self._key, asked.objective)):
             others.setdefault(made.method, (made.makespan_us, made.slowdown(self._isolated_us())))
-        seconds = time.monotonic() - self.begun
+        seconds = now() - self.begun
         ended = ended or ("budget" if seconds >= asked.budget_s else "")
         relay = asked.relays if isinstance(asked.relays, str) else ",".join(map(str, asked.relays)) or "none"
-        return ConcurrentResult(
-            chosen.problem, chosen.algorithm, chosen.method, asked.objective, relay, tuple(self.isolated), self.bound,
-            others, ended, seconds,
-        )  # fmt: skip
+        best, isolated = (chosen.problem, chosen.algorithm, chosen.method), tuple(self.isolated)
+        return ConcurrentResult(*best, asked.objective, relay, isolated, self.bound, others, ended, seconds)
 
     # the race
+
+    def _work(self) -> None:
+        """Plans, and bounds on them."""
+        race(self._runs(), self, self.deadline)
+        with compiled_interrupts():
+            self._tighten()
 
     def _runs(self) -> Iterator[Run]:
         """Who is asked, each when its turn has come; all but the last are done at once."""
@@ -229,15 +239,13 @@ class ConcurrentSearch:
         """The union's size."""
         return [max(1, round(self.size))]
 
-    # isolated runs
-
     def _within(self) -> Iterator[Outcome]:
         """Where relays are allowed: every group as it is best within itself, if it is connected; all at once."""
         try:
             within = union_problem(self.problem.topology, self.problem.members)
         except InputError:
             return
-        until = min(time.monotonic() + self.tuning.within * self.asked.budget_s, self.deadline)
+        until = min(now() + self.tuning.within * self.asked.budget_s, self.deadline)
         found, interrupted = run_each_isolated(within, self.asked, self.workers, until, self._say)
         yield Candidate(*plans.within_groups(within, found, self._restated), engine_of(found))
         self._learn_from(self.plans[-1])
@@ -256,7 +264,7 @@ class ConcurrentSearch:
 
     def _learn_from(self, plan: ConcurrentPlan) -> bool:
         """Take over what a plan does better for a group than its isolated run did. Whether anything was."""
-        late = time.monotonic() >= self.deadline
+        late = now() >= self.deadline
         own_plans = plan.method.removesuffix(REORDERED) in (AT_ONCE, IN_TURN)
         some = [
             group
@@ -267,8 +275,6 @@ class ConcurrentSearch:
         faster = plans.faster_parts(plan, {group: self.isolated[group] for group in some})
         self.isolated = [faster.get(group, own) for group, own in enumerate(self.isolated)]
         return bool(faster)
-
-    # the union
 
     def _union(self) -> Iterator[Iterator[Outcome]]:
         """The engine's plans for all groups as one problem, from a likely number of chunks to more."""
@@ -294,7 +300,7 @@ class ConcurrentSearch:
             made = [plan for plan in self.plans if plan.method == TOGETHER]
             best_us = min((plan.makespan_us for plan in made), default=np.inf)
             sends = min((len(plan.algorithm.schedule) // plan.parts_of(refined) for plan in made), default=0)
-            late = time.monotonic() >= until
+            late = now() >= until
             if best_us <= enough_us or sends * parts > self.tuning.most_sends or (made and late):
                 break
             before = len(self.plans)
@@ -319,8 +325,6 @@ class ConcurrentSearch:
         )
         return ENGINES["flow"].solve(problem, request)
 
-    # bounds
-
     def _tighten(self, quick: bool = False) -> None:
         """Work on the bound where neither it nor a group's own is near the best plan."""
         best = self._best("makespan")
@@ -343,22 +347,23 @@ class ConcurrentSearch:
         own = max(one.bound_us for one in self.isolated)
         return max(own, self.bound.at(self.size)[0]) if self.bound.witnesses else own
 
-    # the choice
-
     def _conclude(self, *, hurried: bool = False) -> ConcurrentPlan:
         """The best plan that can be executed, and a bound if there is none yet; hurried: the first that can be."""
         if not any(plan.method == AT_ONCE for plan in self.plans):
             self._take_isolated()
         if not self.bound.witnesses:
             self.bound = prove(self.problem, max_flow=False)
-        settled = self._best(self.asked.objective) if hurried else self._settled()
+        settled = self._best(self.asked.objective)
+        if not hurried:
+            with suppress(TimeUp):
+                settled = limited(self.end, self._settled)
         if self.executor is None:
             return settled
         ranked = sorted(self.plans, key=partial(self._key, self.asked.objective))
         fair = self.asked.objective == "fair"
         # groups that are alike become programs once where each is as it is by itself
         first = [] if fair else [plan for plan in ranked if plan.method == AT_ONCE][:1]
-        until = -np.inf if hurried else self.deadline + self.tuning.lowering * self.asked.budget_s
+        until = -np.inf if hurried else self.end
         most = 1 if fair else self.tuning.lowered
         return choose_executable([*first, settled, *ranked], self.executor, most, until, self._say)
 

@@ -18,19 +18,21 @@ class Tuning:
         reordered: plans whose order is made fairer.
         settling: times that a plan may teach how a group is faster in isolation.
         lowered: plans that become programs at most, the fastest first, beyond the first that can.
-        lowering: the part of the budget, after its end, in which plans may still become programs.
+        lowering: the part of the budget, at its end, in which plans become programs and these files.
+        writing: the part of it, likewise, where there is no program.
     """
 
-    isolated: float = 0.3
+    isolated: float = 0.25
     within: float = 0.1
-    union: float = 0.85
+    union: float = 0.65
     max_flow_ranks: int = 256
     most_sends: int = 400_000
     worth: float = 0.003
     reordered: int = 4
     settling: int = 4
     lowered: int = 4
-    lowering: float = 0.25
+    lowering: float = 0.3
+    writing: float = 0.05
 
     def limited(self, rank_sends: int | None, nranks: int) -> Tuning:
         """The same for schedules of which a rank takes part in no more sends, on average; None: any number."""

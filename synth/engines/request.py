@@ -22,6 +22,7 @@ _SEEDS = 2**31  # what all solvers take
 class Options:
     """What the user pins. Sizes in bytes, budget in seconds.
 
+    begun: of `synth.model.deadline.now`, since when the budget counts; None: since the search began.
     rank_sends: how many sends a rank may take part in, on average; None: any number.
     """
 
@@ -33,6 +34,7 @@ class Options:
     budget_s: float = 30.0
     seed: int = 0
     rank_sends: int | None = None
+    begun: float | None = None
 
     def check(self) -> None:
         """Raise InputError for a number that cannot be."""
@@ -81,7 +83,7 @@ class Request:
     Attributes:
         options: what the user pins.
         sizes: message sizes in bytes to find schedules for, the most important first.
-        deadline: of `time.monotonic()`; there is an answer even where it has passed.
+        deadline: of `now`; there is an answer even where it has passed.
         workers: solver processes.
         known: what is known so far.
         bound: on the time of any algorithm.

@@ -9,7 +9,6 @@ sends, timed by the simulator, is compared with that.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from synth.engines.edge_colouring import slotted
 from synth.engines.greedy import route
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request, SlotClaim
 from synth.model.collective import Bools, Floats, Ints
+from synth.model.deadline import now
 from synth.model.problem import Problem, least_latency
 from synth.model.schedule import Schedule
 from synth.phases.prune import prune_copies
@@ -76,7 +76,7 @@ def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iter
             continue
         for chunks in tuning.chunks if options.chunks is None else (options.chunks,):
             yield Progress(f"time slots: {chunks} chunks")
-            left_s = request.deadline - time.monotonic()
+            left_s = request.deadline - now()
             budget_s = left_s * (tuning.share_by_name if asked else tuning.share)
             found = _in_slots(phase, chunks, size, request, budget_s, tuning)
             if found is not None:
@@ -104,7 +104,7 @@ def _in_slots(
     model = slot_model(copying, size, ceiling_us, tuning.slots)
     if len(model.sends) > tuning.most_variables:
         return None
-    until = time.monotonic() + budget_s * 1.5 + 2
+    until = now() + budget_s * 1.5 + 2
     result = request.workers.answer(until, "milp", model.program, budget_s, request.options.seed)
     if result is None:
         return None

@@ -7,15 +7,19 @@ and to load a loop from disk some hundredths, so that small problems are answere
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import FunctionType
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from synth.model.deadline import uncounted
+from synth.model.loop_cache import folder_of, loops_folder, one_at_a_time
 
 Table = TypeVar("Table", bound=tuple[Any, ...])
 Loop = TypeVar("Loop", bound=Callable[..., Any])
@@ -24,10 +28,8 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 def compiled(loop: Loop) -> Loop:
     """The loop, and each function of ours that it calls, as machine code, kept on disk after the first call.
 
-    A first call's compilation, seconds long, can be interrupted. Every argument type is compiled for itself, so that
-    arrays must always have the same types: see `Runner`.
-    Numba compiles a loop again when its own file changes, not when another does: who changes a function that loops of
-    other files call removes their `__pycache__`.
+    A first call's compilation, seconds long, can be interrupted; it counts against no budget, and is said once. Every
+    argument type is compiled for itself, so that arrays must always have the same types: see `Runner`.
     """
     made: Loop = _compiled(loop)
     return made
@@ -37,13 +39,40 @@ def compiled(loop: Loop) -> Loop:
 def _compiled(loop: FunctionType) -> Any:
     import numba  # a third of a second
 
-    names = loop.__globals__
-    called = {n: _compiled(names[n]) for n in loop.__code__.co_names if isinstance(names.get(n), FunctionType)}
-    copy = FunctionType(loop.__code__, {**names, **called}, loop.__name__, loop.__defaults__)
+    names, mine = loop.__globals__, _called(loop)
+    machine = {name: _compiled(names[name]) for name in mine}
+    copy = FunctionType(loop.__code__, {**names, **machine}, loop.__name__, loop.__defaults__)
     copy.__qualname__ = loop.__qualname__
-    made: Any = numba.njit(cache=True, nogil=True, error_model="numpy")(copy)
-    made._compile_for_args = _InThread(made._compile_for_args)
+    folder = folder_of(loop, _all_called(loop))
+    if folder is not None:
+        numba.config.CACHE_DIR = str(folder)  # read by the next line
+    made: Any = numba.njit(cache=folder is not None, nogil=True, error_model="numpy")(copy)
+    made._compile_for_args = _InThread(made._compile_for_args, partial(_compilations, made))
     return made
+
+
+def _called(loop: FunctionType) -> dict[str, FunctionType]:
+    """The functions of ours that a loop calls, by the names that it has for them."""
+    names = loop.__globals__
+    return {n: names[n] for n in loop.__code__.co_names if isinstance(names.get(n), FunctionType)}
+
+
+def _all_called(loop: FunctionType) -> dict[str, FunctionType]:
+    """The same with what these call, by their full names."""
+    found: dict[str, FunctionType] = {}
+    waiting = [*_called(loop).values()]
+    while waiting:
+        one = waiting.pop()
+        name = f"{one.__module__}.{one.__qualname__}"
+        if name not in found:
+            found[name] = one
+            waiting += _called(one).values()
+    return found
+
+
+def _compilations(made: Any) -> int:
+    """How often a loop was not found on disk."""
+    return sum(made.stats.cache_misses.values())
 
 
 @dataclass(frozen=True)
@@ -89,31 +118,54 @@ def choose_runner(seconds: float) -> Runner:
     return Runner(interpreted=True)
 
 
+_LOOK_S = 0.1  # between two looks at whether a loop is compiled, or comes from disk
+
+
+@cache
+def _say_once() -> None:
+    """That time goes into compiling."""
+    folder = loops_folder()
+    kept = "nowhere, as no folder for it can be written" if folder is None else f"in {folder}"
+    print(f"compiling loops for large problems, beside the budget; kept {kept}", file=sys.stderr, flush=True)
+
+
 class _InThread:
     """A first call, in a thread of its own while the caller waits.
 
     Ctrl-C reaches the main thread only. Raised amid the compiler it would be swallowed by one of its callbacks, or
     leave half a loop; here it ends the wait, and the compiler goes on undisturbed until the process ends.
+    compilations: how many there were.
     """
 
-    def __init__(self, call: Callable[..., object]) -> None:
-        self.call = call
+    def __init__(self, call: Callable[..., object], compilations: Callable[[], int]) -> None:
+        self.call, self.compilations = call, compilations
 
     def __call__(self, *args: object, **named: object) -> object:
+        before = self.compilations()
+        return uncounted(partial(self._waited_for, *args, **named), lambda: self.compilations() == before)
+
+    def _waited_for(self, *args: object, **named: object) -> object:
         if threading.current_thread() is not threading.main_thread():
-            return self.call(*args, **named)
+            with one_at_a_time():
+                return self.call(*args, **named)
         answer: list[object] = []
         fault: list[BaseException] = []
 
         def work() -> None:
             try:
-                answer.append(self.call(*args, **named))
+                with one_at_a_time():
+                    answer.append(self.call(*args, **named))
             except BaseException as error:
                 fault.append(error)
 
         worker = threading.Thread(target=work, daemon=True)
+        before = self.compilations()
         worker.start()
-        worker.join()
+        while worker.is_alive():
+            worker.join(_LOOK_S)
+            if self.compilations() > before:
+                _say_once()
+                worker.join()
         if fault:
             raise fault[0]
         return answer[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +12,7 @@ from topologies.errors import InputError
 from topologies.text.fields import shown
 
 MOST_SECONDS = 1e7
+_MANY_SECONDS = 300
 _UNITS = (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("", 1.0))
 
 
@@ -29,6 +31,11 @@ def parse_seconds(text: str, what: str) -> float:
                 )
             return value
     raise InputError(f"{what} {text!r}: is not a time; write it as in 30s, 500ms or 5m")
+
+
+def format_seconds(seconds: float) -> str:
+    """As `parse_seconds` reads them: whole seconds, or minutes where there are many; rounded up."""
+    return f"{math.ceil(seconds / 60)}m" if seconds > _MANY_SECONDS else f"{math.ceil(seconds)}s"
 
 
 def whole(value: Any, what: str) -> int:

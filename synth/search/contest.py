@@ -7,17 +7,21 @@ by its schedule's time is lowered, until all winners are.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
+from synth.model.deadline import TimeUp, limited, now
+from synth.model.numbers import format_seconds
 from synth.search.frontier import Contender, Execution, Range, frontier
+from synth.search.least_budget import GRACE_S
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-LATE = "no time was left to lower it; give more --budget"
+LATE = "no time was left to lower it; give --budget {} or more"
 _WRITING = 1.5  # time of lowering a program and of writing its file, over that of lowering it
+_MOST_RESERVED = 0.5  # of the time until the deadline, for lowering and writing
 _FEW = 1_000  # sends up to which lowering is mostly what it takes at any number
 WORTH_SAYING = 0.98  # of the time of what an executor can hold: what a schedule takes that it cannot
 
@@ -42,9 +46,10 @@ class Contest:
     Attributes:
         executor: for whom they are lowered; None: schedules are compared.
         report: told of what takes long.
-        deadline: of `time.monotonic()`; what would be lowered after it is not, where anything was.
+        deadline: of `now`; what is not lowered, with time left to write its file, before it is not.
         contenders: what can be shown. refused: of which the executor can hold no program, or for which time was short.
         s_a_send: seconds that lowering takes, as far as that is known.
+        longest_s: that it took. lowering: whether it is under way.
     """
 
     executor: Executor | None = None
@@ -53,6 +58,18 @@ class Contest:
     contenders: list[Contender] = field(default_factory=list)
     refused: list[Contender] = field(default_factory=list)
     s_a_send: float = 5e-5
+    longest_s: float = 0.0
+    lowering: bool = False
+    begun: float = field(default_factory=now)
+
+    def until(self) -> float:
+        """To when engines and bounds may work; what they find is then to be lowered and written, or is being lowered.
+
+        Of the clock `now`.
+        """
+        if self.lowering or self.executor is None:
+            return self.deadline
+        return self.deadline - min(_WRITING * self.longest_s, _MOST_RESERVED * (self.deadline - self.begun))
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Contender:
         """One more; lowered at once if it is the fastest at a size."""
@@ -109,23 +126,42 @@ class Contest:
             return True
         if self._is_late(one):
             if any(c.execution is not None for c in self.contenders):
-                self._refuse(one, LATE)
+                self._refuse(one, self._why_late(one))
                 return False
             one = min(self.contenders, key=lambda c: (len(c.algorithm.schedule), *c.order))  # there must be something
         sends = len(one.algorithm.schedule)
         self.report(f"lowering {sends} sends")
-        begun = time.monotonic()
+        begun = now()
+        until = begun + (self.deadline - begun) / _WRITING
+        if not any(c.execution for c in self.contenders):  # the first one
+            until = max(until, self.deadline + GRACE_S / 2)
+        self.lowering = True
         try:
-            one.execution = self.executor.lower(one.algorithm)
+            one.execution = limited(until, partial(self.executor.lower, one.algorithm))
+        except TimeUp:
+            self.s_a_send = max(self.s_a_send, (now() - begun) / max(sends, _FEW))
+            self._refuse(one, self._why_late(one))
         except InputError as error:
             self._refuse(one, str(error))
         else:
-            self.s_a_send = max(self.s_a_send, (time.monotonic() - begun) / max(sends, _FEW))
+            self.s_a_send = max(self.s_a_send, (now() - begun) / max(sends, _FEW))
+            self.longest_s = max(self.longest_s, now() - begun)
+        finally:
+            self.lowering = False
         return False
 
     def _is_late(self, one: Contender) -> bool:
         """Whether lowering it, and writing its file, would end after the deadline."""
-        return time.monotonic() + _WRITING * self.s_a_send * len(one.algorithm.schedule) > self.deadline
+        return now() + self._needs_s(one) > self.deadline
+
+    def _needs_s(self, one: Contender) -> float:
+        """Seconds to lower it and to write its file."""
+        return _WRITING * self.s_a_send * len(one.algorithm.schedule)
+
+    def _why_late(self, one: Contender) -> str:
+        """That there was no time, and the least budget in which there would be, as far as is known."""
+        budget_s = self.deadline - self.begun
+        return LATE.format(format_seconds(max(1.2 * budget_s, budget_s / 2 + _WRITING * self._needs_s(one))))
 
     def _refuse(self, one: Contender, why: str) -> None:
         one.refused = why

@@ -7,13 +7,13 @@ ran last. Nothing here knows what is searched: a ledger takes the answers and sa
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 from synth.engines.request import Outcome
+from synth.model.deadline import now
 from topologies.errors import InputError
 
 _FADING = 0.5  # of what an engine gained before, each time that it answers again
@@ -92,8 +92,9 @@ def compiled_interrupts() -> Iterator[None]:
     try:
         yield
     except SystemError as error:
-        if _by_interrupt(error):
-            raise KeyboardInterrupt from error
+        interrupt = _interrupt(error)
+        if interrupt is not None:
+            raise type(interrupt) from error
         raise
 
 
@@ -102,18 +103,18 @@ def race(runs: Iterable[Run], ledger: Ledger, deadline: float) -> None:
     """Let every run have its turn; then the others go on, the one that gained most first, until the deadline."""
     waiting: list[Run] = []
     for run in runs:
-        until = min(deadline, time.monotonic() + run.turn_s)
+        until = min(deadline, now() + run.turn_s)
         while run.step(ledger):
-            if time.monotonic() >= until:
+            if now() >= until:
                 waiting += [] if run.once else [run]
                 break
-    while waiting and time.monotonic() < deadline:
+    while waiting and now() < deadline:
         best = max(waiting, key=lambda run: run.gained)
         if not best.step(ledger):
             waiting.remove(best)
 
 
-def _by_interrupt(error: BaseException) -> bool:
-    """Whether Ctrl-C stands at the beginning of what raised an error, as compiled functions have it."""
+def _interrupt(error: BaseException) -> KeyboardInterrupt | None:
+    """The Ctrl-C at the beginning of what raised an error, as compiled functions have it; None where there is none."""
     cause = error.__cause__ or error.__context__
-    return isinstance(cause, KeyboardInterrupt) or (cause is not None and _by_interrupt(cause))
+    return cause if isinstance(cause, KeyboardInterrupt) or cause is None else _interrupt(cause)

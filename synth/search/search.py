@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,9 +15,11 @@ from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.registry import AUTO, ENGINES, Engine, chosen
 from synth.engines.request import Candidate, Options, Outcome, Progress, Refusal, Request, SlotClaim, StepClaim
 from synth.model.collective import Floats
+from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.contest import Contest, Executor
 from synth.search.frontier import Contender
+from synth.search.least_budget import GRACE_S, check_budget, too_short
 from synth.search.portfolio import Run, Turn, compiled_interrupts, race
 from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
@@ -44,7 +45,7 @@ class Tuning:
         max_flow_ranks: up to which the worst cuts are looked for before there is an answer.
         quick_bounds: whether the loads of the best answer, whatever it came from, are tried as prices first.
         others: whether engines without a turn come last.
-        lowering_share: of the budget, after its end, in which what was found last may still become a program.
+        patient: whether the first answer is waited for, however long the budget.
     """
 
     turns: tuple[Turn, ...] = (
@@ -66,7 +67,7 @@ class Tuning:
     max_flow_ranks: int = 0
     quick_bounds: bool = False
     others: bool = True
-    lowering_share: float = 0.1
+    patient: bool = False
 
 
 TUNING = Tuning()
@@ -106,12 +107,12 @@ class _Search:
         self.problem, self.options, self.workers, self.report = problem, options, workers, report
         self.tuning = tuning
         self.most_sends = self._most_sends(executor)
-        self.begun = time.monotonic()
+        self.begun = now() if options.begun is None else options.begun
         self.deadline = self.begun + options.budget_s
         self.sizes = tuning.sizes if options.size is None else (options.size,)
         self.result = SearchResult(problem, engine=options.engine)
-        lowered_until = self.deadline + tuning.lowering_share * options.budget_s
-        self.contest = Contest(executor, lambda text: report(text, self.latest), lowered_until)
+        self.contest = Contest(executor, lambda text: report(text, self.latest), self.deadline)
+        self.contest.begun = self.begun
         self.done: set[str] = set()  # engines that had a turn
         # the best of an engine that made many for one size
         self.at_size: dict[tuple[str, int], Contender] = {}
@@ -128,20 +129,22 @@ class _Search:
             reason = asked[0].accepts(self.problem, options)
             if reason:
                 raise InputError(reason if reason.startswith("-") else f"--engine {options.engine}: {reason}")
+        sends = estimated_sends(self.problem)
+        if not self.tuning.patient:
+            check_budget(self.problem.topology, sends, options.budget_s)
         try:
-            result.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
-            race(self._runs(asked), self, self.deadline)
-            if not self.done:
-                raise InputError(ENGINES["ksync"].accepts(self.problem, options))
-            with compiled_interrupts():
-                self._tighten()
+            limited(self._until, partial(self._work, asked))
+        except TimeUp:
+            result.ended = "budget"
         except KeyboardInterrupt:
             result.ended = "interrupted"
             self.contest.stop()
-        if not result.ended and time.monotonic() >= self.deadline:
+        if not result.ended and now() >= self.deadline:
             result.ended = "budget"
-        if not self.answered and result.ended == "interrupted" and not options.pinned:
-            raise KeyboardInterrupt  # nothing to show yet
+        if not self.answered and not options.pinned:
+            if result.ended == "interrupted":
+                raise KeyboardInterrupt  # nothing to show yet
+            raise InputError(too_short(self.problem.topology, sends, options.budget_s))
         try:
             with compiled_interrupts():
                 self._conclude()
@@ -155,8 +158,24 @@ class _Search:
         if options.engine != AUTO:
             by = dict.fromkeys(served.algorithm.engine for served in result.ranges)
             result.other_engines = tuple(label for label in by if self.row_of[label] != options.engine)
-        result.seconds = time.monotonic() - self.begun
+        result.seconds = now() - self.begun
         return result
+
+    def _work(self, asked: list[Engine]) -> None:
+        """Bounds, engines, and bounds again."""
+        self.report("bounds", None)
+        self.result.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
+        race(self._runs(asked), self, self.deadline)
+        if not self.done:
+            raise InputError(ENGINES["ksync"].accepts(self.problem, self.options))
+        with compiled_interrupts():
+            self._tighten()
+
+    def _until(self) -> float:
+        """When that is interrupted, of `now`."""
+        if self.answered:
+            return self.contest.until()
+        return np.inf if self.tuning.patient else self.deadline + GRACE_S
 
     def _conclude(self) -> None:
         """The ranges of what was found, and a bound if there is none yet."""
@@ -227,7 +246,7 @@ class _Search:
             return True
         few_enough = turn.most_sends is None or estimated_sends(problem) <= turn.most_sends
         fits = turn.from_ranks <= problem.nranks <= (turn.most_ranks or problem.nranks)
-        late = turn.once and self.answered and time.monotonic() >= self.deadline
+        late = turn.once and self.answered and now() >= self.deadline
         return (engine in asked or turn.always) and few_enough and fits and not late
 
     def _sizes_for(self, turn: Turn) -> tuple[int, ...]:
@@ -308,7 +327,8 @@ class _Search:
             return
         loads: Callable[[], Floats] | None = None
         if self.tuning.quick_bounds:
-            best = min((c.algorithm for c in self.contest.contenders), key=lambda a: (a.time_us(size), len(a.schedule)))
+            made = self.contest.contenders or self.contest.refused
+            best = min((c.algorithm for c in made), key=lambda a: (a.time_us(size), len(a.schedule)))
             loads = partial(resource_loads_us, best.problem, timed(best.problem, best.schedule, size))
             result.bound = result.bound.merged([from_loads(self.problem, loads())])
         elif self.load_us is not None:

@@ -9,12 +9,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from synth.model.deadline import now
 from synth.solvers import SOLVERS, is_available
 from synth.solvers.result import Result
 
@@ -83,13 +83,13 @@ class Workers:
         return ticket
 
     def first(self, tickets: Sequence[Ticket], until: float) -> Ticket | None:
-        """The first of the tickets that is done, or None when `time.monotonic()` passes `until`."""
+        """The first of the tickets that is done, or None when `now` passes `until`."""
         while True:
             for ticket in tickets:
                 if ticket.done:
                     return ticket
             pipes = {self._busy[t].pipe: t for t in tickets if t in self._busy}
-            left = until - time.monotonic()
+            left = until - now()
             if not pipes or left <= 0:
                 return None
             for pipe in wait(list(pipes), timeout=left):

@@ -39,6 +39,8 @@ def expand_names(item: str, most: int) -> list[str]:
 
 def parse_set(text: str, nranks: int, switch_vertex: Mapping[str, int]) -> NDArray[np.int64]:
     """Vertices of "0-7,12,nvswitch", int64, in the order written. Raises InputError (also for a repeat)."""
+    if text.isdecimal() and len(text) < 10 and int(text) < nranks:  # as most of a million are
+        return np.array([int(text)], dtype=np.int64)
     parts: list[NDArray[np.int64]] = []
     left = nranks + len(switch_vertex)
     twice = InputError(f"{text[:60]!r} names a vertex twice; it must name each once")
@@ -97,6 +99,8 @@ def format_names(names: Sequence[str]) -> list[str]:
 
 def format_set(vertices: Sequence[int], nranks: int, switches: Sequence[str]) -> str:
     """Text of a sorted sequence of vertices; `parse_set` gives the same vertices back."""
+    if len(vertices) == 1 and vertices[0] < nranks:
+        return str(vertices[0])
     ranks = _runs(("", v) for v in vertices if v < nranks)
     items = [str(low) if low == high else f"{low}-{high}" for _, low, high in ranks]
     items += format_names([switches[v - nranks] for v in vertices if v >= nranks])

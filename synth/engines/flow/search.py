@@ -9,7 +9,6 @@ two is taken.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -26,6 +25,7 @@ from synth.engines.flow.tuning import SEARCH, TUNING, SearchTuning, Tuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner, choose_runner
+from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 from topologies.arrays import positions, ranges, row_of_entry
@@ -89,7 +89,7 @@ class _Search:
             best_us = np.inf
             enough_us = self.bound.at(size)[0] * self.tuning.close_enough(self.sends)
             for trial in self._trials(size):
-                late = np.isfinite(best_us) and time.monotonic() >= self.request.deadline
+                late = np.isfinite(best_us) and now() >= self.request.deadline
                 if best_us <= enough_us or late:
                     break
                 best_us = min(best_us, (yield from self._try(trial, best_us)))
@@ -214,7 +214,7 @@ def best_of(
         passes: how often all chunks are routed. orders: list schedules made at most for the best routes.
         enough_us: a time that need not be improved (a bound, or a little above it).
         depth, likely_us, latency_us, narrow, bias: see `Router`.
-        deadline: by time.monotonic(): what is at hand by then is the answer.
+        deadline: of `now`: what is at hand by then is the answer.
         run: how loops are run; None: interpreted while that takes less time than to load them. The same answers.
 
     Raises:
@@ -237,7 +237,7 @@ def best_of(
     routing = router.improve()
     level = max(likely_us, enough_us - latency_us) * 1.002
     for _ in range(passes - 1):
-        if routing.busiest_us <= level or time.monotonic() >= deadline:
+        if routing.busiest_us <= level or now() >= deadline:
             break
         routing = router.improve()
     if best is None or routing.busiest_us < best.took_us:
@@ -327,7 +327,7 @@ class Sends:
                 better = took < best * (1 - 1e-12)
                 if better:
                     best, found = took, rows
-                over = best <= enough_us or made >= most or time.monotonic() >= deadline
+                over = best <= enough_us or made >= most or now() >= deadline
                 if over or swing == self.router.tuning.swings or (swing > 1 and not better):
                     break
                 end = np.empty(len(rows))

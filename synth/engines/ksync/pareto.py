@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,6 +20,7 @@ from synth.bounds.search import DEFAULT
 from synth.engines.ksync.encoding import read_schedule, step_model
 from synth.engines.ksync.step_bounds import lockstep, safe_value
 from synth.engines.request import Decision, Progress, Shape, StepBound, StepClaim
+from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.solvers.boolean_model import BooleanModel
 from synth.solvers.result import Result
@@ -70,7 +70,7 @@ class ShapeSearch:
     Attributes:
         stated: the problem, one that copies or an all-reduce, with so many chunks a block.
         symmetry: of the problem with so many chunks a block.
-        deadline: of `time.monotonic()`.
+        deadline: of `now`.
         effort: of a decision about one shape among many, as `cpsat` counts it.
         solvers: asked in this order; the second starts a little later.
     """
@@ -86,7 +86,7 @@ class ShapeSearch:
 
     def left_s(self) -> float:
         """Seconds to the deadline."""
-        return self.deadline - time.monotonic()
+        return self.deadline - now()
 
     def bound(self, steps: int) -> StepBound | None:
         """The relaxation's bound for so many steps; None where it is too large or the time is up."""
@@ -141,7 +141,7 @@ class ShapeSearch:
             tickets.append(self.workers.ask(name, model, left, self.seed, effort))
 
         ask(self.solvers[0])
-        first = self.workers.first(tickets, min(self.deadline, time.monotonic() + self.tuning.head_start_s))
+        first = self.workers.first(tickets, min(self.deadline, now() + self.tuning.head_start_s))
         spare = Result("unknown", None, "")
         try:
             if first is None or first.reply is None or first.reply.status == "unknown":

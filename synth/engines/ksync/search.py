@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,6 +15,7 @@ from synth.engines.ksync.encoding import fewest_steps
 from synth.engines.ksync.pareto import DIRECT, Pins, ShapeSearch, Tuning, direct_allreduce, pareto
 from synth.engines.ksync.step_bounds import MOST_GOALS, check_step_bound
 from synth.engines.request import Candidate, Decision, Options, Outcome, Progress, Refusal, Request, Shape, StepClaim
+from synth.model.deadline import now
 from synth.model.problem import LARGEST, Problem
 from synth.model.schedule import Schedule
 from synth.phases.reversal import mirror_links
@@ -165,7 +165,7 @@ class _Exact:
 
     def _recheck(self, problem: Problem, claim: StepClaim) -> None:
         """A step bound again, from its prices alone; one that does not hold is a defect and is not hidden."""
-        few = problem.collective.nranks <= MOST_GOALS + 1 and time.monotonic() < self.request.deadline
+        few = problem.collective.nranks <= MOST_GOALS + 1 and now() < self.request.deadline
         if few and claim.bound is not None and np.isfinite(claim.bound.ratio):
             check_step_bound(problem, claim.bound)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from synth.baselines import baseline
+from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, make_problem
-from synth.search.contest import LATE, Contest
+from synth.search.contest import Contest
 from synth.search.frontier import Range
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -99,13 +101,30 @@ def test_what_is_refused_is_shown_only_where_everything_is(algorithms: list[Algo
     assert all(served.contender.refused for served in ranges)
 
 
-def test_after_the_deadline_one_program_is_enough(algorithms: list[Algorithm]) -> None:
+def test_nothing_is_lowered_after_the_deadline(algorithms: list[Algorithm]) -> None:
     executor = Executor()
-    made = contest(executor, algorithms, deadline=time.monotonic() - 1)
+    made = contest(executor, algorithms, deadline=now() - 1)
     ranges = made.frontier()
-    assert len(executor.lowered) == 1
-    assert {served.algorithm.engine for served in ranges} == set(executor.lowered)
-    assert {one.refused for one in made.refused} <= {LATE}
+    assert executor.lowered == []
+    assert ranges
+    assert all(served.contender.refused.startswith("no time was left") for served in ranges)
+
+
+def test_what_is_lowered_too_long_is_given_up(algorithms: list[Algorithm]) -> None:
+    """The other programs are tried as long as there is time; the reason names a budget that is enough."""
+
+    class Endless(Executor):
+        def lower(self, algorithm: Algorithm) -> Slower:
+            while algorithm:
+                sum(range(1000))
+            raise AssertionError
+
+    made = contest(Endless(), algorithms[:2], deadline=now() + 0.2)
+    assert not made.lowering
+    assert made.contenders == []
+    budgets = [re.search(r"give --budget (\d+)s or more", one.refused) for one in made.refused]
+    assert len(budgets) == 2
+    assert all(found and int(found[1]) >= 1 for found in budgets)
 
 
 def test_one_size_has_one_range(algorithms: list[Algorithm]) -> None:
@@ -118,12 +137,12 @@ def test_what_a_small_program_takes_says_little_of_large_ones(
     algorithms: list[Algorithm], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second for a handful of sends is not the rate at which thousands are lowered."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     class Slow(Executor):
         def lower(self, algorithm: Algorithm) -> Slower:
-            now[0] += 1.0
+            clock[0] += 1.0
             return super().lower(algorithm)
 
     made = contest(Slow(), algorithms[:1], deadline=100.0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from synth.engines.request import Outcome, Progress
+from synth.model.deadline import now
 from synth.search.portfolio import Run, race
 from topologies.errors import InputError
 
@@ -60,7 +60,7 @@ def test_what_was_gained_long_ago_counts_less_and_less() -> None:
 
 def test_late_everybody_still_answers_once() -> None:
     ledger = Ledger()
-    race([Run("a", gains(0, 0), 60), Run("b", gains(0, 0), 60)], ledger, time.monotonic() - 1)
+    race([Run("a", gains(0, 0), 60), Run("b", gains(0, 0), 60)], ledger, now() - 1)
     assert ledger.order == ["a", "b"]
 
 

@@ -1,0 +1,88 @@
+"""Where compiled loops are kept on disk: a folder for each state of their sources, one process at a time writing."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+_NAME = "synth-collectives"
+_DIGITS = 16  # of a digest
+
+
+def loops_folder() -> Path | None:
+    """Of all loops: $NUMBA_CACHE_DIR, else the user's cache, else a folder for temporary files; None: none can be."""
+    return _folder(os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"))
+
+
+@cache
+def _folder(given: str | None, users: str | None) -> Path | None:
+    home = Path(os.path.expanduser("~"))
+    own = [Path(users) / _NAME] if users else [home / ".cache" / _NAME] if home.is_absolute() else []
+    temporary = Path(tempfile.gettempdir()) / f"{_NAME}-{os.getuid()}"
+    return next((path for path in ([Path(given)] if given else [*own, temporary]) if _is_ours(path)), None)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is there or can be made, and only its owner, who we are, can write to it: code is loaded."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.stat()
+        if about.st_uid != os.getuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return False
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+def folder_of(loop: FunctionType, called: Mapping[str, FunctionType]) -> Path | None:
+    """Of one loop: another one where its source changed, or that of what it calls, or a number that either uses.
+
+    Numba itself looks at the loop's own file only. called: by name, all functions of ours, also those called by these.
+    """
+    root = loops_folder()
+    if root is None:
+        return None
+    state = hashlib.sha256()
+    for one in (loop, *(called[name] for name in sorted(called))):
+        state.update(_source(one.__code__.co_filename))
+        state.update(repr(sorted(_numbers(one).items())).encode())
+    return root / state.hexdigest()[:_DIGITS]
+
+
+@cache
+def _source(file: str) -> bytes:
+    try:
+        return Path(file).read_bytes()
+    except OSError:
+        return file.encode()
+
+
+def _numbers(loop: FunctionType) -> dict[str, Any]:
+    """The constants of a loop's module that it names, which machine code holds."""
+    names = loop.__globals__
+    return {n: repr(names[n]) for n in loop.__code__.co_names if isinstance(names.get(n), int | float | str | tuple)}
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Hold the folder against other processes: of two that keep a loop at once one could load the other's code."""
+    root, handle = loops_folder(), -1
+    if root is not None:
+        with suppress(OSError):  # some file systems know no locks
+            handle = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(handle, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if handle >= 0:
+            os.close(handle)

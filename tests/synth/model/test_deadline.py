@@ -1,0 +1,84 @@
+"""What runs is ended when its time is over, wherever it is; time apart does not count."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+import pytest
+
+from synth.model.deadline import TimeUp, limited, now, uncounted
+
+
+def endless() -> None:
+    while True:
+        sum(range(100))
+
+
+def test_what_does_not_look_at_the_clock_is_ended() -> None:
+    begun = now()
+    with pytest.raises(TimeUp):
+        limited(begun + 0.05, endless)
+    assert now() >= begun + 0.05
+
+
+def test_what_ends_in_time_returns_and_nothing_is_raised_later() -> None:
+    assert limited(now() + 0.05, lambda: 3) == 3
+    end = now() + 0.2
+    while now() < end:
+        sum(range(100))
+
+
+def test_one_limit_within_another_is_the_only_one_that_is_raised_where_it_is_sooner() -> None:
+    def inner() -> str:
+        with pytest.raises(TimeUp):
+            limited(now() + 0.02, endless)
+        return "went on"
+
+    for _ in range(3):
+        assert limited(now() + 5, inner) == "went on"
+
+
+def test_the_outer_limit_ends_the_inner_work() -> None:
+    for _ in range(3):
+        late = now() + 60
+        with pytest.raises(TimeUp):
+            limited(now() + 0.02, partial(limited, late, endless))
+        assert now() < late
+
+
+def test_a_limit_that_moves_is_asked_again() -> None:
+    until = [now() + 60]
+    threading.Timer(0.05, lambda: until.__setitem__(0, 0.0)).start()
+    with pytest.raises(TimeUp):
+        limited(lambda: until[0], endless)
+
+
+def test_what_is_swallowed_is_raised_again() -> None:
+    def swallow() -> None:
+        for _ in range(2):
+            try:
+                endless()
+            except TimeUp:
+                continue
+        endless()
+
+    with pytest.raises(TimeUp):
+        limited(now() + 0.02, swallow)
+
+
+def test_time_apart_does_not_count() -> None:
+    before = now()
+    uncounted(lambda: time.sleep(0.2))
+    assert now() - before < 0.15
+    uncounted(lambda: time.sleep(0.2), counts=lambda: True)
+    assert now() - before >= 0.2
+
+
+def test_the_clock_goes_on_after_time_apart_that_ends_with_an_error() -> None:
+    with pytest.raises(ZeroDivisionError):
+        uncounted(lambda: 1 // 0)
+    before = now()
+    time.sleep(0.02)
+    assert now() > before

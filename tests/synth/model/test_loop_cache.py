@@ -1,0 +1,82 @@
+"""Compiled loops are kept where their sources say, by one process at a time, and run without a folder too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+from synth.model import loop_cache
+
+LOOP = "def {name}(n):\n    return {body}\n"
+RUN = """
+import sys
+sys.path.insert(0, {folder!r})
+from outer import outer
+from synth.model.compiled import Runner, _compiled, _compilations
+print(Runner(interpreted=False)(outer, 5), _compilations(_compiled(outer)))
+"""
+
+
+def written(folder: Path, inner: str) -> None:
+    (folder / "inner.py").write_text(LOOP.format(name="inner", body=inner))
+    (folder / "outer.py").write_text("from inner import inner\n\n\n" + LOOP.format(name="outer", body="inner(n) + 1"))
+
+
+def run(folder: Path, **environment: str) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN.format(folder=str(folder))],
+        env=os.environ | environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip(), done.stderr
+
+
+@pytest.mark.slow
+def test_a_loop_is_kept_and_compiled_anew_where_another_files_function_changed(tmp_path: Path) -> None:
+    kept = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    written(tmp_path, "n * 2")
+    first, told = run(tmp_path, **kept)
+    assert first == "11 1"
+    assert told.count("compiling loops") == 1
+    assert run(tmp_path, **kept) == ("11 0", "")
+    written(tmp_path, "n * 3")
+    assert run(tmp_path, **kept)[0] == "16 1"
+
+
+@pytest.mark.slow
+def test_without_a_folder_that_can_be_written_loops_run_all_the_same(tmp_path: Path) -> None:
+    written(tmp_path, "n * 2")
+    nowhere = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"), "/dev/null/x")
+    answer, told = run(tmp_path, **nowhere)
+    assert answer == "11 1"
+    assert "kept nowhere" in told
+
+
+def loops(value: int) -> tuple[FunctionType, Mapping[str, FunctionType]]:
+    names: dict[str, object] = {"FACTOR": value}
+    exec(compile("def loop(n):\n    return n * FACTOR\n", __file__, "exec"), names)
+    loop = names["loop"]
+    assert isinstance(loop, FunctionType)
+    return loop, {}
+
+
+def test_a_constant_that_changes_is_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "loops"))
+    one, same, other = (loop_cache.folder_of(*loops(value)) for value in (2, 2, 3))
+    assert one == same != other
+
+
+def test_a_folder_that_others_can_write_to_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "loops"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    assert loop_cache.loops_folder() is None
+    folder.chmod(0o700)
+    loop_cache._folder.cache_clear()
+    assert loop_cache.loops_folder() == folder
