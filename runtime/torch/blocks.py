@@ -74,12 +74,36 @@ class Buffers:
             made = flat(self.written[0])
         elif self.written:
             made = self.written[0].new_empty(sum(tensor.numel() for tensor in self.written))
-        run(part, given, made, self.block, op, transport)
+        if part.order is None:
+            run(part, given, made, self.block, op, transport)
+        else:
+            self._run_in_order(part, part.order, given, made, op, transport)
         if len(self.written) == 1:
             write_back(self.written[0], made)
         elif made is not None:
             for tensor, values in zip(self.written, made.split([t.numel() for t in self.written]), strict=True):
                 tensor.copy_(values.view(tensor.shape))
+
+    def _run_in_order(
+        self,
+        part: RankProgram,
+        order: tuple[int, ...],
+        given: Tensor | None,
+        made: Tensor | None,
+        op: str,
+        transport: Transport,
+    ) -> None:
+        """As `run`, of a program whose ranks stand in another order, and with them a buffer's blocks for each."""
+
+        places, whole = torch.tensor(order), len(order) * self.block
+        if given is not None and given.numel() == whole:
+            given = given.view(len(order), -1)[places].view(-1)
+        if made is None or made.numel() != whole:
+            run(part, given, made, self.block, op, transport)
+            return
+        theirs = torch.empty_like(made)
+        run(part, given, theirs, self.block, op, transport)
+        made.view(len(order), -1)[places] = theirs.view(len(order), -1)
 
 
 @dataclass(frozen=True)

@@ -79,10 +79,14 @@ class Method(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A program of ours, or None for the wrapped back end; and why."""
+    """A program of ours, or None for the wrapped back end; and why.
+
+    order: by the program's rank, which place in the group has its part; None: they are numbered alike.
+    """
 
     program: Program | None
     reason: str
+    order: tuple[int, ...] | None = None
 
 
 class TableRow(NamedTuple):
@@ -102,7 +106,7 @@ class TableRow(NamedTuple):
         return (
             self.collective == call.collective
             and self.ranks == len(call.ranks)
-            and self.group in (None, call.ranks)
+            and self.group in (None, tuple(sorted(call.ranks)))
             and self.kind in (None, call.kind)
             and self.min_bytes <= call.size_bytes
             and (self.max_bytes is None or call.size_bytes <= self.max_bytes)
@@ -135,6 +139,18 @@ def _warn(text: str) -> None:
 def _runs_here(entry: Entry) -> bool:
     """Whether ranks of torch can execute its file: all of its program's ranks are the group's."""
     return TARGETS[entry.target].runs_here and not entry.relays
+
+
+def _order(entry: Entry, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
+    """`Choice.order` of an entry that was made for these very ranks, in whatever order."""
+    alike = entry.group == ranks or sorted(entry.group) != sorted(ranks)
+    return None if alike else tuple(ranks.index(rank) for rank in entry.group)
+
+
+def _place_of_root(entry: Entry, ranks: tuple[int, ...]) -> int:
+    """That of a rooted entry's root among ranks that run its program."""
+    at, order = entry.group.index(entry.root or 0), _order(entry, ranks)
+    return at if order is None else order[at]
 
 
 def _content(entry: Entry) -> str:
@@ -302,13 +318,13 @@ class Chooser:
         if backend == "gloo":
             return Choice(None, "asked for")
         if method.algorithm is not None:
-            program = self._named(call, method.algorithm)
-            if program is None:
+            found = self._named(call, method.algorithm, "asked for")
+            if found is None:
                 known = ", ".join(str(other.algorithm) for other in self.methods(call)[1:]) or "none"
                 raise InputError(
                     f"algorithm {method.algorithm!r} for {call.collective} of {len(call.ranks)} ranks: there is {known}"
                 )
-            return Choice(program, "asked for")
+            return found
         if backend == "auto":
             row = next((row for row in self.rows if row.fits(call)), None)
             if row is not None and row.backend == "gloo":
@@ -317,15 +333,10 @@ class Chooser:
                 self._tell_without_table(call)
             if row is None:
                 return Choice(None, "no row of a table for it" if self.rows else NO_TABLE)
-            program = self._named(call, row.algorithm)
-            if program is not None:
-                return Choice(program, "by the table")
-            return Choice(None, f"the table's algorithm {row.algorithm} is not there")
-        program = self._of_library(call, None)
-        if program is not None:
-            return Choice(program, "in the library")
-        program = self._named(call, None)
-        return Choice(program, "built in" if program is not None else "no algorithm for it")
+            found = self._named(call, row.algorithm, "by the table")
+            return found or Choice(None, f"the table's algorithm {row.algorithm} is not there")
+        found = self._of_library(call, None, "in the library") or self._named(call, None, "built in")
+        return found or Choice(None, "no algorithm for it")
 
     def _tell_without_table(self, call: Call) -> None:
         """Once: that a library's algorithms are not taken untried."""
@@ -337,28 +348,28 @@ class Chooser:
                 " untried"
             )
 
-    def _named(self, call: Call, name: str | None) -> Program | None:
+    def _named(self, call: Call, name: str | None, reason: str) -> Choice | None:
         """The algorithm of this name; None: the library's that serves the call, or the usual built-in one."""
-        program = self._of_library(call, name)
-        if program is not None:
-            return program
+        found = self._of_library(call, name, reason)
+        if found is not None:
+            return found
         ranks = len(call.ranks)
         chosen = name or usual(call.collective, ranks, call.size_bytes)
         if chosen is None or chosen not in names(call.collective, ranks):
             return None
-        return built_in(call.collective, chosen, ranks, call.root)
+        return Choice(built_in(call.collective, chosen, ranks, call.root), reason)
 
-    def _of_library(self, call: Call, name: str | None) -> Program | None:
+    def _of_library(self, call: Call, name: str | None, reason: str) -> Choice | None:
         """The first of `_entries` that serves the call; one that is named is taken at any size."""
         for entry in self._entries(call):
             if Path(entry.file).stem == name or (name is None and entry.covers(call.size_bytes)):
                 program = self._read(entry)
                 if program.collective == call.collective and program.nranks == len(call.ranks):
-                    return program
+                    return Choice(program, reason, _order(entry, call.ranks))
         return None
 
     def _entries(self, call: Call) -> list[Entry]:
-        """Those that compute what is called: made for these very ranks, then for as many others.
+        """Those that compute what is called: made for these very ranks, in this order first, then for as many others.
 
         Of either form, the call's first: our executor copies, and cuts what does not divide.
         """
@@ -368,9 +379,10 @@ class Chooser:
             if entry.collective == call.collective
             and entry.nranks == len(call.ranks)
             and _runs_here(entry)
-            and (entry.root is None or entry.group.index(entry.root) == call.root)
+            and (entry.root is None or _place_of_root(entry, call.ranks) == call.root)
         ]
-        return sorted(found, key=lambda entry: (entry.group != call.ranks, entry.inplace != call.inplace))
+        mine = sorted(call.ranks)
+        return sorted(found, key=lambda e: (sorted(e.group) != mine, e.group != call.ranks, e.inplace != call.inplace))
 
     def _read(self, entry: Entry) -> Program:
         if entry.file not in self._programs:

@@ -81,7 +81,8 @@ class Core:
         self.names = ", ".join(map(str, self.ranks))
         self.lane = TaskThread(f"group of ranks {self.names}")
         self.task = task
-        self._parts: OrderedDict[int, tuple[Program, RankProgram]] = OrderedDict()  # by the program's id, the last
+        # by the program's id and the order of its ranks, the last
+        self._parts: OrderedDict[tuple[int, tuple[int, ...] | None], tuple[Program, RankProgram]] = OrderedDict()
         self._checks = os.environ.get("SYNTH_CHECK", "0") not in ("", "0")
         fault, basis = None, ""
         try:
@@ -123,18 +124,19 @@ class Core:
         choice = self._chooser.choose(call, method or asked_method.get())
         if choice.program is None:
             return choice, None
-        name, part = choice.program.name, self._part(choice.program)
+        name, part = choice.program.name, self._part(choice.program, choice.order)
         if choice.program.nchannels > MAX_CHANNELS:
             return Choice(None, f"{name}: more than {MAX_CHANNELS} channels"), None
         if not part.fits(buffers.block):
             return Choice(None, f"{name}: not on such sizes, chunks would differ"), None
         return choice, part
 
-    def _part(self, program: Program) -> RankProgram:
+    def _part(self, program: Program, order: tuple[int, ...] | None = None) -> RankProgram:
         """This rank's part of a program, made once; the program is the key as it is, since hashing it reads all."""
-        known = self._parts.get(id(program))
+        key = id(program), order
+        known = self._parts.get(key)
         if known is None:
-            known = self._parts[id(program)] = program, rank_program(program, self.rank)
+            known = self._parts[key] = program, rank_program(program, self.rank, order)
             while len(self._parts) > _KEPT:
                 self._parts.popitem(last=False)
         return known[1]

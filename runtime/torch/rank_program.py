@@ -40,7 +40,10 @@ class RankStep:
 
 @dataclass(frozen=True)
 class RankProgram:
-    """What `rank` does in `program`, in order, in place or not; `shift`: then the goal's `o_in_i` of the rank."""
+    """What `rank` does in `program`, in order, in place or not; `shift`: then the goal's `o_in_i` of the rank.
+
+    order: by the program's rank, its place in the group, as `to` and `source` of the steps have it; None: the same.
+    """
 
     program: Program
     rank: int
@@ -48,25 +51,28 @@ class RankProgram:
     shift: int | None
     steps: tuple[RankStep, ...]
     even: bool  # no chunk takes the place of one that may be longer or shorter
+    order: tuple[int, ...] | None = None
 
     def fits(self, elements: int) -> bool:
         """Whether it can be run on blocks of so many elements."""
         return self.even or elements % Layout.of(self.program, 1).chunks == 0
 
 
-def rank_program(program: Program, rank: int) -> RankProgram:
-    """This rank's part, in place where the program can be and is not for calls out of place only.
+def rank_program(program: Program, place: int, order: tuple[int, ...] | None = None) -> RankProgram:
+    """The part of a place in the group, in place where the program can be and is not for calls out of place only.
 
-    Raises InputError for a program whose steps do not fit together, or that stops before its end.
+    order: as in `RankProgram`. Raises InputError for a program whose steps do not fit together, or that stops before
+    its end.
     """
+    rank, places = (place, range(program.nranks)) if order is None else (order.index(place), order)
     c = executable_columns(program)
-    order, partner, before = _order(program, c)
-    lengths, even = _lengths(program, c, order, partner)
+    sequence, partner, before = _order(program, c)
+    lengths, even = _lengths(program, c, sequence, partner)
     inplace = program.inplace and (not program.outofplace or program.collective in ("allreduce", "broadcast", "reduce"))
-    mine = [step for step in order if int(c.rank[c.block[step]]) == rank]
+    mine = [step for step in sequence if int(c.rank[c.block[step]]) == rank]
     goal = goal_for(program.collective, program.nranks, program.nchunks_per_loop, True, program.root)
     shift = goal.o_in_i[rank] if inplace and goal is not None else None
-    keep, direct = _hazards(c, mine, shift, partner, _past(order, before))
+    keep, direct = _hazards(c, mine, shift, partner, _past(sequence, before))
     steps = []
     for position, step in enumerate(mine):
         op = OPS[int(c.op[step])]
@@ -77,8 +83,8 @@ def rank_program(program: Program, rank: int) -> RankProgram:
                 (int(c.src[step]), int(c.src_at[step])) if op in READS_SRC else None,
                 (int(c.dst[step]), int(c.dst_at[step])) if op in WRITES_DST | READS_DST else None,
                 int(c.count[step]),
-                c.connections[to][1:] if to >= 0 else None,
-                (c.connections[source][0], c.connections[source][2]) if source >= 0 else None,
+                (places[c.connections[to][1]], c.connections[to][2]) if to >= 0 else None,
+                (places[c.connections[source][0]], c.connections[source][2]) if source >= 0 else None,
                 lengths.get(step, ()),
                 keep[position],
                 direct[position],
@@ -86,7 +92,7 @@ def rank_program(program: Program, rank: int) -> RankProgram:
                 c.place(int(c.dep[step]))[1:] if c.dep[step] >= 0 else None,
             )
         )
-    return RankProgram(program, rank, inplace, shift, tuple(steps), even)
+    return RankProgram(program, rank, inplace, shift, tuple(steps), even, order)
 
 
 def _order(program: Program, c: Columns) -> tuple[list[int], dict[int, int], list[list[int]]]:

@@ -15,7 +15,7 @@ import pytest
 from emit.library.index import index_text
 from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in, names
-from runtime.torch.choice import NO_TABLE, Call, Chooser, Method, load_table
+from runtime.torch.choice import NO_TABLE, Call, Choice, Chooser, Method, load_table
 from topologies.errors import InputError
 
 CALL = Call("allreduce", 4096, "float32", (0, 1, 2, 3))
@@ -84,10 +84,10 @@ def test_a_library_without_a_table_is_not_trusted_and_that_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chooser = Chooser("auto", library(tmp_path))
-    assert chooser.choose(CALL._replace(collective="allgather")) == (None, NO_TABLE)
+    assert chooser.choose(CALL._replace(collective="allgather")) == Choice(None, NO_TABLE)
     assert caplog.text == ""  # the library has nothing for it
     for size in (64, 4096, 1 << 20):
-        assert chooser.choose(CALL._replace(size_bytes=size)) == (None, NO_TABLE)
+        assert chooser.choose(CALL._replace(size_bytes=size)) == Choice(None, NO_TABLE)
     (said,) = (record.getMessage() for record in caplog.records)
     assert f"synth tune --library {tmp_path}" in said
     tuned = Chooser("auto", chooser.library, table(tmp_path, {"algorithm": "mine", "min_bytes": 64, "max_bytes": 4096}))
@@ -197,6 +197,28 @@ def test_a_row_for_one_group_only(tmp_path: Path) -> None:
     for wrong in ([0, 1], [0, 1, 2, "3"], 5):
         with pytest.raises(InputError, match="group"):
             load_table(table(tmp_path, {"group": wrong}))
+
+
+def test_a_group_in_another_order_has_its_row_and_its_program(tmp_path: Path) -> None:
+    folder = library(tmp_path, (4, 5, 6, 7))
+    row = {"group": [4, 5, 6, 7], "algorithm": "mine"}
+    chooser = Chooser(library=folder, table=table(tmp_path, row))
+    found = chooser.choose(CALL._replace(ranks=(6, 4, 7, 5)))
+    assert found.reason == "by the table"
+    assert found.order == (1, 3, 0, 2)  # the program's rank 0 is the job's 4, and that stands in place 1
+    assert chooser.choose(CALL._replace(ranks=(4, 5, 6, 7))).order is None
+    assert chooser.choose(CALL).program is None  # other ranks
+    other = chooser.choose(CALL, Method("synth"))
+    assert (other.reason, other.order) == ("in the library", None)  # made for others: place by place
+
+
+def test_the_root_of_a_program_is_a_rank_of_the_job(tmp_path: Path) -> None:
+    path = tmp_path / "from1.xml"
+    path.write_text(write_msccl(built_in("broadcast", "tree", 3, 1)))
+    chooser = Chooser("synth", path)
+    for ranks, root in (((0, 1, 2), 1), ((2, 0, 1), 2), ((1, 2, 0), 0)):
+        reasons = [chooser.choose(Call("broadcast", 64, "float32", ranks, at)).reason for at in range(3)]
+        assert reasons == ["in the library" if at == root else "built in" for at in range(3)]
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,15 @@ def with_programs(folder: Path) -> None:
     add([Addition(program, None, TARGETS["executor-nccl"]) for program in programs], library)
     os.environ["SYNTH_LIBRARY"] = str(library)
     group = dist.new_group(timeout=timedelta(seconds=60))
+    mixed = (*range(2, n), 1, 0)
+    other = dist.new_group(mixed, sort_ranks=False, timeout=timedelta(seconds=60))
     del os.environ["SYNTH_LIBRARY"]
+    assert tuple(dist.get_process_group_ranks(other)) == mixed
+    with ours.using("synth"):
+        out, at = torch.zeros(3 * n), mixed.index(me)
+        dist.all_to_all_single(out, torch.cat([values(me, 3, salt=place) for place in range(n)]), group=other)
+        assert ours.counters.last("alltoall") not in ("gloo", "synth direct")
+        compare(out, torch.cat([values(rank, 3, salt=at) for rank in mixed]))
     _all_right(group, ("synth", "auto"))
     with ours.using("synth"):
         for name, call in (

@@ -1,0 +1,84 @@
+"""Programs in groups that stand in another order than their ranks: who does what, and where blocks belong."""
+
+from __future__ import annotations
+
+import threading
+from importlib.util import find_spec
+
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+
+import torch
+
+from emit.program import Program
+from runtime.algorithms.built_in import COLLECTIVES, built_in, names
+from runtime.torch.blocks import Buffers
+from runtime.torch.rank_program import rank_program
+from runtime.torch.run import Transport
+from tests.runtime.torch.test_rank_program import Post
+
+ORDER = (2, 0, 3, 1)  # by the program's rank, its place
+N = len(ORDER)
+
+
+def buffers_of(collective: str, place: int, root: int, elements: int) -> tuple[Buffers, torch.Tensor | None]:
+    """A place's tensors, and what it must have."""
+    own = [torch.arange(elements, dtype=torch.int64) + 100 * r for r in range(N)]
+    each = [torch.cat([block + 1000 * r for block in own]) for r in range(N)]  # of rank r, a block for every rank
+    room, whole, here = torch.zeros(elements, dtype=torch.int64), torch.zeros(N * elements, dtype=torch.int64), place
+    block = slice(here * elements, (here + 1) * elements)
+    if collective in ("allreduce", "broadcast", "reduce"):
+        tensor = own[place].clone()
+        wanted = own[root] if collective == "broadcast" else torch.stack(own).sum(0)
+        written = [tensor] if collective != "reduce" or place == root else []
+        return Buffers([tensor], written, elements, in_place=True), wanted if written else None
+    if collective == "allgather":
+        return Buffers([own[place]], [whole], elements, N), torch.cat(own)
+    if collective == "gather":
+        return Buffers([own[place]], [whole] if place == root else [], elements, N), torch.cat(own)
+    if collective == "reducescatter":
+        return Buffers([each[place]], [room], elements, N), torch.stack(each).sum(0)[block]
+    if collective == "scatter":
+        return Buffers([each[root]] if place == root else [], [room], elements, N), each[root][block]
+    return Buffers([each[place]], [whole], elements, N), torch.cat([of[block] for of in each])
+
+
+def run_all(program: Program, root: int, elements: int) -> list[str]:
+    """Which places have what they must not."""
+    post = Post(True)
+    faults: list[str] = []
+
+    def run(place: int) -> None:
+        try:
+            buffers, wanted = buffers_of(program.collective, place, root, elements)
+            part = rank_program(program, place, ORDER)
+            buffers.execute(part, "sum", Transport(post.end(place), range(N), place, 0, "a test"))
+            if buffers.written and not torch.equal(buffers.written[0], wanted):
+                faults.append(f"place {place}: {buffers.written[0].tolist()}, must be {wanted.tolist()}")
+        except Exception as error:
+            faults.append(f"place {place}: {error}")
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(N)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return faults
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_blocks_belong_to_places(collective: str) -> None:
+    for name in names(collective, N):
+        for root in range(N) if collective in ("broadcast", "reduce", "gather", "scatter") else (0,):
+            program = built_in(collective, name, N, ORDER.index(root))
+            assert run_all(program, root, 8) == [], name
+
+
+def test_each_place_has_the_part_of_its_rank() -> None:
+    program = built_in("allgather", "ring", N)
+    after = {ORDER[r]: ORDER[(r + 1) % N] for r in range(N)}  # round the ring
+    for place in range(N):
+        steps = rank_program(program, place, ORDER).steps
+        assert {step.to[0] for step in steps if step.to is not None} == {after[place]}
