@@ -31,7 +31,7 @@ def _overlaps_itself(tensor: Tensor) -> bool:
     return any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: made with every call, in a third of the time
 class Buffers:
     """What a call reads and writes on this rank."""
 
@@ -40,6 +40,11 @@ class Buffers:
     block: int  # elements, as in `Layout`
     blocks: int = 1  # that the message's size counts
     in_place: bool = False  # input and output are the same tensor
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the message."""
+        return int(self.block * self.blocks * (self.written or self.given)[0].element_size())
 
     @property
     def tensors(self) -> list[Tensor]:

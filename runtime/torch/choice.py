@@ -48,6 +48,7 @@ from topologies.text.files import origin_of, read_bytes
 log = logging.getLogger("synth.torch")
 BACKENDS = ("auto", "synth", "gloo")
 NO_TABLE = "no table says that ours is faster"
+CHOSEN = ("asked for", "by the table")  # reasons that are no want of an algorithm
 FORMAT = "synth-choice-1"
 _KEPT = 1024  # choices of the last calls that were unlike
 MAX_FILE_BYTES = 256 << 20  # of a table, and of a file of a library
@@ -298,6 +299,24 @@ class Chooser:
             return "wrapped"
         ours = choice.program.name == DIRECT and all(choice.program is not read for read in self._programs.values())
         return "direct" if ours else "program"
+
+    def wrapped_ranges(self, call: Call, method: Method | None = None) -> list[tuple[int, str | None]]:
+        """For calls such as this one but of any size, what holds from which size on: the first is 0.
+
+        It is the reason for which the wrapped back end serves them, or None where each must be asked for by `choose`.
+        """
+        method = method or Method(self.backend)
+        if method.backend == "synth":
+            return [(0, None)]
+        begins = {0} | {row.min_bytes for row in self.rows}
+        begins |= {row.max_bytes + 1 for row in self.rows if row.max_bytes is not None}
+        found: list[tuple[int, str | None]] = []
+        for size in sorted(begins):
+            choice = self._choose(method, call._replace(size_bytes=size))
+            reason = choice.reason if choice.program is None else None
+            if not found or reason != found[-1][1]:
+                found.append((size, reason))
+        return found
 
     def methods(self, call: Call) -> list[Method]:
         """Everything that can serve a call: the wrapped back end, the library's algorithms, the built-in ones."""

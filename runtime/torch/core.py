@@ -39,9 +39,14 @@ _KEPT = 256  # of the programs that served calls, this rank's parts: a broadcast
 asked_method: ContextVar[Method | None] = ContextVar("asked_method", default=None)
 
 
+def type_text(dtype: Any) -> str:
+    """Torch's name of a type, as tables have it."""
+    return str(dtype).removeprefix("torch.")
+
+
 def type_name(tensor: Tensor) -> str:
-    """Torch's name of its elements' type, as tables have it."""
-    return str(tensor.dtype).removeprefix("torch.")
+    """Of its elements' type."""
+    return type_text(tensor.dtype)
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,15 @@ class Core:
         """As `Chooser.paths`, for the calls at hand."""
         return self._chooser.paths(call, asked_method.get())
 
+    @property
+    def compares(self) -> bool:
+        """Whether ranks compare each call, as SYNTH_CHECK says."""
+        return self._checks and len(self.ranks) > 1
+
+    def wrapped_ranges(self, call: Call) -> list[tuple[int, str | None]]:
+        """Sizes that the wrapped back end serves, as `Chooser.wrapped_ranges`, of the method that is asked for."""
+        return self._chooser.wrapped_ranges(call, asked_method.get())
+
     def choose(
         self, call: Call, buffers: Buffers, op: str | None, method: Method | None = None
     ) -> tuple[Choice, RankProgram | None]:
@@ -144,7 +158,7 @@ class Core:
     def issue(self, call: Call, text: str, on: str = "") -> Issued:
         """Number the group's next call, and compare it between ranks where that is asked for."""
         waiting = self.watch.issue(text + on)
-        if self._checks and len(self.ranks) > 1:
+        if self.compares:
             with self.watch.guard(waiting, new=True, closes=False):
                 check_same_call(self.messages, waiting.text, self.ranks)
         return Issued(call, waiting, text)

@@ -13,11 +13,12 @@ from torch.distributed import distributed_c10d as c10d
 
 from runtime.torch.blocks import Blocks, Buffers
 from runtime.torch.causes import Waiting
-from runtime.torch.choice import Call
-from runtime.torch.core import Core, Issued, Terms, type_name
+from runtime.torch.choice import CHOSEN, Call
+from runtime.torch.core import Core, Issued, Terms, type_name, type_text
 from runtime.torch.counters import counters
 from runtime.torch.lost import OWN_TAG, FailureWatch, error_text
 from runtime.torch.operations import OPERATIONS, Operation
+from runtime.torch.pass_through import PassThrough
 from runtime.torch.run import Transport
 from runtime.torch.work import TaskWork, WrappedWork
 from topologies.errors import InputError
@@ -48,6 +49,10 @@ def _store_rank(store: Any) -> int | None:
     return 0 if isinstance(store, dist.TCPStore) and not launched else None
 
 
+def _as_they_are(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    return tensors
+
+
 class Copies(dict[int, Tensor]):
     """Contiguous copies for Gloo, which takes a tensor for its memory: it mixes up layouts and runs over gaps."""
 
@@ -71,7 +76,8 @@ class Copies(dict[int, Tensor]):
                 tensor.copy_(self[id(tensor)])
 
 
-Arguments = Callable[[Copies], Sequence[Any]]  # of the wrapped back end's method, before its options
+# of the wrapped back end's method, before its options, given what copies tensors
+Arguments = Callable[[Callable[[Sequence[Tensor]], Sequence[Tensor]]], Sequence[Any]]
 
 
 class Dispatcher:
@@ -80,6 +86,7 @@ class Dispatcher:
     Attributes:
         wrapped: by device type, torch's kind of the wrapped back end and the back end.
         ranks: the members, as the whole job numbers them.
+        pass_through: by operation, what hands calls on to that for the CPU's tensors.
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
@@ -96,6 +103,9 @@ class Dispatcher:
             nccl._set_sequence_number_for_group()
             self.wrapped["cuda"] = (dist.ProcessGroup.BackendType.NCCL, nccl)
         self._core = Core(watch, not dist.is_initialized(), TaskWork)
+        self.pass_through = {
+            name: PassThrough(self._core, gloo, row, self._describe) for name, row in OPERATIONS.items()
+        }
 
     def _wrapped_for(self, tensor: Tensor) -> Any:
         device = tensor.device.type
@@ -116,14 +126,18 @@ class Dispatcher:
         """
         operation = OPERATIONS[name]
         opts = opts or operation.options()
+        passed = self.pass_through[name].call(buffers.tensors, opts, buffers, arguments(_as_they_are))
+        if passed is not None:
+            return passed
         wrapped = self._wrapped_for(buffers.tensors[0])
         buffers.check_outputs(operation.kind.name)
         op = reduction_of(opts.reduceOp) if operation.kind.reduces else None
         call = self._call(operation, buffers, opts)
         choice, part = self._core.choose(call, buffers, op)
-        reduced = "" if op is None else f" {op}"
-        text = f"{call.collective}{reduced}{self._root(operation, call)}, {call.size_bytes} bytes of {call.kind}"
-        issued = self._core.issue(call, text, f", on {wrapped.name() if part is None else part.program.name}")
+        by = wrapped.name() if part is None else part.program.name
+        issued = self._core.issue(
+            call, self._describe(operation, buffers.size_bytes, buffers.tensors[0].dtype, opts), f", on {by}"
+        )
         if part is None:
             return self._run_wrapped(issued, operation, wrapped, buffers, arguments, choice.reason, opts, op)
         return self._core.execute(issued, part, buffers, op or "sum", _terms(opts))
@@ -166,9 +180,14 @@ class Dispatcher:
     def _call(self, operation: Operation, buffers: Buffers, opts: Any) -> Call:
         """What choices depend on; the size is that of the rank that has most elements."""
         like = buffers.tensors[0]
-        size_bytes = buffers.block * buffers.blocks * like.element_size()
         root = opts.rootRank if operation.kind.rooted else 0
-        return Call(operation.kind.name, size_bytes, type_name(like), self._core.ranks, root, buffers.in_place)
+        return Call(operation.kind.name, buffers.size_bytes, type_name(like), self._core.ranks, root, buffers.in_place)
+
+    def _describe(self, operation: Operation, size_bytes: int, kind: Any, opts: Any) -> str:
+        """A call in words, for errors: the same on all ranks."""
+        reduced = f" {reduction_of(opts.reduceOp)}" if operation.kind.reduces else ""
+        root = f" of root {self._core.ranks[opts.rootRank]}" if operation.kind.rooted else ""
+        return f"{operation.kind.name}{reduced}{root}, {size_bytes} bytes of {type_text(kind)}"
 
     def _root(self, operation: Operation, call: Call) -> str:
         return f" of root {self._core.ranks[call.root]}" if operation.kind.rooted else ""
@@ -185,7 +204,7 @@ class Dispatcher:
         op: str | None,
     ) -> Any:
         name, core = wrapped.name(), self._core
-        if why not in ("asked for", "by the table"):
+        if why not in CHOSEN:
             counters.count_fallback(issued.call.collective, why)
         record = counters.count(issued.call.collective, name, issued.call.size_bytes)
         copies = Copies(name == "gloo")

@@ -13,8 +13,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,11 +21,12 @@ from typing import Any
 
 import torch
 
+from runtime.torch.calls import Calls, Wait
 from runtime.torch.causes import Cause, Fact, Gone, Waiting, find_cause
 from runtime.torch.compare import different_calls
 from runtime.torch.meeting import call_unless, meet
 from runtime.torch.messages import Messages
-from runtime.torch.presence import Message, Presence, presence
+from runtime.torch.presence import End, Message, Presence, presence
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,6 @@ class Tuning:
 
 _TUNING = Tuning()
 OWN_TAG = (1 << 30) - 1  # above callers', below schedules': nobody waits for what is sent with it
-_KEPT = 64  # of the last calls, what was called
 _BY_US = "Application timeout caused pair closure"  # what Gloo says of waits that `_end_waits` has ended
 
 
@@ -53,16 +52,6 @@ def error_text(error: BaseException) -> str:
 
 class _Key:
     """Of a wait within `FailureWatch.guard`."""
-
-
-@dataclass
-class _Wait:
-    """A wait under way. since: by `time.monotonic`; thread: that waits; told: whether the others know of it."""
-
-    waiting: Waiting
-    since: float
-    thread: int | None = None
-    told: bool = False
 
 
 class FailureWatch:
@@ -90,18 +79,21 @@ class FailureWatch:
         self._names: list[str] = []  # by place, of the processes; empty until they have met
         self._change = threading.Condition()
         self._asking = threading.Lock()
-        self._waits: weakref.WeakKeyDictionary[Any, _Wait] = weakref.WeakKeyDictionary()
-        self._made = 0  # calls of which all ranks make the same
-        self._calls: OrderedDict[int, str] = OrderedDict()  # the last of them
-        self._open: dict[int, Waiting] = {}  # those that are not over
-        self._theirs: dict[int, tuple[int, str]] = {}  # by number, who told of its wait in a call, and in which
-        self._left: dict[int, Gone] = {}  # by place
+        self._waits: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
+        self.calls = Calls()  # of which all ranks make the same
+        self.theirs: dict[int, tuple[int, str]] = {}  # by number, who told of its wait in a call, and in which
+        self.left: dict[int, Gone] = {}  # by place
         self._gave_up: set[int] = set()  # places
         self._answers: dict[int, Message] = {}
         self._question = ""
-        self._cause: Cause | None = None
+        self.cause: Cause | None = None
         self._told = False  # the others, of it
         self._woken = False
+
+    @property
+    def ends(self) -> Mapping[str, End]:
+        """The processes that have ended, of the whole job; always the same object once ranks have met."""
+        return {} if self._presence is None else self._presence.ends
 
     # ---- meeting
 
@@ -140,36 +132,31 @@ class FailureWatch:
     def issue(self, text: str) -> Waiting:
         """Number the group's next call, of which all ranks make the same."""
         with self._change:
-            self._made += 1
-            waiting = Waiting(text, self._made)
-            self._calls[self._made] = text
-            self._open[self._made] = waiting
-            while len(self._calls) > _KEPT:
-                self._calls.popitem(last=False)
-            place, theirs = self._theirs.pop(self._made, (self.me, text))
+            waiting = self.calls.issue(text)
+            assert waiting.number is not None
+            place, theirs = self.theirs.pop(waiting.number, (self.me, text))
         if theirs != text:
-            self._differ(self._made, place, theirs)
+            self._differ(waiting.number, place, theirs)
         return waiting
 
     def begin(self, key: Any, waiting: Waiting, thread: int | None = None) -> None:
         """A wait begins, of a thread or of none yet; it is forgotten with its key."""
         with self._change:
-            self._waits[key] = _Wait(waiting, time.monotonic(), thread)
+            self._waits[key] = Wait(waiting, time.monotonic(), thread)
 
     def end(self, key: Any, closes: bool = True) -> None:
         """It is over, and with it the call where it `closes` it."""
         with self._change:
             wait = self._waits.pop(key, None)
             if wait is not None and closes:
-                self._close(wait.waiting)
+                self.calls.close(wait.waiting)
 
     def _forget_completed(self) -> None:
         for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:
-            self._close(self._waits.pop(key).waiting)
+            self.calls.close(self._waits.pop(key).waiting)
 
-    def _close(self, waiting: Waiting) -> None:
-        if waiting.number is not None and self._open.get(waiting.number) is waiting:
-            del self._open[waiting.number]
+    def _all_waits(self) -> list[Wait]:
+        return [*self._waits.values(), *self.calls.passed_waits()]
 
     @contextmanager
     def guard(self, waiting: Waiting, new: bool = False, closes: bool = True) -> Iterator[None]:
@@ -181,7 +168,7 @@ class FailureWatch:
         key = _Key()
         self.begin(key, waiting, threading.get_ident())
         try:
-            if new and self._in_vain(_Wait(waiting, time.monotonic()), time.monotonic()):
+            if new and self._in_vain(Wait(waiting, time.monotonic()), time.monotonic()):
                 raise RuntimeError(waiting.text)
             yield
         except BaseException as error:
@@ -189,7 +176,7 @@ class FailureWatch:
             if not isinstance(error, RuntimeError):
                 raise
             vain = str(error) == waiting.text
-            if self._cause is None and not self._woken and not vain and not self._any_closed():
+            if self.cause is None and not self._woken and not vain and not self._any_closed():
                 raise  # all can be reached: what failed is the call itself
             # when it was too late for one message, Gloo has closed all connections
             late = not self._woken and bool(re.search("timed out|timeout", str(error), re.IGNORECASE))
@@ -212,13 +199,13 @@ class FailureWatch:
         if not self._names:
             return ""
         with self._asking:
-            if self._cause is None and not late:
-                self._wait_until(lambda: self._cause is not None or self._any_gone(waiting), self.tuning.spread)
-            if self._cause is None and not self._any_gone(waiting):
+            if self.cause is None and not late:
+                self._wait_until(lambda: self.cause is not None or self._any_gone(waiting), self.tuning.spread)
+            if self.cause is None and not self._any_gone(waiting):
                 self._ask(waiting)
-            if self._cause is None:
+            if self.cause is None:
                 self._give_up(find_cause(waiting, self.ranks[self.me], self.group, self._facts(waiting)))
-            cause = self._cause
+            cause = self.cause
             assert cause is not None
             self._tell_cause()  # also where another found it: some may wait for this rank alone
         if self.ranks[self.me] in cause.blamed:
@@ -252,8 +239,8 @@ class FailureWatch:
 
     def _gone(self, place: int) -> Gone | None:
         end = self._presence.ends.get(self._names[place]) if self._presence is not None else None
-        if end is None or place in self._left:
-            return self._left.get(place)
+        if end is None or place in self.left:
+            return self.left.get(place)
         made, first = end.counts.get(self._id, (None, None))
         return Gone(end.why, made, first, end.at, end.closed)
 
@@ -262,20 +249,20 @@ class FailureWatch:
         self._answers, self._question = {}, secrets.token_hex(8)
         self._tell({"ask": self._question, "number": waiting.number})
         asked = {place for place, name in enumerate(self._names) if self._is_open(name)}
-        self._wait_until(lambda: self._cause is not None or asked <= set(self._answers), self.tuning.answers)
+        self._wait_until(lambda: self.cause is not None or asked <= set(self._answers), self.tuning.answers)
 
     def _give_up(self, cause: Cause) -> None:
         with self._change:
-            self._cause = self._cause or cause
+            self.cause = self.cause or cause
             self._change.notify_all()
 
     def _tell_cause(self) -> None:
-        if self._cause is not None and not self._told:
+        if self.cause is not None and not self._told:
             self._told = True
-            self._tell({"cause": [self._cause.text, self._cause.number, self._cause.blamed]})
+            self._tell({"cause": [self.cause.text, self.cause.number, self.cause.blamed]})
 
     def _differ(self, number: int, place: int, theirs: str) -> None:
-        text = different_calls(self.ranks[place], theirs, self.ranks[self.me], self._calls[number])
+        text = different_calls(self.ranks[place], theirs, self.ranks[self.me], self.calls.text(number) or "")
         self._give_up(Cause(text, number))
         self._tell_cause()
 
@@ -304,19 +291,20 @@ class FailureWatch:
     def state(self, asked: Message) -> Message:
         """What this rank does, for one that asks."""
         with self._change:
-            waits = [f"{wait.waiting.text} of {self.group}" for wait in self._waits.values()]
+            waits = [f"{wait.waiting.text} of {self.group}" for wait in self._all_waits()]
             if asked["group"] != self._id:
                 return {"waits": waits}
-            number, cause = asked["number"], self._cause
+            number, cause = asked["number"], self.cause
             given_up = None if cause is None else [cause.text, cause.number, cause.blamed]
-            part = {"made": self._made, "text": self._calls.get(number), "inside": number in self._open}
+            text = None if number is None else self.calls.text(number)
+            part = {"made": self.calls.made, "text": text, "inside": self.calls.is_open(number)}
             return part | {"waits": waits, "cause": given_up, "group": self._id}
 
     def counts(self) -> Message:
         """For the others, when this process ends or leaves the group."""
         with self._change:
             self._forget_completed()
-            return {self._id: [self._made, min(self._open, default=self._made + 1)]}
+            return {self._id: [self.calls.made, self.calls.first_open()]}
 
     def hear(self, name: str, message: Message) -> None:
         """What another rank says of this group."""
@@ -327,18 +315,18 @@ class FailureWatch:
         with self._change:
             if "left" in message:
                 made, first = message["counts"]
-                self._left[place] = Gone(message["left"], made, first, time.monotonic(), closed=False, left=True)
+                self.left[place] = Gone(message["left"], made, first, time.monotonic(), closed=False, left=True)
             elif message.get("answer") == self._question:
                 self._answers[place] = message
             elif "cause" in message:
                 self._gave_up.add(place)
                 text, number, blamed = message["cause"]
-                self._cause = self._cause or Cause(text, number, tuple(blamed))
+                self.cause = self.cause or Cause(text, number, tuple(blamed))
             elif "call" in message:
                 number, theirs = message["number"], message["call"]
-                if number > self._made:
-                    self._theirs[number] = place, theirs
-                differs = self._calls.get(number, theirs) != theirs
+                if number > self.calls.made:
+                    self.theirs[number] = place, theirs
+                differs = (self.calls.text(number) or theirs) != theirs
             self._change.notify_all()
         if differs:
             self._differ(number, place, theirs)
@@ -346,7 +334,7 @@ class FailureWatch:
     def interrupt(self) -> None:
         """End the main thread's wait, so that Ctrl-C is raised there."""
         with self._change:
-            waits = [wait for wait in self._waits.values() if wait.thread == threading.main_thread().ident]
+            waits = [wait for wait in self._all_waits() if wait.thread == threading.main_thread().ident]
         if waits and not self._woken and self.messages is not None:
             rank = self.ranks[self.me]
             self._give_up(Cause(f"rank {rank} was interrupted", waits[0].waiting.number, (rank,)))
@@ -358,27 +346,27 @@ class FailureWatch:
         now = time.monotonic()
         with self._change:
             self._forget_completed()
-            waits = list(self._waits.values())
+            waits = self._all_waits()
         if self._woken or self.messages is None:
             return
         for wait in waits:
             number = wait.waiting.number
             if number is not None and not wait.told and now - wait.since > self.tuning.long:
                 wait.told = True
-                self._tell({"call": self._calls.get(number, wait.waiting.text), "number": number})
+                self._tell({"call": self.calls.text(number) or wait.waiting.text, "number": number})
         if any(self._in_vain(wait, now) for wait in waits):
             self._end_waits()
 
-    def _in_vain(self, wait: _Wait, now: float) -> bool:
+    def _in_vain(self, wait: Wait, now: float) -> bool:
         """Whether a rank that it needs will not do its part."""
-        number, cause = wait.waiting.number, self._cause
+        number, cause = wait.waiting.number, self.cause
         if cause is not None and wait.waiting.peers is None:
             return cause.number is None or number is None or number >= cause.number
         if wait.waiting.peers is not None:  # where a connection is closed the wrapped back end sees it by itself
             return bool(self._gave_up.intersection(wait.waiting.peers))
         if self._presence is None:
             return False
-        if not self._left and not self._presence.ends:
+        if not self.left and not self._presence.ends:
             return False
         for place in range(len(self._names)):
             gone = self._gone(place)

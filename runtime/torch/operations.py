@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch.distributed import distributed_c10d as c10d
@@ -19,7 +20,7 @@ class Operation:
     options: Any  # torch's class of the call's options
     uneven: bool = False  # whether Gloo's takes blocks of several sizes
 
-    @property
+    @cached_property
     def kind(self) -> Kind:
         return find_kind(parse_name(self.name))
 

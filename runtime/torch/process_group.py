@@ -96,6 +96,9 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
     return None
 
 
+_IN_PLACE = ("all_reduce", "broadcast", "reduce")
+
+
 class Group(Watched):
     """One rank's end of a process group. Methods and arguments are those that torch.distributed calls.
 
@@ -106,6 +109,8 @@ class Group(Watched):
         super().__init__(store, rank, size)
         self._me, self._n, self._timeout = rank, size, timeout
         self._dispatch = Dispatcher(store, rank, size, timeout, ranks, name)
+        for each in _IN_PLACE:
+            self._shorten(OPERATIONS[each].method, self._dispatch.pass_through[each].calls_or)
         for device, (kind, wrapped) in self._dispatch.wrapped.items():
             self._register_backend(torch.device(device), kind, wrapped)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)

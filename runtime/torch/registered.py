@@ -172,6 +172,24 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(*([store] if REGISTRABLE else []), rank, size)  # C++ of 2.15 reads it; earlier takes none
         self._store = store
         self._registered = Registered(store, rank, size, self._serve)
+        self._shortened: list[str] = []
+
+    def _shorten(self, name: str, calls_or: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Try another way before a method, while nobody looks. calls_or: makes it, given the method."""
+        method = weakref.WeakMethod(getattr(self, name))
+
+        def whole(*arguments: Any) -> Any:
+            bound = method()
+            assert bound is not None  # it is being called
+            return bound(*arguments)
+
+        self._shortened.append(name)
+        setattr(self, name, calls_or(whole))
+
+    def _be_hooked(self) -> None:
+        self._registered.hooked = True
+        while self._shortened:
+            delattr(self, self._shortened.pop())
 
     def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
         """The method of this name, not watched any more."""
@@ -193,11 +211,11 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
 
     def register_pre_hook(self, number: int, hook: Any) -> None:
         self._registered.group.register_pre_hook(number, hook)
-        self._registered.hooked = True
+        self._be_hooked()
 
     def register_post_hook(self, number: int, hook: Any) -> None:
         self._registered.group.register_post_hook(number, hook)
-        self._registered.hooked = True
+        self._be_hooked()
 
     def unregister_pre_hook(self, number: int) -> None:
         self._registered.group.unregister_pre_hook(number)

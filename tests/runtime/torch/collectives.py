@@ -226,6 +226,11 @@ def ran_where_it_should() -> None:
             dist.all_reduce(tensor)
         same(tensor, folded([values(r, 100_000) for r in range(n)], "sum"))
         assert ours.counters.ran("allreduce", by) == before + 1, ours.summary()
+        weight, held = torch.ones(3, requires_grad=True), torch.ones(3)
+        product = (weight * held).sum()
+        with ours.using(mode):
+            dist.all_reduce(held)  # as with Gloo autograd hears nothing of it
+        product.backward()
     with ours.using("synth", "allpairs"):
         dist.all_reduce(tensor)
     assert ours.counters.last("allreduce") == "synth allpairs"

@@ -95,6 +95,24 @@ def test_a_library_without_a_table_is_not_trusted_and_that_is_said_once(
     assert [size for size, program in ran.items() if program is not None] == [64, 4096]
 
 
+@pytest.mark.parametrize("backend", ["auto", "gloo", "synth"])
+def test_ranges_of_sizes_say_what_a_choice_would(tmp_path: Path, backend: str) -> None:
+    rows = ({"max_bytes": 99, "backend": "gloo"}, {"min_bytes": 50, "max_bytes": 4096, "algorithm": "ring"},
+            {"type": "int64"}, {"min_bytes": 5000, "max_bytes": 6000, "algorithm": "nowhere"},
+            {"ranks": 2, "algorithm": "ring"})  # fmt: skip
+    chooser = Chooser(backend, table=table(tmp_path, *rows))
+    for call in (CALL, CALL._replace(kind="int64"), CALL._replace(ranks=(0, 1)), CALL._replace(ranks=(0,))):
+        ranges = chooser.wrapped_ranges(call)
+        assert ranges[0][0] == 0
+        assert [low for low, _ in ranges] == sorted({low for low, _ in ranges})
+        for size in (0, 49, 50, 99, 100, 4096, 4097, 4999, 5000, 6000, 6001, 1 << 40):
+            choice = chooser.choose(call._replace(size_bytes=size))
+            reason = next(reason for low, reason in reversed(ranges) if low <= size)
+            assert reason is None if choice.program is not None else reason in (choice.reason, None)
+            if backend != "synth":
+                assert (reason is None) == (choice.program is not None)
+
+
 def test_a_faulty_file_of_a_library_is_refused_before_it_is_used(tmp_path: Path) -> None:
     folder = library(tmp_path)
     path = folder / "msccl" / "mine.xml"

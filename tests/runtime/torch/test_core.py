@@ -24,7 +24,15 @@ from runtime.torch.lost import FailureWatch
 from tests.runtime.torch.test_rank_program import End, Post
 
 FOLDER = ROOT / "runtime" / "torch"
-FACE = {"process_group", "dispatch", "operations", "registered", "work", "launch"}  # all else is the core
+FACE = {
+    "process_group",
+    "dispatch",
+    "pass_through",
+    "operations",
+    "registered",
+    "work",
+    "launch",
+}  # all else is the core
 
 
 class Rank(End):

@@ -189,7 +189,7 @@ def test_a_rank_that_left_after_its_part_is_not_to_blame() -> None:
         with watches[1].guard(calls[1]):
             pass
         watches[1].leave()
-        until(lambda: watches[0]._left)
+        until(lambda: watches[0].left)
         watches[0].begin(calls[0], calls[0])
         watches[0].look()
         assert not watches[0].messages.closed

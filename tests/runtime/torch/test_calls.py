@@ -1,0 +1,90 @@
+"""What is written with every call, and read only when somebody asks: texts, numbers, counts."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from runtime.torch.calls import KEPT, Calls
+from runtime.torch.counters import HELD, Counters
+
+
+def describe(size_bytes: int, kind: Any, opts: Any) -> str:
+    return f"{opts}, {size_bytes} bytes of {kind}"
+
+
+def passed(calls: Calls, since: float = 0.0) -> int:
+    """A call that was handed on, its wait not over."""
+    calls.made = number = next(calls.numbers)
+    calls.passed[number] = number, since, 7, describe, 4, "int32", "allreduce"
+    calls.lately.append(calls.passed[number])
+    return number
+
+
+def test_calls_that_are_handed_on_are_numbered_with_the_others() -> None:
+    calls = Calls()
+    first, second = calls.issue("broadcast"), passed(calls)
+    third = calls.issue("barrier")
+    assert (first.number, second, third.number, calls.made) == (1, 2, 3, 3)
+    texts = [calls.text(number) for number in range(5)]
+    assert texts == [None, "broadcast", "allreduce, 4 bytes of int32", "barrier", None]
+
+
+def test_what_is_open_is_the_first_that_is_not_over() -> None:
+    calls = Calls()
+    first, second, third = calls.issue("broadcast"), passed(calls), calls.issue("barrier")
+    assert calls.first_open() == 1
+    calls.close(first)
+    assert (calls.first_open(), calls.is_open(second)) == (2, True)
+    del calls.passed[second]
+    assert (calls.first_open(), calls.is_open(second)) == (3, False)
+    calls.close(third)
+    assert calls.first_open() == 4
+    assert calls.text(second) is not None  # of one that is over, too
+
+
+def test_a_wait_that_lasts_is_one_object() -> None:
+    calls = Calls()
+    number = passed(calls, since=5.0)
+    (wait,) = calls.passed_waits()
+    assert (wait.waiting.number, wait.since, wait.thread, wait.told) == (number, 5.0, 7, False)
+    wait.told = True
+    other = passed(calls)
+    assert [each.told for each in calls.passed_waits()] == [True, False]
+    del calls.passed[number]
+    assert [each.waiting.number for each in calls.passed_waits()] == [other]
+
+
+def test_texts_are_kept_of_the_last_calls_only() -> None:
+    calls = Calls()
+    for at in range(3 * KEPT):
+        calls.close(calls.issue(f"call {at}"))
+    assert calls.text(3 * KEPT) == f"call {3 * KEPT - 1}"
+    assert calls.text(2 * KEPT) is None
+
+
+@pytest.mark.parametrize("reason", ["", "no table"])
+def test_counts_of_many_threads_are_exact(reason: str) -> None:
+    counters = Counters()
+    tally = counters.tally("allreduce", "gloo", reason)
+    each = HELD + 10
+
+    def work() -> None:
+        for _ in range(each):
+            tally.start(4)
+            tally.end(0.5)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counters.count("allreduce", "gloo", 8)(1.5)
+    assert counters.ran("allreduce", "gloo") == 4 * each + 1
+    row = next(line.split() for line in counters.text().splitlines() if line.startswith("allreduce"))
+    assert row[:3] == ["allreduce", "gloo", str(4 * each + 1)]
+    assert float(row[-1]) == 1500.0
+    assert (f"not ours: allreduce, {4 * each} calls: {reason}" in counters.text()) == bool(reason)
+    assert counters.last("allreduce") == "gloo"
