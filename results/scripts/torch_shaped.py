@@ -177,7 +177,9 @@ def library_for(topo: Path, library: Path, ranks: int, sizes: list[int]) -> None
             subprocess.run(words, check=True, capture_output=True)
             calls = [Call(op, size // 4 // ranks * ranks * 4, "float32", tuple(range(ranks))) for size in sizes]
             index = library / "index.json"
-            if index.exists() and all(Chooser(library=library).choose(call).program for call in calls):
+            if index.exists() and all(
+                Chooser("synth", library).choose(call).reason == "in the library" for call in calls
+            ):
                 break
 
 
