@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
 from runtime.torch.calls import KEPT, Calls
 from runtime.torch.counters import HELD, Counters
