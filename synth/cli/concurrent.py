@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -132,12 +133,23 @@ def parse_members(
     for part in text.split(";"):
         match = _PART.fullmatch(part)
         assert match is not None
-        what = collective if match["name"] is None else parse_name(match["name"])
+        with _of_groups():
+            what = collective if match["name"] is None else parse_name(match["name"])
         for ranks in _groups(match["ranks"], topology, dead, lists):
-            stated = named_once(parse_name(what), len(ranks), 1) if isinstance(what, str) else what
+            with _of_groups():
+                stated = named_once(parse_name(what), len(ranks), 1) if isinstance(what, str) else what
             found.append((ranks, stated, match["size"]))
     each = _sizes(found, size, sizes)
     return [Member(ranks, stated, size_bytes) for (ranks, stated, _), size_bytes in zip(found, each, strict=True)]
+
+
+@contextmanager
+def _of_groups() -> Iterator[None]:
+    """What a collective's name is refused for, said of --groups."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"--groups: {error}") from None
 
 
 def _sizes(

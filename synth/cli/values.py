@@ -73,7 +73,8 @@ def check_arguments(command: click.Command, args: list[str], ctx: click.Context)
         elif type(param.type) is type(click.FLOAT):
             param.type = _Figure()
     seen: set[str | None] = set()
-    for param in command.make_parser(ctx).parse_args(list(args))[2]:
+    inner = click.Context(command, parent=ctx)  # options may stand after arguments there
+    for param in command.make_parser(inner).parse_args(list(args))[2]:
         if not isinstance(param, click.Option) or param.multiple:
             continue
         if param.name in seen:

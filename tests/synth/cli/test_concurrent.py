@@ -19,6 +19,14 @@ from topologies.errors import InputError
 from topologies.load import load
 
 RING = ("alltoall", "--topo", "ring:8", "--relay", "all", "--engine", "flow", "--budget", "400ms")
+
+
+def but(asked: tuple[str, ...], option: str, value: str) -> tuple[str, ...]:
+    """The same question with another value of an option that it has."""
+    place = asked.index(option) + 1
+    return (*asked[:place], value, *asked[place + 1 :])
+
+
 PAIR = (*RING, "--groups", "0-3;allgather@64K:4-7", "--size", "1M")
 
 
@@ -110,13 +118,13 @@ REFUSED = [
     ((*PAIR, "--steps", "3"), ("--steps", "--groups")),
     ((*PAIR, "--rounds", "3"), ("--rounds", "--groups")),
     ((*PAIR, "--objective", "quick"), ("objective", "'quick'", "makespan or fair")),
-    ((*PAIR, "--engine", "smt"), ("engine", "'smt'", "auto or flow")),
+    (but(PAIR, "--engine", "smt"), ("engine", "'smt'", "auto or flow")),
     ((*PAIR, "--target", "nccl"), ("--target 'nccl'", "executor-nccl", "mscclpp")),
     ((*PAIR, "--chunks", "0"), ("chunks", "1 or more")),
-    ((*PAIR, "--budget", "0"), ("--budget",)),
+    (but(PAIR, "--budget", "0"), ("--budget",)),
     ((*PAIR, "--without", "rank:5"), ("--groups", "rank 5", "taken out")),
     ((*PAIR, "--out", "/dev/full"), ("--out", "must be a folder")),
-    ((*PAIR, "--relay", "9"), ("--relay", "rank 9", "0..7")),
+    (but(PAIR, "--relay", "9"), ("--relay", "rank 9", "0..7")),
     ((*RING, "--group-sizes", "1M"), ("--group-sizes", "--groups")),
     ((*RING, "--objective", "fair"), ("--objective", "--groups")),
     (

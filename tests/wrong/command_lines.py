@@ -1,0 +1,287 @@
+"""Wrong command lines, by kind of argument, for every option and argument of every command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+
+from synth.cli import cli
+from tests.synth.cli.calling import Answer
+
+LONG, CONTROL = "a" * 300, "x\x1b[31m\nq"
+# What takes no text at all, and what nothing of a kind is
+WHOLE = ["x", "0", "-3", "1.5", "9" * 30, "", "1e3", "nan", "١", CONTROL]
+SIZE = ["", "many", "-5", "1e300", "9" * 25, "nan", "1KK", "0x10", "１K", "1M\n2", "1.5", "K", "64Kx", LONG, CONTROL]
+RANKS = [
+    "",
+    "0,9",
+    "0,0",
+    "a,b",
+    "3-0",
+    "-1",
+    "0,,1",
+    "0-",
+    "0-999999999999",
+    "0;1",
+    "0.5",
+    "0-3-5",
+    "²",
+    LONG,
+    CONTROL,
+]
+TOPO = [
+    "", "nosuch", "dgx1:", "dgx1:x", "dgx1:-1", "dgx1:2:2", "ring:0", "ring:1", "ring:-4", "torus:4xx4",
+    "ring:8,bw=nan",
+    "ring:8,bw=0", "ring:8,bw=-1", "ring:8,bw=1,bw=2", "ring:8,alpha=-1", "ring:8,", "ring:" + "9" * 20,
+    "dgx-a100:99999999", "folder", "folder/", "binary", "empty", "missing.toml", "/dev/null", "pipe", "loop", "a.xml",
+    "cut.toml", "apart.toml:2", "rates.toml", "s.synth", "~", "../..", LONG, LONG + ".toml", CONTROL,
+]  # fmt: skip
+FILE = ["", "missing", "folder", "binary", "empty", "pipe", "loop", "/dev/null", "utf16", "missing/../x", LONG, CONTROL]
+OUT = ["", "folder", "/dev/full", "/proc/x/y", LONG, "a.xml/x", "loop"]
+NAME = ["", "magic", LONG, CONTROL, "AUTO ", " auto", "0"]
+FIGURE = ["x", "", "nan", "inf", "1,5", CONTROL]
+
+KINDS: dict[str, list[str]] = {
+    "--topo": TOPO, "--emulate": TOPO, "--compare": TOPO, "--node": TOPO,
+    "--group": RANKS, "--relay": [*RANKS, "some", "none,1", "0"],
+    "--groups": [
+        "", "0-3;", "0;1-3", "0-9", "tp=3", "tp=0", "tp=2,", "tp", "tp=2:dp", "tp=2;dp=2:dp", "x:0-3", "@:0-3",
+        "allgather@:0-3", "allgather@0:0-1;2-3", "alltoallv:0-3", "pattern:0-3", "0-3:4-7", "tp=*,dp=*", "tp=99999999",
+        "0-1;0-1;" * 3, "tp=2,tp=2", "=4", LONG, CONTROL,
+    ],
+    "--group-sizes": ["", "1M", "x"], "--objective": ["", "fair", "x"],
+    "--without": [
+        "", "link:", "link:0-9", "link:0", "rank:99", "rank:x", "switch:no", "foo:1", "link:0-0", "limit:x=50%",
+        "link:0-1=50%", "link:0>>1", "rank:-1", "link:0-1-2", "link:0-2", LONG, CONTROL,
+    ],
+    "--degrade": [
+        "", "link:0-1", "link:0-1=", "link:0-1=0%", "link:0-1=-5%", "link:0-1=nan%", "link:0-1=200%", "link:0-1=50",
+        "link:0-1=infGB/s", "rank:99=50%", "switch:x=50%", "limit:x=50%", "link:0-1=50%=50%", "=50%", "rank:0=0GB/s",
+        LONG,
+    ],
+    "--size": [*SIZE, "0"], "--min-bytes": SIZE, "--max-bytes": SIZE, "--scratch-limit": [*SIZE, "0"],
+    "-b": [*SIZE, "0"], "-e": SIZE, "-i": SIZE,
+    "--chunks": WHOLE, "--steps": WHOLE, "--rounds": WHOLE, "--sms": WHOLE, "--depth": WHOLE, "-n": WHOLE,
+    "--turns": WHOLE, "--ranks": [*WHOLE, "1", "99999"], "-w": [w for w in WHOLE if w != "0"],
+    "--seed": [*(w for w in WHOLE if w != "0"), "99999999999"], "--root": [*(w for w in WHOLE if w != "0"), "9"],
+    "-f": [*FIGURE, "0", "1", "-1", "0.5"], "--slower": [*FIGURE, "0", "-1", "2"],
+    "--engine": [*NAME, "milpp", "route,flow"], "--target": [*NAME, "msccl "], "--backend": NAME, "--protocol": NAME,
+    "--collective": NAME, "--without-pass": [*NAME, "Fuse"], "--ops": [*NAME, "allreduce,,x"],
+    "--types": [*NAME, "float33"], "-d": [*NAME, "float8"], "--format": NAME,
+    "--budget": ["", "0", "-1", "abc", "nan", "inf", "1e309", "5 parsecs", "1m1", "9" * 30, "0s", "1e-400s", CONTROL],
+    "--out": OUT, "-o": OUT, "--trace": OUT,
+    "--library": [*FILE, "cut.json"], "--proof": [*FILE, "a.xml", "lib/index.json"],
+    "--sizes": [
+        *SIZE, "0", "1M:", "1M:1K", "1K:1M:0x", "1K:1M:1x", "1K:1M:x", "1K:1M:nanx", "1K:1M:4x:5", ":", ",", "1K,,2K",
+        "1:99999999999999:1.0000001x", "1K:1T:1.00001x",
+    ],
+    "--set": ["", "ranks", "ranks=", "=4", "ranks=x", "ranks=-1", "ranks=0", "ranks=1e9", "rank=4", "ranks=nan", LONG],
+    "--devices": ["", "x", "-1", "0,0", "0"],
+    "--nodes": ["", "0", "0,0", "0,1,x,2", "0,0,0,0,0", "-1,0,0,0", "0,0,0,9999999999999", LONG],
+    "--name": ["", LONG, CONTROL],
+}  # fmt: skip
+ARGUMENTS: dict[str, list[str]] = {
+    "file": [*FILE, "cut.xml", "cut.json", "cut.synth", "t.toml", "m.csv"], "topology": TOPO, "name": TOPO,
+    "files": FILE, "folder": [*FILE, "missing/"], "path": [*FILE, "cut.xml", "cut.json", "cut.synth", "m.csv"],
+    "source": [*FILE, "cut.xml", "cut.json", "s.synth", "m.csv"], "out": [*OUT, "missing/x", "a.xml"],
+}  # fmt: skip
+# In place of the kind's where the same option means something else, or more
+OWN: dict[tuple[str, str], list[str]] = {
+    ("alltoallv", "--sizes"): [*FILE, "ragged.csv", "words.csv", "minus.csv", "cut.json"],
+    ("allgather", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
+    ("compile", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
+    ("bench", "-o"): [*NAME, "mean"],
+    ("bench", "--emulate"): ["", "ring:4", "nosuch"],
+    ("topo import", "--node"): ["", LONG, CONTROL, "nosuch"],
+}
+
+_SEARCH = ("--topo", "ring:4", "--engine", "route", "--size", "64K", "--budget", "50ms")
+_BENCH = ("bench", "a.xml", "--backend", "host", "-n", "1", "-w", "0", "-b", "1M", "-e", "4M")
+# A right call of each command, to which what is wrong is added or put in the place of what is right
+RIGHT: dict[str, tuple[str, ...]] = {
+    "allgather": ("allgather", *_SEARCH), "broadcast": ("broadcast", *_SEARCH),
+    "pattern": ("pattern", "pat.toml", *_SEARCH),
+    "alltoallv": ("alltoallv", "--sizes", "m.csv", "--topo", "ring:2", "--engine", "flow", "--budget", "50ms"),
+    "topo list": ("topo", "list"), "topo show": ("topo", "show", "ring:4"), "topo check": ("topo", "check", "ring:4"),
+    "topo import": ("topo", "import", "missing"), "topo here": ("topo", "here"),
+    "library env": ("library", "env", "lib"), "prove": ("prove", "s.synth"),
+    "simulate": ("simulate", "a.xml", "--topo", "ring:4"), "compile": ("compile", "turn.py"),
+    "lower": ("lower", "s.synth"),
+    "optimize": ("optimize", "a.xml"), "bench": _BENCH, "tune": ("tune", "--ranks", "2"),
+    "calibrate": ("calibrate", "--ranks", "2"), "report": ("report", "lib"), "convert": ("convert", "a.xml", "o.json"),
+    "verify": ("verify", "a.xml"),
+}  # fmt: skip
+NEEDS_TOPO = {("verify", "--group"), ("report", "--group"), ("report", "--size"), ("convert", "--group")}
+NEEDS_TOPO |= {("optimize", "--group"), ("compile", "--group")}
+# Options of this machine, or of a command that measures it: what it lacks is said before what is wrong
+UNCERTAIN = {"tune", "calibrate", "topo here", "topo import"}
+
+MORE: list[tuple[str, ...]] = [
+    ("allreduc",), ("Allreduce ",), (LONG,), (CONTROL,), ("",), ("topo", "lst"), ("topo", "show"), ("topo", ""),
+    ("--nonsense",), ("allreduce",), ("allreduce", "--topo"), ("allreduce", "--topo", "ring:4", "extra"),
+    ("allreduce", "--top", "ring:4"), ("allreduce", "--topo", "ring:4", "--chunk", "1"), ("verify",), ("prove",),
+    ("allreduce", "--topo", "ring:4", "--topo", "ring:5"), ("allreduce", "--topo", "ring:4", "--json", "--json"),
+    ("verify", "a.xml", "--depth", "2", "--depth", "3"), ("verify", "a.xml", "b.xml"), ("simulate", "a.xml"),
+    ("convert", "a.xml", "o.json", "--inplace", "--outofplace"), ("convert", "a.xml"),
+    ("allreduce", "--topo", "ring:4", "--group", "0-1", "--groups", "0-1;2-3", "--size", "1K"),
+    ("allreduce", "--topo", "ring:4", "--groups", "0-1;2-3"), ("allreduce", "--topo", "ring:4", "--objective", "fair"),
+    ("allreduce", "--topo", "ring:4", "--group-sizes", "1K"), ("allreduce", "--topo", "apart.toml"),
+    ("allreduce", "--topo", "ring:4", "--without", "rank:0", "--group", "0,1"),
+    ("allreduce", "--topo", "ring:4", "--without", "link:0-1", "--without", "link:2-3"),
+    ("allreduce", "--topo", "ring:4", "--without", "link:0-1", "--degrade", "link:0-1=50%"),
+    ("allreduce", "--topo", "ring:4", "--group", "0,1", "--relay", "1"),
+    ("allreduce", "--topo", "ring:64", "--steps", "3"), ("allreduce", "--topo", "ring:64", "--engine", "smt"),
+    ("allreduce", "--topo", "ring:4", "--engine", "milp"),
+    ("allreduce", "--topo", "ring:4", "--engine", "baseline", "--steps", "3"),
+    ("broadcast", "--topo", "ring:4", "--group", "0,1", "--root", "2"),
+    ("allreduce", "--topo", "ring:4", "--root", "0"),
+    ("sendrecv", "--topo", "ring:4", "--target", "rccl"), ("alltoallv", "--topo", "ring:2"),
+    ("alltoallv", "--topo", "ring:2", "--sizes", "m.csv", "--size", "1K", "--chunks", "0"),
+    ("alltoallv", "--topo", "ring:4", "--sizes", "m.csv"), ("alltoallv", "--topo", "ring:2", "--sizes", "three.csv"),
+    ("pattern", "pat.toml", "--topo", "ring:5"),
+    ("pattern", "rows.toml", "--topo", "ring:4"), ("pattern", "same.toml", "--topo", "ring:4"),
+    ("compile", "turn.py", "-o", "x.xml", "--library", "new"), ("compile", "turn.py", "--group", "0-3"),
+    ("compile", "turn.py", "-o", "turn.py"), ("compile", "turn.py", "--topo", "ring:3"), ("compile", "t.toml"),
+    ("compile", "raises.py"), ("compile", "nothing.py"), ("compile", "other.py"), ("lower", "a.xml"),
+    ("optimize", "s.synth"),
+    ("optimize", "a.xml", "-o", "a.xml"), ("convert", "a.xml", "a.xml"), ("verify", "p.json", "--depth", "2"),
+    ("verify", "a.xml", "--target", "mscclpp"), ("verify", "a.xml", "--group", "0-3"),
+    ("report", "lib", "--size", "1M"),
+    ("bench", "lib", "--backend", "host", "--collective", "allreduce"),
+    ("bench", "lib", "--backend", "host", "--group", "0,1"),
+    ("bench", "a.xml", "--backend", "host", "-b", "4M", "-e", "1M"), ("bench", "folder", "--backend", "host"),
+    ("bench", "a.xml", "--backend", "host", "--devices", "0"), ("library", "env", "lib", "--collective", "allreduce"),
+    ("prove", "a.xml"), ("prove", "s.synth", "--proof", "s.synth"), ("simulate", "a.xml", "--topo", "ring:3"),
+    ("simulate", "a.xml", "--topo", "ring:4", "--group", "0-2"), ("tune", "--ranks", "2", "--turns", "5.5"),
+]  # fmt: skip
+
+
+class Case(NamedTuple):
+    """A wrong call: the command, its arguments, the option or argument that is wrong ("": several), and its text."""
+
+    command: str
+    arguments: tuple[str, ...]
+    where: str = ""
+    value: str = ""
+
+
+def parameters() -> Iterator[tuple[str, click.Parameter]]:
+    """Every option and argument that takes a value, of one search for all that share its options."""
+    seen: set[str] = set()
+    for name, command in _leaves(cli, ()):
+        if name not in RIGHT and {"--topo", "--scratch-limit"} <= {o for p in command.params for o in p.opts}:
+            name = "allgather"
+        for param in command.params:
+            if not getattr(param, "is_flag", False):
+                of = name
+                if of in ("pattern", "alltoallv", "broadcast") and param.opts[0] not in ("--sizes", "--root", "file"):
+                    of = "allgather"
+                if param.opts[0] == "--root":
+                    of = "broadcast"
+                if (key := f"{of} {param.opts[0]}") not in seen:
+                    seen.add(key)
+                    yield of, param
+
+
+def _leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from _leaves(found, (*path, name))
+
+
+def cases() -> list[Case]:
+    """All of them; KeyError for a parameter of which nothing wrong is known."""
+    found = [Case(one[0], one) for one in MORE]
+    for command, param in parameters():
+        option, right = param.opts[0], RIGHT[command]
+        if isinstance(param, click.Option):
+            values = OWN.get((command, option)) or KINDS[option]
+            found += [Case(command, _with(right, command, option, value), option, value) for value in values]
+        else:
+            place = len(command.split()) + (option == "out")
+            values = ARGUMENTS[option]
+            found += [Case(command, (*right[:place], value, *right[place + 1 :]), option, value) for value in values]
+    return list({case.arguments: case for case in found}.values())
+
+
+def _with(right: tuple[str, ...], command: str, option: str, value: str) -> tuple[str, ...]:
+    if option in right:
+        place = right.index(option) + 1
+        return (*right[:place], value, *right[place + 1 :])
+    return (*right, *(("--topo", "ring:4") if (command, option) in NEEDS_TOPO else ()), option, value)
+
+
+def prepare(folder: Path, synth: Callable[..., Answer]) -> None:
+    """Files of all kinds, good and bad, in a folder that is the working folder; `synth`: calls the command."""
+    for target in ("executor-nccl", "mscclpp"):
+        asked = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--out", "lib", "--proof")
+        assert synth(*asked, "--target", target).code == 0
+    for name, pattern in (("a.xml", "msccl/*.xml"), ("p.json", "mscclpp/*.json"), ("s.synth", "schedules/*.synth")):
+        made = min((folder / "lib").glob(pattern))
+        shutil.copy(made, folder / name)
+        (folder / f"cut{made.suffix}").write_bytes(made.read_bytes()[:200])
+    shutil.copy(min((folder / "lib").glob("schedules/*.proof.json")), folder / "s.proof.json")
+    link = '[[links]]\npairs = "0>1 1>0 2>3 3>2"\nalpha_us = 1\ngbs = '
+    texts: dict[str, str] = {
+        "t.toml": 'name = "t"\nranks = 4\n[[links]]\nfrom = "0-3"\nto = "0-3"\ngbs = 10\nalpha_us = 1\n',
+        "apart.toml": f'name = "apart"\nranks = 4\n{link}5\n', "rates.toml": f'name = "rates"\nranks = 4\n{link}-5\n',
+        "cut.toml": 'name = "t"\nranks = 4\n[[links]]\nfrom = "0',
+        "pat.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n',
+        "rows.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [9]\n',
+        "same.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [0]\n',
+        "m.csv": "0,1K\n1K,0\n", "three.csv": "0,1,1\n1,0,1\n1,1,0\n", "ragged.csv": "0,1\n1\n",
+        "words.csv": "0,much\n1,0\n",
+        "minus.csv": "0,-1\n1,0\n", "empty": "",
+        "turn.py": "from emit.language import Script\n\n\ndef algorithm(ranks: int = 4):\n"
+        '    one = Script("turn", "broadcast", ranks)\n    part = one.chunk(0, "i", 0).copy(0, "o", 0)\n'
+        '    for rank in range(1, ranks):\n        part = part.copy(rank, "o", 0)\n    return one\n',
+        "raises.py": "def algorithm():\n    return 1 / 0\n", "nothing.py": "x = 1\n",
+        "other.py": "def algorithm():\n    return 5\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "binary").write_bytes(bytes(range(256)) * 8)
+    (folder / "utf16").write_bytes((folder / "a.xml").read_text(encoding="utf-8").encode("utf-16"))
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")
+    (folder / "loop").symlink_to("loop")
+
+
+def contents(folder: Path) -> dict[str, tuple[Any, ...]]:
+    """Every file below a folder, with what would tell that it was touched."""
+    return {str(path): ((at := os.lstat(path)).st_mode, at.st_size, at.st_mtime_ns) for path in folder.rglob("*")}
+
+
+def fault(case: Case, answer: Answer) -> str:
+    """What is wrong with an answer to a wrong call; "" where nothing is."""
+    lines = answer.err.splitlines()
+    if "Traceback" in answer.err:
+        return "a traceback"
+    if answer.code != 2:
+        return f"exit code {answer.code}"
+    if len(lines) != 1 or not lines[0].startswith("synth: ") or not lines[0].isprintable():
+        return f"{len(lines)} lines: {answer.err[:300]!r}"
+    if answer.out:
+        return "something on standard output"
+    if case.where and case.value != CONTROL and case.command not in UNCERTAIN and not _is_named(case, lines[0]):
+        return f"names neither {case.where} nor {case.value[:20]!r}: {lines[0]}"
+    return ""
+
+
+def _is_named(case: Case, line: str) -> bool:
+    """Whether a line says what is wrong: the option, the argument, or its text."""
+    if f"{case.where}:" in line or "is empty; it must be as " in line:
+        return True
+    value = case.value.strip()
+    words = (case.where.lstrip("-"), value[:20], value.strip("/"), value.partition("=")[0], Path(value).name[-40:])
+    return any(word and word in line for word in words)

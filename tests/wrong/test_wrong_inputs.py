@@ -1,0 +1,68 @@
+"""Wrong command lines: one line, exit code 2, nothing written. results/scripts/wrong_inputs.py asks real processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from synth.cli import main
+from tests.synth.cli.calling import Answer, Call
+from tests.wrong.command_lines import RIGHT, Case, cases, contents, fault, parameters, prepare
+
+CASES = cases()
+SLOW = {"optimize", "lower", "bench", "report", "compile"}  # which work before they see all that is wrong: every third
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wrong")
+
+
+@pytest.fixture
+def synth(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command in this process, in a folder with files of all kinds."""
+    monkeypatch.chdir(folder)
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["synth", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = 0 if end.code is None else int(end.code)
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    if not any(folder.iterdir()):
+        prepare(folder, call)
+    return call
+
+
+def test_there_are_enough_and_of_all_commands() -> None:
+    assert len({case.arguments for case in CASES}) == len(CASES) > 1000
+    asked = {(case.command, case.where) for case in CASES}
+    assert all((command, param.opts[0]) in asked for command, param in parameters())
+
+
+@pytest.mark.parametrize("command", RIGHT)
+def test_wrong_values(synth: Call, folder: Path, command: str) -> None:
+    some = [case for case in CASES if case.command == command and case.where]
+    _refused(some[:: 3 if command in SLOW else 1], synth, folder)
+
+
+def test_wrong_together(synth: Call, folder: Path) -> None:
+    _refused([case for case in CASES if not case.where], synth, folder)
+
+
+def _refused(some: list[Case], synth: Call, folder: Path) -> None:
+    before, faults = contents(folder), []
+    for case in some:
+        why = fault(case, synth(*case.arguments))
+        if not why and contents(folder) != before:
+            why = "something was written"
+            before = contents(folder)
+        if why:
+            faults.append(f"{' '.join(map(repr, case.arguments))[:200]}: {why}")
+    assert not faults, "\n".join(faults)
