@@ -135,8 +135,8 @@ def _topo_import(
     writes it). --topo takes such files too.
 
     \b
-    synth topo import node0.xml node1.xml -o cluster.toml
     synth topo import smi.txt --compare dgx-a100 -o mine.toml
+    synth topo import node0.xml node1.xml -o cluster.toml
     synth topo import topology.conf --node dgx-h100 -o cluster.toml
     """
     _write_imported(import_files(files, name, None if node is None else load_machine(node)), out, beside)

@@ -90,7 +90,7 @@ LONG = {
         ("schedule", "an all-to-all of 6000 ranks", "states a problem of about"),
         ("schedule", "an all-reduce in 9 million chunks", "states a problem of about"),
         ("schedule", "a folded all-to-all", "states a problem of about"),
-        ("schedule", "a topology of a million ranks", "joined by relays"),
+        ("schedule", "a topology of a million ranks", "cannot reach rank 0"),
         ("MSCCL XML", "billion laughs", "an XML declaration"),
         ("MSCCL XML", "external entity", "declarations and entities are refused"),
         ("MSCCL XML", "a million chunks on 4096 ranks", "at most 1048576 cells"),

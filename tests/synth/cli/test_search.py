@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from synth.cli import cli, commands
 from tests import EXAMPLES
 from tests.synth.cli.calling import Call
+from tests.topologies.importers.dumps import mesh, smi
 
 EXAMPLE = ("allreduce", "--topo", "dgx-a100", "--group", "0,2,4,6")
 TOP = {
@@ -215,7 +217,9 @@ def test_help_has_an_example(synth: Call, command: tuple[str, ...]) -> None:
     [c for c in _commands(cli) if c not in ((), ("topo",), ("tune",), ("calibrate",))],
     ids=" ".join,
 )
-def test_example_of_the_help_can_be_run(synth: Call, here: Path, command: tuple[str, ...]) -> None:
+def test_example_of_the_help_can_be_run(
+    synth: Call, here: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a short budget, and files of the names that the examples use."""
     (here / "sizes.csv").write_text("\n".join(",".join("4K" if i != j else "0" for j in range(8)) for i in range(8)))
     (here / "halo.toml").write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n')
@@ -232,6 +236,10 @@ def test_example_of_the_help_can_be_run(synth: Call, here: Path, command: tuple[
         shutil.copytree(EXAMPLES, here / "examples")
     if command[0] == "topo":
         (here / "my.toml").write_text(synth("topo", "show", "dgx1").out)
+        (here / "smi.txt").write_text(smi(mesh(8, "NV12")))
+        (here / "nvidia-smi").write_text("#!/bin/sh\n[ $1 = topo ] && cat smi.txt\n")
+        (here / "nvidia-smi").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{here}{os.pathsep}{os.environ['PATH']}")
     begin = " ".join(("synth", *command))
     example = next(line.strip() for line in text.splitlines() if line.strip().startswith(begin))
     words = shlex.split(example.split(">")[0])[1:]
