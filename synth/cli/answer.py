@@ -35,6 +35,7 @@ from topologies.errors import InputError
 from topologies.load import load
 
 _STOPPING_S = 0.6  # after Ctrl-C, in which what was found becomes files
+_LOGGED_S = 15.0  # between two lines of what is tried where there is no terminal
 _CLEAR = "\r\x1b[2K"  # of a terminal's line
 
 
@@ -47,6 +48,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         if value is not None:
             raise InputError(f"{option}: is for several groups; name them with --groups, as in 0-7;8-15")
     check_target(asked.target)
+    progress = progress_line(asked.begun)
     topology = load(asked.topo)
     question = ask(
         collective_of(name, file),
@@ -70,7 +72,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         begun=asked.begun,
     )
     check_writable(Path(asked.out))
-    return partial(_report, answered(question, workers, progress_line(asked.begun)), asked)
+    return partial(_report, answered(question, workers, progress), asked)
 
 
 def check_target(target: str) -> None:
@@ -96,16 +98,22 @@ def check_writable(folder: Path) -> None:
                 made.rmdir()
 
 
-def progress_line(begun: float) -> Report | None:
-    """What shows on a terminal what is tried, and the best so far; None where there is no terminal."""
-    if not sys.stderr.isatty():
-        return None
+def progress_line(begun: float) -> Report:
+    """What shows what is tried, and the best so far: on a terminal at once, in a log a line now and then."""
+    terminal, said = sys.stderr.isatty(), begun
 
     def show(text: str, best: Algorithm | None) -> None:
+        nonlocal said
         so_far = "" if best is None else f" · so far {best.steps} steps, {best.rounds} rounds, {best.chunks} chunks"
-        sys.stderr.write(f"{_CLEAR}{time.monotonic() - begun:5.1f} s  {text}{so_far}")
-        sys.stderr.flush()
+        line = f"{time.monotonic() - begun:5.1f} s  {text}{so_far}"
+        if terminal:
+            sys.stderr.write(f"{_CLEAR}{line}")
+            sys.stderr.flush()
+        elif time.monotonic() - said >= _LOGGED_S:
+            said = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
 
+    show("reading the topology", None)
     return show
 
 
@@ -131,7 +139,9 @@ def written_until(ended: str, asked: Asked) -> float:
 
 
 def _report(found: SearchResult, asked: Asked) -> None:
-    clear_progress()
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{_CLEAR}checking and writing")
+        sys.stderr.flush()
     written = save(
         found,
         asked.out,
@@ -143,6 +153,7 @@ def _report(found: SearchResult, asked: Asked) -> None:
         anew=asked.replace,
         until=written_until(found.ended, asked),
     )
+    clear_progress()
     document = statement(written.found)
     document["algorithms"] = _rows(written)
     if written.other_form is not None:

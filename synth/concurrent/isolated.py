@@ -122,6 +122,8 @@ def run_isolated(
         rank_sends=options.rank_sends,
     )  # fmt: skip
     found = search(problem, options, workers, report, ISOLATED, executor)
+    if not found.ranges and found.ended == "interrupted":
+        raise KeyboardInterrupt  # before there was anything
     best = found.ranges[0].algorithm
     schedule = timed(best.problem, best.schedule, size_bytes)
     return Isolated(best.problem, schedule, best.engine, found.bound), found.ended == "interrupted"

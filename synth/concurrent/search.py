@@ -108,8 +108,8 @@ def plan(
         rank_sends=None if executor is None else executor.rank_sends(problem),
     )  # fmt: skip
     with ExitStack() as stack:
-        own = workers or stack.enter_context(Workers())
-        return ConcurrentSearch(problem, asked, own, progress, executor, begun).run()
+        workers = workers or stack.enter_context(Workers())
+        return ConcurrentSearch(problem, asked, workers, progress, executor, begun).run()
 
 
 class ConcurrentSearch:
@@ -154,10 +154,8 @@ class ConcurrentSearch:
             if interrupted:
                 raise KeyboardInterrupt
             limited(lambda: self.deadline if self.plans else np.inf, self._work)
-        except TimeUp:
-            ended = "budget"
-        except KeyboardInterrupt:
-            ended = "interrupted"
+        except KeyboardInterrupt as interrupt:
+            ended = "budget" if isinstance(interrupt, TimeUp) else "interrupted"
         try:
             chosen = self._conclude()
         except KeyboardInterrupt:
@@ -168,8 +166,8 @@ class ConcurrentSearch:
         seconds = now() - self.begun
         ended = ended or ("budget" if seconds >= asked.budget_s else "")
         relay = asked.relays if isinstance(asked.relays, str) else ",".join(map(str, asked.relays)) or "none"
-        best, isolated = (chosen.problem, chosen.algorithm, chosen.method), tuple(self.isolated)
-        return ConcurrentResult(*best, asked.objective, relay, isolated, self.bound, others, ended, seconds)
+        best, each = (chosen.problem, chosen.algorithm, chosen.method), tuple(self.isolated)
+        return ConcurrentResult(*best, asked.objective, relay, each, self.bound, others, ended, seconds)
 
     # the race
 
@@ -353,10 +351,7 @@ class ConcurrentSearch:
             self._take_isolated()
         if not self.bound.witnesses:
             self.bound = prove(self.problem, max_flow=False)
-        settled = self._best(self.asked.objective)
-        if not hurried:
-            with suppress(TimeUp):
-                settled = limited(self.end, self._settled)
+        settled = self._best(self.asked.objective) if hurried else self._settled()
         if self.executor is None:
             return settled
         ranked = sorted(self.plans, key=partial(self._key, self.asked.objective))

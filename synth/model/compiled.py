@@ -139,22 +139,30 @@ class _InThread:
 
     def __init__(self, call: Callable[..., object], compilations: Callable[[], int]) -> None:
         self.call, self.compilations = call, compilations
+        self.waited = False
 
     def __call__(self, *args: object, **named: object) -> object:
-        before = self.compilations()
-        return uncounted(partial(self._waited_for, *args, **named), lambda: self.compilations() == before)
+        before, self.waited = self.compilations(), False
+
+        def counts() -> bool:
+            return self.compilations() == before and not self.waited
+
+        return uncounted(partial(self._waited_for, *args, **named), counts)
+
+    def _called(self, *args: object, **named: object) -> object:
+        with one_at_a_time() as held:
+            self.waited |= held  # for what another process compiles
+            return self.call(*args, **named)
 
     def _waited_for(self, *args: object, **named: object) -> object:
         if threading.current_thread() is not threading.main_thread():
-            with one_at_a_time():
-                return self.call(*args, **named)
+            return self._called(*args, **named)
         answer: list[object] = []
         fault: list[BaseException] = []
 
         def work() -> None:
             try:
-                with one_at_a_time():
-                    answer.append(self.call(*args, **named))
+                answer.append(self._called(*args, **named))
             except BaseException as error:
                 fault.append(error)
 

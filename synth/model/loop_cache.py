@@ -74,15 +74,22 @@ def _numbers(loop: FunctionType) -> dict[str, Any]:
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Hold the folder against other processes: of two that keep a loop at once one could load the other's code."""
-    root, handle = loops_folder(), -1
+def one_at_a_time() -> Iterator[bool]:
+    """Hold the folder against other processes: of two that keep a loop at once one could load the other's code.
+
+    Yields whether another one held it.
+    """
+    root, handle, held = loops_folder(), -1, False
     if root is not None:
         with suppress(OSError):  # some file systems know no locks
             handle = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held = True
+                fcntl.flock(handle, fcntl.LOCK_EX)
     try:
-        yield
+        yield held
     finally:
         if handle >= 0:
             os.close(handle)

@@ -22,7 +22,7 @@ class Costs:
     base: float = 0.2
     a_rank: float = 6e-6
     a_link: float = 8e-6
-    a_send: float = 1e-5
+    a_send: float = 3e-6
 
 
 COSTS = Costs()
