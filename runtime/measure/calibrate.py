@@ -7,7 +7,7 @@ differ by more than APART begin another kind. All links of a kind have its media
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,14 +19,46 @@ from topologies.topology import Topology
 
 APART = 1.5  # times: beyond what repeated measurements of equal links differ by
 DIGITS = 3  # significant ones, of what is written
+AGREE = 3  # of a figure's measurements must be about the least
+ENOUGH = 0.1  # of it: how far they may lie apart without more measurements
+NOISE = 0.5  # of it: figures that lie further apart say nothing of a link
+MOST = 40  # measurements of one figure
 
 
 @dataclass(frozen=True)
 class MeasuredLink:
-    """Figures from one rank to another: µs and GB/s."""
+    """Figures from one rank to another: µs and GB/s, and how far what they follow from repeats (`repeated_least`)."""
 
     alpha_us: float
     gbs: float
+    alpha_spread: float = 0.0
+    gbs_spread: float = 0.0
+
+
+def repeated_least(measure: Callable[[], float]) -> tuple[float, float]:
+    """The least of a time's measurements, repeated until AGREE of them are about the least, or MOST times.
+
+    What else runs here makes times longer, never shorter. Beside it the spread: by which part of the least the last of
+    those AGREE is longer.
+    """
+    times: list[float] = []
+    while len(times) < MOST:
+        times.append(measure())
+        least = sorted(times)[:AGREE]
+        if len(least) == AGREE and least[-1] <= (1 + ENOUGH) * least[0]:
+            break
+    return least[0], least[-1] / least[0] - 1
+
+
+def check_repeated(measured: Mapping[tuple[int, int], MeasuredLink]) -> None:
+    """Raises InputError for a figure that does not repeat: it is of what else ran, not of the link."""
+    for (a, b), link in measured.items():
+        for name, spread in (("α", link.alpha_spread), ("bandwidth", link.gbs_spread)):
+            if not spread <= NOISE:
+                raise InputError(
+                    f"link {a}→{b}: {name} does not repeat, the least {AGREE} of {MOST} measurements lie"
+                    f" {spread:.0%} apart; it must be {NOISE:.0%} or less, on a machine that is less busy"
+                )
 
 
 def linked_pairs(topology: Topology) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What is timed on the ranks of a torch.distributed job: collectives, by the wrapped back end and by ours, and links.
+"""What is timed on the ranks of a torch.distributed job: collectives, by the wrapped back end and by ours.
 
 All functions here are called with the same arguments on every rank of a group of `runtime.torch.process_group`.
 """
@@ -24,7 +24,6 @@ from emit.program import Program
 from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import Measure, Request, Row, Settings, Timing, count_blocks, make_row
 from runtime.dtypes import parse_type
-from runtime.measure.calibrate import MeasuredLink
 from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
 from runtime.torch.choice import Call, Method
 from runtime.torch.counters import counters
@@ -40,9 +39,6 @@ _MOST_RUNS = 64  # so repeated
 _NEAR = 1.5  # times the fastest: what is measured again
 _LOOKS = 3  # at each method, before the best of ours is compared with the wrapped back end
 _AS_GOOD = 1.1  # times the fastest of ours: what was best at the last size stays then
-_PINGS, _TURNS = 21, 5
-_LINK_S = 0.02  # the shorter of two messages takes at least so long; bursts and buffers do not count then
-_MOST_BYTES = 64 << 20
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -341,64 +337,3 @@ def measure_program(program: Program, name: str, size_bytes: int, settings: Sett
     timing = Timing(1e6 * took.seconds[-1], took.wrong)
     in_place = case.what.unit == BUFFER
     return make_row(program, name, case.block, settings, None if in_place else timing, timing if in_place else None)
-
-
-def _measure_link(a: int, b: int) -> tuple[float, float]:
-    """Half a round trip of 8 bytes in µs, and in GB/s the rate between a message and one four times as long."""
-    alpha = statistics.median(_round_trip(a, b, 8) for _ in range(_PINGS)) / 2
-    size = 64 << 10
-    while _round_trip(a, b, size) < _LINK_S and size < _MOST_BYTES // 4:
-        size *= 4
-    short = min(_round_trip(a, b, size) for _ in range(_TURNS))
-    long = min(_round_trip(a, b, 4 * size) for _ in range(_TURNS))
-    return 1e6 * alpha, 3 * size / max(long - short, 1e-9) / 1e9
-
-
-def _round_trip(a: int, b: int, size: int) -> float:
-    """Seconds from the start of so many bytes from a to b to the end of 8 bytes back; both ranks learn a's."""
-    held, word = torch.zeros(size, dtype=torch.uint8), torch.zeros(1, dtype=torch.float64)
-    begun = time.perf_counter()
-    if dist.get_rank() == a:
-        dist.send(held, b)
-        dist.recv(word, b)
-        word[0] = time.perf_counter() - begun
-        dist.send(word, b)
-    else:
-        dist.recv(held, a)
-        dist.send(word, a)
-        dist.recv(word, a)
-    return float(word.item())
-
-
-def measure_together(pairs: Sequence[tuple[int, int]], gbs: float) -> float:
-    """GB/s that all pairs carry in all when they send at once; gbs: about what one carries by itself."""
-    me = dist.get_rank()
-    size = int(min(_MOST_BYTES, max(64 << 10, 2 * _LINK_S * gbs * 1e9)))
-    rates = []
-    for _ in range(_TURNS):
-        out = [(torch.zeros(size, dtype=torch.uint8), b) for a, b in pairs if a == me]
-        into = [(torch.zeros(size, dtype=torch.uint8), a) for a, b in pairs if b == me]
-        dist.barrier()
-        begun = time.perf_counter()
-        works = [dist.irecv(held, peer) for held, peer in into] + [dist.isend(held, peer) for held, peer in out]
-        for work in works:
-            work.wait()
-        took = torch.tensor([time.perf_counter() - begun], dtype=torch.float64)
-        dist.all_reduce(took, dist.ReduceOp.MAX)
-        rates.append(len(pairs) * size / float(took.item()) / 1e9)
-    return statistics.median(rates)
-
-
-def measure_links(
-    pairs: Sequence[tuple[int, int]], report: Callable[[int], None]
-) -> dict[tuple[int, int], MeasuredLink]:
-    """Every pair, one after the other; all ranks learn all. report: called with how many are done."""
-    found = torch.zeros(len(pairs), 2, dtype=torch.float64)
-    for at, (a, b) in enumerate(pairs):
-        dist.barrier()
-        figures = _measure_link(a, b) if dist.get_rank() in (a, b) else (0.0, 0.0)
-        if dist.get_rank() == a:
-            found[at] = torch.tensor(figures, dtype=torch.float64)
-        report(at + 1)
-    dist.all_reduce(found)
-    return {pair: MeasuredLink(*row) for pair, row in zip(pairs, found.tolist(), strict=True)}

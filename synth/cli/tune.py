@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby, product
@@ -14,8 +14,8 @@ from statistics import median
 import click
 
 from runtime.backends import BACKENDS
+from runtime.measure.calibrate import MeasuredLink, check_repeated, linked_pairs, pairs_by_limit
 from runtime.measure.calibrate import calibrate as calibrate_topology
-from runtime.measure.calibrate import linked_pairs, pairs_by_limit
 from runtime.measure.tune import (
     CONFIDENCE,
     GAIN,
@@ -202,7 +202,8 @@ def calibrate(
     for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
         os.environ.pop(name, None)
     _start_here(ranks, lambda count: _wired(spec, count, out))
-    from runtime.measure.over_torch import joined, measure_links, measure_together  # needs PyTorch
+    from runtime.measure.links import measure_links, measure_together  # needs PyTorch
+    from runtime.measure.over_torch import joined
 
     with joined() as (me, world):
         topology = _wired(spec, world, out)
@@ -213,6 +214,7 @@ def calibrate(
                 click.echo(f"\r{done} of {len(asked)} links", nl=done == len(asked), err=True)
 
         found = measure_links(asked, tell)
+        check_repeated(found)
         shared = {
             name: measure_together(held, min(found[pair].gbs for pair in held))
             for name, held in pairs_by_limit(topology).items()
@@ -220,16 +222,22 @@ def calibrate(
     if me:
         return
     made = replace(
-        calibrate_topology(topology, found, shared, f"{topology.name}, measured over torch.distributed"),
+        calibrate_topology(topology, found, shared, _source(topology, found)),
         name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
     )
     write_text(out, to_toml(made))
-    click.echo(f"{'link':>12}{'α (µs)':>12}{'(GB/s)':>12}")
+    click.echo(f"{'link':>12}{'α (µs)':>12}{'repeats':>9}{'(GB/s)':>12}{'repeats':>9}")
     for (a, b), link in found.items():
-        click.echo(f"{f'{a}→{b}':>12}{link.alpha_us:>12.1f}{link.gbs:>12.4g}")
-    for name, gbs in shared.items():
-        click.echo(f"{name:>12}{'–':>12}{gbs:>12.4g}")
+        alpha, gbs = (f"{figure:>+9.0%}" for figure in (link.alpha_spread, link.gbs_spread))
+        click.echo(f"{f'{a}→{b}':>12}{link.alpha_us:>12.1f}{alpha}{link.gbs:>12.4g}{gbs}")
+    for name, rate in shared.items():
+        click.echo(f"{name:>12}{'–':>12}{'':>9}{rate:>12.4g}")
     click.echo(f"wrote {out}: equal links have their median")
+
+
+def _source(topology: Topology, found: Mapping[tuple[int, int], MeasuredLink]) -> str:
+    alpha, gbs = (max(getattr(link, name) for link in found.values()) for name in ("alpha_spread", "gbs_spread"))
+    return f"{topology.name}, measured over torch.distributed; α repeats within {alpha:.0%}, bandwidth {gbs:.0%}"
 
 
 def _wired(spec: str | None, count: int, out: str) -> Topology:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import random
+from itertools import count
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.measure.calibrate import APART, MeasuredLink, calibrate, linked_pairs, pairs_by_limit
+from runtime.measure.calibrate import (
+    AGREE,
+    APART,
+    ENOUGH,
+    MOST,
+    NOISE,
+    MeasuredLink,
+    calibrate,
+    check_repeated,
+    linked_pairs,
+    pairs_by_limit,
+    repeated_least,
+)
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
@@ -87,3 +102,24 @@ def test_figures_that_cannot_be() -> None:
     for bad in (MeasuredLink(1.0, 0.0), MeasuredLink(1.0, float("nan")), MeasuredLink(float("inf"), 1.0)):
         with pytest.raises(InputError, match="0→1"):
             calibrate(ring, made_up(ring, 1.0, 1.0) | {(0, 1): bad}, {}, "bad")
+
+
+def test_a_time_is_the_least_that_repeats() -> None:
+    """Whatever else runs adds to a time; six times out of ten it does, up to twenty times as much."""
+    rng = random.Random(0)
+    for _ in range(200):
+        found, spread = repeated_least(
+            lambda: 50.0 * (1 + 0.02 * rng.random() + 20 * rng.random() * (rng.random() < 0.6))
+        )
+        assert spread <= ENOUGH
+        assert 50.0 <= found <= 50.0 * (1 + 2 * ENOUGH)
+
+
+def test_a_time_that_never_repeats_is_refused() -> None:
+    doubling = count()
+    least, spread = repeated_least(lambda: 2.0 ** next(doubling))
+    assert (least, spread, next(doubling)) == (1.0, 2.0 ** (AGREE - 1) - 1, MOST)
+    check_repeated({(0, 1): MeasuredLink(1.0, 1.0, NOISE, NOISE)})
+    for name, link in (("α", MeasuredLink(1.0, 1.0, spread)), ("bandwidth", MeasuredLink(1.0, 1.0, 0.0, spread))):
+        with pytest.raises(InputError, match=f"link 2→3: {name} does not repeat"):
+            check_repeated({(0, 1): MeasuredLink(1.0, 1.0), (2, 3): link})
