@@ -1,4 +1,4 @@
-"""What ranks tell one another before they move blocks of which each knows its own only.
+"""What ranks tell one another: that they have come, and of blocks of which each knows its own only.
 
 Collectives of the wrapped back end must be begun in one order on all ranks, and a group's tasks run beside its caller:
 here are messages only.
@@ -33,6 +33,11 @@ def _gather_numbers(transport: Transport, mine: Sequence[int]) -> Tensor:
         transport.finish(goes, "sends to")
         known += count
     return torch.roll(every, me, 0)
+
+
+def wait_for_all(transport: Transport) -> None:
+    """Until all ranks have come here."""
+    _gather_numbers(transport, [0])
 
 
 def agree_on_block(transport: Transport, blocks: Blocks) -> int | None:

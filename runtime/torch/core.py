@@ -20,7 +20,7 @@ import torch
 from emit.program import Program
 from runtime.algorithms.built_in import DIRECT
 from runtime.buffers import Layout
-from runtime.torch.agree import agree_on_block, check_blocks
+from runtime.torch.agree import agree_on_block, check_blocks, wait_for_all
 from runtime.torch.blocks import Blocks, Buffers
 from runtime.torch.causes import Waiting
 from runtime.torch.choice import REDUCED_TYPES, Call, Choice, Chooser, Method
@@ -233,6 +233,14 @@ class Core:
         issued = self.issue(call, f"{call.collective} of unequal blocks, {call.kind}")
         record = counters.count(call.collective, "one by one", call.size_bytes)
         return self._start(issued, record, work, buffers.written, op, terms)
+
+    def barrier(self, terms: Terms) -> Task:
+        """All ranks have made the calls before it.
+
+        By messages: collectives of what is wrapped begin in their callers' order, which is not that of the lane.
+        """
+        issued = self.issue(Call("barrier", 0, "", self.ranks), "barrier")
+        return self._start(issued, counters.count("barrier", "messages", 0), wait_for_all, [], "sum", terms)
 
     def _start(
         self,

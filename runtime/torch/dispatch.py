@@ -229,17 +229,8 @@ class Dispatcher:
 
     # ---- what is no collective of data
 
-    def barrier(self, opts: Any) -> TaskWork:
-        opts = opts or c10d.BarrierOptions()
-        waiting = self._core.watch.issue("barrier")
-
-        def function() -> None:
-            with self._core.watch.guard(waiting, new=True):
-                self.wrapped["cpu"][1].barrier(opts).wait()
-
-        task = TaskWork(function, [], counters.count("barrier", "gloo", 0))
-        self._core.lane.put(task, _terms(opts).waits)
-        return task
+    def barrier(self, opts: Any) -> Any:
+        return self._core.barrier(_terms(opts or c10d.BarrierOptions()))
 
     def monitored_barrier(self, timeout: Any, wait_all_ranks: bool) -> None:
         """Raises RuntimeError that names the ranks that did not come."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import torch
@@ -84,6 +85,16 @@ def barriers() -> None:
         barrier = dist.barrier(async_op=True)
     first.wait()
     barrier.wait()
+    for k in range(20):  # nor do ranks mix it up with what Gloo begins meanwhile
+        with ours.using("synth"):
+            first = dist.all_reduce(torch.ones(20_000), async_op=True)
+        barrier = dist.barrier(async_op=True)
+        time.sleep((k + me) % 3 * 1e-3)
+        with ours.using("gloo"):
+            dist.all_reduce(there.fill_(1))
+        barrier.wait()
+        first.wait()
+        assert there.item() == n
 
 
 def threads() -> None:
