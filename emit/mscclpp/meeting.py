@@ -9,7 +9,8 @@ by themselves (a broadcast, whose root only sends) needs this also where it has 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -96,16 +97,20 @@ def _events(hops: dict[_Pair, int], nranks: int) -> list[list[_Event]]:
     Backwards in time: what a rank must know by then, and only then can, its neighbours tell; the rest may come before.
     """
     distances = _distances(hops, nranks)
-    tellers: list[list[int]] = [[] for _ in range(nranks)]
-    for u, v in sorted(hops):
-        tellers[v].append(u)
     finite = np.isfinite(distances)
+    # of each rank by neighbour those, as bits, of whom it hears the soonest from there
+    told: list[dict[int, int]] = [{} for _ in range(nranks)]
+    for u, v in sorted(hops):
+        nearer = np.flatnonzero(finite[v] & (distances[u] + hops[u, v] == distances[v]))
+        told[v][u] = sum(1 << x for x in nearer.tolist())
     end = int(distances[finite].max(initial=0))
     # of each rank those, as bits, of whom it can have heard by a time; then those of whom it must have
-    within = [
-        [sum(1 << x for x in np.flatnonzero(distances[v] <= time).tolist()) for time in range(end + 1)]
-        for v in range(nranks)
-    ]
+    within: list[list[int]] = []
+    for v in range(nranks):
+        first = [0] * (end + 1)
+        for x in np.flatnonzero(finite[v]).tolist():
+            first[int(distances[v, x])] |= 1 << x
+        within.append(list(accumulate(first, or_)))
     needed = [[0] * (end + 1) for _ in range(nranks)]
     for v in range(nranks):
         needed[v][int(distances[finite[v]][:, finite[v]].max())] = within[v][end]
@@ -113,12 +118,14 @@ def _events(hops: dict[_Pair, int], nranks: int) -> list[list[_Event]]:
     for time in range(end, 0, -1):
         for v in range(nranks):
             missing = needed[v][time]
-            told = {u: within[u][time - hops[u, v]] for u in tellers[v] if hops[u, v] <= time}
+            if not missing & ~within[v][time - 1]:
+                needed[v][time - 1] |= missing
+                continue
             while last := missing & ~within[v][time - 1]:
-                u = max(told, key=lambda u: (told[u] & last).bit_count())
+                u = max(told[v], key=lambda u: (told[v][u] & last).bit_count())
                 sent = time - hops[u, v]
-                needed[u][sent] |= missing & told[u]
-                missing &= ~told[u]
+                needed[u][sent] |= missing & told[v][u]
+                missing &= ~told[v][u]
                 events[u].append(_Event(sent, True, v))
                 events[v].append(_Event(time, False, u))
             needed[v][time - 1] |= missing

@@ -59,7 +59,7 @@ class PlanPredictor:
         self.plan, self.topology = plan, topology
         self.group = place_ranks(len(plan.gpus), topology, group)
         self.network: Network = network(topology, self.group)
-        ensure_executable(plan, None, "cannot be timed", "of which the model of time knows nothing")
+        ensure_executable(plan, None, "cannot be timed", "and switches of a topology only forward")
         memory = memory_of(plan, None)
         try:
             steps = _Steps(acts_of(memory))

@@ -56,3 +56,12 @@ def test_it_takes_the_way_between_the_ranks_that_are_farthest_apart(name: str, h
     pairs, nodes = CONNECTED[name]
     topology = load(f"full:{len(nodes)}")
     assert PlanPredictor(meeting(pairs, nodes, []), topology).time_us(0) == pytest.approx(hops * topology.alpha_us[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["pair", "star of more than a threadblock has channels for", "long path", "tree over nodes"]
+)
+def test_on_a_tree_each_channel_has_one_signal_each_way(name: str) -> None:
+    for gpu in meeting(*CONNECTED[name], []).gpus:
+        signals = [op.channels for block in gpu.blocks for op in block.ops if op.name == "signal"]
+        assert sum(map(len, signals)) == sum(map(len, gpu.peers.values()))
