@@ -35,6 +35,8 @@ from synth.search.result import SearchResult
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
+INTERRUPTED = "interrupted before it was lowered"
+_AT_ONCE = 300  # sends of an algorithm that is lowered after Ctrl-C: a few tenths of a second
 NONE = "none"  # in place of a target: schedules, and no program of them
 MOST_SENDS = 200_000  # of a schedule that is lowered; an executor takes far fewer
 _ROUNDING = 1e-9
@@ -307,6 +309,12 @@ def run_by(found: SearchResult, programs: Programs, until: float = math.inf) -> 
     algorithms = [served.algorithm for served in found.ranges]
     if not found.ended:
         algorithms += [one.algorithm for one in found.others]
+    if found.ended == "interrupted":
+        algorithms = [algorithm for algorithm in algorithms if len(algorithm.schedule) <= _AT_ONCE]
+        if not algorithms:
+            stopped = [replace(one, contender=Contender(one.algorithm, refused=INTERRUPTED)) for one in found.ranges]
+            return replace(found, ranges=stopped)
+        until = 0.0  # one is enough
     contest = Contest(programs, deadline=until)
     contest.contenders = [Contender(a) for a in dict.fromkeys(algorithms)]
     pinned = [served.low for served in found.ranges if served.low == served.high]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,17 @@ def test_no_other_algorithm_serves_them_faster(tmp_path: Path, collective: str, 
 def test_a_target_s_only_form_has_no_other(tmp_path: Path) -> None:
     found = synthesize("alltoall", "ring:3", target="executor-nccl", budget=5).found
     assert save(found, tmp_path, "executor-nccl").other_form is None
+
+
+def test_ctrl_c_waits_for_no_lowering_and_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not lowered when Ctrl-C comes has no file; those that the library has for the other form stay."""
+    found = synthesize("allgather", "ring:3", target="executor-nccl", budget=5, engine="route").found
+    save(found, tmp_path, "executor-nccl")
+    before = load_index(tmp_path)
+    monkeypatch.setattr("emit.library.programs._AT_ONCE", 0)
+    saved = save(replace(found, ended="interrupted"), tmp_path, "executor-nccl")
+    assert any("interrupted before it was lowered" in remark for remark in saved.remarks)
+    assert load_index(tmp_path) == before
+    alone = save(replace(found, ended="interrupted"), tmp_path / "alone", "executor-nccl")
+    assert alone.index is not None
+    assert {entry.inplace for entry in load_index(tmp_path / "alone")} == {before[0].inplace}
