@@ -14,6 +14,7 @@ import numpy as np
 
 from emit.library.programs import MOST_SENDS, NONE, Lowered, Programs, executor_for
 from emit.targets import check_overlap
+from emit.timing.predict import Timed
 from synth.concurrent.isolated import problem_digest
 from synth.concurrent.union import UnionProblem, split_by_group
 from synth.model.problem import Problem
@@ -128,8 +129,13 @@ def _lower_at(programs: Programs, algorithm: Algorithm, size_bytes: float) -> Lo
 
 
 def _concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:
+    return concurrent_us(union, parts, [part.by.predictor for part in parts])
+
+
+def concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram], predictors: Sequence[Timed]) -> float:
+    """What programs take together that stand in the place of a plan's, in µs."""
     place = {rank: at for at, rank in enumerate(union.ranks)}
     where = [np.array([place[rank] for rank in part.algorithm.problem.ranks]) for part in parts]
-    chunk_bytes = [part.by.predictor.chunk_bytes(part.size_bytes * part.by.scale) for part in parts]
-    predictors = [part.by.predictor for part in parts]
+    sizes = [part.size_bytes * part.by.scale for part in parts]
+    chunk_bytes = [predictor.chunk_bytes(size) for predictor, size in zip(predictors, sizes, strict=True)]
     return predictors[0].concurrent_us(predictors, where, chunk_bytes, union.topology, union.ranks)

@@ -10,18 +10,25 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from emit.library.group_programs import GroupProgram, GroupPrograms
-from emit.library.index import INDEX, SCHEDULES
+from emit.formats import restate_program
+from emit.library.group_programs import GroupProgram, GroupPrograms, concurrent_us
+from emit.library.index import INDEX, SCHEDULES, Entry
+from emit.library.merge import NO_END
 from emit.library.programs import NONE
 from emit.library.save import document, stem
+from emit.library.standing import MOST_BYTES, File, read_again
 from emit.library.write import Library, writing
+from emit.targets import TARGETS
 from synth.concurrent.isolated import isolated_parts
 from synth.concurrent.result import ConcurrentResult
 from synth.model.deadline import TimeUp, limited
@@ -32,6 +39,7 @@ from synth.storage.schedule_file import save_schedule, write_schedule
 from synth.timing.simulate import time_us, timed
 from synth.verify.replay import replay
 from topologies.errors import InputError
+from topologies.text.files import read_text
 
 
 @dataclass
@@ -44,6 +52,7 @@ class SavedGroups:
         files: the executor's, one for all groups or one a group.
         time_us: what they take together, predicted as `simulate` does; None where there are none.
         refused: why there are none; "" where there are, or none was asked for.
+        kept: whether all this was there, and takes no longer together than what was found now.
     """
 
     schedules: list[Path]
@@ -51,6 +60,7 @@ class SavedGroups:
     files: list[Path] = field(default_factory=list)
     time_us: float | None = None
     refused: str = ""
+    kept: bool = False
 
 
 def save_groups(
@@ -60,32 +70,94 @@ def save_groups(
     *,
     proof: bool = False,
     until: float = math.inf,
+    anew: bool = False,
 ) -> SavedGroups:
     """Write the union's schedule (schedules/NAME.synth), with `proof` what proves its bound, and executor's files.
 
     Where a group's own bound is higher than the union's, `proof` also writes that group's part of the schedule and the
-    proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). until: of `synth.model.deadline.now`: after it no
-    file is made for an executor. Raises InputError for a folder that cannot be written.
+    proof of its bound (NAME-groupN.synth, NAME-groupN.proof.json). Files that the library has for all groups stay if
+    they take no longer together, unless `anew`; those for other sizes stay. until: of `synth.model.deadline.now`: after
+    it no file is made for an executor. Raises InputError for a folder that cannot be written.
     """
     name = f"{SCHEDULES}/{_stem(found)}"
     time_us, refused = None, ""
     documents: list[tuple[str, dict[str, Any]]] = []
+    parts: Sequence[GroupProgram] = ()
     if programs.target != NONE:
         try:
-            documents, time_us = limited(until, partial(_documents, found, programs))
+            documents, parts, time_us = limited(until, partial(_documents, found, programs))
         except InputError as error:
             refused = str(error)
         except TimeUp:
             refused = "no time was left to lower and to check them; give more --budget"
     with writing(folder) as library:
+        there = None if anew or time_us is None else _standing(library.entries, found, parts, documents)
+        if there is not None and time_us is not None and there[1] <= time_us:
+            files = [library.folder / entry["file"] for entry in there[0]]
+            stored = sorted({entry["schedule"] for entry in there[0] if entry["schedule"] is not None})
+            placed = [library.folder / one for one in stored]
+            return SavedGroups(placed, library.folder / INDEX, files, there[1], kept=True)
         schedules = _place_schedules(library, found, name, proof)
+        entries = [entry | {"schedule": schedules[0]} for _, entry in documents]
+        rest = [] if anew else [row for entry in entries for row in _beside(library, entry)]
         for text, entry in documents:
             library.write(entry["file"], text.encode())
-        entries = [entry | {"schedule": schedules[0]} for _, entry in documents]
-        library.commit(entries)
+        library.commit([*entries, *rest])
         placed = [library.folder / one for one in schedules]
         files = [library.folder / entry["file"] for entry in entries]
         return SavedGroups(placed, library.folder / INDEX if entries else None, files, time_us, refused)
+
+
+def _asked(entry: Mapping[str, Any]) -> tuple[object, ...]:
+    """As `Entry.question` has it."""
+    ranks = (tuple(entry[key]) for key in ("group", "relays"))
+    return entry["collective"], entry["topology"], *ranks, entry["root"], entry["target"]
+
+
+def _standing(
+    entries: Sequence[Entry],
+    found: ConcurrentResult,
+    parts: Sequence[GroupProgram],
+    documents: Sequence[tuple[str, Mapping[str, Any]]],
+) -> tuple[list[Mapping[str, Any]], float] | None:
+    """The files that the library has for all groups, checked again, and what they take together in µs; None without."""
+    files: list[File] = []
+    for part, (_, entry) in zip(parts, documents, strict=True):
+        own = [e for e in entries if e.question == _asked(entry) and e.inplace == entry["inplace"]]
+        own = [e for e in own if e.covers(entry["min_bytes"]) and e.values.get("network") == entry["network"]]
+        programs, problem = copy(part.programs), part.algorithm.problem
+        asked = found.problem if len(part.groups) > 1 else found.problem.members[part.groups[0]]
+        programs.problem = replace(problem, collective=asked.collective)
+        try:
+            files += [read_again(e, programs) for e in own if e.serves(entry["min_bytes"])]
+        except InputError:
+            return None
+    predictors = [file.predictor for file in files if file.within and file.predictor is not None]
+    if len(predictors) < len(parts):
+        return None
+    return [file.entry for file in files], concurrent_us(found.problem, parts, predictors)
+
+
+def _beside(library: Library, entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What stays of the library's entries for a question beside that of a group's file for one size, files cut."""
+    for other in library.entries:
+        if other.question != _asked(entry):
+            continue
+        low, high = other.min_bytes, NO_END if other.max_bytes is None else other.max_bytes
+        size, target = entry["min_bytes"], TARGETS[other.target]
+        if other.inplace != entry["inplace"] or not other.covers(size):
+            yield dict(other.values)
+            continue
+        for least, most in ((low, size - 1), (size + 1, high)):
+            end = None if most >= NO_END else most
+            suffix = target.suffix
+            file = other.file if least == low else f"{other.file.removesuffix(suffix)}-from{least}{suffix}"
+            with suppress(InputError):  # it takes no message of these, or is gone
+                if least <= most:
+                    text = read_text(other.path, "a file of the library", MOST_BYTES)
+                    cut = restate_program(text, Path(file).name.removesuffix(suffix), least, end, target)
+                    library.write(file, cut.encode())
+                    yield {**other.values, "file": file, "min_bytes": least, "max_bytes": end}
 
 
 def _place_schedules(library: Library, found: ConcurrentResult, name: str, proof: bool) -> list[str]:
@@ -111,10 +183,10 @@ def _place_schedules(library: Library, found: ConcurrentResult, name: str, proof
 
 def _documents(
     found: ConcurrentResult, programs: GroupPrograms
-) -> tuple[list[tuple[str, dict[str, Any]]], float | None]:
-    """The executor's files with their entries, and what they take together."""
+) -> tuple[list[tuple[str, dict[str, Any]]], Sequence[GroupProgram], float | None]:
+    """The executor's files with their entries, the programs in them, and what they take together."""
     made = programs.lower(found.problem, found.algorithm)
-    return [_document(found, part) for part in made.parts], made.time_us
+    return [_document(found, part) for part in made.parts], made.parts, made.time_us
 
 
 def _document(found: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[str, Any]]:
@@ -123,7 +195,7 @@ def _document(found: ConcurrentResult, part: GroupProgram) -> tuple[str, dict[st
     served = Range(Contender(part.algorithm, part.by), size, size, size)
     bound = found.isolated[part.groups[0]].bound if own else found.bound
     answer = SearchResult(problem, [served], bound=bound)
-    name = stem(answer, served) if own else _stem(found)
+    name = f"{stem(answer, served)}-{_digest(found)}" if own else _stem(found)  # beside the group's own files
     text, entry = document(answer, served, name, part.programs)
     if not own:  # other groups of the same ranks are another question
         entry["collective"] += f"-{_digest(found)}"

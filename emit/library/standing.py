@@ -20,6 +20,7 @@ from emit.library.index import Entry
 from emit.library.programs import Programs
 from emit.program import CUSTOM, Program
 from emit.targets import TARGETS, check_between_nodes, check_limits, check_resident, divisor, most_bytes
+from emit.timing.predict import Timed
 from synth.model.collective import Collective, subdivided
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem
@@ -27,7 +28,7 @@ from synth.search.frontier import Range
 from topologies.errors import InputError
 from topologies.text.files import origin_of, read_text
 
-_MOST_BYTES = 256 << 20  # of a file that is read again
+MOST_BYTES = 256 << 20  # of a file that is read again
 _MOST_CHUNKS = 4096  # a block, that an entry is believed to have
 _HEAD = 1 << 12  # characters in which a file states its sizes
 _SIZES = re.compile(r'\b(?:min|max)(?:Bytes="|_message_size": )(\d+)')
@@ -39,7 +40,7 @@ class File:
 
     entry: as an index has it.  text: what is in it.  time_us: for messages of a size, as its executor sees it.
     served: the range of this command's answers that it is for; None: it was there.  within: whether it keeps the limits
-    that are asked for.
+    that are asked for.  predictor: of one that was there.
     """
 
     entry: Mapping[str, Any]
@@ -47,6 +48,7 @@ class File:
     time_us: Callable[[float], float]
     served: Range | None = None
     within: bool = True
+    predictor: Timed | None = None
 
 
 def network_digest(problem: Problem) -> str:
@@ -76,7 +78,7 @@ def read_again(entry: Entry, programs: Programs) -> File:
     problem, target = programs.problem, TARGETS[entry.target]
     form = FORMATS[target.format]
     try:
-        text = read_text(entry.path, "a file of the library", _MOST_BYTES)
+        text = read_text(entry.path, "a file of the library", MOST_BYTES)
         goal = entry.goal()
     except InputError as error:
         raise InputError(str(error).replace(origin_of(entry.path), entry.file)) from None
@@ -89,7 +91,8 @@ def read_again(entry: Entry, programs: Programs) -> File:
     if wrong:
         raise InputError(f"{entry.file}: {wrong}, which is not what its entry says")
     predictor = form.predictor(text, program, problem.topology, problem.ranks)
-    return File(entry.values, text, predictor.time_us, within=_within(program, text, entry, programs))
+    within = _within(program, text, entry, programs)
+    return File(entry.values, text, predictor.time_us, within=within, predictor=predictor)
 
 
 def _right(verdict: Verdict, file: str) -> Program:

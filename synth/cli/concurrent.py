@@ -279,7 +279,7 @@ def _along(axes: _Axes, living: Sequence[int]) -> list[tuple[int, ...]]:
 def _report(found: ConcurrentResult, programs: GroupPrograms, asked: Asked) -> None:
     clear_progress()
     until = written_until(found.ended, asked)
-    saved = save_groups(found, asked.out, programs, proof=asked.proof, until=until)
+    saved = save_groups(found, asked.out, programs, proof=asked.proof, until=until, anew=asked.replace)
     document = statement(found)
     if asked.as_json:
         for path in saved.schedules:
@@ -290,6 +290,7 @@ def _report(found: ConcurrentResult, programs: GroupPrograms, asked: Asked) -> N
             "files": list(map(str, saved.files)),
             "time_us": saved.time_us,
             "unsaved": saved.refused,
+            "kept": saved.kept,
         }
         print_json(document)
     else:
@@ -315,6 +316,8 @@ def _closing(found: ConcurrentResult, saved: SavedGroups, begun: float) -> str:
         closing.insert(
             0, f"the programs ({whom}) take {format_time(saved.time_us)}, {beside:.3f} × the schedule's time"
         )
+        if saved.kept:
+            closing.insert(1, "kept: what the library had is no slower")
     elif saved.refused:
         closing.insert(0, f"no executor's file: {saved.refused}")
     return "   ".join(closing)

@@ -10,6 +10,7 @@ import pytest
 from emit.formats import verify_file
 from emit.library.group_programs import GroupPrograms
 from emit.library.index import load_index
+from emit.library.save import save
 from emit.library.save_groups import SavedGroups, save_groups
 from emit.msccl.read import read_msccl
 from emit.mscclpp.read import read_plan
@@ -17,6 +18,7 @@ from emit.mscclpp.timing import PlanPredictor
 from emit.timing.predict import Predictor
 from runtime.bench import Settings, measure
 from runtime.host.executor import HostExecutor
+from synth import synthesize
 from synth.cli.concurrent import parse_members
 from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.search import plan
@@ -140,3 +142,21 @@ def test_programs_that_meet_on_a_link_wait_for_each_other(tmp_path: Path) -> Non
     assert together(pairs, [size, size], [0, 2, 1, 3]) > 1.5 * one
     # a program of small messages beside one of large ones
     assert together(pairs, [size, size / 64], [0, 1, 2, 3]) == pytest.approx(apart)
+
+
+def test_a_plan_takes_nothing_from_a_group_s_own_files_and_stays_where_it_is_no_slower(tmp_path: Path) -> None:
+    """A plan made anew, as good, changes no byte; a group's files for other sizes are cut, not lost."""
+    save(synthesize("allgather", "ring:4", (0, 1), target="executor-nccl", engine="route", budget=2).found, tmp_path)
+    topology = load("ring:4")
+    members = parse_members("0-1;2-3", "allgather", topology, size="1M")
+    with Workers(()) as none:
+        found = plan(topology, members, relays="none", budget=2, workers=none)
+    assert not save_groups(found, tmp_path, GroupPrograms("executor-nccl")).kept
+    entries = [entry for entry in load_index(tmp_path) if entry.group == (0, 1) and entry.inplace]
+    entries.sort(key=lambda entry: entry.min_bytes)
+    assert ["groups" in entry.values for entry in entries if entry.covers(1 << 20)] == [True]
+    assert [one.max_bytes for one in entries[:-1]] == [other.min_bytes - 1 for other in entries[1:]]
+    assert (entries[0].min_bytes, entries[-1].max_bytes) == (0, None)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert save_groups(found, tmp_path, GroupPrograms("executor-nccl")).kept
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
