@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     beyond = sum(not kept for _, kept, *_ in rows)
     refused = sum(came.startswith("refused") for *_, came, _ in rows)
     summary = (
-        f"{len(rows)} questions (seed {given.seed}); the machine's load at the end {load:.1f}. "
+        f"{len(rows)} questions (seed {given.seed}, one in {given.every}); the machine's load at the end {load:.1f}. "
         f"Refused at once or late: {refused}. Beyond the budget by more than {MOST_S} s "
         f"and {MOST_SHARE:.0%}: {beyond}. "
         f"Worst: {rows[0][0]:.1f} s over."
