@@ -27,7 +27,7 @@ from runtime.dtypes import parse_type
 from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
 from runtime.torch.choice import Call, Method
 from runtime.torch.counters import counters
-from runtime.torch.lost import error_text
+from runtime.torch.messages import error_text
 from runtime.torch.run import REDUCERS
 from synth.model.registry import BUFFER, OWN, PAIR, ROOT, Kind, find_kind
 from topologies.errors import InputError

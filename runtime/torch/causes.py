@@ -8,6 +8,7 @@ from typing import Any
 
 from runtime.torch.compare import different_calls
 
+FAILED = "a call of its had failed: "  # in the words of one that ends
 _MOST = 8  # ranks named in a line
 
 
@@ -86,9 +87,8 @@ def find_cause(mine: Waiting, rank: int, group: str, facts: Mapping[int, Fact]) 
         why = "its connection is closed" if len(lost) == 1 else "their connections are closed"
         return Cause(f"lost: {_ranks(lost)} ({why})", mine.number, tuple(lost))
     # one that ended in its own right comes before those that ended because of it
-    ended = sorted(
-        (other for other, fact in facts.items() if fact.ended), key=lambda r: ("; " in str(facts[r].ended), r)
-    )
+    gone = sorted(other for other, fact in facts.items() if fact.ended)
+    ended = sorted(gone, key=lambda other: _follows(facts[other].ended))
     if ended:
         return Cause(_ended(ended[0], facts[ended[0]], mine, group), mine.number, tuple(ended[:1]))
     answers = {other: fact.answer for other, fact in sorted(facts.items()) if fact.answer is not None}
@@ -102,6 +102,11 @@ def find_cause(mine: Waiting, rank: int, group: str, facts: Mapping[int, Fact]) 
     return _live(mine, rank, group, facts, answers)
 
 
+def _follows(why: str | None) -> bool:
+    """Whether a rank ended because of another: its last error, or the last one that it told, names a cause."""
+    return why is not None and ("; " in why or FAILED in why)
+
+
 def _ended(other: int, fact: Fact, mine: Waiting, group: str) -> str:
     made = ""
     if mine.number is not None and fact.made is not None and fact.made < mine.number:
@@ -109,8 +114,8 @@ def _ended(other: int, fact: Fact, mine: Waiting, group: str) -> str:
     return f"rank {other} {fact.ended}{made}"
 
 
-def _made(calls: int, number: int, group: str) -> str:
-    return f"has made {calls} call{'' if calls == 1 else 's'} of {group}, this is call {number}"
+def _made(calls: object, number: int, group: str, verb: str = "has") -> str:
+    return f"{verb} made {calls} call{'' if str(calls) == '1' else 's'} of {group}, this is call {number}"
 
 
 def _live(
@@ -128,7 +133,9 @@ def _live(
         said = ", ".join(f"rank {other} is in {answers[other]['waits'][0]}" for other in waiting[:_MOST])
         return Cause(f"{said}, rank {rank} in {mine.text} of {group}", mine.number, tuple(waiting))
     if absent:
-        made = "" if mine.number is None else f" {_made(answers[absent[0]].get('made', 0), mine.number, group)};"
+        counts = {answers[other].get("made", 0) for other in absent}
+        verb, few = "has" if len(absent) == 1 else "have", f"{counts.pop()}" if len(counts) == 1 else "fewer"
+        made = ":" if mine.number is None else f" {_made(few, mine.number, group, verb)};"
         text = f"{_ranks(absent)}{made} connected, and waiting for no other rank"
         return Cause(text, mine.number, tuple(absent))
     unknown = sorted(other for other, fact in facts.items() if not fact.connected)

@@ -16,7 +16,8 @@ from runtime.torch.causes import Waiting
 from runtime.torch.choice import CHOSEN, Call
 from runtime.torch.core import Core, Issued, Terms, type_name, type_text
 from runtime.torch.counters import counters
-from runtime.torch.lost import OWN_TAG, FailureWatch, error_text
+from runtime.torch.lost import OWN_TAG, FailureWatch
+from runtime.torch.messages import error_text
 from runtime.torch.operations import OPERATIONS, Operation
 from runtime.torch.pass_through import PassThrough
 from runtime.torch.run import Transport

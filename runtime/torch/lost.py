@@ -22,10 +22,10 @@ from typing import Any
 import torch
 
 from runtime.torch.calls import Calls, Wait
-from runtime.torch.causes import Cause, Fact, Gone, Waiting, find_cause
+from runtime.torch.causes import FAILED, Cause, Fact, Gone, Waiting, find_cause
 from runtime.torch.compare import different_calls
 from runtime.torch.meeting import call_unless, meet
-from runtime.torch.messages import Messages
+from runtime.torch.messages import Messages, error_text
 from runtime.torch.presence import End, Message, Presence, presence
 
 
@@ -35,6 +35,7 @@ class Tuning:
 
     long: float = 1.0  # a wait after which the others are told of it, to find calls that differ
     grace: float = 1.0  # for what a rank sent before it ended, where it did not say that it will make no such call
+    making: float = 0.25  # for the making of a group, when one of its ranks has ended
     spread: float = 1.5  # for the cause, where a connection was closed: somebody has given up, and is about to say why
     answers: float = 1.0  # to "what do you do?"
 
@@ -42,12 +43,6 @@ class Tuning:
 _TUNING = Tuning()
 OWN_TAG = (1 << 30) - 1  # above callers', below schedules': nobody waits for what is sent with it
 _BY_US = "Application timeout caused pair closure"  # what Gloo says of waits that `_end_waits` has ended
-
-
-def error_text(error: BaseException) -> str:
-    """The message of the wrapped back end's error, without the place in its source and its advice."""
-    text = str(error).strip() or type(error).__name__
-    return re.sub(r"^\[[^]]*:\d+\] ", "", text.splitlines()[0]).split(". This is typically")[0]
 
 
 class _Key:
@@ -111,21 +106,29 @@ class FailureWatch:
             self._names = names
             self._raise_if_gone()
 
+        self._presence.add(self)
         try:
             self._names, self._id = meet(self._presence, store, self.me, self.ranks, timeout, check)
-        except RuntimeError:  # where the store is gone, somebody may be known to have ended with it
+        except RuntimeError as error:  # where the store is gone, somebody may be known to have ended with it
             self._raise_if_gone()
+            self._give_up(Cause(error_text(error)))
             raise
-        self._presence.add(self)
         return self._id
 
     def call_unless_gone(self, function: Callable[[], Any]) -> Any:
         """What it returns, which needs all ranks. Raises what it raises, and RuntimeError soon after one has ended."""
-        return call_unless(lambda: self._any_gone(None), self._raise_if_gone, function, self.tuning.grace)
+
+        def in_vain() -> bool:
+            return self.cause is not None or self._any_gone(None)
+
+        return call_unless(in_vain, self._raise_if_gone, function, self.tuning.making)
 
     def _raise_if_gone(self) -> None:
-        if self._any_gone(None):
-            raise RuntimeError(find_cause(Waiting(""), self.ranks[self.me], self.group, self._facts(None)).text)
+        if self.cause is None and self._any_gone(None):
+            self._give_up(find_cause(Waiting(""), self.ranks[self.me], self.group, self._facts(None)))
+        if self.cause is not None:
+            self._tell_cause()
+            raise RuntimeError(self.cause.text)
 
     # ---- calls and waits
 
@@ -270,18 +273,15 @@ class FailureWatch:
         return self._presence is not None and self._presence.is_open(name)
 
     def _tell(self, message: Message) -> None:
-        if self._presence is not None:
+        if self._presence is not None and self._id:
             names = (name for place, name in enumerate(self._names) if place != self.me)
             self._presence.tell(names, message | {"group": self._id})
 
     def _any_closed(self) -> bool:
-        return any(self._closed(peer) for peer in range(len(self.ranks)))
-
-    def _closed(self, peer: int) -> bool:
-        if peer == self.me:
-            return False
         try:
-            self.messages.send([torch.zeros(1)], peer, OWN_TAG)
+            for peer in range(len(self.ranks)):
+                if peer != self.me:
+                    self.messages.send([torch.zeros(1)], peer, OWN_TAG)
         except RuntimeError:
             return True
         return False
@@ -306,9 +306,13 @@ class FailureWatch:
             self._forget_completed()
             return {self._id: [self.calls.made, self.calls.first_open()]}
 
+    def failed(self) -> str:
+        """For the others, when this process ends."""
+        return "" if self.cause is None else FAILED + self.cause.text
+
     def hear(self, name: str, message: Message) -> None:
         """What another rank says of this group."""
-        if message.get("group") != self._id or name not in self._names:
+        if not self._id or message.get("group") != self._id or name not in self._names:
             return
         place = self._names.index(name)
         differs = False

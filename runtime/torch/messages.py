@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -21,3 +22,9 @@ class Messages(Protocol):
 
     def allgather(self, outputs: Sequence[list[Any]], inputs: list[Any]) -> Any:
         """Begin to gather one small tensor of every rank's into outputs[0], a tensor for each."""
+
+
+def error_text(error: BaseException) -> str:
+    """The message of the wrapped back end's error, without the place in its source and its advice."""
+    text = str(error).strip() or type(error).__name__
+    return re.sub(r"^\[[^]]*:\d+\] ", "", text.splitlines()[0]).split(". This is typically")[0]

@@ -65,6 +65,9 @@ class Listener(Protocol):
     def counts(self) -> Message:
         """By group: the calls made so far, and the first of them that is not over."""
 
+    def failed(self) -> str:
+        """Why its last call failed, for the others when this process ends; "" where none did."""
+
 
 @dataclass(frozen=True)
 class End:
@@ -131,6 +134,7 @@ class Presence:
         self._listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
         self._adding = threading.Lock()
         self._links: dict[str, _Link] = {}
+        self._expected: dict[str, tuple[float, str]] = {}  # by name, until when to wait for one, and its address
         self._selector = selectors.DefaultSelector()
         self._server = socket.socket()
         self._server.bind((_own_address(), 0))
@@ -155,10 +159,21 @@ class Presence:
             self._listeners.add(listener)
 
     def connect(self, address: str) -> str:
-        """Have a connection to the process of this address, and give its name: one of the two makes it."""
+        """Have a connection to the process of this address, and give its name.
+
+        The one of the greater name makes it; the other one tries, too, where that does not come.
+        """
+        name = address.split()[0]
+        if name < self.name:
+            self._reach(address)
+        elif name > self.name and name not in self._links:
+            self._expected.setdefault(name, (time.monotonic() + self.tuning.tick, address))
+        return name
+
+    def _reach(self, address: str) -> None:
         name, secret, host, port = address.split()
-        if name >= self.name or name in self._links or name in self.ends:
-            return name
+        if name in self._links or name in self.ends:
+            return
         try:
             channel = socket.create_connection((host, int(port)), self.tuning.connect)
         except ConnectionRefusedError:  # nobody listens there any more
@@ -171,7 +186,6 @@ class Presence:
             self._selector.register(channel, selectors.EVENT_READ, link)
             with suppress(OSError):  # full: it rings already
                 self._rope.send(_RING)
-        return name
 
     def is_open(self, name: str) -> bool:
         """Whether there is an open connection to this process."""
@@ -189,6 +203,7 @@ class Presence:
         counts: Message = {}
         for listener in self._listening():
             counts |= listener.counts()
+            why += f" ({listener.failed()})" if listener.failed() and ": " not in why else ""
         self.tell(list(self._links), {"end": why, "counts": counts})
 
     def _listening(self) -> list[Listener]:
@@ -257,11 +272,18 @@ class Presence:
             for link in list(self._links.values()):
                 if link.unsent:
                     link.send({}, self.tuning.unread)
+            self._reach_expected()
             for listener in self._listening():
                 try:
                     listener.look()
                 except Exception:  # or the others would take this process for a stopped one
                     log.exception("synth: looking after waits")
+
+    def _reach_expected(self) -> None:
+        for name, (due, address) in list(self._expected.items()):
+            if name in self._links or time.monotonic() > due:
+                del self._expected[name]
+                self._reach(address)
 
     def _read(self, link: _Link) -> None:
         try:

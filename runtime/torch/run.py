@@ -15,8 +15,7 @@ import torch
 
 from emit.program import RECEIVES
 from runtime.buffers import Layout, part_in_place
-from runtime.torch.lost import error_text
-from runtime.torch.messages import Messages
+from runtime.torch.messages import Messages, error_text
 from runtime.torch.rank_program import AHEAD, RankProgram, RankStep
 from topologies.errors import InputError, MessageLost
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 import pytest
@@ -20,7 +20,8 @@ if find_spec("torch") is None:
 import torch.distributed as dist
 
 from runtime.torch.causes import Fact, Waiting, find_cause
-from runtime.torch.lost import FailureWatch, Tuning, error_text
+from runtime.torch.lost import FailureWatch, Tuning
+from runtime.torch.messages import error_text
 from runtime.torch.presence import Presence, error_end
 from runtime.torch.presence import Tuning as PresenceTuning
 
@@ -218,6 +219,39 @@ def test_who_ended_before_a_group_was_made_is_named_at_once() -> None:
         with pytest.raises(RuntimeError, match="lost: rank 5"):
             later.meet(dist.HashStore(), timedelta(seconds=60), False)
         assert watches
+
+
+def test_a_call_that_failed_is_among_the_last_words() -> None:
+    """So who waits for this rank in another group learns of the one that it waited for."""
+    with group() as (owns, watches):
+        assert "rank 3, 5 have made 0 calls" in fails(
+            watches[0], watches[0].issue("allreduce"), "Timed out waiting 1 ms"
+        )
+        owns[0].say_end("ended")
+        until(lambda: owns[2].ends)
+        why = owns[2].ends[owns[0].name].why
+        assert why.startswith("ended (a call of its had failed: rank 3, 5 have made 0 calls")
+        facts = {7: Fact(ended=why), 5: Fact(ended="was interrupted")}
+        assert find_cause(MINE, 3, "group 1", facts).blamed == (5,)
+
+
+def test_ctrl_c_ends_the_wait_of_the_main_thread_and_the_others_know_why() -> None:
+    with group() as (owns, watches):
+        timer = Timer(0.05, watches[0].interrupt)
+        timer.start()
+        assert fails(watches[0], watches[0].issue("allreduce")).endswith("rank 7 was interrupted")
+        assert fails(watches[1], watches[1].issue("allreduce")).endswith("; rank 7 was interrupted")
+        assert not owns[1].ends
+
+
+def test_a_process_that_ended_before_it_could_connect_is_found() -> None:
+    with processes(2) as owns:
+        smaller, greater = sorted(owns, key=lambda each: each.name)
+        address = greater.address
+        greater.close()
+        smaller.connect(address)
+        until(lambda: greater.name in smaller.ends)
+        assert smaller.ends[greater.name].closed
 
 
 def test_strangers_are_not_heard() -> None:
