@@ -228,6 +228,15 @@ class Dispatcher:
         core.lane.put(task, _terms(opts).waits)
         return task
 
+    def pass_on(self, method: str, arguments: Sequence[Any]) -> WrappedWork:
+        """A call that is Gloo's to judge and to serve."""
+        wrapped, watch = self.wrapped["cpu"][1], self._core.watch
+        counters.count_fallback(method, "not one tensor a rank")
+        waiting = Waiting(f"{method} of several tensors a rank", peers=range(len(self._core.ranks)))
+        with watch.guard(waiting, new=True, closes=False):
+            work = getattr(wrapped, method)(*[each for each in arguments if each is not None])
+        return WrappedWork(work, counters.count(method, wrapped.name(), 0), watch, waiting)
+
     # ---- what is no collective of data
 
     def barrier(self, opts: Any) -> Any:

@@ -97,6 +97,9 @@ def custom(name: str, output: Tensor, tensor: Tensor, op: Any = None, group: Any
 
 
 _IN_PLACE = ("all_reduce", "broadcast", "reduce")
+# Which of a method's lists hold one tensor: torch's functions give no other, but Gloo knows several devices a rank.
+ONE_TENSOR = {"allreduce": (0,), "broadcast": (0,), "reduce": (0,), "allgather": (0, 1), "reduce_scatter": (0, 1),
+              "gather": (1,), "scatter": (0,)}  # fmt: skip
 
 
 class Group(Watched):
@@ -124,7 +127,8 @@ class Group(Watched):
 
     @watched
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        return self._coalesced("all_reduce", "allreduce", tensors, (([tensor],) for tensor in tensors), opts)
+        distinct = {(t.data_ptr(), t.shape, t.stride()): t for t in tensors}.values()  # as Gloo, which reads all first
+        return self._coalesced("all_reduce", "allreduce", tensors, (([tensor],) for tensor in distinct), opts)
 
     @watched
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
@@ -269,6 +273,11 @@ class Group(Watched):
             opts,
             lambda copy: [copy(outputs), [copy(parts)] if parts else []],
         )
+
+    def _serve(self, name: str, arguments: Sequence[Any]) -> Any:
+        if any(len(arguments[place]) != 1 for place in ONE_TENSOR.get(name, ())):
+            return self._dispatch.pass_on(name, [plain(each) for each in arguments])
+        return super()._serve(name, arguments)
 
     def _coalesced(
         self, name: str, method: str, written: Sequence[Any], calls: Iterable[Sequence[Any]], opts: Any

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
-from inspect import signature
+from inspect import Signature, signature
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
@@ -104,15 +105,21 @@ class Registered:
             or any(map(is_special, tensors))
         )
 
-    def call(self, name: str, arguments: Sequence[Any], tensors: Sequence[Tensor]) -> Any:
-        """Make a call that is watched; torch's Work. tensors: those among its arguments."""
+    def call(
+        self,
+        name: str,
+        arguments: Sequence[Any],
+        tensors: Sequence[Tensor],
+        named: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Any:
+        """Make a call that is watched; torch's Work. tensors: those among its arguments; named: of shorter forms."""
         given = list(arguments)
         while given and given[-1] is None:  # C++ knows its own defaults
             given.pop()
         method = getattr(self.group, name, None) or getattr(self.group, EARLIER[name])
         self._made.work = None
         if REGISTRABLE or any(map(is_special, tensors)):
-            work = method(*given)
+            work = method(*given, **named)
             return self._made.work or work
         if tensors:  # a barrier has none, and so no operator without a back end
             with _disable_current_modes():
@@ -146,20 +153,36 @@ def plain(value: Any) -> Any:
     return [plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
+def _is_short(arguments: Sequence[Any], of: Signature) -> bool:
+    """Whether a group's own method is called in one of torch's shorter forms: a tensor for a list, no options."""
+    for value, name in zip(arguments, list(of.parameters)[1:], strict=False):
+        if name in ("tensors", "outputs", "inputs") and isinstance(value, torch.Tensor):
+            return True
+        if name == "opts" and not (value is None or type(value).__name__.endswith("Options")):
+            return True
+    return len(arguments) >= len(of.parameters)
+
+
 def watched(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method of a group that is given tensors, on their memory; through the dispatcher where somebody looks."""
     of, name = signature(method), method.__name__
 
     @wraps(method)
     def call(self: Watched, *arguments: Any, **named: Any) -> Any:
-        if named:
-            arguments = of.bind(self, *arguments, **named).args[1:]
+        short = False
+        try:
+            arguments, named = of.bind(self, *arguments, **named).args[1:] if named else arguments, {}
+        except TypeError:  # root=0
+            short = True
         tensors = tensors_of(arguments)
-        if not self._registered.is_watched(tensors):
-            return method(self, *map(plain, arguments))
+        short = short or _is_short(arguments, of)
+        if short and not REGISTRABLE:
+            raise InputError(f"{name}: before torch 2.15 it must be called with lists of tensors, and with options")
+        if not short and not self._registered.is_watched(tensors):
+            return self._serve(name, arguments)
         if not any(map(is_special, tensors)):
             arguments = tuple(map(plain, arguments))
-        return self._registered.call(name, arguments, tensors)
+        return self._registered.call(name, arguments, tensors, named)
 
     call.unwatched = method  # type: ignore[attr-defined]
     return call

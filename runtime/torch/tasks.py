@@ -9,7 +9,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ class Task:
         self._once = threading.Lock()  # for these
         self._over = threading.Event()
         self._error: BaseException | None = None
+        self._context = copy_context()  # what is asked for by `using`: callbacks call the same on all ranks
         self.before: Task | None = None  # which must be over before this one begins
         self.thread: TaskThread | None = None
 
@@ -55,7 +58,7 @@ class Task:
                 self._over.set()
                 futures = self._futures
             if futures is not None and self.thread is not None:
-                self.thread.callbacks.put(futures[0])
+                self.thread.callbacks.put(partial(self._context.run, futures[0].set_result, None))
 
     def _interrupt(self) -> None:
         if self.thread is not None:
@@ -131,13 +134,13 @@ class _Callbacks:
     def __init__(self, name: str) -> None:
         self._name = name
         self._order = threading.Lock()
-        self._ended: deque[Any] = deque()
+        self._ended: deque[Callable[[], Any]] = deque()
         self._thread: threading.Thread | None = None  # that ends futures now
 
-    def put(self, future: Any) -> None:
+    def put(self, end: Callable[[], Any]) -> None:
         """End one after those before it."""
         with self._order:
-            self._ended.append(future)
+            self._ended.append(end)
             self._start()
 
     def let_go(self) -> None:
@@ -160,8 +163,8 @@ class _Callbacks:
                 if not self._ended:
                     self._thread = None
                     return
-                future = self._ended.popleft()
-            future.set_result(None)
+                end = self._ended.popleft()
+            end()
 
 
 class TaskThread:

@@ -13,6 +13,7 @@ from torch.distributed.tensor.debug import CommDebugMode
 import runtime.torch.process_group as ours
 from runtime.torch.registered import REGISTRABLE
 from tests.runtime.torch.values import Check, expect, folded, same, values
+from topologies.errors import InputError
 
 Call = Callable[[Any, Any], Any]  # of a group, and of a tensor on the device to be used
 
@@ -92,6 +93,33 @@ def without_data() -> None:
         dist.all_reduce(tensor, async_op=True).wait()
 
 
+def shorter() -> None:
+    """A group's own methods with a tensor for a list and a reduction for options, from 2.15 on; refused before."""
+    n, world = dist.get_world_size(), dist.group.WORLD
+    tensor = torch.arange(3.0)
+    if not REGISTRABLE:
+        expect(["allreduce", "2.15", "lists of tensors"], lambda: world.allreduce(tensor), InputError)
+        return
+    world.allreduce(tensor).wait()
+    same(tensor, n * torch.arange(3.0))
+    world.allreduce([tensor], dist.ReduceOp.MAX).wait()
+    same(tensor, n * torch.arange(3.0))
+    world.broadcast(tensor, root=0).wait()
+    same(tensor, n * torch.arange(3.0))
+
+
+def twice() -> None:
+    """One tensor twice in a coalesced call is reduced once; lists of several mean what they do with Gloo."""
+    n, tensor = dist.get_world_size(), torch.arange(5.0)
+    dist.group.WORLD.allreduce_coalesced([tensor, tensor]).wait()
+    same(tensor, n * torch.arange(5.0))
+    two = [torch.ones(3), torch.full((3,), 2.0)]
+    dist.group.WORLD.allreduce(two).wait()
+    for each in two:
+        same(each, torch.full((3,), 3.0 * n))
+    expect(["non-empty"], lambda: dist.group.WORLD.allreduce([]), (RuntimeError, ValueError))
+
+
 def splits() -> None:
     """split_group, where torch has it for back ends without a device: groups of ours; else torch's own error."""
     me, n = dist.get_rank(), dist.get_world_size()
@@ -134,6 +162,8 @@ WATCHERS: dict[str, Check] = {
     "counted": counted,
     "profiled": profiled,
     "without data": without_data,
+    "shorter": shorter,
+    "twice": twice,
     "splits": splits,
     "hooks": hooks,
 }
