@@ -201,13 +201,20 @@ class Watched(dist.ProcessGroup):  # type: ignore[misc]
         """Try another way before a method, while nobody looks. calls_or: makes it, given the method."""
         method = weakref.WeakMethod(getattr(self, name))
 
-        def whole(*arguments: Any) -> Any:
+        def whole(*arguments: Any, **named: Any) -> Any:
             bound = method()
             assert bound is not None  # it is being called
-            return bound(*arguments)
+            return bound(*arguments, **named)
+
+        shortened = calls_or(whole)
+
+        def call(tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+            if more or named or type(tensors) is not list or len(tensors) != 1 or not hasattr(opts, "asyncOp"):
+                return whole(tensors, *(() if opts is None else (opts, *more)), **named)
+            return shortened(tensors, opts)
 
         self._shortened.append(name)
-        setattr(self, name, calls_or(whole))
+        setattr(self, name, call)
 
     def _be_hooked(self) -> None:
         self._registered.hooked = True
