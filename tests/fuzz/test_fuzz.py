@@ -142,8 +142,8 @@ def test_a_reader_that_fails_is_seen(tmp_path: Path) -> None:
     assert outcome(lambda _: None).status == "accepted"
     assert outcome(raises(InputError("one line"))).status == "refused"
     for error in (
-        ValueError("x"), RecursionError(), MemoryError(), KeyError("a"), SystemExit(3), InputError("two\nlines"),
-        InputError(""), InputError("x" * 5000), InputError("\x1b[31m"), InputError("that does not fit in memory"),
+        ValueError("x"), RecursionError(), MemoryError(), KeyError("a"), SystemExit(3), InputError(""),
+        InputError("x" * 5000), InputError("that does not fit in memory"),
     ):  # fmt: skip
         assert outcome(raises(error)).status == "failed", error
 

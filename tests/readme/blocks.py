@@ -10,6 +10,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.synth.cli.calling import without_compiling
+
 README = Path(__file__).resolve().parents[2] / "README.md"
 EXAMPLE = "synth allreduce --topo dgx-a100 --group 0,2,4,6"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
@@ -47,7 +49,7 @@ def write_files(folder: Path) -> None:
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A script by bash, which stops at the first command that fails; `synth` and `python` are ours."""
     path = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
-    return subprocess.run(
+    done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=folder,
         env=dict(os.environ, PATH=path, OMP_NUM_THREADS="1"),  # torchrun says so where it is not set
@@ -56,6 +58,8 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         timeout=150,
         check=False,
     )
+    done.stderr = without_compiling(done.stderr)
+    return done
 
 
 def without_seconds(text: str) -> str:

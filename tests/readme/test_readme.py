@@ -73,8 +73,8 @@ def test_python(example: Path, block: Block) -> None:
 
 def test_every_file_that_is_shown_is_used() -> None:
     commands = " ".join(c for _, c in _commands())
-    assert {block.kind for block in files()} == {"toml", "csv", "python"}
-    assert all(block.name for block in blocks("toml", "csv"))
+    assert {block.kind for block in files()} == {"toml", "csv", "python", "text"}
+    assert all(block.name for block in blocks("toml", "csv", "text"))
     for block in files():
         assert block.name in commands
 
@@ -83,7 +83,7 @@ def test_kinds_of_blocks() -> None:
     """No block that nobody runs."""
     text = README.read_text(encoding="utf-8")
     shown = re.findall(r"^```(\w*)$", text, re.M)
-    assert {kind for kind in shown if kind} <= {"console", "sh", "python", "toml", "csv"}
+    assert {kind for kind in shown if kind} <= {"console", "sh", "python", "toml", "csv", "text"}
     assert len([kind for kind in shown if kind]) * 2 == len(shown)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from synth.cli import main
-from tests.synth.cli.calling import Answer, Call
+from tests.synth.cli.calling import Answer, Call, without_compiling
 from tests.wrong.command_lines import RIGHT, Case, cases, contents, fault, parameters, prepare
 
 CASES = cases()
@@ -33,7 +33,7 @@ def synth(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         except SystemExit as end:
             code = 0 if end.code is None else int(end.code)
         said = capsys.readouterr()
-        return Answer(code, said.out, said.err)
+        return Answer(code, said.out, without_compiling(said.err))
 
     if not any(folder.iterdir()):
         prepare(folder, call)

@@ -36,7 +36,7 @@ def planned(
     members = parse_members(groups, "allreduce", load(topo), size="1M")
     programs = GroupPrograms(target)
     with Workers(()) as none:
-        found = plan(topo, members, budget=0.5, relays=relays, workers=none, executor=programs)
+        found = plan(topo, members, budget=3, relays=relays, workers=none, executor=programs)
     return found, save_groups(found, folder, programs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,3 +26,8 @@ class Answer:
 
 
 Call = Callable[..., Answer]
+
+
+def without_compiling(err: str) -> str:
+    """Without the line that the first one says who compiles a loop on this machine."""
+    return re.sub(r"^compiling loops for large problems[^\n]*\n", "", err, flags=re.MULTILINE)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from synth.cli import main
-from tests.synth.cli.calling import Answer, Call
+from tests.synth.cli.calling import Answer, Call, without_compiling
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def synth(
         except SystemExit as end:
             code = 0 if end.code is None else int(end.code)
         said = capsys.readouterr()
-        return Answer(code, said.out, said.err)
+        return Answer(code, said.out, without_compiling(said.err))
 
     return call
 
@@ -55,6 +55,6 @@ def process(here: Path) -> Call:
             timeout=timeout_s,
             check=False,
         )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return Answer(done.returncode, done.stdout, without_compiling(done.stderr))
 
     return call
