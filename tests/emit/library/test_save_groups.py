@@ -30,13 +30,18 @@ MIB = 1 << 20
 
 
 def planned(
-    groups: str, folder: Path, topo: str = "dgx-a100", target: str = "auto", relays: str = "none"
+    groups: str,
+    folder: Path,
+    topo: str = "dgx-a100",
+    target: str = "auto",
+    relays: str = "none",
+    budget: float = 1.5,
 ) -> tuple[ConcurrentResult, SavedGroups]:
     """Groups whose first collective is an all-reduce of 1 MiB, planned and saved."""
     members = parse_members(groups, "allreduce", load(topo), size="1M")
     programs = GroupPrograms(target)
     with Workers(()) as none:
-        found = plan(topo, members, budget=3, relays=relays, workers=none, executor=programs)
+        found = plan(topo, members, budget=budget, relays=relays, workers=none, executor=programs)
     return found, save_groups(found, folder, programs)
 
 
@@ -103,7 +108,7 @@ def test_what_a_target_cannot_say_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("groups", ["0-3;broadcast@64K:4-7", "0-3;2-5"])
 def test_plans_take_their_own_time(groups: str, tmp_path: Path) -> None:
     """What is stated is what `simulate` says of the files: on links of their own none holds up another."""
-    _, saved = planned(groups, tmp_path, target="mscclpp")
+    _, saved = planned(groups, tmp_path, target="mscclpp", budget=6)
     alone = [
         PlanPredictor(read_plan(entry.path), load("dgx-a100"), entry.communicator).time_us(entry.max_bytes or 0)
         for entry in load_index(tmp_path)
