@@ -64,7 +64,12 @@ def asked(question: Question) -> tuple[Timed, str, float | None]:
     """A command's end, what came of it in a word, and its largest gap."""
     with tempfile.TemporaryDirectory() as folder:
         budget = ("--budget", f"{question.budget_s}s")
-        done = run(synth(*question.words, *budget, "--json", "--out", folder), limit_s=40 * question.budget_s + 100)
+        command = synth(*question.words, *budget, "--json", "--out", folder)
+        for _ in range(2):
+            done = run(command, limit_s=40 * question.budget_s + 100)
+            if "compiling loops" not in done.err:  # which stands beside the budget, once on a machine
+                break
+            command.append("--replace")
     if done.code == 2:
         return done, "refused: " + done.err.strip().splitlines()[-1].removeprefix("synth: ")[:90], None
     try:
