@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from synth.cli import main
-from tests.synth.cli.calling import Answer, Call, without_compiling
+from tests.synth.cli.calling import Call, caller
 from tests.wrong.command_lines import RIGHT, Case, cases, contents, fault, parameters, prepare
 
 CASES = cases()
@@ -24,17 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def synth(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """The command in this process, in a folder with files of all kinds."""
     monkeypatch.chdir(folder)
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["synth", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = 0 if end.code is None else int(end.code)
-        said = capsys.readouterr()
-        return Answer(code, said.out, without_compiling(said.err))
-
+    call = caller(monkeypatch, capsys)
     if not any(folder.iterdir()):
         prepare(folder, call)
     return call

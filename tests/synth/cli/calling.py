@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import pytest
+
+from synth.cli import main
 
 
 @dataclass(frozen=True)
@@ -31,3 +36,19 @@ Call = Callable[..., Answer]
 def without_compiling(err: str) -> str:
     """Without the line that the first one says who compiles a loop on this machine."""
     return re.sub(r"^compiling loops for large problems[^\n]*\n", "", err, flags=re.MULTILINE)
+
+
+def caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Calls the entry point in this process, in the folder that is the working folder then."""
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["synth", *map(str, arguments)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = 0 if end.code is None else int(end.code)
+        said = capsys.readouterr()
+        return Answer(code, said.out, without_compiling(said.err))
+
+    return call

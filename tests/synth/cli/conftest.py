@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from synth.cli import main
-from tests.synth.cli.calling import Answer, Call, without_compiling
+from tests.synth.cli.calling import Answer, Call, caller, without_compiling
 
 
 @pytest.fixture
@@ -28,18 +27,7 @@ def synth(
     capsys: pytest.CaptureFixture[str],
 ) -> Call:
     """Call the entry point in this process, in an empty folder."""
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["synth", *map(str, arguments)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = 0 if end.code is None else int(end.code)
-        said = capsys.readouterr()
-        return Answer(code, said.out, without_compiling(said.err))
-
-    return call
+    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture
