@@ -82,7 +82,13 @@ def test_tune_writes_the_table_that_was_measured(tmp_path: Path) -> None:
 @pytest.mark.slow
 @with_torch
 def test_calibrate_writes_the_wires_that_were_asked_for(tmp_path: Path) -> None:
-    done = processes(tmp_path, "calibrate", "--ranks", 3, "--topo", "line:3", "-o", "here.toml")
+    for _ in range(4):  # a busy machine's figures are refused, in one line
+        done = processes(tmp_path, "calibrate", "--ranks", 3, "--topo", "line:3", "-o", "here.toml")
+        if done.returncode == 0:
+            break
+        assert done.returncode == 2
+        assert "less busy" in done.stderr
+        assert not (tmp_path / "here.toml").exists()
     assert (done.returncode, done.stderr) == (0, "")
     made, asked = load(str(tmp_path / "here.toml")), load("line:3")
     assert list(zip(made.link_src, made.link_dst, strict=True)) == list(
