@@ -109,14 +109,14 @@ class Entry:
         """What was asked, and for which executor."""
         return self.collective, self.topology, self.group, self.relays, self.root, self.target
 
-    def covers(self, size_bytes: int) -> bool:
+    def in_range(self, size_bytes: int) -> bool:
         """Whether a size is in its range; ours execute it at any, executors of others only where `serves`."""
         return self.min_bytes <= size_bytes and (self.max_bytes is None or size_bytes <= self.max_bytes)
 
     def serves(self, size_bytes: int, element_bytes: int = 1) -> bool:
         """Whether its executor takes it for messages of this size, of elements of a type of so many bytes."""
         unit = self.divides * (1 if TARGETS[self.target].cell_bytes else element_bytes)
-        return self.covers(size_bytes) and size_bytes % unit == 0
+        return self.in_range(size_bytes) and size_bytes % unit == 0
 
     def goal(self) -> Goal | None:
         """What the file must achieve, None where its own words say it. InputError where it is no goal."""
@@ -226,7 +226,7 @@ def _check_together(entries: Sequence[Entry], top: Fields) -> None:
     for same in asked.values():
         same.sort(key=lambda entry: entry.min_bytes)
         for one, other in pairwise(same):
-            if one.covers(other.min_bytes):
+            if one.in_range(other.min_bytes):
                 both = f"{shown(one.file)} and {shown(other.file)} both serve {other.min_bytes} bytes"
                 top.fail("algorithms", f"{both}; it must be one")
 

@@ -245,18 +245,17 @@ def table_rows(
     pinned = {served.low for served in found.ranges if served.low == served.high}
     rows: list[tuple[Placed | int, dict[str, Any]]] = []
     for one in placed:
-        low, high = one.entry["min_bytes"], one.entry["max_bytes"]
-        if one.kept and pinned and not any(low <= size and (high is None or size <= high) for size in pinned):
+        if one.kept and pinned and not any(_in_range(one.entry, size, size) for size in pinned):
             continue
-        rows.append((one, _told(found, one) | {"refused": "", "kept": one.kept}))
+        rows.append((one, _table_row(found, one) | {"refused": "", "kept": one.kept}))
     for number in lacking:
         served = found.ranges[number]
-        if not any(one.kept and _covers(one.entry, served.low, served.high) for one in placed):
+        if not any(one.kept and _in_range(one.entry, served.low, served.high) for one in placed):
             rows.append((number, row(found, served) | {"refused": served.contender.refused, "kept": False}))
     return sorted(rows, key=lambda one: one[1]["min_bytes"])
 
 
-def _told(found: SearchResult, one: Placed) -> dict[str, Any]:
+def _table_row(found: SearchResult, one: Placed) -> dict[str, Any]:
     """The row of a file; of one that was there its time and bound are worked out again."""
     entry, served = one.entry, one.file.served
     ends = {key: entry[key] for key in ("min_bytes", "max_bytes")}
@@ -264,12 +263,12 @@ def _told(found: SearchResult, one: Placed) -> dict[str, Any]:
         same = all(one.file.entry[key] == entry[key] for key in ends)
         return row(found, served) if same else row(found, replace(served, shown=entry["shown_bytes"])) | ends
     size = entry.get("shown_bytes")
-    if type(size) is not int or not _covers(entry, size, size):
+    if type(size) is not int or not _in_range(entry, size, size):
         size = _middle(max(1, entry["min_bytes"]), entry["max_bytes"] or LARGEST)
     shape = {key: entry.get(key) for key in ("steps", "rounds", "chunks", "sends", "engine")}
     return shape | ends | compare(found, one.file.time_us(size), size)
 
 
-def _covers(entry: Mapping[str, Any], low: int, high: int | None) -> bool:
+def _in_range(entry: Mapping[str, Any], low: int, high: int | None) -> bool:
     most = NO_END if entry["max_bytes"] is None else entry["max_bytes"]
     return bool(entry["min_bytes"] <= low and (NO_END if high is None else high) <= most)

@@ -124,7 +124,7 @@ def _standing(
     files: list[File] = []
     for part, (_, entry) in zip(parts, documents, strict=True):
         own = [e for e in entries if e.question == _asked(entry) and e.inplace == entry["inplace"]]
-        own = [e for e in own if e.covers(entry["min_bytes"]) and e.values.get("network") == entry["network"]]
+        own = [e for e in own if e.in_range(entry["min_bytes"]) and e.values.get("network") == entry["network"]]
         programs, problem = copy(part.programs), part.algorithm.problem
         asked = found.problem if len(part.groups) > 1 else found.problem.members[part.groups[0]]
         programs.problem = replace(problem, collective=asked.collective)
@@ -145,7 +145,7 @@ def _beside(library: Library, entry: Mapping[str, Any]) -> Iterator[dict[str, An
             continue
         low, high = other.min_bytes, NO_END if other.max_bytes is None else other.max_bytes
         size, target = entry["min_bytes"], TARGETS[other.target]
-        if other.inplace != entry["inplace"] or not other.covers(size):
+        if other.inplace != entry["inplace"] or not other.in_range(size):
             yield dict(other.values)
             continue
         for least, most in ((low, size - 1), (size + 1, high)):

@@ -48,7 +48,7 @@ def _round_trip(a: int, b: int, size: int) -> float:
     return float(word.item())
 
 
-def measure_together(pairs: Sequence[tuple[int, int]], gbs: float) -> float:
+def measure_concurrently(pairs: Sequence[tuple[int, int]], gbs: float) -> float:
     """GB/s that all pairs carry in all when they send at once; gbs: about what one carries by itself."""
     me = dist.get_rank()
     size = int(min(_MOST_BYTES, max(64 << 10, 2 * _LINK_S * gbs * 1e9)))

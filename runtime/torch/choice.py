@@ -381,7 +381,7 @@ class Chooser:
     def _of_library(self, call: Call, name: str | None, reason: str) -> Choice | None:
         """The first of `_entries` that serves the call; one that is named is taken at any size."""
         for entry in self._entries(call):
-            if Path(entry.file).stem == name or (name is None and entry.covers(call.size_bytes)):
+            if Path(entry.file).stem == name or (name is None and entry.in_range(call.size_bytes)):
                 program = self._read(entry)
                 if program.collective == call.collective and program.nranks == len(call.ranks):
                     return Choice(program, reason, _order(entry, call.ranks))

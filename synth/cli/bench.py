@@ -356,7 +356,7 @@ def chooser(
     def choose(size: int) -> Chosen | None:
         """In both forms where the library has both; at any size, as executors here cut what does not divide."""
         found: Chosen | None = None
-        for entry in sorted((one for one in entries if one.covers(size)), key=lambda one: one.inplace, reverse=True):
+        for entry in sorted((one for one in entries if one.in_range(size)), key=lambda one: one.inplace, reverse=True):
             if entry.file not in known:
                 known[entry.file] = Chosen(
                     entry.path.stem, entry.path, *read_program(entry.path)[:2], entry, inside=found

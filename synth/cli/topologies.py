@@ -163,7 +163,7 @@ def _printed_here(folder: Path) -> list[Path]:
         except OSError:
             continue
         except subprocess.SubprocessError as error:
-            failed.append(f"{tool}: {_said(error)}")
+            failed.append(f"{tool}: {_complaint(error)}")
             continue
         for other in others:
             with suppress(OSError, subprocess.SubprocessError):  # older drivers do not have it
@@ -179,7 +179,7 @@ def _run(command: list[str]) -> str:
     return done.stdout.decode("utf-8", "replace")
 
 
-def _said(error: subprocess.SubprocessError) -> str:
+def _complaint(error: subprocess.SubprocessError) -> str:
     text = (getattr(error, "stderr", b"") or getattr(error, "stdout", b"") or b"").decode("utf-8", "replace")
     return " ".join((text or str(error)).split())[:200]
 

@@ -202,7 +202,7 @@ def calibrate(
     for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
         os.environ.pop(name, None)
     _start_here(ranks, lambda count: _wired(spec, count, out))
-    from runtime.measure.links import measure_links, measure_together  # needs PyTorch
+    from runtime.measure.links import measure_concurrently, measure_links  # needs PyTorch
     from runtime.measure.over_torch import joined
 
     with joined() as (me, world):
@@ -216,7 +216,7 @@ def calibrate(
         found = measure_links(asked, tell)
         check_repeated(found)
         shared = {
-            name: measure_together(held, min(found[pair].gbs for pair in held))
+            name: measure_concurrently(held, min(found[pair].gbs for pair in held))
             for name, held in pairs_by_limit(topology).items()
         }
     if me:

@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from topologies.clusters import Machine, join
 from topologies.errors import InputError
 from topologies.importers import MAX_FILE_BYTES, format_of, ibnetdiscover, slurm
 from topologies.importers.fabric import Fabric
 from topologies.importers.nvidia_smi import is_status
 from topologies.text.files import origin_of, read_text
-from topologies.topology import Topology
+from topologies.text.writer import to_toml
 
 _MOST_FILES = 4096
 # by their formats, what reads a network between nodes
@@ -57,7 +55,7 @@ def import_files(paths: Sequence[str | Path], name: str | None = None, node: Mac
     nodes = [format_of(text).read(text, origin_of(path)) for path, text in texts.items()]
     first, paths = nodes[0], list(texts)
     for machine, path in zip(nodes[1:], paths[1:], strict=True):
-        if not _alike(first, machine):
+        if _stated(machine) != _stated(first):
             raise InputError(
                 f"{origin_of(path)}: not like {origin_of(paths[0])}; nodes of one cluster must have the same devices,"
                 " links and NICs"
@@ -68,20 +66,6 @@ def import_files(paths: Sequence[str | Path], name: str | None = None, node: Mac
     return Machine(join(first, len(nodes), called), None, first.remarks)
 
 
-def _alike(one: Machine, other: Machine) -> bool:
-    a, b = one.topology, other.topology
-    columns = ("link_src", "link_dst", "bandwidth_gbs", "alpha_us", "nodes")
-    same = a.nranks == b.nranks and all(_equal(a, b, column) for column in columns)
-    if one.nics is None or other.nics is None:
-        return same and one.nics is other.nics
-    pairs = zip(one.nics.sends, other.nics.sends, strict=False)
-    return (
-        same
-        and one.nics.gbs == other.nics.gbs
-        and len(one.nics.sends) == len(other.nics.sends)
-        and all(np.array_equal(x, y) for x, y in pairs)
-    )
-
-
-def _equal(a: Topology, b: Topology, column: str) -> bool:
-    return bool(np.array_equal(getattr(a, column), getattr(b, column)))
+def _stated(machine: Machine) -> str:
+    """All of a node but what it is called and what is known of its devices beside their links."""
+    return to_toml(replace(machine.topology, name="node", summary="", source="", sms=0), machine.nics)

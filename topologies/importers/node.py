@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from topologies.arrays import components
 from topologies.clusters import Machine, Nics
 from topologies.errors import InputError
 from topologies.importers.rates import FAST_ALPHA_US, INNER_ALPHA_US, NIC_ALPHA_US, PCIE_ALPHA_US
@@ -58,7 +59,7 @@ class Node:
         links: dict[tuple[Vertex, Vertex], tuple[float, float]] = {}
         for (a, b), gbs in self.fast.items():
             links[a, b] = gbs, FAST_ALPHA_US if isinstance(a, int) and isinstance(b, int) else FAST_ALPHA_US / 2
-        joined = len(_parts(range(self.devices), self.fast)) == 1
+        joined = _joins_all(self.devices, self.fast)
         if not joined:
             for (a, b), gbs in _pruned(self.pcie).items():
                 alpha = INNER_ALPHA_US if isinstance(a, str) and isinstance(b, str) else PCIE_ALPHA_US
@@ -68,7 +69,7 @@ class Node:
             self.remarks += self.pcie_remarks
         elif self.pcie and self.devices > 1:
             self.remarks.append(f"{self.kind} joins all devices: PCIe is left out")
-        if len(_parts(range(self.devices), links)) > 1:
+        if not _joins_all(self.devices, links):
             raise InputError(f"{source}: no path joins all {self.devices} devices; it must say how they are joined")
         switches = sorted({end for pair in links for end in pair if isinstance(end, str)})
         number = {switch: self.devices + i for i, switch in enumerate(switches)}
@@ -155,18 +156,13 @@ def distances(pcie: Iterable[tuple[Vertex, Vertex]], devices: int, start: Vertex
     return tuple(far.get(rank, len(ways) + 1) for rank in range(devices))
 
 
-def _parts(devices: Iterable[int], links: Iterable[tuple[Vertex, Vertex]]) -> list[set[Vertex]]:
-    """The devices that links join, either way."""
-    part: dict[Vertex, set[Vertex]] = {rank: {rank} for rank in devices}
-    for a, b in links:
-        one, other = part.setdefault(a, {a}), part.setdefault(b, {b})
-        if one is not other:
-            small, large = sorted((one, other), key=len)
-            large |= small
-            for vertex in small:
-                part[vertex] = large
-    unique = {id(found): found for found in part.values()}
-    return [found for found in unique.values() if any(isinstance(vertex, int) for vertex in found)]
+def _joins_all(devices: int, links: Iterable[tuple[Vertex, Vertex]]) -> bool:
+    """Whether all devices reach each other, links taken either way."""
+    pairs = list(links)
+    vertices = dict.fromkeys([*range(devices), *(end for pair in pairs for end in pair)])
+    number = {vertex: i for i, vertex in enumerate(vertices)}
+    ends = np.array([[number[a], number[b]] for a, b in pairs], dtype=np.int64).reshape(-1, 2)
+    return len(set(components(len(number), ends[:, 0], ends[:, 1])[:devices].tolist())) == 1
 
 
 def _pruned(pcie: dict[tuple[Vertex, Vertex], float]) -> dict[tuple[Vertex, Vertex], float]:

@@ -159,7 +159,7 @@ def test_a_plan_takes_nothing_from_a_group_s_own_files_and_stays_where_it_is_no_
     assert not save_groups(found, tmp_path, GroupPrograms("executor-nccl")).kept
     entries = [entry for entry in load_index(tmp_path) if entry.group == (0, 1) and entry.inplace]
     entries.sort(key=lambda entry: entry.min_bytes)
-    assert ["groups" in entry.values for entry in entries if entry.covers(1 << 20)] == [True]
+    assert ["groups" in entry.values for entry in entries if entry.in_range(1 << 20)] == [True]
     assert [one.max_bytes for one in entries[:-1]] == [other.min_bytes - 1 for other in entries[1:]]
     assert (entries[0].min_bytes, entries[-1].max_bytes) == (0, None)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
