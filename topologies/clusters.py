@@ -11,6 +11,14 @@ from topologies.errors import InputError
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology
 
 
+@dataclass(frozen=True)
+class NicPort:
+    """By what a fabric's file knows a NIC: its name on its node, and its GUID as printed there (0: not known)."""
+
+    name: str
+    guid: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Nics:
     """How one node's NICs join it to others of its kind."""
@@ -21,6 +29,7 @@ class Nics:
     alpha_us: float  # from rank to rank of another node, both NICs and fabric
     assumed: bool  # nobody published this α
     fabrics: int  # NIC b is on fabric b mod fabrics; 0 for no switch: each NIC sends to each of the other nodes
+    ports: tuple[tuple[NicPort, ...], ...] = ()  # for each NIC those that are drawn as it; () where no tool said
 
 
 @dataclass(frozen=True, eq=False)

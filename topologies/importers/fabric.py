@@ -1,35 +1,67 @@
 """A network between nodes as a tool prints it: its switches, the links between them, and what hosts hang on.
 
-By itself it is a topology of its hosts' ports; with a machine, each host is one, whose NICs are its ports in order.
+By itself it is a topology of its hosts' ports; with a machine, each host is one; with what was dumped on each node,
+each NIC of these is on its port.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from topologies.arrays import Ints
-from topologies.clusters import Machine
+from topologies.clusters import Machine, NicPort, Nics
 from topologies.errors import InputError
 from topologies.importers.rates import NIC_ALPHA_US
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology, is_switch_name
 
 _EXPANDED = 200_000  # names that one list in brackets may stand for
 _SERIES = re.compile(r"([^\[\],]*)\[([0-9,\-]+)\]([^\[\],]*)")
+_LEAST_GUID = 1 << 24  # less stands for none (virtual NICs have 0 or 1)
 HOP_ALPHA_US = 0.1  # of a link between switches
 
 
 @dataclass(frozen=True)
 class Port:
-    """Of a host: its name, the switch that it is on, and GB/s each way."""
+    """Of a host: its name, the switch that it is on, GB/s each way, and the GUIDs that it or its HCA goes by."""
 
     name: str
     switch: str
     gbs: float
+    guids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """What was read of one node: the file, as errors name it, the host that it is of, if that is known, and it."""
+
+    label: str
+    host: str
+    machine: Machine
+
+
+@dataclass(frozen=True)
+class _Attached:
+    """A NIC on the fabric: its switch, the ranks that send and that receive by it, GB/s each way, µs to the switch."""
+
+    switch: str
+    sends: Ints
+    receives: Ints
+    gbs: float
+    alpha_us: float
+
+
+@dataclass(frozen=True)
+class _Placed:
+    """A node on the fabric: its chassis, its topology and its NICs."""
+
+    chassis: int
+    topology: Topology
+    nics: Sequence[_Attached]
 
 
 @dataclass
@@ -52,84 +84,117 @@ class Fabric:
     def machine(self, name: str, source: str) -> Machine:
         """A rank for each port of each host, which is a chassis. Raises InputError where there are none."""
         nothing, no_figures = np.zeros(0, dtype=np.int64), np.zeros(0)
-        one = Topology("host", 1, (), nothing, nothing, no_figures, no_figures)
-        return self._of_nodes(name, source, {host: (one,) * len(ports) for host, ports in self.hosts.items()}, None)
+        one = Topology("host", 1, (), nothing, nothing, no_figures, no_figures, summary="a port each")
+        first = np.zeros(1, dtype=np.int64)
+        placed = [
+            _Placed(i, one, [_Attached(port.switch, first, first, port.gbs, NIC_ALPHA_US / 2)])
+            for i, ports in enumerate(self.hosts.values())
+            for port in ports
+        ]
+        return self._of_nodes(name, source, placed)
 
     def cluster(self, machine: Machine, name: str, source: str) -> Machine:
-        """Each host as the machine, whose NIC i is the host's port i; where rates are assumed, all on one switch.
+        """Each host as the machine, whose NICs are the host's ports, by name or in order.
 
-        Hosts with other numbers of ports are left out. Raises InputError: no NICs, or no host fits.
+        Hosts that have no ports of these names, nor as many, are left out. Where rates are assumed, all NICs of a host
+        are on its switch. Raises InputError: no NICs, or no host fits.
         """
-        nics = machine.nics
-        if nics is None:
-            raise InputError(
-                f"{source}: {machine.topology.name} states no NICs ([nic]), by which it would hang on a fabric; it must"
-            )
-        count = len(nics.sends)
+        nics = _nics_of(machine, source)
         if self.assumed_gbs:
-            scale = count * nics.gbs / self.assumed_gbs
-            self.links = {pair: gbs * scale for pair, gbs in self.links.items()}
-            self.hosts = {h: [replace(ports[0], gbs=nics.gbs)] * count for h, ports in self.hosts.items()}
-        fitting = {host: ports for host, ports in self.hosts.items() if len(ports) == count}
-        if not fitting:
+            self._widen(len(nics.sends) * nics.gbs)
+        placed: list[_Placed] = []
+        for ports in self.hosts.values():
+            found = [[ports[0]]] * len(nics.sends) if self.assumed_gbs else _by_name(ports, nics)
+            if found is not None:
+                placed.append(_Placed(len(placed), machine.topology, _on_ports(nics, found, bool(self.assumed_gbs))))
+        if not placed:
             usual = Counter(map(len, self.hosts.values())).most_common(1)
             raise InputError(
-                f"{source}: no host has the {count} NICs of {machine.topology.name}; most have"
-                f" {usual[0][0] if usual else 'none'}; they must have as many"
+                f"{source}: no host has the {len(nics.sends)} NICs of {machine.topology.name}; most have"
+                f" {usual[0][0] if usual else 'none'}; they must have as many, or of the same names"
             )
-        left = len(self.hosts) - len(fitting)
-        if left:
-            self.remarks.append(f"{left} hosts are left out: they have not {count} ports")
+        if len(placed) < len(self.hosts):
+            left = len(self.hosts) - len(placed)
+            self.remarks.append(f"{left} hosts are left out: they have not the {len(nics.sends)} ports")
         self.remarks += machine.remarks
-        return self._of_nodes(name, source, dict.fromkeys(fitting, (machine.topology,)), machine)
+        return self._of_nodes(name, source, placed)
 
-    def _of_nodes(
-        self, name: str, source: str, inside: dict[str, tuple[Topology, ...]], machine: Machine | None
-    ) -> Machine:
-        """All hosts' topologies side by side, their NICs on the switches."""
-        nodes = [(host, node) for host, parts in inside.items() for node in parts]
-        ranks = sum(node.nranks for _, node in nodes)
+    def join(self, nodes: Sequence[Dumped], name: str, source: str) -> Machine:
+        """What was dumped on each node, in order: each NIC on the port that has its GUID.
+
+        Where that is not known, on the port of its name at the host that the dump is of; where rates are assumed, on
+        that host's switch. What is in no dump is left out. Raises InputError: a node has no NICs or none of them is
+        here, or two have the same.
+        """
+        if self.assumed_gbs:
+            all_nics = [_nics_of(node.machine, node.label) for node in nodes]
+            self._widen(max(len(nics.sends) * nics.gbs for nics in all_nics))
+        by_guid: dict[int, list[Port]] = {}
+        for port in (port for ports in self.hosts.values() for port in ports):
+            for guid in dict.fromkeys(port.guids):
+                by_guid.setdefault(guid, []).append(port)
+        holder: dict[int, Dumped] = {}
+        placed: list[_Placed] = []
+        for node in nodes:
+            nics = _nics_of(node.machine, node.label)
+            beside = self.hosts.get(node.host, [])
+            if self.assumed_gbs:
+                found = [beside[:1] for _ in nics.sends]
+            else:
+                found = [_claim(drawn, by_guid, beside, node, holder) for drawn in ports_of(nics)]
+            if not any(found):
+                raise InputError(
+                    f"{node.label}: no NIC of it is in {source}, by GUID or as of a host {node.host[:40]}; it must be,"
+                    " or the file must be called as its host is there"
+                )
+            lost = [drawn[0].name for drawn, ports in zip(ports_of(nics), found, strict=True) if not ports]
+            if lost:
+                self.remarks.append(f"{node.host}: NICs left out, which the fabric does not have: {', '.join(lost)}")
+            placed.append(_Placed(len(placed), node.machine.topology, _on_ports(nics, found, bool(self.assumed_gbs))))
+        self.remarks += dict.fromkeys(remark for node in nodes for remark in node.machine.remarks)
+        return self._of_nodes(name, source, placed)
+
+    def _widen(self, gbs: float) -> None:
+        """Assumed rates become those of hosts that have so many GB/s in all."""
+        self.links = {pair: rate * gbs / self.assumed_gbs for pair, rate in self.links.items()}
+
+    def _of_nodes(self, name: str, source: str, placed: Sequence[_Placed]) -> Machine:
+        """All nodes side by side, their NICs on the switches."""
+        ranks = sum(node.topology.nranks for node in placed)
         if not 1 <= ranks <= MAX_RANKS:
             raise InputError(f"{source}: {ranks} ranks; it must be 1 to {MAX_RANKS}")
-        names = self._switch_names(source)
-        inner = [f"{s}.{i}" for i, (_, node) in enumerate(nodes) for s in node.switches]
+        if sum(node.topology.nlinks for node in placed) > MAX_LINKS:
+            raise InputError(f"{source}: too large; it must have at most {MAX_LINKS} links")
+        names = self._switch_names(source, placed)
+        inner = [f"{s}.{i}" for i, node in enumerate(placed) for s in node.topology.switches]
         number = {switch: ranks + len(inner) + i for i, switch in enumerate(names)}
         rows: list[tuple[int, int, float, float]] = []
         limits: list[Limit] = []
-        chassis = {host: i for i, host in enumerate(inside)}
-        first, first_switch, port_of = 0, ranks, Counter[str]()
-        if sum(node.nlinks for _, node in nodes) > MAX_LINKS:
-            raise InputError(f"{source}: too large; it must have at most {MAX_LINKS} links")
-        for i, (host, node) in enumerate(nodes):
+        first, first_switch = 0, ranks
+        for i, here in enumerate(placed):
+            node = here.topology
             vertex = np.arange(node.nvertices)
             vertex = np.where(vertex < node.nranks, vertex + first, vertex - node.nranks + first_switch)
             start = len(rows)
             columns = (vertex[node.link_src], vertex[node.link_dst], node.bandwidth_gbs, node.alpha_us)
             rows += zip(*(column.tolist() for column in columns), strict=True)
             limits += [Limit(f"{x.name}.{i}", x.links + start, x.bandwidth_gbs) for x in node.limits]
-            ports = self.hosts[host]
-            served: Sequence[Ints] = [np.zeros(1, dtype=np.int64)]
-            here = [ports[port_of[host]]] if machine is None else ports
-            if machine is not None and machine.nics is not None:
-                served = machine.nics.sends
-            port_of[host] += 1
-            for j, (port, group) in enumerate(zip(here, served, strict=True)):
-                gbs = min(port.gbs, machine.nics.gbs) if machine is not None and machine.nics else port.gbs
-                for way in ("out", "in"):
+            for j, nic in enumerate(here.nics):
+                for way, group in (("out", nic.sends), ("in", nic.receives)):
                     at = len(rows)
                     for rank in (group + first).tolist():
-                        ends = (rank, number[port.switch]) if way == "out" else (number[port.switch], rank)
-                        rows.append((*ends, gbs, NIC_ALPHA_US / 2))
+                        ends = (rank, number[nic.switch]) if way == "out" else (number[nic.switch], rank)
+                        rows.append((*ends, nic.gbs, nic.alpha_us))
                     if len(group) > 1:
-                        limits.append(Limit(f"nic{j}.{i} {way}", np.arange(at, len(rows)), gbs))
+                        limits.append(Limit(f"nic{j}.{i} {way}", np.arange(at, len(rows)), nic.gbs))
             first += node.nranks
             first_switch += len(node.switches)
         for (one, other), gbs in self.links.items():
             for a, b in ((one, other), (other, one)):
                 rows.append((number[a], number[b], gbs, HOP_ALPHA_US))
         table = np.array(rows, dtype=np.float64).reshape(-1, 4)
-        each = nodes[0][1]
-        about = each.summary if machine is not None else "a port each"
+        kinds = list(dict.fromkeys(node.topology.summary for node in placed))
+        sms = {node.topology.sms for node in placed}
         topology = Topology(
             name=name,
             nranks=ranks,
@@ -140,16 +205,17 @@ class Fabric:
             bandwidth_gbs=table[:, 2],
             limits=tuple(limits),
             alpha_assumed=True,
-            nodes=np.repeat([chassis[host] for host, _ in nodes], [node.nranks for _, node in nodes]),
-            sms=each.sms,
-            summary=f"{len(inside)} hosts ({about}) on {len(names)} switches",
+            nodes=np.repeat([node.chassis for node in placed], [node.topology.nranks for node in placed]),
+            sms=min(sms),  # what all have; 0, not known, where it is not of one
+            summary=f"{placed[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
+            f" switch{'es' if len(names) > 1 else ''}",
             source=source,
         )
-        return Machine(topology, None, (*self.remarks, "every α is assumed"))
+        return Machine(topology, None, tuple(dict.fromkeys((*self.remarks, "every α is assumed"))))
 
-    def _switch_names(self, source: str) -> list[str]:
+    def _switch_names(self, source: str, placed: Sequence[_Placed]) -> list[str]:
         switches = sorted(
-            {end for pair in self.links for end in pair} | {p.switch for ps in self.hosts.values() for p in ps}
+            {end for pair in self.links for end in pair} | {nic.switch for node in placed for nic in node.nics}
         )
         for switch in switches:
             if not is_switch_name(switch):
@@ -157,6 +223,71 @@ class Fabric:
                     f"{source}: switch {switch[:40]!r}: must have a name of a letter, then letters and digits"
                 )
         return switches
+
+
+def ports_of(nics: Nics) -> Sequence[Sequence[NicPort]]:
+    """For each NIC those that are drawn as it; where no tool said, one by its number."""
+    return nics.ports or [(NicPort(f"nic{i}"),) for i in range(len(nics.sends))]
+
+
+def _nics_of(machine: Machine, source: str) -> Nics:
+    if machine.nics is None:
+        raise InputError(
+            f"{source}: {machine.topology.name} states no NICs ([nic]), by which it would hang on a fabric; it must"
+        )
+    return machine.nics
+
+
+def _by_name(ports: Sequence[Port], nics: Nics) -> list[list[Port]] | None:
+    """For each NIC its ports of a host: by their names where it has all of these, else in order where as many."""
+    here = {port.name: port for port in ports}
+    if nics.ports and all(port.name in here for drawn in nics.ports for port in drawn):
+        return [[here[port.name] for port in drawn] for drawn in nics.ports]
+    counts = [len(drawn) for drawn in ports_of(nics)]
+    if len(ports) != sum(counts):
+        return None
+    rest = iter(ports)
+    return [[next(rest) for _ in range(count)] for count in counts]
+
+
+def _claim(
+    drawn: Sequence[NicPort],
+    by_guid: Mapping[int, Sequence[Port]],
+    beside: Sequence[Port],
+    node: Dumped,
+    holder: dict[int, Dumped],
+) -> list[Port]:
+    """The ports of what is drawn as one NIC, which `node` holds from now on. Raises InputError: another does."""
+    ports: list[Port] = []
+    for nic in drawn:
+        able = [port for guid in _orders(nic.guid) for port in by_guid.get(guid, ())]
+        able = able or [port for port in beside if port.name == nic.name]
+        free = [port for port in able if id(port) not in holder]
+        if free:
+            holder[id(free[0])] = node
+            ports.append(free[0])
+        elif able and holder[id(able[0])] is not node:
+            other = holder[id(able[0])].label
+            raise InputError(f"{node.label}: NIC {nic.name} is in {other} too; it must be on one node")
+    return ports
+
+
+def _on_ports(nics: Nics, found: Sequence[Sequence[Port]], assumed: bool) -> list[_Attached]:
+    """Each NIC on each of its ports, at the rate of the slower one (assumed: the NIC's)."""
+    return [
+        _Attached(
+            port.switch, out, into, nics.gbs if assumed else min(port.gbs, nics.gbs / len(ports)), nics.alpha_us / 2
+        )
+        for out, into, ports in zip(nics.sends, nics.receives, found, strict=True)
+        for port in ports
+    ]
+
+
+def _orders(guid: int) -> tuple[int, ...]:
+    """A GUID as tools print it: NCCL has its bytes as they lie in memory, the last one first. None for what is none."""
+    if guid < _LEAST_GUID:
+        return ()
+    return guid, int.from_bytes(guid.to_bytes(8, "big"), "little")
 
 
 def expand(text: str, place: str) -> list[str]:

@@ -17,8 +17,9 @@ _LANE_GBPS = {
 }  # fmt: skip
 _HEAD = re.compile(r'(Switch|Ca|Rt)\s+[0-9]+\s+"([SHR]-[0-9a-f]{1,16})"\s*#\s*"([^"]*)".*')
 _LINE = re.compile(
-    r'\[[0-9]+\](?:\([0-9a-f]+\))?\s+"([SHR]-[0-9a-f]{1,16})"\[[0-9]+\].*?\s([0-9]{1,2})x([A-Z]+[0-9]*)\s*'
+    r'\[[0-9]+\](?:\(([0-9a-f]{1,16})\))?\s+"([SHR]-[0-9a-f]{1,16})"\[[0-9]+\].*?\s([0-9]{1,2})x([A-Z]+[0-9]*)\s*'
 )
+_GUID = re.compile(r"(?:ca|sysimg)guid=0x([0-9a-f]{1,16})\b.*")
 _RIGHT = "the whole output of ibnetdiscover"
 _AGGREGATION = "Aggregation Node"  # of SHARP, in a switch
 
@@ -37,29 +38,35 @@ def fabric_of(text: str, origin: str) -> Fabric:
     """The fabric. Raises InputError (one line, with the line of the file)."""
     fabric = Fabric()
     names: dict[str, str] = {}
-    links: list[tuple[str, str, float]] = []
+    links: list[tuple[str, str, float, str]] = []
     here = ""
+    above: list[str] = []
+    guids: dict[str, list[str]] = {}  # of an HCA, as stand above its head; NCCL prints that of the system image
     for number, line in enumerate(text.split("\n"), 1):
         head = _HEAD.fullmatch(line.rstrip())
         if head is not None:
             here = head[2]
-            names[here] = head[3]
+            names[here], guids[here], above = head[3], above, []
         elif line.startswith("["):
             link = _LINE.fullmatch(line.rstrip() + " ")
-            if link is None or link[3] not in _LANE_GBPS or not here:
+            if link is None or link[4] not in _LANE_GBPS or not here:
                 raise InputError(f"{origin}:{number}: {line.strip()[:60]!r} is no link; it must be {_RIGHT}")
-            links.append((here, link[1], int(link[2]) * _LANE_GBPS[link[3]] / 8))
+            links.append((here, link[2], int(link[3]) * _LANE_GBPS[link[4]] / 8, link[1] or "0"))
         elif not line.strip():
-            here = ""
+            here, above = "", []
+        elif (stated := _GUID.fullmatch(line.strip())) is not None:
+            above.append(stated[1])
     ports: dict[str, list[tuple[str, Port]]] = defaultdict(list)
     between: dict[tuple[str, str], float] = defaultdict(float)
-    for one, other, gbs in links:  # each stands on both sides
+    for one, other, gbs, guid in links:  # each stands on both sides
         if one.startswith("S") and other.startswith("S"):
             between[one, other] += gbs
         elif one.startswith("H") and other.startswith("S") and _AGGREGATION not in names.get(one, ""):
             words = names[one].split()
             named = len(words) == 2
-            ports[words[0] if named else one].append((words[1] if named else one, Port(one, other, gbs)))
+            known = tuple(int(text, 16) for text in (guid, one[2:], *guids[one]))
+            name = words[1] if named else one
+            ports[words[0] if named else one].append((name, Port(name, other, gbs, known)))
     for (one, other), gbs in between.items():
         back = between.get((other, one))
         if back is None or abs(back - gbs) > 1e-6 * gbs:

@@ -265,6 +265,12 @@ class _Reader:
 
     # NICs
 
+    def _guid(self, net: _Element) -> int:
+        text = net.values.get("guid", "0x0")
+        if not re.fullmatch(r"0x[0-9a-fA-F]{1,16}", text):
+            self._fail(net, "guid", f"{text[:40]!r}; it must be as in 0x946dae0300d6c9c8")
+        return int(text, 16)
+
     def _place_nics(self, node: Node) -> None:
         nets = [element for element in self.all if element.tag == "net"]
         names: set[str] = set()
@@ -283,7 +289,7 @@ class _Reader:
                     self.remarks.append(f"NIC {name} states {stated:.3g} GB/s, which none has: taken as not stated")
                     stated = 0.0
                 gbs = min(stated, outer) if stated and str(at).startswith("pcie") else stated
-                node.nics.append(Nic(name, gbs or outer, distances(node.pcie, node.devices, at)))
+                node.nics.append(Nic(name, gbs or outer, distances(node.pcie, node.devices, at), self._guid(net)))
                 if not stated:
                     silent.append(name)
         if silent:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from topologies.arrays import components
-from topologies.clusters import Machine, Nics
+from topologies.clusters import Machine, NicPort, Nics
 from topologies.errors import InputError
 from topologies.importers.rates import FAST_ALPHA_US, INNER_ALPHA_US, NIC_ALPHA_US, PCIE_ALPHA_US
 from topologies.topology import MAX_SMS, Topology
@@ -24,11 +24,12 @@ Vertex = int | str  # a device by its rank, or a switch by its name
 
 @dataclass(frozen=True)
 class Nic:
-    """A NIC; `distance` of each device to it, by any measure; gbs each way, 0: not known."""
+    """A NIC; `distance` of each device to it, by any measure; gbs each way, 0: not known; guid, 0: not known."""
 
     name: str
     gbs: float
     distance: tuple[int, ...]
+    guid: int = 0
 
 
 @dataclass
@@ -116,6 +117,7 @@ class Node:
         near = [[rank for rank in range(self.devices) if nic.distance[rank] == least[rank]] for nic in usable]
         chosen = [(nic, ranks) for nic, ranks in zip(usable, near, strict=True) if ranks]
         serves: dict[str, list[int]] = {nic.name: [] for nic, _ in chosen}
+        drawn: dict[str, list[str]] = {nic.name: [nic.name] for nic, _ in chosen}
         share = 1
         if len(chosen) >= self.devices:  # NICs of their own, of which a device may have several
             mine: list[list[str]] = [[] for _ in range(self.devices)]
@@ -124,6 +126,7 @@ class Node:
             share = min(map(len, mine))
             if share:
                 serves = {names[0]: [rank] for rank, names in enumerate(mine)}
+                drawn = {names[0]: names[:share] for names in mine}
         if not share or len(chosen) < self.devices:
             share, serves = 1, {nic.name: [] for nic, _ in chosen}
             for rank in range(self.devices):
@@ -132,11 +135,14 @@ class Node:
         sets = {name: ranks for name, ranks in serves.items() if ranks}
         several = f"{share} of {gbs:g} GB/s a device, drawn as one" if share > 1 else f"{gbs:g} GB/s each way"
         self.remarks.append(f"NICs {', '.join(sets)}: {several}; that one switch joins them is assumed")
-        unused = [nic.name for nic in self.nics if nic.name not in sets]
-        if unused and share == 1:
+        taken = {name for first in sets for name in drawn[first]}
+        unused = [nic.name for nic in self.nics if nic.name not in taken]
+        if unused:
             self.remarks.append(f"NICs left out, since others are nearer or faster: {', '.join(unused)}")
         ranks_of = tuple(np.array(ranks, dtype=np.int64) for ranks in sets.values())
-        return Nics(ranks_of, ranks_of, gbs * share, NIC_ALPHA_US, True, 1)
+        guids = {nic.name: nic.guid for nic in self.nics}
+        ports = tuple(tuple(NicPort(name, guids[name]) for name in drawn[first]) for first in sets)
+        return Nics(ranks_of, ranks_of, gbs * share, NIC_ALPHA_US, True, 1, ports)
 
 
 def distances(pcie: Iterable[tuple[Vertex, Vertex]], devices: int, start: Vertex) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ _DEVICE = re.compile(r"GPU([0-9]{1,4})")
 _HEADER = re.compile(r"^[ \t]*GPU0\s[^\n]*$|^[ \t]*GPU0$", re.MULTILINE)
 _LINK = re.compile(r"\s*Link ([0-9]{1,3}): (?:([0-9.]{1,12}) GB/s|<inactive>)\s*")
 _OF_DEVICE = re.compile(r"GPU ([0-9]{1,4}): (.{1,100}?) \(UUID.*")
+_LEGEND = re.compile(r"\s*(NIC[0-9]{1,4}): (\S{1,60})\s*")  # behind the matrix: what the system calls them
 _CELL = re.compile(r"X|NV([0-9]{1,3})|" + "|".join((*LEVELS, "SOC")))
 _RIGHT = "the whole output of nvidia-smi topo -m"
 
@@ -101,6 +102,8 @@ class _Matrix:
             have = f"rows for {len(seen)} of {len(self.names)} columns, none for {missing[0][:20]}"
             raise InputError(f"{origin}:{at + 1}: {have}; it must be {_RIGHT}")
         self._check_even()
+        told = [match for match in map(_LEGEND.fullmatch, lines) if match and match[2].isprintable()]
+        self.legend = {match[1]: match[2] for match in told} if len({match[2] for match in told}) == len(told) else {}
 
     def _fail(self, at: int, problem: str) -> None:
         raise InputError(f"{self.origin}:{at + 1}: {problem}; it must be {_RIGHT}")
@@ -162,7 +165,7 @@ class _Matrix:
         for label in self.names:
             if label not in rank_of:
                 far = tuple(nearness.get((label, rank), len(LEVELS)) for rank in range(node.devices))
-                node.nics.append(Nic(label, rates.USUAL_NIC_GBS, far))
+                node.nics.append(Nic(self.legend.get(label, label), rates.USUAL_NIC_GBS, far))
         if node.nics:
             node.remarks.append(f"{rates.USUAL_NIC_GBS:g} GB/s a NIC: assumed, nvidia-smi does not say")
         return node

@@ -88,6 +88,74 @@ def test_hosts_of_a_fabric_are_nodes(tmp_path: Path) -> None:
     assert answer.gap < 1.2
 
 
+GUIDS = {"node0": (0xB8CEF60300AA0010, 0xB8CEF60300AA0011), "node3": (0xB8CEF60300AA0030, 0xB8CEF60300AA0031)}
+
+
+def stated(text: str) -> str:
+    """A fabric whose HCAs have these GUIDs."""
+    for host, guids in GUIDS.items():
+        for port, guid in enumerate(guids):
+            head = f'caguid=0x1\nCa\t1 "H-{host[-1]}{port}"'
+            text = text.replace(head, head.replace("0x1", f"{guid:#x}", 1))
+    return text
+
+
+def dumped(host: str, count: int, reverse: bool = True) -> str:
+    """A node of that host, NICs in reverse, their GUIDs' bytes as NCCL prints them."""
+    to = f'<nvlink target="03" count="{count}" tclass="0x068000"/>'
+    nics = [nic(f"0{4 + port}", f"ib{port}", 400000) for port in (1, 0)]
+    for port, guid in enumerate(GUIDS[host]):
+        text = int.from_bytes(guid.to_bytes(8, "big"), "little" if reverse else "big")
+        nics = [one.replace(f'name="ib{port}"', f'name="ib{port}" guid="{text:#x}"') for one in nics]
+    return system(cpu(0, gpu("01", 0, to), nics[0]), cpu(1, gpu("02", 1, to), nics[1]))
+
+
+@pytest.mark.parametrize("reverse", [True, False])
+def test_nics_are_on_the_ports_of_their_guids(tmp_path: Path, reverse: bool) -> None:
+    """Of unlike nodes each device is on its own leaf, whatever NICs are called; of two dumped nodes only these are."""
+    text = stated(ib())
+    (tmp_path / "ib.txt").write_text(text)
+    for name, host, count in (("first.xml", "node3", 18), ("second.xml", "node0", 9)):
+        (tmp_path / name).write_text(dumped(host, count, reverse))
+    machine = import_files([tmp_path / name for name in ("first.xml", "ib.txt", "second.xml")], "two")
+    topology = machine.topology
+    assert (topology.nranks, topology.nodes.tolist()) == (4, [0, 0, 1, 1])
+    leaf = {name: topology.nranks + i for i, name in enumerate(topology.switches)}
+    links = set(zip(topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs, strict=True))
+    assert {(rank, leaf["S-a1"], 50.0) for rank in (0, 1)} <= links  # node3 is on the odd leaf
+    assert {(rank, leaf["S-a0"], 50.0) for rank in (2, 3)} <= links
+    assert not {(rank, leaf["S-a0"]) for rank in (0, 1)} & {(a, b) for a, b, _ in links}
+    assert {(0, leaf["nvswitch.0"], 450.0), (2, leaf["nvswitch.1"], 225.0)} <= links
+    (tmp_path / "again.xml").write_text(dumped("node0", 9, reverse))
+    with pytest.raises(InputError, match=r"again.xml: NIC ib\d is in .*second.xml too"):
+        import_files([tmp_path / name for name in ("ib.txt", "second.xml", "again.xml")])
+
+
+def test_nodes_without_guids_are_known_by_their_files(tmp_path: Path) -> None:
+    """A storage NIC is near to no device: of a host's three ports two are used, by their names."""
+    to = '<nvlink target="09" count="18" tclass="0x068000"/>'
+    text = system(
+        cpu(0, gpu("01", 0, to), nic("02", "mlx5_2", 400000)),
+        cpu(1, gpu("03", 1, to), nic("04", "mlx5_0", 400000)),
+        cpu(2, nic("05", "mlx5_1", 400000)),
+    )
+    for name in ("node1.xml", "node2.xml"):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "ib.txt").write_text(ib(ports=3))
+    topology = import_files([tmp_path / name for name in ("ib.txt", "node1.xml", "node2.xml")]).topology
+    assert topology.nranks == 4
+    assert between(topology, "S-a0", "S-b0") == 100
+    each = import_files([tmp_path / "ib.txt", tmp_path / "node1.xml"]).topology
+    assert each.nranks == 8
+    (tmp_path / "tree.conf").write_text(TREE.replace("n[01-02]", "node[1-2]"))
+    tree = import_files([tmp_path / name for name in ("tree.conf", "node1.xml", "node2.xml")]).topology
+    assert tree.nranks == 4
+    assert between(tree, "leaf0", "top") == 2 * 2 * 50
+    (tmp_path / "elsewhere.xml").write_text(text)
+    with pytest.raises(InputError, match=r"elsewhere.xml: no NIC of it is in .*ib.txt.*called as its host"):
+        import_files([tmp_path / name for name in ("ib.txt", "node1.xml", "elsewhere.xml")])
+
+
 def test_slurm_trees_and_blocks(tmp_path: Path) -> None:
     (path := tmp_path / "topology.conf").write_text(TREE)
     topology = load(path)
@@ -136,7 +204,7 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     node = load_machine("dgx-h100")
     for files, beside, said in (
-        (["a.conf", "b.conf"], None, "one fabric and one node"),
+        (["a.conf", "b.conf"], None, "one fabric and its nodes"),
         (["ib.txt"], node, "no host has the 8 NICs"),
         (["ib.txt"], load_machine("dgx-h100:2"), "states no NICs"),
     ):

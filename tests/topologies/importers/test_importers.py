@@ -225,6 +225,11 @@ def test_rocm_smi_both_forms() -> None:
     assert pairs(read(json.dumps({"system": system_of})).topology)[0, 1] == 50
 
 
+def columns(topology: Topology) -> tuple[list[int], list[int], list[float]]:
+    """Links: from, to, GB/s."""
+    return topology.link_src.tolist(), topology.link_dst.tolist(), topology.bandwidth_gbs.tolist()
+
+
 def test_nodes_make_a_cluster(tmp_path: Path) -> None:
     text = system(cpu(0, gpu("01", 0, TO_SWITCH), gpu("02", 1, TO_SWITCH), nic("03", "n0", 400000)))
     for i in range(3):
@@ -234,7 +239,13 @@ def test_nodes_make_a_cluster(tmp_path: Path) -> None:
     assert cluster.nranks == 6
     assert cluster.nlinks == load(f"{files[0]}:3").nlinks
     (tmp_path / "node2.xml").write_text(text.replace('count="9"', 'count="8"'))
-    with pytest.raises(InputError, match=r"node2.xml: not like"):
+    unlike = import_files(files)
+    assert unlike.topology.switches[-1] == "fabric"
+    assert any("node2.xml is not like" in remark and "400 GB/s" in remark for remark in unlike.remarks)
+    out = {(a, b): gbs for a, b, gbs in zip(*columns(unlike.topology), strict=True)}
+    assert [out[rank, unlike.topology.nranks + rank // 2] for rank in range(6)] == [450, 450, 450, 450, 400, 400]
+    (tmp_path / "node2.xml").write_text(system(cpu(0, gpu("01", 0, TO_SWITCH), gpu("02", 1, TO_SWITCH))))
+    with pytest.raises(InputError, match=r"node2.xml: states no NICs"):
         import_files(files)
 
 
