@@ -95,6 +95,7 @@ def join(machine: Machine, count: int, name: str) -> Topology:
         alpha_assumed=one.alpha_assumed or nics.assumed,
         nodes=np.repeat(np.arange(count, dtype=np.int64), n),
         sms=one.sms,
+        compute_capability=one.compute_capability,
         summary=f"{count} nodes of {one.summary}; {many} a node, {nics.gbs:g} GB/s each way",
         source=one.source,
     )

@@ -18,13 +18,14 @@ _DIGITS = 4  # to which figures are the same
 def compare(one: Machine, other: Machine) -> list[str]:
     """A line for each thing in which they differ, with both sides' figures; none where all is alike.
 
-    Ranks, SMs, what leaves a rank, links from rank to rank, limits that these share, and NICs; not α and names.
+    Ranks, devices, what leaves a rank, links from rank to rank, limits that these share, and NICs; not α and names.
     """
     lines: list[str] = []
     looks: tuple[tuple[str, Callable[[Machine], str]], ...] = (
         ("ranks", lambda machine: str(machine.topology.nranks)),
         ("chassis", lambda machine: str(len(np.unique(machine.topology.nodes)))),
         ("SMs a device", lambda machine: str(machine.topology.sms or "not known")),
+        ("compute capability", lambda machine: str(machine.topology.compute_capability or "not known")),
         ("out of a rank", lambda machine: _leaving(machine.topology)),
         ("links from rank to rank", lambda machine: _links(machine.topology)),
         ("NICs", _nics),

@@ -23,6 +23,7 @@ MAX_LINKS = 4_200_000  # every pair of 2048 ranks; reading so many takes half a 
 # Beyond these a duration in µs overflows or loses its meaning; no cable is near them.
 MIN_GBS, MAX_GBS = 1e-9, 1e9
 MAX_ALPHA_US = 1e9
+MIN_CAPABILITY, MAX_CAPABILITY = 30, 999  # of a GPU that NCCL ever ran on; ten times the version
 MAX_SMS = 4096  # of a device; the largest has some three hundred
 SWITCH_NAME = r"[A-Za-z][A-Za-z0-9_.:/-]*"
 
@@ -61,6 +62,9 @@ class Topology:
     alpha_assumed: bool = False  # some α is nobody's published figure
     nodes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (nranks,), the chassis of each rank
     sms: int = 0  # of a device, on each of which a threadblock spins (AMD: compute units); 0: not known
+    compute_capability: int = (
+        0  # of NVIDIA GPUs, as CUDA writes it without the point (90: Hopper); 0: none or not known
+    )
     summary: str = ""  # short: "8 GPUs, NVSwitch, 300 GB/s each way"
     source: str = ""  # where the figures come from
 
@@ -114,7 +118,7 @@ class Topology:
         Raises InputError without networkx.
         """
         graph = load_networkx().DiGraph(name=self.name)
-        for key in ("summary", "source", "alpha_assumed", "sms"):
+        for key in ("summary", "source", "alpha_assumed", "sms", "compute_capability"):
             if getattr(self, key):
                 graph.graph[key] = getattr(self, key)
         chassis = self.nodes.tolist() if self.nodes.any() else None
@@ -156,6 +160,12 @@ class Topology:
             raise self._error(f"{self.nranks} ranks; must be 1 to {MAX_RANKS}")
         if type(self.sms) is not int or not 0 <= self.sms <= MAX_SMS:
             raise self._error(f"sms {self.sms!r}; must be 1 to {MAX_SMS}, or 0 where it is not known")
+        capability = self.compute_capability
+        if type(capability) is not int or (capability and not MIN_CAPABILITY <= capability <= MAX_CAPABILITY):
+            raise self._error(
+                f"compute_capability {capability!r}; must be {MIN_CAPABILITY} to {MAX_CAPABILITY} (90 for 9.0), or 0"
+                " where it is not known"
+            )
         for switch in self.switches:
             if not isinstance(switch, str) or not is_switch_name(switch):
                 raise self._error(

@@ -105,7 +105,8 @@ def _topo_check(name: str, as_json: bool) -> None:
         f" {format_count(found['links'], 'link')}, {format_count(found['limits'], 'limit')}"
     )
     sms = f"{found['sms']} SMs a device" if found["sms"] else "SMs of a device not known (sms =)"
-    click.echo(f"  {sms}")
+    capability = found["compute_capability"]
+    click.echo(f"  {sms}" + (f", compute capability {capability / 10:.1f}" if capability else ""))
     assumed = " assumed" if found["alpha_assumed"] else ""
     if topology.nlinks:
         click.echo(f"  out of a rank {found['out_gbs']} GB/s, α {found['alpha_us']} µs{assumed}")
@@ -232,6 +233,7 @@ def _described(topology: Topology) -> dict[str, Any]:
         "links": topology.nlinks,
         "limits": len(topology.limits),
         "sms": topology.sms or None,
+        "compute_capability": topology.compute_capability or None,
         "out_gbs": _span(leaving),
         "alpha_us": _span(topology.alpha_us),
         "alpha_assumed": topology.alpha_assumed,

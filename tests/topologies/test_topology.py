@@ -21,6 +21,7 @@ from topologies.topology import Limit, Topology
         ({"bandwidth_gbs": [1, np.inf]}, "GB/s"), ({"bandwidth_gbs": ["a", "b"]}, "numbers"),
         ({"nranks": 0}, "1 to"),
         ({"nranks": 2.0}, "whole"), ({"sms": -1}, "sms -1"), ({"sms": 5000}, "1 to 4096"),
+        ({"compute_capability": 9}, "30 to 999"),
         ({"name": ""}, "name"), ({"switches": ("a", "a")}, "two switches"),
         ({"switches": ("3",)}, "letter"), ({"link_src": [0, 0], "link_dst": [1, 1]}, "both go 0→1"),
         ({"nodes": [0]}, "nodes"),

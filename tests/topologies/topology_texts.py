@@ -40,7 +40,7 @@ def complaint(read: Callable[[], Topology]) -> str:
 
 
 def same(a: Topology, b: Topology) -> bool:
-    words = ("name", "nranks", "switches", "alpha_assumed", "sms", "summary", "source")
+    words = ("name", "nranks", "switches", "alpha_assumed", "sms", "compute_capability", "summary", "source")
     columns = ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes")
     return (
         all(getattr(a, w) == getattr(b, w) for w in words)

@@ -207,6 +207,7 @@ class Fabric:
             alpha_assumed=True,
             nodes=np.repeat([node.chassis for node in placed], [node.topology.nranks for node in placed]),
             sms=min(sms),  # what all have; 0, not known, where it is not of one
+            compute_capability=min(node.topology.compute_capability for node in placed),  # NCCL goes by the least
             summary=f"{placed[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
             f" switch{'es' if len(names) > 1 else ''}",
             source=source,

@@ -15,6 +15,7 @@ from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers import rates
 from topologies.importers.node import MOST_DEVICES, Nic, Node, Vertex, distances
+from topologies.topology import MAX_CAPABILITY, MIN_CAPABILITY
 
 _MOST_ELEMENTS, _DEEPEST = 200_000, 64
 _SWITCH, _CPU = "0x068000", "0x068001"  # classes of what an NVLink leads to
@@ -140,6 +141,8 @@ class _Reader:
         amd = any("gcn" in gpu.values for gpu in self.devices)
         if len(sms) == 1:
             (sm,) = sms
+            if not amd and MIN_CAPABILITY <= sm <= MAX_CAPABILITY:
+                node.compute_capability = int(sm)
             node.sms = int(sm) if amd else rates.SMS.get(int(sm), 0)
             if node.sms:
                 origin = "read" if amd else f"assumed for compute capability {sm / 10:.1f}"

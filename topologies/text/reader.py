@@ -14,11 +14,23 @@ from topologies.clusters import Machine, Nics
 from topologies.errors import InputError
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.vertex_sets import expand_names, parse_set
-from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MAX_SMS, MIN_GBS, Limit, Topology
+from topologies.topology import (
+    MAX_ALPHA_US,
+    MAX_CAPABILITY,
+    MAX_GBS,
+    MAX_LINKS,
+    MAX_RANKS,
+    MAX_SMS,
+    MIN_CAPABILITY,
+    MIN_GBS,
+    Limit,
+    Topology,
+)
 
 _KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
 _TOP = (
-    "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "nodes", "links", "limits", "nic",
+    "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "compute_capability",
+    "nodes", "links", "limits", "nic",
 )  # fmt: skip
 _LINKS = ("from", "to", "pairs", "matrix", "both", "gbs", "alpha_us", "assumed", "note")
 _LIMITS = ("name", "pairs", "gbs", "note")
@@ -54,6 +66,9 @@ def read_machine(text: str, origin: str) -> Machine:
             alpha_assumed=top.boolean("alpha_assumed", False) or assumed,
             nodes=_nodes(top, vertices.nranks),
             sms=top.integer("sms", 1, MAX_SMS) if "sms" in top.values else 0,
+            compute_capability=top.integer("compute_capability", MIN_CAPABILITY, MAX_CAPABILITY)
+            if "compute_capability" in top.values
+            else 0,
             summary=top.string("summary", ""),
             source=top.string("source", ""),
         ),

@@ -34,6 +34,8 @@ def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str]
         lines.append("alpha_assumed = true")
     if t.sms:
         lines.append(f"sms = {t.sms}")
+    if t.compute_capability:
+        lines.append(f"compute_capability = {t.compute_capability}")
     if t.nodes.any():
         lines.append(f"nodes = {_array(_node_sets(t))}")
     for index in _groups(t):

@@ -15,7 +15,7 @@ from synth.verify.replay import replay
 from tests.random_problems import answered
 
 Members = dict[str, bytes]
-TOPOLOGY = ("name", "nranks", "switches", "alpha_assumed", "sms", "summary", "source")
+TOPOLOGY = ("name", "nranks", "switches", "alpha_assumed", "sms", "compute_capability", "summary", "source")
 LINKS = ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes")
 NETWORK = ("src", "dst", "alpha_us", "bandwidth_gbs", "uses_ptr", "uses_idx", "capacity_gbs")
 PLAIN = ("name", "nranks", "chunks", "nchunks", "root")

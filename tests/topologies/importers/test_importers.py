@@ -149,6 +149,7 @@ def test_nccl_xml_with_switches() -> None:
     assert machine.topology.switches == ("nvswitch",)
     assert machine.topology.bandwidth_gbs.tolist() == [450.0] * 4
     assert machine.topology.sms == 132
+    assert machine.topology.compute_capability == 90
     assert machine.nics is not None
     assert [ranks.tolist() for ranks in machine.nics.sends] == [[0], [1]]
     assert any(remark.startswith("NICs mlx5_1, mlx5_0:") for remark in machine.remarks)  # ranks are by dev
@@ -179,6 +180,7 @@ def test_links_by_kind_of_device() -> None:
         machine = read(text.replace(' rank="', f' gcn="{gcn}" rank="'))
         assert pairs(machine.topology)[0, 1] == gbs
         assert machine.topology.sms == 304
+        assert not machine.topology.compute_capability
 
 
 def test_nvlinks_to_nothing_and_grace() -> None:
