@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.arrays import Ints
+from topologies.costs import kind_numbers
 from topologies.errors import InputError
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology
 
@@ -30,6 +31,7 @@ class Nics:
     assumed: bool  # nobody published this α
     fabrics: int  # NIC b is on fabric b mod fabrics; 0 for no switch: each NIC sends to each of the other nodes
     ports: tuple[tuple[NicPort, ...], ...] = ()  # for each NIC those that are drawn as it; () where no tool said
+    kind: str = "network"  # of its links, of `costs.KINDS`
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +100,8 @@ def join(machine: Machine, count: int, name: str) -> Topology:
         compute_capability=one.compute_capability,
         summary=f"{count} nodes of {one.summary}; {many} a node, {nics.gbs:g} GB/s each way",
         source=one.source,
+        link_kind=np.concatenate([np.tile(one.link_kind, count), kind_numbers(nics.kind, len(a))]),
+        costs=one.costs,
     )
 
 

@@ -1,20 +1,30 @@
-"""Regular topologies by formula: "ring:8", "torus:4x4x4,bw=50,alpha=0.7", "fattree:8"."""
+"""Regular topologies by formula: "ring:8", "torus:4x4x4,bw=50,alpha=0.7", "fattree:8".
+
+They state no costs of an executor but those given: "star:8,threadblock_gbs=20,gap_us=0.5,start_us=7", of LL and Simple
+alike.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from topologies.arrays import Ints
+from topologies.costs import KINDS, MAX_COST_US, Costs, Protocol
 from topologies.errors import InputError
 from topologies.topology import MAX_ALPHA_US, MAX_GBS, MAX_LINKS, MAX_RANKS, MIN_GBS, Topology
 
 DEFAULT_GBS = 50.0
 DEFAULT_ALPHA_US = 0.7
+_COSTS = {
+    "threadblock_gbs": (MIN_GBS, MAX_GBS, "GB/s"),
+    "gap_us": (0.0, MAX_COST_US, "µs"),
+    "start_us": (0.0, MAX_COST_US, "µs"),
+}
 _SIZES = re.compile(r"[0-9]{1,7}(x[0-9]{1,7}){0,9}")
 
 
@@ -152,7 +162,10 @@ FAMILIES: dict[str, _Family] = {
 
 
 def family(spec: str) -> Topology:
-    """The topology of "kind:SIZExSIZE,bw=GB/s,alpha=µs a hop", else 50 and 0.7 (assumed). Raises InputError."""
+    """The topology of "kind:SIZExSIZE,bw=GB/s,alpha=µs a hop", else 50 and 0.7 (assumed), with the costs of _COSTS.
+
+    Raises InputError.
+    """
     where = f"topology {spec[:80]!r}"
     head, *options = spec.split(",")
     kind, _, sizes = head.partition(":")
@@ -172,7 +185,7 @@ def family(spec: str) -> Topology:
     gbs, alpha_us = given.get("bw", DEFAULT_GBS), given.get("alpha", DEFAULT_ALPHA_US)
     shape = known.build(dims)
     src, dst = np.concatenate([shape.ends, shape.ends[::-1]], axis=1)
-    source = "bw and alpha given" if len(given) == 2 else "default figures, nobody's machine"
+    source = "bw and alpha given" if {"bw", "alpha"} <= given.keys() else "default figures, nobody's machine"
     return Topology(
         name=spec,
         nranks=shape.nranks,
@@ -185,19 +198,29 @@ def family(spec: str) -> Topology:
         nodes=shape.nodes,
         summary=f"{shape.summary}, {gbs:g} GB/s each way a link",
         source=f"formula {kind}; {source}",
+        costs=_costs(given),
     )
 
 
+def _costs(given: Mapping[str, float]) -> Costs | None:
+    """What the options state of an executor, alike for both protocols that are right on any link."""
+    if not any(key in given for key in _COSTS):
+        return None
+    gap = dict.fromkeys(KINDS, given["gap_us"]) if "gap_us" in given else {}
+    one = Protocol(given.get("start_us", 0.0), given.get("threadblock_gbs", math.inf), gap_us=gap)
+    return Costs({"LL": one, "Simple": one}, "given")
+
+
 def _options(where: str, options: Sequence[str]) -> dict[str, float]:
-    """bw (GB/s) and alpha (µs), those that are given."""
+    """bw (GB/s), alpha (µs) and _COSTS, those that are given."""
     values: dict[str, float] = {}
-    ranges = {"bw": (MIN_GBS, MAX_GBS, "GB/s"), "alpha": (0.0, MAX_ALPHA_US, "µs")}
+    ranges = {"bw": (MIN_GBS, MAX_GBS, "GB/s"), "alpha": (0.0, MAX_ALPHA_US, "µs")} | _COSTS
     for option in options:
         key, _, text = option.partition("=")
         if key not in ranges or key in values:
             raise InputError(
                 f"{where}: option {option[:40]!r} is not known or given twice; "
-                "it must be bw=GB/s or alpha=µs, once each"
+                f"it must be one of {', '.join(f'{name}={unit}' for name, (*_, unit) in ranges.items())}, once each"
             )
         low, high, unit = ranges[key]
         try:

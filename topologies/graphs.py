@@ -1,9 +1,9 @@
 """Topologies as graphs of networkx, and in the files that networkx reads and writes: GraphML, GML, node-link JSON.
 
 A node is a rank unless its `kind` is "switch"; ranks are in the order of the nodes, or of their `rank`. An edge has
-`gbs` (GB/s, 10^9 bytes/s), `alpha_us` and perhaps `limit`, names of limits with commas, whose GB/s the graph's `limits`
-has (by name; in files as JSON). Edges without a direction go both ways, parallel ones are summed. Where no edge states
-`gbs`, or none `alpha_us`, what families have is assumed.
+`gbs` (GB/s, 10^9 bytes/s), `alpha_us` and perhaps `link` (its kind, of `topologies.costs.KINDS`) and `limit`, names of
+limits with commas, whose GB/s the graph's `limits` has (by name; in files as JSON). Edges without a direction go both
+ways, parallel ones are summed. Where no edge states `gbs`, or none `alpha_us`, what families have is assumed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from topologies.clusters import Machine
+from topologies.costs import KINDS, known
 from topologies.errors import InputError
 from topologies.families import DEFAULT_ALPHA_US, DEFAULT_GBS
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology, is_switch_name, load_networkx
@@ -116,8 +117,10 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         where = f"{origin}: edge {_name(a)} to {_name(b)}"
         gbs = _figure(values, "gbs", where, DEFAULT_GBS if not stated["gbs"] else None)
         alpha = _figure(values, "alpha_us", where, DEFAULT_ALPHA_US if not stated["alpha_us"] else None)
+        link = str(values.get("link", KINDS[0]))
+        known(link, KINDS, where, "kind of link")
         for pair in ((number[a], number[b]), *(() if graph.is_directed() else ((number[b], number[a]),))):
-            had = links.setdefault(pair, [0.0, alpha])
+            had = links.setdefault(pair, [0.0, alpha, KINDS.index(link)])
             had[0] += gbs
             had[1] = max(had[1], alpha)
             for name in str(values.get("limit", "")).split(",") if values.get("limit") else ():
@@ -125,7 +128,7 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
     pairs = sorted(links)
     place = {pair: i for i, pair in enumerate(pairs)}
     columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    figures = np.array([links[pair] for pair in pairs], dtype=np.float64).reshape(-1, 2)
+    figures = np.array([links[pair] for pair in pairs], dtype=np.float64).reshape(-1, 3)
     remarks = [f"no edge states {key}: {value:g} is assumed" for key, value in _ASSUMED]
     limits, rates = [], _limits(about, origin)
     for name, ways in sorted(members.items()):
@@ -140,6 +143,7 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         link_dst=columns[:, 1],
         alpha_us=figures[:, 1],
         bandwidth_gbs=figures[:, 0],
+        link_kind=figures[:, 2].astype(np.int64),
         limits=tuple(limits),
         alpha_assumed=bool(about.get("alpha_assumed")) or not stated["alpha_us"],
         nodes=np.array(chassis if all(type(one) is int for one in chassis) else [], dtype=np.int64),

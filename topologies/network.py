@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from topologies.arrays import Bools, Floats, Ints, index_among, marked, pointers, ranges, row_entries, row_of_entry
+from topologies.costed import figures_of
 from topologies.errors import InputError
 from topologies.topology import Topology
 
@@ -27,6 +28,8 @@ class Network:
     uses_idx: Ints
     capacity_gbs: Floats  # (nresources,)
     resource_names: tuple[str, ...]  # "0→1", "0→nvswitch" (ranks of the topology) for a physical link, or a limit's
+    # (nlinks,): what a link uses stays busy so long after a message; empty where nothing does
+    gap_us: Floats = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
         for column in vars(self).values():
@@ -62,9 +65,9 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
 
     Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch) there is one
     path to each rank that can be reached through switches only, by the switches' tables: least α, then most bandwidth,
-    then fewest hops, equal paths spread by destination. Two paths of one pair differ in their first physical link,
-    which is a resource of each, so none makes another superfluous. A link uses every physical link it crosses and every
-    limit that holds one of these.
+    then fewest hops, equal paths spread by destination; these are the same whatever costs are on. Two paths of one pair
+    differ in their first physical link, which is a resource of each, so none makes another superfluous. A link uses
+    every physical link it crosses and every limit that holds one of these.
 
     Raises InputError for a rank that is not in the topology or given twice, and for no ranks.
     """
@@ -135,6 +138,7 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
         uses_idx=(np.cumsum(there) - 1)[used],
         capacity_gbs=net.capacity_gbs[kept],
         resource_names=tuple(net.resource_names[i] for i in kept.tolist()),
+        gap_us=net.gap_us[links] if len(net.gap_us) else net.gap_us,
     )
     return part, links
 
@@ -158,22 +162,32 @@ def _checked(topology: Topology, ranks: Sequence[int]) -> Ints:
 def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: Ints) -> Network:
     """The Network of links src→dst that cross the physical links in each row of `crossed` (-1: none)."""
     used = crossed >= 0
-    rates = np.where(used, topology.bandwidth_gbs[crossed], np.inf).min(axis=1, initial=np.inf)
+    link_gbs, limit_gbs = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
+    gap, figures = np.zeros(0), figures_of(topology)
+    if figures is not None:
+        factor = figures.efficiency[topology.link_kind]
+        link_gbs = link_gbs * factor
+        # of links of several kinds a limit carries no more than of the best of them
+        limit_gbs = limit_gbs * np.array([factor[x.links].max() for x in topology.limits])
+    rates = np.where(used, link_gbs[crossed], np.inf).min(axis=1, initial=np.inf)
     alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
     # Through switches the sum is rounded to 1e-9 µs: 0.1+0.2 in another order is still the same latency.
     alpha = np.where(used.sum(axis=1) > 1, np.round(alpha, 9), alpha)
+    if figures is not None:
+        kind = np.where(used, topology.link_kind[crossed], 0).max(axis=1, initial=0)
+        alpha = np.where(np.isnan(figures.latency_us[kind]), alpha, figures.latency_us[kind])
+        gap = figures.gap_us[kind] if figures.gap_us[kind].any() else gap
     link, where = np.nonzero(used)
     resource = crossed[link, where]
     if topology.limits:
         holder, limit = _limits_crossed(topology, link, resource)
-        caps = np.array([x.bandwidth_gbs for x in topology.limits])
-        np.minimum.at(rates, holder, caps[limit])
+        np.minimum.at(rates, holder, limit_gbs[limit])
         link = np.concatenate([link, holder])
         resource = np.concatenate([resource, topology.nlinks + limit])
     order = np.lexsort((resource, link))
     link, resource = link[order], resource[order]
     kept, index = np.unique(resource, return_inverse=True)
-    capacity = np.concatenate([topology.bandwidth_gbs, [x.bandwidth_gbs for x in topology.limits]])[kept]
+    capacity = np.concatenate([link_gbs, limit_gbs])[kept]
     vertices = [str(r) for r in range(topology.nranks)] + list(topology.switches)
     physical = kept[kept < topology.nlinks]
     ends = (topology.link_src[physical].tolist(), topology.link_dst[physical].tolist())
@@ -190,6 +204,7 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         uses_idx=index.reshape(-1).astype(np.int64),
         capacity_gbs=capacity,
         resource_names=tuple(names),
+        gap_us=gap,
     )
 
 

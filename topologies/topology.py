@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from topologies.arrays import Floats, Ints, index_among
+from topologies.costs import ANY, KINDS, Costs, known
 from topologies.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,9 +68,13 @@ class Topology:
     )
     summary: str = ""  # short: "8 GPUs, NVSwitch, 300 GB/s each way"
     source: str = ""  # where the figures come from
+    link_kind: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (nlinks,), of `costs.KINDS`
+    costs: Costs | None = None  # of an executor, as the machine states them
+    protocol: str = ""  # under which they are on (`topologies.costed`); "": they are off
 
     def __post_init__(self) -> None:
         self._check_names()
+        self._check_costs()
         src, dst = _integers("link_src", self.link_src), _integers("link_dst", self.link_dst)
         alpha, gbs = _floats("alpha_us", self.alpha_us), _floats("bandwidth_gbs", self.bandwidth_gbs)
         if not len(src) == len(dst) == len(alpha) == len(gbs):
@@ -86,8 +91,10 @@ class Topology:
             raise self._error(
                 f"nodes must hold {self.nranks} numbers from 0 to {self.nranks - 1}, one a rank; it holds {len(nodes)}"
             )
-        columns = ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes")
-        for column, value in zip(columns, (src[order], dst[order], alpha[order], gbs[order], nodes), strict=True):
+        kind = self._checked_kinds(len(order))[order]
+        columns = ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "link_kind", "nodes")
+        values = (src[order], dst[order], alpha[order], gbs[order], kind, nodes)
+        for column, value in zip(columns, values, strict=True):
             value.setflags(write=False)
             object.__setattr__(self, column, value)
         object.__setattr__(self, "switches", tuple(self.switches))
@@ -115,6 +122,8 @@ class Topology:
     def to_networkx(self) -> DiGraph[Any]:
         """The graph that `topologies.graphs.from_networkx` makes an equal topology of; switches are nodes by name.
 
+        An executor's costs are not in it.
+
         Raises InputError without networkx.
         """
         graph = load_networkx().DiGraph(name=self.name)
@@ -132,11 +141,11 @@ class Topology:
             for link in limit.links.tolist():
                 members[link].append(limit.name)
         vertices = [*range(self.nranks), *self.switches]
-        columns = (self.link_src, self.link_dst, self.bandwidth_gbs, self.alpha_us)
-        for (src, dst, gbs, alpha), names in zip(
+        columns = (self.link_src, self.link_dst, self.bandwidth_gbs, self.alpha_us, self.link_kind)
+        for (src, dst, gbs, alpha, kind), names in zip(
             zip(*(c.tolist() for c in columns), strict=True), members, strict=True
         ):
-            more = {"limit": ",".join(names)} if names else {}
+            more = ({"limit": ",".join(names)} if names else {}) | ({"link": KINDS[kind]} if kind else {})
             graph.add_edge(vertices[src], vertices[dst], gbs=gbs, alpha_us=alpha, **more)
         return graph
 
@@ -173,6 +182,20 @@ class Topology:
                     "letters, digits and _ . : / - (no spaces)"
                 )
         self._check_differ("switches", self.switches)
+
+    def _checked_kinds(self, nlinks: int) -> Ints:
+        kind = _integers("link_kind", self.link_kind)
+        if not kind.any():
+            return np.zeros(nlinks, dtype=np.int64)
+        if len(kind) != nlinks or kind.min() < 0 or kind.max() >= len(KINDS):
+            raise self._error(f"link_kind must hold {nlinks} numbers from 0 to {len(KINDS) - 1}, one a link")
+        return kind
+
+    def _check_costs(self) -> None:
+        if self.protocol and self.costs is None:
+            raise self._error("a protocol without costs; it must have both, or none")
+        if self.protocol not in ("", ANY) and self.costs is not None:
+            known(self.protocol, self.costs.protocols, f"topology {self.name!r}", "protocol of its costs")
 
     def _check_links(self, src: Ints, dst: Ints, alpha: Floats, gbs: Floats) -> Ints:
         """Order that sorts the links by (src, dst); raises InputError naming the first bad link."""

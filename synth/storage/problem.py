@@ -19,6 +19,7 @@ from synth.storage.columns import ColumnFile
 from synth.symmetry.quotient import quotient_by, representative_chunks
 from synth.symmetry.quotient_check import check_translations
 from topologies.arrays import components, marked
+from topologies.costed import without_costs
 from topologies.errors import InputError, QuotientRefused
 from topologies.symmetry.translations import Translations, representatives
 from topologies.text.fields import Fields, shown
@@ -69,7 +70,8 @@ def state_fold(problem: Problem) -> list[list[int]] | None:
 
 
 def _text(topology: Topology) -> str:
-    """The topology's text form, which gives the same topology back."""
+    """The topology's text form, which gives the same topology back; its costs only where they are on."""
+    topology = topology if topology.protocol else without_costs(topology)
     text = to_toml(topology)
     again = from_toml(text, f"topology {shown(topology.name)}")
     plain, found = (

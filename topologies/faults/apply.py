@@ -72,6 +72,7 @@ def degraded(topology: Topology, without: Sequence[str], degrade: Sequence[str])
         link_dst=number[topology.link_dst[kept]],
         alpha_us=topology.alpha_us[kept],
         bandwidth_gbs=link_gbs[kept],
+        link_kind=topology.link_kind[kept],
         limits=tuple(limits),
     )
 

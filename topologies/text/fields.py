@@ -128,7 +128,7 @@ class Fields:
         value = self.values[key]
         if not isinstance(value, dict):
             self.fail(key, f"{shown(value)} is no table; it must be one, begun by a line [{key}]")
-        return Fields(value, self.text, self.origin, key)
+        return Fields(value, self.text, self.origin, f"{self.table}.{key}" if self.table else key)
 
     def _get(self, key: str, default: Any, right: str) -> Any:
         if key in self.values:

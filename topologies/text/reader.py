@@ -11,7 +11,9 @@ import numpy as np
 
 from topologies.arrays import Floats, Ints, row_of_entry
 from topologies.clusters import Machine, Nics
+from topologies.costs import KINDS, kind_numbers
 from topologies.errors import InputError
+from topologies.text.costs import read_costs
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.vertex_sets import expand_names, parse_set
 from topologies.topology import (
@@ -30,11 +32,11 @@ from topologies.topology import (
 _KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
 _TOP = (
     "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "compute_capability",
-    "nodes", "links", "limits", "nic",
+    "nodes", "links", "limits", "nic", "costs",
 )  # fmt: skip
-_LINKS = ("from", "to", "pairs", "matrix", "both", "gbs", "alpha_us", "assumed", "note")
+_LINKS = ("from", "to", "pairs", "matrix", "both", "gbs", "alpha_us", "kind", "assumed", "note")
 _LIMITS = ("name", "pairs", "gbs", "note")
-_NIC = ("count", "serves", "sends", "receives", "gbs", "alpha_us", "assumed", "fabric", "note")
+_NIC = ("count", "serves", "sends", "receives", "gbs", "alpha_us", "kind", "assumed", "fabric", "note")
 
 
 def from_toml(text: str, origin: str) -> Topology:
@@ -51,7 +53,7 @@ def read_machine(text: str, origin: str) -> Machine:
         top.fail("name", f"{shown(name)} is no name; it must be 1 to 200 printable characters")
     vertices = _Vertices(top.integer("ranks", 1, MAX_RANKS))
     _read_switches(top, vertices)
-    src, dst, alpha, gbs, assumed = _links(top, vertices)
+    src, dst, alpha, gbs, kind, assumed = _links(top, vertices)
     nic = top.sub("nic")
     return Machine(
         Topology(
@@ -71,6 +73,8 @@ def read_machine(text: str, origin: str) -> Machine:
             else 0,
             summary=top.string("summary", ""),
             source=top.string("source", ""),
+            link_kind=kind,
+            costs=read_costs(top),
         ),
         _nics(nic, vertices.nranks) if nic is not None else None,
     )
@@ -208,15 +212,16 @@ def _matrix(table: Fields, nranks: int, gbs: float) -> tuple[Ints, Ints, Floats]
     return src.astype(np.int64), dst.astype(np.int64), many[src, dst] * gbs
 
 
-def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats, bool]:
-    """(source, destination, α in µs, GB/s, whether some α is assumed) of all [[links]]."""
-    columns: list[tuple[Ints, Ints, Floats, Floats]] = []
+def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats, Ints, bool]:
+    """(source, destination, α in µs, GB/s, kind, whether some α is assumed) of all [[links]]."""
+    columns: list[tuple[Ints, Ints, Floats, Floats, Ints]] = []
     tables = top.tables("links")
     total, assumed = 0, False
     for table in tables:
         table.only(_LINKS)
         gbs = table.number("gbs", MIN_GBS, MAX_GBS, "GB/s")
         alpha = table.number("alpha_us", 0.0, MAX_ALPHA_US, "µs")
+        kind = _kind(table, "other")
         assumed |= table.boolean("assumed", False)
         table.string("note", "")
         given = [key for key in ("from", "pairs", "matrix") if key in table.values]
@@ -235,14 +240,22 @@ def _links(top: Fields, vertices: _Vertices) -> tuple[Ints, Ints, Floats, Floats
         if table.boolean("both", False):
             src, dst, rates = np.concatenate([src, dst]), np.concatenate([dst, src]), np.tile(rates, 2)
         total += len(src)
-        columns.append((src, dst, np.full(len(src), alpha), rates))
+        columns.append((src, dst, np.full(len(src), alpha), rates, kind_numbers(kind, len(src))))
         if total > MAX_LINKS:
             table.fail("", f"too many links; it must be at most {MAX_LINKS}")
     if not columns:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0), assumed
-    all_src, all_dst, all_alpha, all_gbs = map(np.concatenate, zip(*columns, strict=True))
+        none = np.zeros(0, dtype=np.int64)
+        return none, none, np.zeros(0), np.zeros(0), none, assumed
+    all_src, all_dst, all_alpha, all_gbs, all_kind = map(np.concatenate, zip(*columns, strict=True))
     _refuse_repeats(tables, [len(c[0]) for c in columns], vertices.key(all_src, all_dst), vertices)
-    return all_src, all_dst, all_alpha, all_gbs, assumed
+    return all_src, all_dst, all_alpha, all_gbs, all_kind, assumed
+
+
+def _kind(table: Fields, default: str) -> str:
+    name = table.string("kind", default)
+    if name not in KINDS:
+        table.fail("kind", f"{shown(name)} is no kind of link; it must be one of {', '.join(KINDS)}")
+    return name
 
 
 def _refuse_repeats(tables: Sequence[Fields], lengths: Sequence[int], key: Ints, vertices: _Vertices) -> None:
@@ -326,6 +339,7 @@ def _nics(table: Fields, nranks: int) -> Nics:
         alpha_us=table.number("alpha_us", 0.0, MAX_ALPHA_US, "µs"),
         assumed=table.boolean("assumed", False),
         fabrics=fabrics,
+        kind=_kind(table, "network"),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from textwrap import fill
 
@@ -10,6 +9,8 @@ import numpy as np
 
 from topologies.arrays import Ints, grouped
 from topologies.clusters import Nics
+from topologies.costs import KINDS
+from topologies.text.costs import costs_lines, format_number, quoted
 from topologies.text.vertex_sets import format_names, format_set
 from topologies.topology import Topology
 
@@ -22,14 +23,14 @@ def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str]
     t = topology
     lines = [
         *(f"# {' '.join(remark.split())}" for remark in remarks),
-        f"name = {_quoted(t.name)}",
+        f"name = {quoted(t.name)}",
         f"ranks = {t.nranks}",
     ]
     if t.switches:
         lines.append(f"switches = {_array(format_names(t.switches))}")
     for word, words in (("summary", t.summary), ("source", t.source)):
         if words:
-            lines.append(f"{word} = {_quoted(words)}")
+            lines.append(f"{word} = {quoted(words)}")
     if t.alpha_assumed:
         lines.append("alpha_assumed = true")
     if t.sms:
@@ -47,14 +48,18 @@ def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str]
         lines += ["", "[[links]]", f"pairs = {_pairs(t, src, dst)}"]
         if both:
             lines.append("both = true")
-        lines.append(f"gbs = {_number(t.bandwidth_gbs[index[0]])}")
-        lines.append(f"alpha_us = {_number(t.alpha_us[index[0]])}")
+        lines.append(f"gbs = {format_number(t.bandwidth_gbs[index[0]])}")
+        lines.append(f"alpha_us = {format_number(t.alpha_us[index[0]])}")
+        if t.link_kind[index[0]]:
+            lines.append(f'kind = "{KINDS[t.link_kind[index[0]]]}"')
     for limit in t.limits:
         pairs = _pairs(t, t.link_src[limit.links], t.link_dst[limit.links])
-        lines += ["", "[[limits]]", f"name = {_quoted(limit.name)}", f"pairs = {pairs}"]
-        lines.append(f"gbs = {_number(limit.bandwidth_gbs)}")
+        lines += ["", "[[limits]]", f"name = {quoted(limit.name)}", f"pairs = {pairs}"]
+        lines.append(f"gbs = {format_number(limit.bandwidth_gbs)}")
     if nics is not None:
         lines += ["", "[nic]", *_nic_lines(nics, t.nranks)]
+    if t.costs is not None:
+        lines += costs_lines(t.costs)
     return "\n".join(lines) + "\n"
 
 
@@ -64,9 +69,11 @@ def _nic_lines(nics: Nics, nranks: int) -> list[str]:
     )
     lines = [f"serves = {sends}"] if sends == receives else [f"sends = {sends}", f"receives = {receives}"]
     fabric = {len(nics.sends): '"rail"', 0: '"direct"', 1: '"one"'}
-    lines += [f"gbs = {_number(nics.gbs)}", f"alpha_us = {_number(nics.alpha_us)}"]
+    lines += [f"gbs = {format_number(nics.gbs)}", f"alpha_us = {format_number(nics.alpha_us)}"]
     if nics.assumed:
         lines.append("assumed = true")
+    if nics.kind != "network":
+        lines.append(f'kind = "{nics.kind}"')
     return [*lines, f"fabric = {fabric.get(nics.fabrics, nics.fabrics)}"]
 
 
@@ -74,7 +81,7 @@ def _groups(t: Topology) -> list[Ints]:
     """Links of equal figures, groups in order of their first link."""
     if not t.nlinks:
         return []
-    figures = np.stack([t.bandwidth_gbs, t.alpha_us], axis=1)
+    figures = np.stack([t.bandwidth_gbs, t.alpha_us, t.link_kind], axis=1)
     _, first, group = np.unique(figures, axis=0, return_index=True, return_inverse=True)
     ptr, by_group = grouped(group.reshape(-1), len(first))
     parts = np.split(by_group, ptr[1:-1])
@@ -100,14 +107,5 @@ def _node_sets(t: Topology) -> list[str]:
     return [format_set(part.tolist(), t.nranks, ()) for part in np.split(order, ptr[1:-1])]
 
 
-def _number(value: float) -> str:
-    value = float(value)
-    return str(int(value)) if value.is_integer() and value < 1e15 else repr(value)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
 def _array(items: list[str]) -> str:
-    return "[" + ", ".join(_quoted(item) for item in items) + "]"
+    return "[" + ", ".join(quoted(item) for item in items) + "]"
