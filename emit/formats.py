@@ -32,7 +32,8 @@ _DIGEST = 8  # hexadecimal digits
 class Format:
     """One format of files.
 
-    what: in words, with its article.  suffix: of its files.  start: how a file of another suffix begins.
+    what: in words, with its article.  suffix: of its files.  start: how a file of another suffix begins; empty: nothing
+    tells.
     module: loaded when it is needed, with verify(path, goal, FIFO slots or None), which never raises for bad input and
     takes a target too where several have this format, and for programs write(program, goal, target, node of each rank,
     in place or not, linked pairs of ranks), describe(program, target, text), threadblocks(program, text),
@@ -41,6 +42,8 @@ class Format:
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
     converter: where what is read can be made one, a module with verify_program(path, goal), whose verdict holds it, and
     predictor(text or path, topology, group), since the files take another time than that Program.
+    simulator: what loads it, where no executor does: a trace of one message size, which `write(program, bytes)` of the
+    module yields as (end of the name, content) of each of its files. No library or report holds such files.
     kept_by_name: an executor takes two files of one name for one.
     has_fifo: `verify` takes FIFO slots.  placed: its text depends on which ranks share a node, and on the calls served.
     """
@@ -52,6 +55,7 @@ class Format:
     module: str = ""
     holds_program: bool = False
     converter: str = ""
+    simulator: str = ""
     kept_by_name: bool = False
     has_fifo: bool = False
     placed: bool = False
@@ -105,6 +109,14 @@ FORMATS: dict[str, Format] = {
             "mscclpp", "an execution plan (JSON)", ".json", b"{", "emit.mscclpp.format",
             kept_by_name=True, placed=True, converter="emit.mscclpp.as_program",
         ),
+        Format(
+            "chakra", "a Chakra trace (NAME.RANK.et)", ".et", b"", "emit.chakra.format",
+            holds_program=True, simulator="ASTRA-sim",
+        ),
+        Format(
+            "goal", "a GOAL file", ".goal", b"num_ranks", "emit.loggopsim.format",
+            holds_program=True, simulator="LogGOPSim",
+        ),
         Format("schedule", "a schedule (.synth)", ".synth", b"PK"),
     )
 }  # fmt: skip
@@ -119,7 +131,8 @@ def format_of(path: str | Path) -> Format:
     start = b""
     with suppress(InputError, OSError), opened(path, "a file") as file:
         start = file.read(64).lstrip()
-    return next((one for one in FORMATS.values() if start.startswith(one.start)), FORMATS["msccl"])
+    told = (one for one in FORMATS.values() if one.start and start.startswith(one.start))
+    return next(told, FORMATS["msccl"])
 
 
 def verify_file(
@@ -185,6 +198,15 @@ def write_program(
     base = plain_name(program.name)
     text = str(import_module(form.module).write(replace(program, name=base), goal, target, nodes, inplace, linked))
     return _stamped(text, base)
+
+
+def write_trace(program: Program, form: Format, size_bytes: int) -> list[tuple[str, bytes]]:
+    """(end of the name, content) of each file of a trace for a simulator, for a message of `size_bytes`.
+
+    The program must have passed its check. Raises InputError for a size that is no whole number of bytes a chunk.
+    """
+    named = replace(program, name=plain_name(program.name))
+    return list(import_module(form.module).write(named, size_bytes))
 
 
 def restate_program(text: str, name: str, least: int, most: int | None, target: Target) -> str:

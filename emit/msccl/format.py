@@ -44,7 +44,7 @@ def verify(
     """
     try:
         reading = read(path)
-        report, program = _best_root(reading.program, goal, fifo_depth)
+        report, program = best_root(reading.program, goal, fifo_depth)
     except InputError as error:
         return Verdict("not readable", (str(error),))
     against = refusals(reading, program)
@@ -73,7 +73,7 @@ def verify(
     return Verdict(status, (head, *lines, *report.notes), findings, program)
 
 
-def _best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[Report, Program]:
+def best_root(program: Program, goal: Goal | None, fifo_depth: int | None) -> tuple[Report, Program]:
     """The report for the first root that is right, else for root 0; files do not name their root."""
     first = check(program, goal, fifo_depth, target=None, split=False)
     if goal is not None or all(

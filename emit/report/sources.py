@@ -52,7 +52,7 @@ def _kind(found: Format) -> str | None:
 def _folder(where: Path) -> list[Source]:
     found = _library(where / INDEX) if (where / INDEX).exists() else []
     known = {source.path for source in found}
-    kinds = {one.suffix: _kind(one) for one in FORMATS.values()}
+    kinds = {one.suffix: _kind(one) for one in FORMATS.values() if not one.simulator}
     plain = {one.suffix for one in FORMATS.values() if not one.converter}  # JSON is also what is no plan
     own = {target.folder for target in TARGETS.values()}
     for folder in ("", SCHEDULES, *(target.folder for target in TARGETS.values() if target.runs_here)):

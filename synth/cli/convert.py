@@ -1,4 +1,4 @@
-"""The command `convert`: anyone's MSCCL XML or execution plan for another executor."""
+"""The command `convert`: anyone's MSCCL XML or execution plan for another executor, or for a simulator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 import click
 
-from emit.formats import FORMATS, write_program
+from emit.compiler.unlimited import lower_unlimited
+from emit.formats import FORMATS, Format, format_of, write_program, write_trace
+from emit.operations import whole_size
+from emit.program import Program
 from emit.targets import check_overlap, choose_target, on_devices, only_target_of, target_named, without_packets
 from synth.cli.options import overlap_option, scratch_option, sms_option, target_option
 from synth.cli.programs import (
@@ -19,9 +22,14 @@ from synth.cli.programs import (
     sms_at,
     write_text,
 )
+from synth.cli.schedules import load_algorithm
+from synth.model.sizes import parse_size
+from synth.storage.columns import replace_all
 from topologies.errors import InputError
 from topologies.text.fields import shown
 from topologies.text.files import opened, origin_of
+
+_USUAL = 1 << 20  # bytes of a message
 
 
 @click.command("convert")
@@ -29,7 +37,8 @@ from topologies.text.files import opened, origin_of
 @click.argument("out")
 @sms_option("all SMs of a device of --topo; any number without")
 @scratch_option
-@target_option("whose files end as OUT does, else the first that can")
+@target_option("whose files end as OUT does, else the first that can; or chakra (.et), goal (.goal)")
+@click.option("--size", metavar="SIZE", help="Of the message in a simulator's trace. Default: 1M, in whole chunks.")
 @click.option("--protocol", type=click.Choice(["Simple", "LL", "LL128"]), help="Default: the file's.")
 @click.option("--topo", metavar="T", help="Where it will run: a plan uses port channels between nodes.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the file's. Default: 0, 1, …")
@@ -44,6 +53,7 @@ def convert(
     sms: int | None,
     scratch_limit: str | None,
     target: str,
+    size: str | None,
     protocol: str | None,
     topo: str | None,
     group: str | None,
@@ -53,10 +63,27 @@ def convert(
 ) -> None:
     """Convert anyone's MSCCL XML or plan (JSON) for another executor; it is checked before and after.
 
+    To OUT.et, a Chakra trace for ASTRA-sim (OUT.0.et, OUT.1.et, …), and OUT.goal for LogGOPSim, stored schedules
+    (.synth) can be converted too.
+
     \b
     synth convert a.xml b.json --nodes 0,0,1,1
     synth convert a.xml b.xml --target msccl
+    synth convert a.xml b.et --size 1M
     """
+    simulated = _simulated(out, target)
+    if simulated is not None:
+        given = {
+            "--sms": sms, "--scratch-limit": scratch_limit, "--protocol": protocol, "--topo": topo, "--group": group,
+            "--nodes": nodes, "--inplace, --outofplace": inplace, "--groups-overlap": groups_overlap or None,
+        }  # fmt: skip
+        for option, value in given.items():
+            if value is not None:
+                raise InputError(f"{option}: is about files for executors; leave it out for {simulated.what}")
+        _convert_to_trace(source, out, simulated, size)
+        return
+    if size is not None:
+        raise InputError(f"--size {size}: is about traces for simulators; it must be OUT.et or OUT.goal")
     chosen = only_target_of(Path(out).suffix) if target == "auto" else target_named(target)
     placed = chosen is not None and FORMATS[chosen.format].placed
     if not placed and (topo, group, nodes, inplace) != (None, None, None, None):
@@ -86,6 +113,39 @@ def convert(
         raise InputError(f"{error}; synth optimize {source} --target {chosen.name} compiles it anew") from None
     write_text(out, text)
     click.echo(f"{origin_of(out)}: {FORMATS[chosen.format].describe(program, chosen, text)}")
+
+
+def _simulated(out: str, target: str) -> Format | None:
+    """The format of a simulator's trace that is asked for, by --target or else by the end of OUT."""
+    rows = {one.name: one for one in FORMATS.values() if one.simulator}
+    if target in rows:
+        return rows[target]
+    return next((one for one in rows.values() if target == "auto" and out.lower().endswith(one.suffix)), None)
+
+
+def _convert_to_trace(source: str, out: str, form: Format, size: str | None) -> None:
+    """Write a program, or a schedule's, as a trace: all of its files or none."""
+    if format_of(source) is FORMATS["schedule"]:
+        program: Program = lower_unlimited(load_algorithm(source), Path(source).stem)[0]
+    else:
+        program = read_program(source)[2].right_program(source)
+    size_bytes = whole_size(program, _USUAL) if size is None else parse_size(size, "--size")
+    base = out[: -len(form.suffix)] if out.lower().endswith(form.suffix) else out
+    if not Path(base).name:
+        raise InputError(f"{origin_of(out)}: is no name; it must be as in a{form.suffix}")
+    try:
+        files = [(base + end, content) for end, content in write_trace(program, form, size_bytes)]
+    except InputError as error:
+        raise InputError(f"--size {size}: {error}" if size is not None else str(error)) from None
+    stale = f"{base}.{len(files)}{form.suffix}"
+    if len(files) > 1 and Path(stale).exists():
+        raise InputError(f"{origin_of(stale)}: is of a trace of more ranks; it must be removed, or OUT another name")
+    for name, _ in files:
+        check_not_source(name, source)
+    replace_all(files)
+    names = files[0][0] if len(files) == 1 else f"{files[0][0]} to {files[-1][0]}"
+    what = f"{program.collective} on {program.nranks} ranks, {size_bytes} bytes, checked"
+    click.echo(f"{origin_of(names)}: {what}, for {form.simulator}")
 
 
 def _nodes(nranks: int, nodes: str | None, topo: str | None, group: str | None) -> list[int] | None:

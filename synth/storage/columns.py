@@ -14,8 +14,8 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
@@ -66,6 +66,32 @@ def replaced(path: str | Path) -> Iterator[IO[bytes]]:
     finally:
         if temporary:
             Path(temporary).unlink(missing_ok=True)
+
+
+def replace_all(files: Iterable[tuple[str | Path, bytes]]) -> None:
+    """Write several files whole (path, content); none stands at its path before all are written.
+
+    Raises InputError as `replaced` does, then nothing was written.
+    """
+    with ExitStack() as stack:
+        ready: list[tuple[str, Path, Path]] = []
+        for path, content in files:
+            where = Path(path)
+            place = _place(where)
+            try:
+                handle, temporary = tempfile.mkstemp(prefix=".synth-", dir=place.parent)
+                stack.callback(Path(temporary).unlink, missing_ok=True)
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content)
+                os.chmod(temporary, 0o644)
+            except OSError as error:
+                raise _not_written(where, error.strerror or error) from None
+            ready.append((temporary, place, where))
+        for temporary, place, where in ready:
+            try:
+                os.replace(temporary, place)
+            except OSError as error:
+                raise _not_written(where, error.strerror or error) from None
 
 
 def check_replaceable(path: str | Path) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from emit.formats import FORMATS as TRACES
+from emit.formats import write_trace
 from emit.goal import Goal
 from emit.library.index import load_index
 from emit.msccl.format import write_msccl
@@ -175,6 +177,13 @@ def _stored() -> tuple[tuple[bytes, bytes], ...]:
     return tuple(made)
 
 
+@cache
+def _traces(form: str) -> tuple[dict[str, bytes], ...]:
+    """Traces for a simulator: end of the name → content."""
+    programs = [program for program in RIGHT.values() if program.nranks == 3]
+    return tuple(dict(write_trace(program, TRACES[form], 48)) for program in programs)
+
+
 def _indexed() -> dict[str, bytes]:
     """A file whose own words do not say what it does."""
     gpus = [
@@ -282,6 +291,15 @@ FORMATS = {
         Format("MSCCL XML", "input.xml", _msccl, damaged_xml, lambda path: command("verify", path)),
         Format("MSCCL XML, other commands", "input.xml", _msccl, damaged_xml, _other_commands),
         Format("MSCCL++ plan", "input.json", _plans, damaged_json, lambda path: command("verify", path)),
+        Format(
+            "Chakra trace", "input.1.et", lambda: [one[".1.et"] for one in _traces("chakra")], damaged_text,
+            lambda path: command("verify", path),
+            lambda: {f"input{end}": content for end, content in _traces("chakra")[0].items() if end != ".1.et"},
+        ),
+        Format(
+            "GOAL", "input.goal", lambda: [one[".goal"] for one in _traces("goal")], damaged_text,
+            lambda path: command("verify", path),
+        ),
         Format("topology TOML", "input.toml", _topologies, damaged_text, _read_topology),
         Format("pattern TOML", "input.toml", lambda: [PATTERN.encode()], damaged_text, _read_pattern),
         Format("size matrix", "input.csv", lambda: SIZES, damaged_text, _read_sizes),

@@ -77,6 +77,39 @@ def test_to_another_executor(synth: Call, source: Path, here: Path) -> None:
     assert 'proto="LL"' in (here / "c.xml").read_text()
 
 
+def test_to_traces_for_simulators_and_back(synth: Call, source: Path, here: Path) -> None:
+    answer = synth("convert", source, "b.et", "--size", "3K")
+    assert (answer.code, answer.out) == (
+        0,
+        "b.0.et to b.2.et: allgather on 3 ranks, 3072 bytes, checked, for ASTRA-sim\n",
+    )
+    assert sorted(path.name for path in here.iterdir()) == ["a.xml", "b.0.et", "b.1.et", "b.2.et"]
+    assert synth("verify", "b.1.et").out.splitlines()[0] == "b.1.et: right"
+    answer = synth("convert", source, "b", "--target", "goal")
+    assert (answer.code, answer.out) == (0, "b.goal: allgather on 3 ranks, 1048575 bytes, checked, for LogGOPSim\n")
+    for trace in ("b.2.et", "b.goal"):
+        assert synth("simulate", trace, "--topo", "ring:3", "--sizes", "3K").code == 0
+        assert synth("convert", trace, "back.xml").code == 0
+        assert synth("verify", "back.xml").out.startswith("back.xml: right\n  right: allgather on 3 ranks, 9 steps")
+
+
+def test_a_schedule_becomes_a_trace(synth: Call, here: Path) -> None:
+    assert synth("allgather", "--topo", "ring:3", "--size", "3K", "--proof", "--engine", "route").code == 0
+    (stored,) = (here / "out" / "schedules").glob("*.synth")
+    assert synth("convert", stored, "s.et").code == 0
+    assert synth("verify", "s.0.et").code == 0
+
+
+def test_a_trace_is_written_whole_or_not_at_all(synth: Call, source: Path, here: Path) -> None:
+    (here / "b.1.et").mkdir()
+    assert "b.1.et: cannot be written" in synth("convert", source, "b.et").refusal
+    assert sorted(path.name for path in here.iterdir()) == ["a.xml", "b.1.et"]
+    (here / "c.3.et").write_bytes(b"")
+    assert "c.3.et: is of a trace of more ranks" in synth("convert", source, "c.et").refusal
+    assert synth("convert", source, "d.et").code == 0
+    assert "is the file that it is made from" in synth("convert", "d.0.et", "d.et").refusal
+
+
 REFUSED = {
     "no such file": (("none.xml", "b.json"), "none.xml"),
     "onto itself": (("a.xml", "a.xml"), "it must be another name"),
@@ -92,6 +125,14 @@ REFUSED = {
     "group too large": (("a.xml", "b.json", "--topo", "dgx1", "--group", "0-3"), "4 ranks, the program 3"),
     "no folder": (("a.xml", "none/b.json"), "cannot be written"),
     "gather": (("gather.xml", "b.json"), "cannot do gather"),
+    "size of an XML": (("a.xml", "b.xml", "--size", "1M"), "it must be OUT.et or OUT.goal"),
+    "part of a chunk": (("a.xml", "b.et", "--size", "1M"), "3 chunks; it must be a multiple, as 1048575"),
+    "no size": (("a.xml", "b.goal", "--size", "many"), "--size"),
+    "a trace's place": (("a.xml", "b.et", "--topo", "ring:3"), "--topo: is about files for executors"),
+    "a trace's protocol": (("a.xml", "b.goal", "--protocol", "LL"), "--protocol: is about files for executors"),
+    "a trace of what is wrong": (("wrong.xml", "b.et"), "o[1]"),
+    "a trace without a name": (("a.xml", ".et"), "it must be as in a.et"),
+    "a trace without a folder": (("a.xml", "none/b.et"), "cannot be written"),
 }
 
 GATHER = (

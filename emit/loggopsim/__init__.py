@@ -1,0 +1,1 @@
+"""GOAL: schedules of operations in the text that LogGOPSim's txt2bin takes."""

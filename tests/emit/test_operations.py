@@ -1,0 +1,185 @@
+"""Programs as simulators take them: what is written is what is read, and every planted fault is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from emit.chakra import format as chakra
+from emit.formats import FORMATS, verify_file, write_trace
+from emit.loggopsim import format as goal
+from emit.operations import CALC, RECV, SEND, Operation, chunks_of, operations_of, whole_size
+from emit.operations_check import text_of
+from emit.program import RECEIVES, SENDS, Program, Step, ThreadBlock
+from tests.emit.small_programs import RIGHT, ring_allgather, ring_allreduce, with_gpu, with_step, with_steps
+from topologies.errors import InputError
+
+Ranks = list[list[Operation]]
+TRACES = [one for one in FORMATS.values() if one.simulator]
+
+
+def put(folder: Path, form: str, ranks: Ranks, program: Program | None) -> Path:
+    """A trace's file in a folder of its own, of which one is returned."""
+    folder.mkdir(exist_ok=True)
+    if form == "goal":
+        (folder / "a.goal").write_bytes(goal.encode(ranks, "" if program is None else text_of(program)))
+        return folder / "a.goal"
+    for end, content in chakra.encode(ranks, "allreduce", None if program is None else text_of(program)):
+        (folder / f"a{end}").write_bytes(content)
+    return folder / "a.0.et"
+
+
+@pytest.mark.parametrize("form", TRACES, ids=lambda form: form.name)
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_written_is_read_back(form: object, name: str, tmp_path: Path) -> None:
+    assert form in TRACES
+    program = RIGHT[name]
+    size = 24 * chunks_of(program)
+    files = write_trace(program, form, size)  # type: ignore[arg-type]
+    assert files == write_trace(program, form, size)  # type: ignore[arg-type]
+    for end, content in files:
+        (tmp_path / f"a{end}").write_bytes(content)
+    path = tmp_path / f"a{files[-1][0]}"
+    verdict = verify_file(path)
+    assert (verdict.status, verdict.findings) == ("right", ())
+    assert verdict.program == replace(program, name=verdict.program.name if verdict.program else "")
+    ranks, _ = (goal if form.name == "goal" else chakra).read(path)  # type: ignore[attr-defined]
+    assert [[replace(one, block=-1, step=-1) for one in own] for own in operations_of(program, size)] == ranks
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_operations_are_the_steps_and_their_order(name: str) -> None:
+    program = RIGHT[name]
+    ranks = operations_of(program, chunks_of(program) * 8)
+    for rank, own in enumerate(ranks):
+        gpu = program.gpus[rank]
+        steps = [(tb, at) for tb, block in enumerate(gpu.threadblocks) for at in range(len(block.steps))]
+        for kind, ops in ((SEND, SENDS), (RECV, RECEIVES)):
+            made = [(one.block, one.step) for one in own if one.kind == kind]
+            assert made == [(tb, at) for tb, at in steps if gpu.threadblocks[tb].steps[at].op in ops]
+        before = _all_before(own)
+        for position, one in enumerate(own):
+            if one.block < 0:
+                continue
+            step = gpu.threadblocks[one.block].steps[one.step]
+            for other, what in enumerate(own):
+                earlier = what.block == one.block and what.step < one.step
+                named = (what.block, what.step) == (step.dep_tb, step.dep_step)
+                assert not (earlier or named) or other in before[position]
+
+
+def _all_before(own: list[Operation]) -> list[set[int]]:
+    """Of each operation all that must have ended."""
+    found: list[set[int]] = [set() for _ in own]
+    for _ in own:
+        for position, one in enumerate(own):
+            for other in one.after:
+                found[position] |= {other} | found[other]
+    return found
+
+
+def test_a_nop_hands_on_what_it_waits_for() -> None:
+    two = ThreadBlock(-1, -1, 1, [Step("cpy", "i", 0, "o", 0, 1, has_dep=True)])
+    send = ThreadBlock(1, -1, 0, [Step("nop", dep_tb=0, dep_step=0), Step("nop"), Step("s", "i", 0, "o", 0, 1)])
+    program = ring_allgather(2)
+    gpu = replace(program.gpus[0], threadblocks=[two, send])
+    own = operations_of(with_gpu(program, 0, gpu), 16)[0]
+    assert [(one.kind, one.after) for one in own] == [(CALC, ()), (SEND, (0,))]
+    idle = operations_of(with_gpu(program, 0, replace(gpu, threadblocks=[])), 16)[0]
+    assert [(one.kind, one.after) for one in idle] == [(CALC, ())]
+
+
+def test_sizes_are_whole_chunks() -> None:
+    program = ring_allreduce(3)
+    assert [whole_size(program, most) for most in (1, 100, 99)] == [chunks_of(program), 99, 99]
+    for size in (0, -3, 100):
+        with pytest.raises(InputError, match="it must be a multiple"):
+            operations_of(program, size)
+
+
+def drop_dependency(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
+    """Each operation without one that it waits for."""
+    for rank, own in enumerate(ranks):
+        for position, one in enumerate(own):
+            for other in one.after:
+                yield rank, changed(ranks, rank, position, after=tuple(x for x in one.after if x != other))
+
+
+def change_size(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
+    for rank, own in enumerate(ranks):
+        for position, one in enumerate(own):
+            if one.kind != CALC:
+                yield rank, changed(ranks, rank, position, bytes=one.bytes + 1)
+
+
+def change_peer(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
+    for rank, own in enumerate(ranks):
+        for position, one in enumerate(own):
+            if one.kind != CALC:
+                yield rank, changed(ranks, rank, position, peer=next(x for x in range(9) if x not in (rank, one.peer)))
+
+
+def change_tag(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
+    for rank, own in enumerate(ranks):
+        for position, one in enumerate(own):
+            if one.kind != CALC:
+                yield rank, changed(ranks, rank, position, tag=one.tag + 7)
+
+
+def leave_out(ranks: Ranks) -> Iterator[tuple[int, Ranks]]:
+    """Without the last operation of a rank."""
+    for rank, own in enumerate(ranks):
+        if len(own) > 1:
+            yield rank, [*ranks[:rank], own[:-1], *ranks[rank + 1 :]]
+
+
+def changed(ranks: Ranks, rank: int, position: int, **fields: object) -> Ranks:
+    own = list(ranks[rank])
+    own[position] = replace(own[position], **fields)  # type: ignore[arg-type]
+    return [*ranks[:rank], own, *ranks[rank + 1 :]]
+
+
+FAULTS: dict[str, Callable[[Ranks], Iterator[tuple[int, Ranks]]]] = {
+    "missing dependency": drop_dependency, "wrong size": change_size, "wrong peer": change_peer,
+    "wrong tag": change_tag, "operation left out": leave_out,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [one.name for one in TRACES])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_planted_fault_is_found(form: str, fault: str, tmp_path: Path) -> None:
+    planted = 0
+    for program in (ring_allreduce(3), RIGHT["alltoall"], RIGHT["doubling_allgather"]):
+        right = operations_of(program, 16 * chunks_of(program))
+        for rank, ranks in list(FAULTS[fault](right))[:: 7 if fault != "operation left out" else 1]:
+            verdict = verify_file(put(tmp_path / "x", form, ranks, program))
+            assert verdict.status in ("wrong", "deadlock")
+            assert any(f.rank == rank for f in verdict.findings), (rank, verdict.lines)
+            planted += 1
+    assert planted > 9
+
+
+@pytest.mark.parametrize("form", [one.name for one in TRACES])
+def test_without_a_program_only_messages_are_judged(form: str, tmp_path: Path) -> None:
+    program = ring_allreduce(3)
+    right = operations_of(program, 16 * chunks_of(program))
+    verdict = verify_file(put(tmp_path / "x", form, right, None))
+    assert (verdict.status, verdict.program) == ("not readable", None)
+    assert "it holds no program" in verdict.lines[0]
+    for fault in ("wrong size", "wrong peer", "wrong tag", "operation left out"):
+        for _, ranks in list(FAULTS[fault](right))[::7]:
+            assert verify_file(put(tmp_path / "x", form, ranks, None)).status in ("wrong", "deadlock"), fault
+    circle = changed(changed(right, 0, 0, after=(1,)), 0, 1, after=(0,))
+    assert verify_file(put(tmp_path / "x", form, circle, None)).status == "deadlock"
+
+
+@pytest.mark.parametrize("form", [one.name for one in TRACES])
+def test_a_wrong_program_is_found_in_its_trace(form: str, tmp_path: Path) -> None:
+    wrong = with_step(ring_allreduce(3), 1, 0, 0, src_off=2)
+    verdict = verify_file(put(tmp_path / "x", form, operations_of(wrong, 9), wrong))
+    assert verdict.status == "wrong"
+    stuck = with_steps(ring_allgather(2), 0, 0, [])
+    assert verify_file(put(tmp_path / "x", form, operations_of(stuck, 8), stuck)).status == "wrong"
