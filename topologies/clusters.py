@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -102,6 +102,7 @@ def join(machine: Machine, count: int, name: str) -> Topology:
         source=one.source,
         link_kind=np.concatenate([np.tile(one.link_kind, count), kind_numbers(nics.kind, len(a))]),
         costs=one.costs,
+        switch_ops=tuple(replace(x, switch=f"{x.switch}.{i}") for i in range(count) for x in one.switch_ops),
     )
 
 

@@ -29,6 +29,7 @@ def compare(one: Machine, other: Machine) -> list[str]:
         ("out of a rank", lambda machine: _leaving(machine.topology)),
         ("links from rank to rank", lambda machine: _links(machine.topology)),
         ("NICs", _nics),
+        ("switches that multicast or reduce", lambda machine: str(len(machine.topology.switch_ops) or "none")),
     )
     for what, look in looks:
         here, there = look(one), look(other)

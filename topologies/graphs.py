@@ -2,8 +2,9 @@
 
 A node is a rank unless its `kind` is "switch"; ranks are in the order of the nodes, or of their `rank`. An edge has
 `gbs` (GB/s, 10^9 bytes/s), `alpha_us` and perhaps `link` (its kind, of `topologies.costs.KINDS`) and `limit`, names of
-limits with commas, whose GB/s the graph's `limits` has (by name; in files as JSON). Edges without a direction go both
-ways, parallel ones are summed. Where no edge states `gbs`, or none `alpha_us`, what families have is assumed.
+limits with commas, whose GB/s the graph's `limits` has (by name; in files as JSON). A switch may state `multicast` and
+`reduce`, parts of a port's rate. Edges without a direction go both ways, parallel ones are summed. Where no edge states
+`gbs`, or none `alpha_us`, what families have is assumed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from topologies.clusters import Machine
 from topologies.costs import KINDS, known
 from topologies.errors import InputError
 from topologies.families import DEFAULT_ALPHA_US, DEFAULT_GBS
-from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology, is_switch_name, load_networkx
+from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, SwitchOps, Topology, is_switch_name, load_networkx
 
 if TYPE_CHECKING:
     from networkx import Graph
@@ -151,8 +152,17 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         compute_capability=about["compute_capability"] if type(about.get("compute_capability")) is int else 0,
         summary=" ".join(str(about.get("summary", "")).split()),
         source=" ".join(str(about.get("source", "")).split()),
+        switch_ops=tuple(_switch_ops(data, switches, origin)),
     )
     return topology, tuple(remark for remark, known in zip(remarks, stated.values(), strict=True) if not known)
+
+
+def _switch_ops(data: Mapping[Any, Mapping[str, Any]], switches: list[Any], origin: str) -> Iterator[SwitchOps]:
+    """Of the switches whose nodes state `multicast` or `reduce`, parts of a port's rate."""
+    for node, name in zip(switches, _switch_names(switches, origin), strict=True):
+        if "multicast" in data[node] or "reduce" in data[node]:
+            where = f"{origin}: node {_name(node)}"
+            yield SwitchOps(name, *(_figure(data[node], key, where, 0.0) for key in ("multicast", "reduce")))
 
 
 def _limits(about: Mapping[str, Any], origin: str) -> dict[str, Any]:

@@ -43,6 +43,24 @@ class Limit:
     bandwidth_gbs: float  # that all of them together carry
 
 
+@dataclass(frozen=True)
+class SwitchOps:
+    """What a switch can do with what crosses it besides forwarding, for the ranks with links to and from it.
+
+    A multicast takes what one rank sends up once and gives it to every member, the sender too; a reduction takes what
+    every member sends up and gives one of them the sum.
+
+    Attributes:
+        switch: its name.
+        multicast, reduce: at which part of a port's rate, 0 to 1 (0: it cannot). All multicasts, or all reductions,
+            that cross a port one way are held to it together.
+    """
+
+    switch: str
+    multicast: float = 1.0
+    reduce: float = 1.0
+
+
 @dataclass(frozen=True, eq=False)
 class Topology:
     """Ranks 0..nranks-1, switches after them, and directed links between these vertices.
@@ -71,6 +89,7 @@ class Topology:
     link_kind: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (nlinks,), of `costs.KINDS`
     costs: Costs | None = None  # of an executor, as the machine states them
     protocol: str = ""  # under which they are on (`topologies.costed`); "": they are off
+    switch_ops: tuple[SwitchOps, ...] = ()  # of switches that multicast or reduce, in the switches' order
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -100,6 +119,7 @@ class Topology:
         object.__setattr__(self, "switches", tuple(self.switches))
         object.__setattr__(self, "limits", tuple(self._checked_limit(x, new_index) for x in self.limits))
         self._check_differ("limits", [x.name for x in self.limits])
+        object.__setattr__(self, "switch_ops", self._checked_switch_ops())
 
     @property
     def nlinks(self) -> int:
@@ -134,6 +154,8 @@ class Topology:
         for rank in range(self.nranks):
             graph.add_node(rank, kind="rank", rank=rank, **({"chassis": chassis[rank]} if chassis else {}))
         graph.add_nodes_from(self.switches, kind="switch")
+        for ops in self.switch_ops:
+            graph.nodes[ops.switch].update(multicast=ops.multicast, reduce=ops.reduce)
         if self.limits:
             graph.graph["limits"] = json.dumps({limit.name: limit.bandwidth_gbs for limit in self.limits})
         members: list[list[str]] = [[] for _ in range(self.nlinks)]
@@ -222,6 +244,19 @@ class Topology:
                 "it must be one link with the sum of both"
             )
         return order
+
+    def _checked_switch_ops(self) -> tuple[SwitchOps, ...]:
+        place = {name: i for i, name in enumerate(self.switches)}
+        for ops in self.switch_ops:
+            where = f"switch_ops of {ops.switch!r}"
+            if ops.switch not in place:
+                raise self._error(f"{where}: no such switch; it must be one of the topology's")
+            for word in ("multicast", "reduce"):
+                if not 0 <= getattr(ops, word) <= 1:
+                    raise self._error(f"{where}: {word} {getattr(ops, word)!r} must be 0 to 1, a part of a port's rate")
+        self._check_differ("switch_ops", [ops.switch for ops in self.switch_ops])
+        able = (ops for ops in self.switch_ops if ops.multicast or ops.reduce)
+        return tuple(sorted(able, key=lambda ops: place[ops.switch]))
 
     def _checked_limit(self, limit: Limit, new_index: Ints) -> Limit:
         if not _is_line(limit.name):

@@ -24,7 +24,7 @@ from topologies.families import FAMILIES
 from topologies.graphs import FORMS, graph_text
 from topologies.importers.combine import import_files
 from topologies.load import load, load_machine, machines
-from topologies.text.vertex_sets import format_set
+from topologies.text.vertex_sets import format_names, format_set
 from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
@@ -110,6 +110,8 @@ def _topo_check(name: str, as_json: bool) -> None:
     assumed = " assumed" if found["alpha_assumed"] else ""
     if topology.nlinks:
         click.echo(f"  out of a rank {found['out_gbs']} GB/s, α {found['alpha_us']} µs{assumed}")
+    if found["switch_ops"]:
+        click.echo(f"  {found['switch_ops']}")
     for line in _connection(_parts(topology), topology.nranks):
         click.echo(f"  {line}")
     raise SystemExit(code)
@@ -239,8 +241,19 @@ def _described(topology: Topology) -> dict[str, Any]:
         "alpha_assumed": topology.alpha_assumed,
         "connected": len(parts) == 1,
         "parts": [format_set(part, n, ()) for part in parts],
+        "switch_ops": _switch_ops(topology),
         "source": topology.source,
     }
+
+
+def _switch_ops(topology: Topology) -> str | None:
+    """`multicast and reduce in nvswitch` and at which part of a port's rate, where not all of it."""
+    said: dict[str, list[str]] = {}
+    for ops in topology.switch_ops:
+        able = ((word, part) for word, part in (("multicast", ops.multicast), ("reduce", ops.reduce)) if part)
+        words = " and ".join(word if part == 1 else f"{word} at {part:.4g} of the rate" for word, part in able)
+        said.setdefault(words, []).append(ops.switch)
+    return "; ".join(f"{words} in {', '.join(format_names(names))}" for words, names in said.items()) or None
 
 
 def _parts(topology: Topology) -> list[list[int]]:

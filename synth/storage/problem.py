@@ -75,7 +75,8 @@ def _text(topology: Topology) -> str:
     text = to_toml(topology)
     again = from_toml(text, f"topology {shown(topology.name)}")
     plain, found = (
-        (t.nranks, t.switches, [(limit.name, limit.bandwidth_gbs) for limit in t.limits]) for t in (topology, again)
+        (t.nranks, t.switches, t.switch_ops, [(limit.name, limit.bandwidth_gbs) for limit in t.limits])
+        for t in (topology, again)
     )
     columns, read = (
         [t.link_src, t.link_dst, t.alpha_us, t.bandwidth_gbs, t.nodes, *(limit.links for limit in t.limits)]

@@ -64,10 +64,12 @@ def degraded(topology: Topology, without: Sequence[str], degrade: Sequence[str])
         if len(links):
             limits.append(Limit(limit.name, index[links], gbs))
     left = stays[topology.nranks :].tolist()
+    switches = tuple(name for name, there in zip(topology.switches, left, strict=True) if there)
     return replace(
         topology,
         name=f"{topology.name} {_faults_text(topology, cut & ~of_dead, dead, slower, gone)}",
-        switches=tuple(name for name, there in zip(topology.switches, left, strict=True) if there),
+        switches=switches,
+        switch_ops=tuple(ops for ops in topology.switch_ops if ops.switch in switches),
         link_src=number[topology.link_src[kept]],
         link_dst=number[topology.link_dst[kept]],
         alpha_us=topology.alpha_us[kept],

@@ -211,6 +211,9 @@ class Fabric:
             summary=f"{placed[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
             f" switch{'es' if len(names) > 1 else ''}",
             source=source,
+            switch_ops=tuple(
+                replace(x, switch=f"{x.switch}.{i}") for i, (_, n) in enumerate(nodes) for x in n.switch_ops
+            ),
         )
         return Machine(topology, None, tuple(dict.fromkeys((*self.remarks, "every α is assumed"))))
 

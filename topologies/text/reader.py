@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from topologies.arrays import Floats, Ints, row_of_entry
 from topologies.clusters import Machine, Nics
 from topologies.costs import KINDS, kind_numbers
-from topologies.errors import InputError
+from topologies.errors import InputError, did_you_mean
 from topologies.text.costs import read_costs
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.vertex_sets import expand_names, parse_set
@@ -26,16 +26,18 @@ from topologies.topology import (
     MIN_CAPABILITY,
     MIN_GBS,
     Limit,
+    SwitchOps,
     Topology,
 )
 
 _KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
 _TOP = (
     "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "compute_capability",
-    "nodes", "links", "limits", "nic", "costs",
+    "nodes", "links", "limits", "switch_ops", "nic", "costs",
 )  # fmt: skip
 _LINKS = ("from", "to", "pairs", "matrix", "both", "gbs", "alpha_us", "kind", "assumed", "note")
 _LIMITS = ("name", "pairs", "gbs", "note")
+_SWITCH_OPS = ("switches", "multicast", "reduce", "note")
 _NIC = ("count", "serves", "sends", "receives", "gbs", "alpha_us", "kind", "assumed", "fabric", "note")
 
 
@@ -75,6 +77,7 @@ def read_machine(text: str, origin: str) -> Machine:
             source=top.string("source", ""),
             link_kind=kind,
             costs=read_costs(top),
+            switch_ops=tuple(_switch_ops(top, vertices)),
         ),
         _nics(nic, vertices.nranks) if nic is not None else None,
     )
@@ -299,6 +302,32 @@ def _limits(top: Fields, vertices: _Vertices, src: Ints, dst: Ints) -> tuple[Lim
             table.fail("pairs", f"{lost} is no link of this topology; it must be one that [[links]] gives")
         limits.append(Limit(name, order[at], gbs))
     return tuple(limits)
+
+
+def _switch_ops(top: Fields, vertices: _Vertices) -> Iterator[SwitchOps]:
+    seen: set[str] = set()
+    for table in top.tables("switch_ops"):
+        table.only(_SWITCH_OPS)
+        table.string("note", "")
+        words = ("multicast", "reduce")
+        if not any(word in table.values for word in words):
+            table.fail("", "must have multicast or reduce, or both: at which part of a port's rate, 0 to 1")
+        parts = [table.number(word, 0.0, 1.0, "of a port's rate") if word in table.values else 0.0 for word in words]
+        if "switches" not in table.values or not table.strings("switches"):
+            table.fail("switches", "missing or empty; it must be an array of switches' names")
+        for item in table.strings("switches"):
+            try:
+                names = expand_names(item, MAX_RANKS)
+            except InputError as error:
+                table.fail("switches", str(error))
+            for name in names:
+                if name not in vertices.switches:
+                    hint = did_you_mean(name, list(vertices.switches)) or "it must be one that `switches` names"
+                    table.fail("switches", f"{shown(name)} is no switch of this topology; {hint}")
+                if name in seen:
+                    table.fail("switches", f"{shown(name)} is named twice; it must be once")
+                seen.add(name)
+                yield SwitchOps(name, *parts)
 
 
 def _nics(table: Fields, nranks: int) -> Nics:

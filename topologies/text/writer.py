@@ -56,6 +56,10 @@ def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str]
         pairs = _pairs(t, t.link_src[limit.links], t.link_dst[limit.links])
         lines += ["", "[[limits]]", f"name = {quoted(limit.name)}", f"pairs = {pairs}"]
         lines.append(f"gbs = {format_number(limit.bandwidth_gbs)}")
+    for multicast, reduce in dict.fromkeys((ops.multicast, ops.reduce) for ops in t.switch_ops):
+        names = [ops.switch for ops in t.switch_ops if (ops.multicast, ops.reduce) == (multicast, reduce)]
+        lines += ["", "[[switch_ops]]", f"switches = {_array(format_names(names))}"]
+        lines += [f"multicast = {format_number(multicast)}", f"reduce = {format_number(reduce)}"]
     if nics is not None:
         lines += ["", "[nic]", *_nic_lines(nics, t.nranks)]
     if t.costs is not None:
