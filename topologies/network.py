@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from topologies.arrays import Bools, Floats, Ints, index_among, marked, pointers, ranges, row_entries, row_of_entry
+from topologies.arrays import Floats, Ints, index_among, marked, pointers, ranges, row_entries, row_of_entry
 from topologies.costed import figures_of
+from topologies.costs import Figures
 from topologies.errors import InputError
+from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
+from topologies.routing import follow, forwarding_tables
 from topologies.topology import Topology
+
+
+class Carriers(NamedTuple):
+    """What a schedule's rows can name: the links, then the hyperlinks; columns as those of `Network`."""
+
+    alpha_us: Floats
+    bandwidth_gbs: Floats
+    uses_ptr: Ints
+    uses_idx: Ints
+    gap_us: Floats
+
+
+class Pairs(NamedTuple):
+    """Who sends to whom over every carrier, as CSR: over carrier c from src[j] to dst[j] for j in ptr[c]:ptr[c+1]."""
+
+    ptr: Ints
+    src: Ints
+    dst: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +53,7 @@ class Network:
     resource_names: tuple[str, ...]  # "0→1", "0→nvswitch" (ranks of the topology) for a physical link, or a limit's
     # (nlinks,): what a link uses stays busy so long after a message; empty where nothing does
     gap_us: Floats = field(default_factory=lambda: np.zeros(0))
+    hyperlinks: Hyperlinks | None = None  # None where no switch multicasts or reduces
 
     def __post_init__(self) -> None:
         for column in vars(self).values():
@@ -44,6 +68,38 @@ class Network:
     def nresources(self) -> int:
         return len(self.capacity_gbs)
 
+    @property
+    def _links(self) -> Carriers:
+        return Carriers(self.alpha_us, self.bandwidth_gbs, self.uses_ptr, self.uses_idx, self.gap_us)
+
+    @cached_property
+    def carriers(self) -> Carriers:
+        """Links and hyperlinks."""
+        h, own = self.hyperlinks, self._links
+        if h is None:
+            return own
+        return Carriers(
+            np.concatenate([own.alpha_us, h.alpha_us]),
+            np.concatenate([own.bandwidth_gbs, h.bandwidth_gbs]),
+            np.concatenate([own.uses_ptr, h.uses_ptr[1:] + own.uses_ptr[-1]]),
+            np.concatenate([own.uses_idx, h.uses_idx]),
+            np.concatenate([own.gap_us, h.gap_us]),
+        )
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Of links and hyperlinks."""
+        h, each = self.hyperlinks, np.arange(self.nlinks + 1)
+        if h is None:
+            return Pairs(each, self.src, self.dst)
+        ends = (np.concatenate(both) for both in ((self.src, h.src), (self.dst, h.dst)))
+        return Pairs(np.concatenate([each, h.ptr[1:] + self.nlinks]), *ends)
+
+    @property
+    def ncarriers(self) -> int:
+        """Links and hyperlinks together."""
+        return self.nlinks + (0 if self.hyperlinks is None else len(self.hyperlinks))
+
     def uses(self, link: int) -> Ints:
         """Resources of one link, ascending."""
         return self.uses_idx[self.uses_ptr[link] : self.uses_ptr[link + 1]]
@@ -53,14 +109,18 @@ class Network:
         """The link that each entry of `uses_idx` belongs to."""
         return row_of_entry(self.uses_ptr)
 
-    def uses_and_links(self) -> tuple[Ints, Ints, Floats]:
-        """(uses_ptr, uses_idx, capacity_gbs) with every link as a resource too, nresources + link, of its bandwidth."""
-        uses = np.insert(self.uses_idx, self.uses_ptr[1:], self.nresources + np.arange(self.nlinks))
-        capacity = np.concatenate([self.capacity_gbs, self.bandwidth_gbs])
-        return self.uses_ptr + np.arange(self.nlinks + 1), uses, capacity
+    def uses_and_links(self, hyperlinks: bool = False) -> tuple[Ints, Ints, Floats]:
+        """(uses_ptr, uses_idx, capacity_gbs) with every link as a resource too, nresources + link, of its bandwidth.
+
+        hyperlinks: also of these, after the links.
+        """
+        one = self.carriers if hyperlinks else self._links
+        each = np.arange(len(one.uses_ptr))
+        uses = np.insert(one.uses_idx, one.uses_ptr[1:], self.nresources + each[:-1])
+        return one.uses_ptr + each, uses, np.concatenate([self.capacity_gbs, one.bandwidth_gbs])
 
 
-def network(topology: Topology, ranks: Sequence[int]) -> Network:
+def network(topology: Topology, ranks: Sequence[int], members: int | None = None) -> Network:
     """The network that `ranks` (ranks of the topology, in the caller's order) have among themselves.
 
     Other ranks do not exist; switches always do. From each port (a physical link from a rank to a switch) there is one
@@ -68,6 +128,8 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
     then fewest hops, equal paths spread by destination; these are the same whatever costs are on. Two paths of one pair
     differ in their first physical link, which is a resource of each, so none makes another superfluous. A link uses
     every physical link it crosses and every limit that holds one of these.
+
+    members: how many of the ranks, the first ones, take part in switches' multicasts and reductions; None: all.
 
     Raises InputError for a rank that is not in the topology or given twice, and for no ranks.
     """
@@ -85,7 +147,7 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
     src, dst = [local[phys_src[direct]]], [local[phys_dst[direct]]]
     first, hops = [np.full(len(direct), -1, dtype=np.int64)], [[direct]]
     if len(ports):
-        tables = _forwarding_tables(topology, wanted)
+        tables = forwarding_tables(topology, wanted)
         port, column = np.nonzero(tables.reach[phys_dst[ports] - n])
         own = local[phys_src[ports[port]]] == column
         port, column = port[~own], column[~own]
@@ -94,14 +156,14 @@ def network(topology: Topology, ranks: Sequence[int]) -> Network:
         dst.append(column)
         first.append(switch)
         # Spread by the rank's number in the topology, not in the group: what else takes part moves no route.
-        hops.append([ports[port], *_follow(tables, switch, column, wanted[column])])
+        hops.append([ports[port], *follow(tables, switch, column, wanted[column])])
     depth = max(len(h) for h in hops)
     crossed = np.concatenate(
         [np.stack(h + [np.full(len(h[0]), -1, dtype=np.int64)] * (depth - len(h)), axis=1) for h in hops]
     )
     all_src, all_dst, all_first = np.concatenate(src), np.concatenate(dst), np.concatenate(first)
     order = np.lexsort((all_first, all_dst, all_src))
-    return _assembled(topology, wanted, all_src[order], all_dst[order], crossed[order])
+    return _assembled(topology, wanted, all_src[order], all_dst[order], crossed[order], wanted[:members])
 
 
 def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
@@ -119,6 +181,8 @@ def links_among(net: Network, chosen: Ints) -> tuple[Ints, Ints, Ints]:
 
 def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
     """What `network` gives for the local ranks `chosen`, and the link of `net` that each of its links is.
+
+    But for hyperlinks, of which it has none.
 
     A path between two ranks does not depend on who else takes part, so it can be taken from the larger network.
     """
@@ -159,53 +223,93 @@ def _checked(topology: Topology, ranks: Sequence[int]) -> Ints:
     return wanted
 
 
-def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: Ints) -> Network:
-    """The Network of links src→dst that cross the physical links in each row of `crossed` (-1: none)."""
-    used = crossed >= 0
+def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: Ints, members: Ints) -> Network:
+    """The Network of links src→dst that cross the physical links in each row of `crossed` (-1: none).
+
+    members: ranks of the topology that take part in switches' operations; these are numbered after the links here.
+    """
+    used, count, figures = crossed >= 0, len(src), figures_of(topology)
     link_gbs, limit_gbs = topology.bandwidth_gbs, np.array([x.bandwidth_gbs for x in topology.limits])
-    gap, figures = np.zeros(0), figures_of(topology)
     if figures is not None:
         factor = figures.efficiency[topology.link_kind]
         link_gbs = link_gbs * factor
         # of links of several kinds a limit carries no more than of the best of them
         limit_gbs = limit_gbs * np.array([factor[x.links].max() for x in topology.limits])
-    rates = np.where(used, link_gbs[crossed], np.inf).min(axis=1, initial=np.inf)
+    made = crossings(topology, members, link_gbs)
+    rates = np.append(np.where(used, link_gbs[crossed], np.inf).min(axis=1, initial=np.inf), made.gbs)
     alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
     # Through switches the sum is rounded to 1e-9 µs: 0.1+0.2 in another order is still the same latency.
     alpha = np.where(used.sum(axis=1) > 1, np.round(alpha, 9), alpha)
-    if figures is not None:
-        kind = np.where(used, topology.link_kind[crossed], 0).max(axis=1, initial=0)
-        alpha = np.where(np.isnan(figures.latency_us[kind]), alpha, figures.latency_us[kind])
-        gap = figures.gap_us[kind] if figures.gap_us[kind].any() else gap
+    kind = np.where(used, topology.link_kind[crossed], 0).max(axis=1, initial=0)
+    kinds = np.array([*kind, *(topology.link_kind[links].max() for links in made.link)], dtype=np.int64)
+    alpha, gap = _costed(figures, np.append(alpha, made.alpha_us), kinds)
     link, where = np.nonzero(used)
     resource = crossed[link, where]
+    if made.one:
+        link = np.append(link, np.repeat(count + np.arange(len(made.one)), [len(x) for x in made.link]))
+        resource = np.concatenate([resource, *made.link])
     if topology.limits:
         holder, limit = _limits_crossed(topology, link, resource)
         np.minimum.at(rates, holder, limit_gbs[limit])
         link = np.concatenate([link, holder])
         resource = np.concatenate([resource, topology.nlinks + limit])
+    if made.caps:
+        link = np.append(link, np.repeat(count + np.arange(len(made.one)), [len(x) for x in made.cap]))
+        resource = np.append(resource, topology.nlinks + len(limit_gbs) + np.concatenate(made.cap).astype(np.int64))
     order = np.lexsort((resource, link))
     link, resource = link[order], resource[order]
     kept, index = np.unique(resource, return_inverse=True)
-    capacity = np.concatenate([link_gbs, limit_gbs])[kept]
-    vertices = [str(r) for r in range(topology.nranks)] + list(topology.switches)
-    physical = kept[kept < topology.nlinks]
-    ends = (topology.link_src[physical].tolist(), topology.link_dst[physical].tolist())
-    names = [f"{vertices[a]}→{vertices[b]}" for a, b in zip(*ends, strict=True)]
-    names += [topology.limits[i].name for i in (kept[len(physical) :] - topology.nlinks).tolist()]
+    capacity = np.concatenate([link_gbs, limit_gbs, [gbs for _, gbs in made.caps]])[kept]
+    ptr, uses = pointers(np.bincount(link, minlength=len(rates))), index.reshape(-1).astype(np.int64)
     return Network(
         nranks=len(wanted),
         ranks=wanted,
         src=src,
         dst=dst,
-        alpha_us=alpha,
-        bandwidth_gbs=rates,
-        uses_ptr=pointers(np.bincount(link, minlength=len(src))),
-        uses_idx=index.reshape(-1).astype(np.int64),
+        alpha_us=alpha[:count],
+        bandwidth_gbs=rates[:count],
+        uses_ptr=ptr[: count + 1],
+        uses_idx=uses[: ptr[count]],
         capacity_gbs=capacity,
-        resource_names=tuple(names),
-        gap_us=gap,
+        resource_names=tuple(_resource_names(topology, made, kept)),
+        gap_us=gap[:count],
+        hyperlinks=_hyperlinks(made, (alpha, rates, ptr, uses, gap), count) if made.one else None,
     )
+
+
+def _costed(figures: Figures | None, alpha: Floats, kind: Ints) -> tuple[Floats, Floats]:
+    """(α, gap) in µs of links of these kinds; no gaps where no costs say any."""
+    if figures is None:
+        return alpha, np.zeros(0)
+    gap = figures.gap_us[kind]
+    latency = figures.latency_us[kind]
+    return np.where(np.isnan(latency), alpha, latency), gap if gap.any() else np.zeros(0)
+
+
+def _hyperlinks(made: Crossing, columns: tuple[Floats, Floats, Ints, Ints, Floats], first: int) -> Hyperlinks:
+    """Of the columns (α, GB/s, uses_ptr, uses_idx, gap) of all that can be sent over those from `first` on."""
+    alpha, rates, ptr, uses, gap = columns
+    return Hyperlinks(
+        np.array(made.multicast),
+        np.array(made.paced),
+        np.array(made.one, dtype=np.int64),
+        np.array(made.group, dtype=np.int64),
+        *pairs_of(made),
+        alpha[first:],
+        rates[first:],
+        ptr[first:] - ptr[first],
+        uses[ptr[first] :],
+        gap[first:],
+    )
+
+
+def _resource_names(topology: Topology, made: Crossing, kept: Ints) -> list[str]:
+    vertices = [str(r) for r in range(topology.nranks)] + list(topology.switches)
+    physical = kept[kept < topology.nlinks]
+    ends = (topology.link_src[physical].tolist(), topology.link_dst[physical].tolist())
+    names = [f"{vertices[a]}→{vertices[b]}" for a, b in zip(*ends, strict=True)]
+    shared = [*(limit.name for limit in topology.limits), *(name for name, _ in made.caps)]
+    return names + [shared[i] for i in (kept[len(physical) :] - topology.nlinks).tolist()]
 
 
 def _limits_crossed(topology: Topology, link: Ints, physical: Ints) -> tuple[Ints, Ints]:
@@ -219,105 +323,3 @@ def _limits_crossed(topology: Topology, link: Ints, physical: Ints) -> tuple[Int
     many = np.searchsorted(member, physical, side="right") - low
     pair = np.unique(np.repeat(link, many) * count + owner[ranges(low, many)])
     return pair // count, pair % count
-
-
-@dataclass(frozen=True, eq=False)
-class _Tables:
-    """Best paths from each switch to each of D wanted ranks, through switches only."""
-
-    edge_link: Ints  # (E,), physical switch→switch links sorted by source switch
-    edge_start: Ints  # (nswitches + 1,), edges of switch s are edge_start[s]:edge_start[s+1]
-    edge_to: Ints  # (E,), the switch each edge leads to
-    best: Bools  # (E, D), whether the edge is on an equally best path to the wanted rank
-    last: Ints  # (nswitches, D), the link from the switch straight to the rank where that is best, else -1
-    reach: Bools  # (nswitches, D)
-
-
-def _forwarding_tables(topology: Topology, ranks: Ints) -> _Tables:
-    """Each switch's paths to `ranks`, compared from itself on: least α, then most bandwidth, then fewest hops.
-
-    α is compared in whole picoseconds, so that the order in which the same figures are added up decides nothing.
-    """
-    n, nswitches, wanted = topology.nranks, len(topology.switches), len(ranks)
-    picos = np.rint(topology.alpha_us * 1e6)
-    gbs = topology.bandwidth_gbs
-    src, dst = topology.link_src, topology.link_dst
-    column = index_among(n, ranks)
-
-    down = np.flatnonzero((src >= n) & (dst < n))
-    down = down[column[dst[down]] >= 0]
-    at = (src[down] - n, column[dst[down]])
-    last = np.full((nswitches, wanted), -1, dtype=np.int64)
-    last[at] = down
-    alpha = np.full((nswitches, wanted), np.inf)
-    alpha[at] = picos[down]
-    rate = np.zeros((nswitches, wanted))
-    rate[at] = gbs[down]
-    straight_alpha, straight_rate = alpha.copy(), rate.copy()
-
-    edges = np.flatnonzero((src >= n) & (dst >= n))  # sorted by source, as all links are
-    tail, head = src[edges] - n, dst[edges] - n
-    start = np.searchsorted(tail, np.arange(nswitches + 1))
-    if not len(edges):
-        return _Tables(edges, start, head, np.zeros((0, wanted), dtype=bool), last, last >= 0)
-    sources = np.flatnonzero(np.diff(start))
-    blocks = start[sources]
-    cost, width = picos[edges][:, None], gbs[edges][:, None]
-
-    def relax(values: Floats, better: np.ufunc, over_edges: Callable[[], Floats]) -> None:
-        """Improves what switches have by what their edges offer them, until nothing changes."""
-        while True:
-            found = better(values[sources], better.reduceat(over_edges(), blocks))
-            if (found == values[sources]).all():
-                return
-            values[sources] = found
-
-    relax(alpha, np.minimum, lambda: cost + alpha[head])
-    reach = np.isfinite(alpha)
-    best = (cost + alpha[head] == alpha[tail]) & reach[tail]
-    straight = (straight_alpha == alpha) & reach
-
-    rate = np.where(straight, straight_rate, 0.0)
-    relax(rate, np.maximum, lambda: np.where(best, np.minimum(width, rate[head]), 0.0))
-    best &= np.minimum(width, rate[head]) == rate[tail]
-    straight &= straight_rate == rate
-
-    hops = np.where(straight, 1.0, np.inf)
-    relax(hops, np.minimum, lambda: np.where(best, hops[head] + 1, np.inf))
-    best &= hops[head] + 1 == hops[tail]
-    return _Tables(edges, start, head, best, np.where(straight, last, -1), reach)
-
-
-def _follow(tables: _Tables, switch: Ints, column: Ints, spread: Ints) -> list[Ints]:
-    """The physical links from each `switch` to the rank in `column`, a column a hop, -1 where the path has ended.
-
-    spread: picks one of several equally best edges: spread mod choices at the first switch that has a choice, the
-    quotient at the next, so that a fat tree's destinations fill all its spines (D-mod-k routing).
-    """
-    at, quotient = switch.copy(), spread.copy()
-    moving = np.arange(len(switch))
-    hops: list[Ints] = []
-    while len(moving):
-        taken = np.full(len(switch), -1, dtype=np.int64)
-        final = tables.last[at[moving], column[moving]]
-        taken[moving] = final
-        moving = moving[final < 0]
-        # A last link is fewer hops than any edge, so an edge is only taken where there is none.
-        order = np.argsort(at[moving], kind="stable")
-        moving = moving[order]
-        here = at[moving]
-        for group in np.split(np.arange(len(moving)), np.flatnonzero(np.diff(here)) + 1):
-            if not len(group):
-                continue
-            who = moving[group]
-            s = int(at[who[0]])
-            low, high = int(tables.edge_start[s]), int(tables.edge_start[s + 1])
-            open_edges = tables.best[low:high][:, column[who]]
-            upto = np.cumsum(open_edges, axis=0)
-            choices = upto[-1]
-            pick = np.argmax(upto == quotient[who] % choices + 1, axis=0)
-            quotient[who] //= choices
-            taken[who] = tables.edge_link[low + pick]
-            at[who] = tables.edge_to[low + pick]
-        hops.append(taken)
-    return hops

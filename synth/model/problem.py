@@ -95,8 +95,13 @@ class Problem:
         return replace(self, collective=subdivided(self.collective, chunks), allowed=allowed)
 
     def link_name(self, link: int) -> str:
-        """`0→1`, the topology's ranks."""
+        """`0→1`, the topology's ranks; of a hyperlink `0→all of {0,1,2}` or `sum of {0,1,2}→0`."""
         net = self.network
+        if link >= net.nlinks and net.hyperlinks is not None:
+            one = net.hyperlinks.one[link - net.nlinks]
+            members = ",".join(str(self.ranks[i]) for i in net.hyperlinks.members(link - net.nlinks).tolist())
+            forth = net.hyperlinks.multicast[link - net.nlinks]
+            return f"{self.ranks[one]}→all of {{{members}}}" if forth else f"sum of {{{members}}}→{self.ranks[one]}"
         return f"{self.ranks[int(net.src[link])]}→{self.ranks[int(net.dst[link])]}"
 
 
@@ -223,7 +228,7 @@ def make_problem(
         collective = named(collective, len(members), chunks, 0 if root is None else members.index(root))
     if collective.nranks != len(members):
         raise InputError(f"group: has {len(members)} ranks, but {collective.name} is stated for {collective.nranks}")
-    problem = Problem(topology, collective, members, outsiders, network(topology, members + outsiders))
+    problem = Problem(topology, collective, members, outsiders, network(topology, members + outsiders, len(members)))
     _check_connected(problem)
     return problem
 

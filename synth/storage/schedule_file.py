@@ -178,7 +178,7 @@ def _check_header(file: ColumnFile) -> None:
 def _schedule(file: ColumnFile, problem: Problem) -> Schedule:
     net, collective, sends = problem.network, problem.collective, file.header["sends"]
     columns: dict[str, Any] = {}
-    for name, end in (("chunk", collective.nchunks), ("link", net.nlinks), ("step", MAX_STEP + 1)):
+    for name, end in (("chunk", collective.nchunks), ("link", net.ncarriers), ("step", MAX_STEP + 1)):
         column = file.column(name, "int", (sends,))
         file.within(name, column, 0, end - 1)
         columns[name] = column.astype(np.int64)
@@ -186,6 +186,6 @@ def _schedule(file: ColumnFile, problem: Problem) -> Schedule:
     file.within("start_us", start_us, 0.0, MAX_US)
     size_bytes, reduces = float(file.header["size_bytes"]), file.column("reduces", "bool", (sends,))
     hold_us = collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
-    end_us = start_us + hold_us[columns["chunk"]] / net.bandwidth_gbs[columns["link"]]
+    end_us = start_us + hold_us[columns["chunk"]] / net.carriers.bandwidth_gbs[columns["link"]]
     file.taken_all()
     return Schedule(**columns, reduces=reduces, start_us=start_us, end_us=end_us, size_bytes=size_bytes)

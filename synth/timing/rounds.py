@@ -38,7 +38,7 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) ->
     if not (step[1:] >= step[:-1]).all():
         order = sorted_rows(step)
         chunk, link, step = chunk[order], link[order], step[order]
-    ptr, uses, capacity = net.uses_and_links()
+    ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
     factor = unit / capacity
     first = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
     run = Runner(interpreted=len(schedule) < tuning.compiled_from)

@@ -3,6 +3,9 @@
 A send of b bytes holds its link for b / bandwidth; the sends in flight through a shared resource never have more
 rate together than its capacity; the chunk can be used at the far end α after the send has ended.
 
+Over a hyperlink (a switch's multicast or reduction) a row is as many sends as it has pairs of ranks, all at the same
+moment: it starts when all of them can, and takes its resources once.
+
 First, chunk by chunk, every send learns which rows bring what it carries (`_link_rows`); this does not depend on
 times. Then one pass over the rows in their order sets the times (`_set_times`), once a message size.
 """
@@ -17,9 +20,10 @@ import numpy as np
 
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
+from synth.model.pairs import ordinary, pairs_of_rows
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
-from topologies.arrays import pointers, row_entries
+from topologies.arrays import pointers, row_entries, row_of_entry
 from topologies.errors import ScheduleError
 from topologies.network import Network
 
@@ -42,9 +46,11 @@ class Tuning:
     Attributes:
         compiled_from: sends. The interpreter takes some 4 µs a send, to load Numba and the loops 0.5 s; but who has
             so many sends times them at several sizes, and mostly has loaded other loops before.
+        joined_from: pairs of ranks between which the sends go, where some go over hyperlinks, which use many resources.
     """
 
     compiled_from: int = 20_000
+    joined_from: int = 2_000
 
 
 TUNING = Tuning()
@@ -76,24 +82,37 @@ class Clock:
         self._run = Runner(interpreted=count < tuning.compiled_from)
         step = _checked_step(problem, schedule)
         chunk, link = (np.asarray(column, dtype=np.int64) for column in (schedule.chunk, schedule.link))
+        reduces, pair, src, dst = np.asarray(schedule.reduces), link, net.src, net.dst
+        self._first, joined = None, np.zeros(0, dtype=bool)
+        if not ordinary(net, link):
+            row, src, dst = pairs_of_rows(net, link)
+            chunk, link, step, reduces, pair = chunk[row], link[row], step[row], reduces[row], np.arange(len(row))
+            joined = np.append(False, row[1:] == row[:-1])
+            self._first = np.flatnonzero(~joined)
+            self._run = Runner(interpreted=len(row) < tuning.joined_from)
+        count = len(chunk)
         waits = np.empty(count * (3 if collective.reduces.any() else 2), dtype=np.int32)
-        self._columns = self._run.columns(chunk, link, step, schedule.reduces, collective.reduces, waits)
+        linked = self._run.columns(chunk, pair, step, reduces, collective.reduces, waits)
+        self._columns = [linked[0], *self._run.columns(link), *linked[2:], *self._run.columns(joined)]
         ptr = pointers(np.bincount(chunk, minlength=collective.nchunks))
-        columns = net.src, net.dst, ptr, *collective.holders, np.empty(count * _SEND, dtype=np.int32)
-        bad = int(self._run(_link_rows, *self._columns, net.nranks, *self._run.columns(*columns)))
+        columns = src, dst, ptr, *collective.holders, np.empty(count * _SEND, dtype=np.int32)
+        bad = int(self._run(_link_rows, *linked, net.nranks, *self._run.columns(*columns)))
         if bad >= 0:
-            rank = problem.ranks[int(net.src[link[bad]])]
+            rank = problem.ranks[int(src[pair[bad]])]
+            bad = bad if self._first is None else int(np.searchsorted(self._first, bad, side="right")) - 1
             raise ScheduleError(
-                f"send {bad}: chunk {chunk[bad]} is not at rank {rank} before step {schedule.step[bad]}"
+                f"send {bad}: chunk {schedule.chunk[bad]} is not at rank {rank} before step {schedule.step[bad]}"
             )
 
     def timed(self, size_bytes: float) -> Schedule:
         """The schedule at this size."""
-        count = len(self._untimed)
+        count = len(self._columns[0])
         hold_us = self.problem.collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
         columns = self._run.columns(hold_us, np.zeros(count), np.zeros(count))
         self._run(_set_times, *self._columns, *_network_columns(self.problem.network, self._run), *columns)
         start_us, end_us = (np.asarray(column) for column in columns[1:])
+        if self._first is not None:
+            start_us, end_us = start_us[self._first], end_us[self._first]
         return replace(self._untimed, start_us=start_us, end_us=end_us, size_bytes=float(size_bytes))
 
 
@@ -104,7 +123,7 @@ def _checked_step(problem: Problem, schedule: Schedule) -> Ints:
         raise ScheduleError(f"there are {count} sends; the clock numbers 2³¹ at most")
     for name, column, end in (
         ("chunk", schedule.chunk, problem.collective.nchunks),
-        ("link", schedule.link, problem.network.nlinks),
+        ("link", schedule.link, problem.network.ncarriers),
     ):
         if count and not (column.min() >= 0 and column.max() < end):
             row = int(np.argmax((column < 0) | (column >= end)))
@@ -118,7 +137,7 @@ def time_us(problem: Problem, schedule: Schedule) -> float:
     """When the last chunk has arrived, in µs, of a timed schedule."""
     if not len(schedule):
         return 0.0
-    return float((schedule.end_us + problem.network.alpha_us[schedule.link]).max())
+    return float((schedule.end_us + problem.network.carriers.alpha_us[schedule.link]).max())
 
 
 def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float:
@@ -129,8 +148,9 @@ def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float
 def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
     """How long a timed schedule keeps each resource busy, in µs, shape (nresources,)."""
     net = problem.network
-    count = np.diff(net.uses_ptr)[schedule.link]
-    used = net.uses_idx[row_entries(net.uses_ptr, schedule.link)]
+    _, _, uses_ptr, uses_idx = net.carriers
+    count = np.diff(uses_ptr)[schedule.link]
+    used = uses_idx[row_entries(uses_ptr, schedule.link)]
     work = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk] * US_PER_BYTE_AT_1_GBS
     return np.bincount(used, np.repeat(work, count), net.nresources) / net.capacity_gbs
 
@@ -139,21 +159,22 @@ def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
 def _network_columns(net: Network, run: Runner) -> list[Any]:
     """A network as `_set_times` takes it.
 
-    α and bandwidth of every link; as CSR its exclusive resources, then its shared ones (some link through them is
-    narrower); where the sends in flight through every resource are kept, never more than one a link, in slots for
-    twice as many; capacities.
+    α and bandwidth of every link and hyperlink; as CSR the exclusive resources of each, then its shared ones (some
+    link through them is narrower); where the sends in flight through every resource are kept, never more than one a
+    link, in slots for twice as many; capacities.
     """
-    link_of, uses = net.link_of_use, net.uses_idx
-    narrow = net.bandwidth_gbs[link_of] < net.capacity_gbs[uses] * (1 - 1e-12)
+    alpha, rate, uses_ptr, uses = net.carriers
+    carrier_of, count = row_of_entry(uses_ptr), len(alpha)
+    narrow = rate[carrier_of] < net.capacity_gbs[uses] * (1 - 1e-12)
     is_shared = np.zeros(net.nresources, dtype=bool)
     is_shared[uses[narrow]] = True
     kept = is_shared[uses]
     return run.columns(
-        net.alpha_us,
-        net.bandwidth_gbs,
-        pointers(np.bincount(link_of[~kept], minlength=net.nlinks)),
+        alpha,
+        rate,
+        pointers(np.bincount(carrier_of[~kept], minlength=count)),
         uses[~kept],
-        pointers(np.bincount(link_of[kept], minlength=net.nlinks)),
+        pointers(np.bincount(carrier_of[kept], minlength=count)),
         uses[kept],
         pointers(2 * np.bincount(uses[kept], minlength=net.nresources)),
         net.capacity_gbs,
@@ -244,10 +265,13 @@ def _arrival(
 
 
 def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a function a row
-    chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, alpha: Any, rate: Any, own_ptr: Any,
-    own: Any, shared_ptr: Any, shared: Any, slots: Any, capacity: Any, hold: Any, start: Any, end: Any,
+    chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, joined: Any, alpha: Any, rate: Any,
+    own_ptr: Any, own: Any, shared_ptr: Any, shared: Any, slots: Any, capacity: Any, hold: Any, start: Any, end: Any,
 ) -> None:  # fmt: skip
-    """Set `start` and `end` of every row. `hold`: µs that each chunk holds a link of 1 GB/s."""
+    """Set `start` and `end` of every row. `hold`: µs that each chunk holds a link of 1 GB/s.
+
+    joined: of each row, whether it is one send with the row before (no entries: none is).
+    """
     if len(chunk) == 0:
         return
     width, nlinks, nresources = len(waits) // len(chunk), len(rate), len(capacity)
@@ -257,24 +281,29 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
     first, count = [slots[r] for r in range(nresources)], [0] * nresources
     ends, rates = [0.0] * slots[nresources], [0.0] * slots[nresources]
     used, latest = [0.0] * nresources, [0.0] * nresources
-    for row in range(len(chunk)):
-        c, l = chunk[row], link[row]  # noqa: E741
-        sums = adds[c]
-        feed, ready = int(waits[width * row + _FEED]), 0.0
-        if feed >= 0:
-            ready = so_far[feed]
-        elif feed != _NONE:
-            ready = _arrival(feed, sums, step[row], step, link, alpha, end, waits, width)
-        lasts = hold[c] / rate[l]
-        if sums and waits[width * row + _MENDS] != _NONE:
-            m = int(waits[width * row + _MENDS])
-            if reduces[row]:
-                then = end[m] + alpha[link[m]]
-            elif m >= 0:
-                then = so_far[m]
-            else:
-                then = _arrival(m, sums, step[row], step, link, alpha, end, waits, width)
-            ready = max(ready, then - lasts - alpha[l])
+    after = 0
+    while after < len(chunk):
+        first_row = after
+        after += 1
+        while after < len(joined) and joined[after]:
+            after += 1
+        c, l = chunk[first_row], link[first_row]  # noqa: E741
+        sums, lasts, ready = adds[c], hold[c] / rate[l], 0.0
+        for row in range(first_row, after):
+            feed = int(waits[width * row + _FEED])
+            if feed >= 0:
+                ready = max(ready, so_far[feed])
+            elif feed != _NONE:
+                ready = max(ready, _arrival(feed, sums, step[row], step, link, alpha, end, waits, width))
+            if sums and waits[width * row + _MENDS] != _NONE:
+                m = int(waits[width * row + _MENDS])
+                if reduces[row]:
+                    then = end[m] + alpha[link[m]]
+                elif m >= 0:
+                    then = so_far[m]
+                else:
+                    then = _arrival(m, sums, step[row], step, link, alpha, end, waits, width)
+                ready = max(ready, then - lasts - alpha[l])
         begin = max(ready, link_free[l])
         for i in range(own_ptr[l], own_ptr[l + 1]):
             begin = max(begin, free[own[i]])
@@ -316,10 +345,11 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
         link_free[l] = until
         for i in range(own_ptr[l], own_ptr[l + 1]):
             free[own[i]] = until
-        start[row], end[row] = begin, until
-        arrives = until + alpha[l]
-        before = waits[width * row + _BEFORE]
-        if before != _NONE:
-            then = so_far[before]
-            arrives = max(arrives, then) if sums else min(arrives, then)
-        so_far[row] = arrives
+        for row in range(first_row, after):
+            start[row], end[row] = begin, until
+            arrives = until + alpha[l]
+            before = waits[width * row + _BEFORE]
+            if before != _NONE:
+                then = so_far[before]
+                arrives = max(arrives, then) if sums else min(arrives, then)
+            so_far[row] = arrives

@@ -18,6 +18,7 @@ import numpy as np
 
 from synth.model.collective import Ints
 from synth.model.compiled import Runner
+from synth.model.pairs import pairs_of_rows
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from topologies.arrays import pointers, sorted_rows
@@ -34,7 +35,7 @@ _ONCE, _TWICE, _COMING_ONCE, _COMING_TWICE, _TABLES = range(5)
 class Fault(NamedTuple):
     """The first fault of a schedule, none where `code` is OK.
 
-    (ABSENT, CLASH, BEFORE or OVERTAKEN, row, 0, 0), (EARLY, row, 0, µs at which the last part came), or
+    (ABSENT, CLASH, BEFORE or OVERTAKEN, pair, 0, 0), (EARLY, pair, 0, µs at which the last part came), or
     (MISSING, chunk, rank, 0, how often each position's contribution is there, up to 2).
     """
 
@@ -87,17 +88,22 @@ class Contents:
         net, collective = problem.network, problem.collective
         self.run, self.nranks, self.positions, self.tolerance = run, net.nranks, collective.nranks, tolerance
         self.nchunks = collective.nchunks
-        step = schedule.step
+        # (row of the schedule, source, destination): several of a row over a hyperlink, all at the same moment
+        self.pairs = row, src, dst = pairs_of_rows(net, schedule.link)
+        arrives = schedule.end_us + net.carriers.alpha_us[schedule.link]
+        chunk, step, start, reduces = schedule.chunk, schedule.step, schedule.start_us, schedule.reduces
+        if len(row) > len(schedule):
+            chunk, step, reduces = chunk[row], step[row], reduces[row]
+            start, arrives = start[row], arrives[row]
         order = sorted_rows(step)
-        order = order[sorted_rows(schedule.chunk[order])]
-        link = schedule.link[order]
+        order = order[sorted_rows(chunk[order])]
         if step.max(initial=0) > np.iinfo(np.int32).max:
             step = np.unique(step, return_inverse=True)[1]  # only their order counts
-        narrow = (column.astype(np.int32) for column in (order, net.src[link], net.dst[link], step[order]))
+        narrow = (column.astype(np.int32) for column in (order, src[order], dst[order], step[order]))
         self._sends = _Sends(
             *run.columns(
-                pointers(np.bincount(schedule.chunk, minlength=collective.nchunks)), *narrow, schedule.start_us[order],
-                schedule.end_us[order] + net.alpha_us[link], schedule.reduces[order],
+                pointers(np.bincount(chunk, minlength=collective.nchunks)), *narrow, start[order],
+                arrives[order], reduces[order],
             )
         )  # fmt: skip
         self._chunks = _Chunks(*run.columns(collective.reduces, *collective.holders, *collective.goals))

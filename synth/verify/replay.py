@@ -16,7 +16,7 @@ from synth.model.compiled import Runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule
 from synth.verify.contents import ABSENT, BEFORE, CLASH, EARLY, MISSING, OVERTAKEN, Contents, Fault
-from topologies.arrays import pointers
+from topologies.arrays import pointers, row_of_entry
 from topologies.errors import ScheduleRefused
 
 _ON_LINK, _OVER, _UNSORTED = range(100, 103)  # faults beside those of `contents`
@@ -73,7 +73,7 @@ def replay(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) -> Non
     contents = Contents(problem, schedule, run, tolerance)
     for fault in (contents.check_plain_values(), contents.check_sums()):
         if fault.code:
-            raise ScheduleRefused(_message(problem, schedule, fault))
+            raise ScheduleRefused(_message(problem, schedule, contents, fault))
 
 
 def _check_lengths(schedule: Schedule) -> None:
@@ -91,7 +91,7 @@ def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
         return
     for name, column, end in (
         ("chunk", schedule.chunk, collective.nchunks),
-        ("link", schedule.link, net.nlinks),
+        ("link", schedule.link, net.ncarriers),
         ("step", schedule.step, np.iinfo(np.int64).max),
     ):
         bad = np.flatnonzero((column < 0) | (column >= end))
@@ -100,7 +100,15 @@ def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
     bad = np.flatnonzero(schedule.reduces & ~collective.reduces[schedule.chunk])
     if len(bad):
         raise ScheduleRefused(f"send {bad[0]}: reduces chunk {schedule.chunk[bad[0]]}, which is a plain value")
-    lasts = collective.fraction[schedule.chunk] * schedule.size_bytes / net.bandwidth_gbs[schedule.link] / 1e3
+    if net.hyperlinks is not None:
+        over = schedule.link - net.nlinks
+        forth = np.append(net.hyperlinks.multicast, False)[np.maximum(over, -1)]
+        bad = np.flatnonzero((over >= 0) & (forth == schedule.reduces))
+        if len(bad):
+            right = "a multicast replaces" if forth[bad[0]] else "a switch's reduction adds"
+            raise ScheduleRefused(f"send {bad[0]}: {problem.link_name(int(schedule.link[bad[0]]))}: {right}")
+    rates = net.carriers.bandwidth_gbs[schedule.link]
+    lasts = collective.fraction[schedule.chunk] * schedule.size_bytes / rates / 1e3
     wrong = ~np.isfinite(schedule.start_us) | ~np.isfinite(schedule.end_us) | (schedule.start_us < 0)
     wrong |= np.abs(schedule.end_us - schedule.start_us - lasts) > slack * np.maximum(1, schedule.end_us)
     if wrong.any():
@@ -120,16 +128,17 @@ def _first_overlap(
         (_ON_LINK, row, row, 0), (_OVER, resource, row, GB/s), or (0, …).
     """
     net = problem.network
-    uses, link_of = net.uses_idx, net.link_of_use
-    together = np.bincount(uses, weights=net.bandwidth_gbs[link_of], minlength=net.nresources)
+    _, rates, uses_ptr, uses = net.carriers
+    link_of = row_of_entry(uses_ptr)
+    together = np.bincount(uses, weights=rates[link_of], minlength=net.nresources)
     # all links of a resource together may be no more than it carries: then it is never over capacity
     tight = (together > net.capacity_gbs * (1 + capacity_slack / 2))[uses]
     columns = run.columns(
         schedule.link,
         schedule.start_us,
         schedule.end_us,
-        net.bandwidth_gbs,
-        pointers(np.bincount(link_of[tight], minlength=net.nlinks)),
+        rates,
+        pointers(np.bincount(link_of[tight], minlength=len(rates))),
         uses[tight],
         pointers(2 * np.bincount(uses[tight], minlength=net.nresources)),
         net.capacity_gbs * (1 + capacity_slack),
@@ -199,11 +208,11 @@ def _overlap(
     return 0, 0, 0, 0.0
 
 
-def _message(problem: Problem, schedule: Schedule, fault: Fault) -> str:
+def _message(problem: Problem, schedule: Schedule, contents: Contents, fault: Fault) -> str:
     if fault.code == MISSING:
         return _wrong_output(problem, fault.which, fault.rank, fault.counts)
-    row, link = fault.which, schedule.link[fault.which]
-    source, goal = (problem.ranks[int(ends[link])] for ends in (problem.network.src, problem.network.dst))
+    row, *ends = (int(column[fault.which]) for column in contents.pairs)
+    source, goal = (problem.ranks[end] for end in ends)
     chunk, step = schedule.chunk[row], schedule.step[row]
     texts = {
         ABSENT: f"chunk {chunk} is not at rank {source} before step {step}",

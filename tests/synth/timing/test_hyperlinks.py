@@ -1,0 +1,136 @@
+"""Sends through switches that multicast and reduce: which there are, their time, what the replay refuses of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule, untimed
+from synth.storage.check import check_stored
+from synth.storage.schedule_file import load_schedule, save_schedule
+from synth.timing.simulate import resource_loads_us, time_us, timed
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import replay
+from topologies.errors import ScheduleRefused
+from topologies.faults.apply import degraded
+from topologies.load import load
+from topologies.network import network
+from topologies.text.reader import from_toml
+from topologies.text.writer import to_toml
+from topologies.topology import Limit, SwitchOps, Topology
+
+MB = 1 << 20
+
+
+def node(multicast: float = 1.0, reduce: float = 1.0, spec: str = "dgx-h100") -> Topology:
+    topology = load(spec)
+    return replace(topology, switch_ops=tuple(SwitchOps(name, multicast, reduce) for name in topology.switches))
+
+
+def by_switch(problem: Problem, paced: bool = True) -> Schedule:
+    """Each rank reads its share of the sum from the switch and multicasts it: a chunk a rank."""
+    n, net = len(problem.group), problem.network
+    assert net.hyperlinks is not None
+    find = net.hyperlinks.find
+    links = [net.nlinks + find(r, multicast=kind, paced=paced) for kind in (False, True) for r in range(n)]
+    chunk = np.tile(np.arange(n), 2)
+    return untimed(chunk, np.array(links), np.repeat([0, 1], n), np.repeat([True, False], n))
+
+
+def test_a_multicast_crosses_its_own_port_up_and_all_down() -> None:
+    net = network(node(), [1, 3, 5, 7], 3)
+    h = net.hyperlinks
+    assert h is not None
+    assert len(h) == 12
+    up, down = (h.find(1, multicast=kind, paced=False) for kind in (True, False))
+    names = [[net.resource_names[i] for i in h.uses_idx[h.uses_ptr[x] : h.uses_ptr[x + 1]]] for x in (up, down)]
+    assert names[0] == ["3→nvswitch", "nvswitch→1", "nvswitch→3", "nvswitch→5"]
+    assert names[1] == ["1→nvswitch", "3→nvswitch", "5→nvswitch", "nvswitch→3"]
+    assert h.bandwidth_gbs[[up, down]].tolist() == [450.0, 450.0]
+    assert h.members(up).tolist() == [0, 1, 2]
+    assert np.allclose(h.bandwidth_gbs[h.paced], 450 / 4)
+
+
+def test_who_is_not_joined_both_ways_is_no_member() -> None:
+    hurt = network(degraded(node(), ["link:nvswitch>3"], []), [r for r in range(8) if r != 3])
+    assert hurt.hyperlinks is not None
+    assert len(hurt.hyperlinks.members(0)) == 7
+    assert network(load("dgx-h100"), range(8)).hyperlinks is None
+    assert network(node(), [0, 1]).hyperlinks is None
+    t = node()
+    ports = np.flatnonzero(t.link_dst == 8)
+    assert network(replace(t, limits=(Limit("root", ports[:2], 500.0),)), range(8)).hyperlinks is None
+
+
+def test_an_all_reduce_takes_an_eighth_more_than_a_buffer_each_way() -> None:
+    problem = make_problem(node(), "allreduce", chunks=8)
+    schedule = timed(problem, by_switch(problem), 8 * MB)
+    replay(problem, schedule)
+    assert time_us(problem, schedule) == pytest.approx(2 * (0.7 + MB / 50e3), rel=1e-12)
+    assert np.allclose(resource_loads_us(problem, schedule), 9 * MB / 450e3)
+    wide = timed(problem, by_switch(problem, paced=False), 8 * MB)
+    replay(problem, wide)
+    # all reductions cross all ports up; a multicast waits for its sum only
+    assert time_us(problem, wide) >= 16 * MB / 450e3
+
+
+def test_a_switch_that_reduces_at_half_the_rate_takes_twice_as_long() -> None:
+    problem = make_problem(node(reduce=0.5), "allreduce", chunks=8)
+    schedule = timed(problem, by_switch(problem), 8 * MB)
+    replay(problem, schedule)
+    assert schedule.end_us[7] == pytest.approx(8 * MB / 225e3, rel=1e-12)
+    assert resource_loads_us(problem, schedule).max() == pytest.approx(8 * MB / 225e3, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("twice", "contributions of ranks 0, 1×2, 2×2"),
+        ("missing", "rank 0, chunk 3: holds the contributions of ranks 3;"),
+        ("early", "complete there only at"),
+        ("replaces", "a switch's reduction adds"),
+        ("adds", "a multicast replaces"),
+        ("crowded", "can carry 450"),
+        ("none", "link 9999 does not exist"),
+    ],
+)
+def test_the_replay_refuses_what_is_wrong(fault: str, says: str) -> None:
+    problem = make_problem(node(), "allreduce", chunks=8)
+    plan = by_switch(problem)
+    kept = np.arange(16)
+    if fault == "twice":
+        kept = np.append(0, kept)
+    if fault == "missing":
+        kept = np.delete(kept, 3)
+    schedule = timed(problem, plan.take(kept), 8 * MB)
+    if fault == "early":
+        schedule = replace(
+            schedule,
+            start_us=schedule.start_us - 9 * (schedule.step == 1),
+            end_us=schedule.end_us - 9 * (schedule.step == 1),
+        )
+    if fault in ("replaces", "adds"):
+        row = 0 if fault == "replaces" else 8
+        schedule.reduces[row] = not schedule.reduces[row]
+    if fault == "crowded":
+        schedule = timed(problem, by_switch(problem, paced=False), 8 * MB)
+        lasts = schedule.end_us - schedule.start_us
+        schedule = replace(schedule, start_us=0 * lasts, end_us=lasts)
+    if fault == "none":
+        schedule.link[0] = 9999
+    with pytest.raises(ScheduleRefused, match=says):
+        replay(problem, schedule)
+
+
+def test_files_keep_it(tmp_path: Path) -> None:
+    problem = make_problem(from_toml(to_toml(node(0.9, 0.8)), "x"), "allreduce", chunks=8)
+    found = Algorithm(problem, by_switch(problem), "by hand")
+    path = save_schedule(tmp_path / "a.synth", found, 8 * MB)
+    stored = load_schedule(path)
+    assert not check_stored(path, stored).wrong
+    assert stored.claimed_us == found.time_us(8 * MB)
+    assert found.steps == 2
