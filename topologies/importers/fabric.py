@@ -17,7 +17,7 @@ from topologies.arrays import Ints
 from topologies.clusters import Machine, NicPort, Nics
 from topologies.errors import InputError
 from topologies.importers.rates import NIC_ALPHA_US
-from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, Topology, is_switch_name
+from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, SwitchOps, Topology, is_switch_name
 
 _EXPANDED = 200_000  # names that one list in brackets may stand for
 _SERIES = re.compile(r"([^\[\],]*)\[([0-9,\-]+)\]([^\[\],]*)")
@@ -212,7 +212,9 @@ class Fabric:
             f" switch{'es' if len(names) > 1 else ''}",
             source=source,
             switch_ops=tuple(
-                replace(x, switch=f"{x.switch}.{i}") for i, (_, n) in enumerate(nodes) for x in n.switch_ops
+                SwitchOps(f"{x.switch}.{i}", x.multicast, x.reduce)
+                for i, node in enumerate(placed)
+                for x in node.topology.switch_ops
             ),
         )
         return Machine(topology, None, tuple(dict.fromkeys((*self.remarks, "every α is assumed"))))
