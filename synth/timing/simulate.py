@@ -148,7 +148,7 @@ def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float
 def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
     """How long a timed schedule keeps each resource busy, in µs, shape (nresources,)."""
     net = problem.network
-    _, _, uses_ptr, uses_idx = net.carriers
+    _, _, uses_ptr, uses_idx, _ = net.carriers
     count = np.diff(uses_ptr)[schedule.link]
     used = uses_idx[row_entries(uses_ptr, schedule.link)]
     work = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk] * US_PER_BYTE_AT_1_GBS
@@ -163,7 +163,7 @@ def _network_columns(net: Network, run: Runner) -> list[Any]:
     link through them is narrower); where the sends in flight through every resource are kept, never more than one a
     link, in slots for twice as many; capacities.
     """
-    alpha, rate, uses_ptr, uses = net.carriers
+    alpha, rate, uses_ptr, uses, _ = net.carriers
     carrier_of, count = row_of_entry(uses_ptr), len(alpha)
     narrow = rate[carrier_of] < net.capacity_gbs[uses] * (1 - 1e-12)
     is_shared = np.zeros(net.nresources, dtype=bool)

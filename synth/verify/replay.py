@@ -128,7 +128,7 @@ def _first_overlap(
         (_ON_LINK, row, row, 0), (_OVER, resource, row, GB/s), or (0, …).
     """
     net = problem.network
-    _, rates, uses_ptr, uses = net.carriers
+    _, rates, uses_ptr, uses, _ = net.carriers
     link_of = row_of_entry(uses_ptr)
     together = np.bincount(uses, weights=rates[link_of], minlength=net.nresources)
     # all links of a resource together may be no more than it carries: then it is never over capacity
