@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from emit.formats import restate_program
 from emit.library.index import Entry
 from emit.library.merge import NO_END, Part, Rival, merge
 from emit.library.programs import Lowered, Programs, blocks_of, divides_usual
-from emit.library.standing import File, network_digest, read_again
+from emit.library.standing import File, Wanted, network_digest, read_again, wanted_by
+from emit.targets import Target
 from synth.model.problem import LARGEST
 from synth.present.statement import compare, row
 from synth.present.text import format_count, format_served
@@ -40,7 +41,7 @@ class Placed:
     @property
     def kept(self) -> bool:
         """Whether it was there."""
-        return self.file.served is None
+        return self.file.there
 
     @property
     def algorithm(self) -> Algorithm | None:
@@ -91,37 +92,61 @@ def join(
         kept: what became of those that were there is added here.
         taken: names of files in the library that are another question's.
     """
-    there = _believed(standing, programs, kept)
+    there = believed(standing, network_digest(programs.problem), wanted_by(programs), kept)
     fresh = [_found_again(file, there) for file in made]
-    found_again = {file.text for file in fresh}
-    there = [file for file in there if file.text not in found_again]
-    files = {_rival(file, programs, fresh): file for file in (*there, *fresh)}
+
+    def restated(file: File, low: int, high: int | None) -> Mapping[str, Any]:
+        return _restated(file, low, high, found, fresh) if "shown_bytes" in file.entry else {}
+
+    rivals = {_rival(file, programs, fresh): file for file in without(there, fresh) + fresh}
+    return settle(rivals, programs.target, kept, taken, restated)
+
+
+def settle(
+    files: Mapping[Rival, File],
+    target: Target,
+    kept: Kept,
+    taken: Sequence[str] = (),
+    restated: Callable[[File, int, int | None], Mapping[str, Any]] = lambda *_: {},
+) -> list[Placed]:
+    """Which of the files, in order of precedence, serves which sizes, and what the library then holds of them.
+
+    restated: what the entry of a file says anew where it is for other sizes than it was. Others: as for `join`.
+    """
     parts = [(part, files[part.rival]) for part in merge(list(files))]
     # beyond what answers are compared over, what is left of a new file is where another's offsets end
-    parts = [
-        (p, file) for p, file in parts if p.low <= LARGEST or file.served is None or p.low == file.entry["min_bytes"]
-    ]
-    names = {*taken, *(file.entry["file"] for _, file in parts if file.served is None)}
+    parts = [(p, file) for p, file in parts if p.low <= LARGEST or file.there or p.low == file.entry["min_bytes"]]
+    names = {*taken, *(file.entry["file"] for _, file in parts if file.there)}
     placed: list[Placed] = []
     for part, file in parts:
         again = any(one.file is file for one in placed)
-        one = _place(part, file, again=again, names=names, found=found, programs=programs, fresh=fresh)
+        one = _place(part, file, again=again, names=names, target=target, restated=restated)
         placed += [] if one is None else [one]
-    if made:
-        kept.lapsed += sum(not file.within and all(one is not file for _, one in parts) for file in there)
+    if any(not file.there for file in files.values()):
+        lost = [file for file in files.values() if file.there and all(one is not file for _, one in parts)]
+        kept.lapsed += sum(not file.within for file in lost)
         kept.ranges += [(p.entry["min_bytes"], p.entry["max_bytes"]) for p in placed if p.kept]
     return placed
 
 
-def _believed(standing: Sequence[Entry], programs: Programs, kept: Kept) -> list[File]:
-    """Those of the library's that answer this question and are right, in order of their sizes."""
-    network, files = network_digest(programs.problem), []
+def without(there: Sequence[File], fresh: Sequence[File]) -> list[File]:
+    """Those of the library's that are not among the new ones."""
+    found_again = {file.text for file in fresh}
+    return [file for file in there if file.text not in found_again]
+
+
+def believed(standing: Sequence[Entry], network: str | None, wanted: Wanted, kept: Kept) -> list[File]:
+    """Those of the library's that answer this question and are right, in order of their sizes.
+
+    network: as `network_digest` has it; None where none is known. kept: as for `join`.
+    """
+    files = []
     for entry in sorted(standing, key=lambda entry: entry.min_bytes):
-        if entry.values.get("network", network) != network:
+        if network is not None and entry.values.get("network", network) != network:
             kept.moved += 1
             continue
         try:
-            files.append(read_again(entry, programs))
+            files.append(read_again(entry, wanted))
         except InputError as error:
             kept.thrown.append(str(error))
     return files
@@ -148,9 +173,9 @@ def _rival(file: File, programs: Programs, fresh: Sequence[File]) -> Rival:
         return bool(padding) or scaled or divides_usual(divides, cells, target, size)
 
     first = _PLAIN if file.within else _LAST
-    if file.served is None and "groups" in file.entry:  # what is fast alone is another question
+    if file.there and "groups" in file.entry:  # what is fast alone is another question
         first = _FIRST
-    if file.served is None and any(one.entry["padding"] != padding for one in fresh):
+    if file.there and any(one.entry["padding"] != padding for one in fresh):
         first = _FIRST if _never_slower(file, fresh) else _LAST
     return Rival(low, NO_END - 1 if high is None else high, file.time_us, serves, first)
 
@@ -178,31 +203,30 @@ def _place(
     *,
     again: bool,
     names: set[str],
-    found: SearchResult,
-    programs: Programs,
-    fresh: Sequence[File],
+    target: Target,
+    restated: Callable[[File, int, int | None], Mapping[str, Any]],
 ) -> Placed | None:
     """A file for a part of its sizes; None where it takes no message of these. Its name is added to `names`.
 
     again: whether another part of it has its name.
     """
-    entry, suffix = dict(file.entry), programs.target.suffix
+    entry, suffix = dict(file.entry), target.suffix
     name, high = entry["file"], None if part.high >= NO_END - 1 else part.high
-    if again or (file.served is not None and name in names):
+    if again or (not file.there and name in names):
         name = _free(name.removesuffix(suffix), part.low, file.text, suffix, names)
     whole = (part.low, high) == (entry["min_bytes"], entry["max_bytes"])
     if whole and name == entry["file"]:
         names.add(name)
-        return Placed(file, entry, None if file.served is None else file.text)
+        return Placed(file, entry, None if file.there else file.text)
     try:
         stem = Path(name).name.removesuffix(suffix)
-        text = restate_program(file.text, stem, part.low, high, programs.target)
+        text = restate_program(file.text, stem, part.low, high, target)
     except InputError:
         return None
     names.add(name)
     entry |= {"file": name, "min_bytes": part.low, "max_bytes": high}
-    if not whole and "shown_bytes" in entry:
-        entry |= _restated(file, part.low, high, found, fresh)
+    if not whole:
+        entry |= restated(file, part.low, high)
     return Placed(file, entry, text)
 
 
@@ -235,12 +259,13 @@ def _free(stem: str, low: int, text: str, suffix: str, names: set[str]) -> str:
 
 
 def table_rows(
-    found: SearchResult, placed: Sequence[Placed], lacking: Sequence[int]
+    found: SearchResult, placed: Sequence[Placed], lacking: Sequence[int], stays: Collection[int] = ()
 ) -> list[tuple[Placed | int, dict[str, Any]]]:
     """What the files that serve the sizes asked for come to, those that were there too, in order of their sizes.
 
     Each is a row of `synth.present.statement.row`, with `refused` and `kept`. Ranges of `found` that have no file, by
-    their places `lacking`, are rows too, unless a file that was there serves all of their sizes.
+    their places `lacking`, are rows too, those in `stays` of what was there, unless a file that was there serves all of
+    their sizes.
     """
     pinned = {served.low for served in found.ranges if served.low == served.high}
     rows: list[tuple[Placed | int, dict[str, Any]]] = []
@@ -251,7 +276,7 @@ def table_rows(
     for number in lacking:
         served = found.ranges[number]
         if not any(one.kept and _in_range(one.entry, served.low, served.high) for one in placed):
-            rows.append((number, row(found, served) | {"refused": served.contender.refused, "kept": False}))
+            rows.append((number, row(found, served) | {"refused": served.contender.refused, "kept": number in stays}))
     return sorted(rows, key=lambda one: one[1]["min_bytes"])
 
 

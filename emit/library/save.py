@@ -16,11 +16,11 @@ from emit.formats import FORMATS
 from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.kept import FORMS, Kept, Placed, join, table_rows
 from emit.library.programs import NONE, Lowered, Programs, run_by
-from emit.library.standing import File, network_digest
+from emit.library.standing import File, network_digest, schedule_again
 from emit.library.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.deadline import TimeUp, limited
-from synth.model.problem import question
+from synth.model.problem import LARGEST, question
 from synth.present.statement import row
 from synth.present.text import format_size, format_time
 from synth.search.frontier import Contender, Range
@@ -105,6 +105,8 @@ def save(
         taken = [entry.file for entry in library.entries if entry.question != asked]
         for form in forms:
             form.join([entry for entry in standing if form.is_of(entry)], kept, taken)
+        if not anew:
+            forms[0].keep_schedules(library, kept, until)
         stored = _place_schedules(library, forms, proof)
         for form in forms:
             rows += [one.entry for one in form.placed]
@@ -150,7 +152,9 @@ def _programs(
 class _Form:
     """One form of calls: what was found for it and for whom, its files, and why some have none.
 
-    made: of each range, None where there is no file.  placed: the library's as they will be.
+    made: of each range, None where there is no file.  placed: the library's as they will be.  stays: ranges without a
+    file, by their places, whose schedule was there and is no slower; `found` has it.  beside: those whose schedule
+    stays beside that.
     """
 
     found: SearchResult
@@ -158,6 +162,8 @@ class _Form:
     refused: list[str]
     made: list[File | None] = field(default_factory=list)
     placed: list[Placed] = field(default_factory=list)
+    stays: set[int] = field(default_factory=set)
+    beside: set[int] = field(default_factory=set)
 
     @property
     def files(self) -> list[File]:
@@ -185,6 +191,29 @@ class _Form:
         if self.programs is not None and self.files:
             self.placed = join(standing, self.files, self.found, self.programs, kept, taken)
 
+    def keep_schedules(self, library: Library, kept: Kept, until: float) -> None:
+        """Look at the library's schedules that have the names of those for ranges without a file.
+
+        One that is no slower at any size looked at stays, one that is slower at all of them gives way, else both stay.
+        """
+        ranges, listed = list(self.found.ranges), {entry.schedule for entry in library.entries}
+        for number, name in enumerate(stems(self.found, library.entries)):
+            path, served = f"{SCHEDULES}/{name}.synth", ranges[number]
+            if self.made[number] is not None or path in listed:
+                continue
+            look = partial(schedule_again, library.folder / path, served.algorithm, _sizes(served))
+            try:
+                there, beside = limited(until + GRACE_S / 2, look)
+            except TimeUp:
+                there, beside = None, True
+            if beside:
+                self.beside.add(number)
+            elif there is not None:
+                ranges[number] = replace(served, contender=replace(served.contender, algorithm=there))
+                self.stays.add(number)
+                kept.ranges.append((served.low, served.high))
+        self.found = replace(self.found, ranges=ranges)
+
     def is_of(self, entry: Entry) -> bool:
         """Whether an entry is of this form, and there are new files for it."""
         return any(entry.inplace == file.entry["inplace"] for file in self.files)
@@ -192,7 +221,8 @@ class _Form:
     def saved(self, folder: Path, stored: Mapping[int, Mapping[str, str]]) -> Saved:
         """The rows of this form with their files; stored: of ranges by their place, schedules and proofs."""
         saved = Saved(None, self.found)
-        for what, told in table_rows(self.found, self.placed, [n for n, file in enumerate(self.made) if file is None]):
+        lacking = [number for number, file in enumerate(self.made) if file is None]
+        for what, told in table_rows(self.found, self.placed, lacking, self.stays):
             files = stored.get(what, {}) if isinstance(what, int) else _files_of(what.entry)
             saved.rows.append(told)
             saved.files.append({kind: folder / name for kind, name in files.items()})
@@ -204,6 +234,11 @@ def _file(found: SearchResult, served: Range, name: str, programs: Programs) -> 
     by = served.contender.execution
     assert isinstance(by, Lowered)
     return File(entry, text, lambda size: by.time_us(size / by.scale), served)
+
+
+def _sizes(served: Range) -> set[int]:
+    """At which schedules for a range are compared."""
+    return {max(1, served.low), served.shown, max(served.low, LARGEST) if served.high is None else served.high}
 
 
 def _files_of(entry: Mapping[str, Any]) -> dict[str, str]:
@@ -225,7 +260,7 @@ def _remarks(programs: Programs, entries: Sequence[Mapping[str, Any]]) -> Iterat
 def _served(target: Target, entries: Sequence[Mapping[str, Any]], lacking: Sequence[str]) -> Iterator[str]:
     """Which sizes and forms of calls the files do not serve, and what then does."""
     unit = "bytes" if target.cell_bytes else "elements"
-    divides = sorted({entry["divides"] for entry in entries} - {1})
+    divides = sorted({entry.get("divides", 1) for entry in entries} - {1})
     if divides:
         of = " or ".join(map(str, divides)) if len(divides) < 4 else f"{divides[0]} to {divides[-1]}"
         yield f"a file serves messages of a multiple of {of} {unit}; {target.otherwise} serves the others"
@@ -255,7 +290,10 @@ def _place_schedules(library: Library, forms: Sequence[_Form], proof: bool) -> d
         own += [one for one in fresh if one.file.served not in usual.found.ranges and one.algorithm is served.algorithm]
         if (own and not proof) or (not own and usual.made[number] is not None):
             continue
-        if f"{SCHEDULES}/{name}.synth" in taken:  # of another algorithm of this shape
+        if number in usual.stays and not proof:
+            stored[number] = {"schedule": f"{SCHEDULES}/{name}.synth"}
+            continue
+        if number in usual.beside or f"{SCHEDULES}/{name}.synth" in taken:  # of another algorithm of this shape
             name += f"-{zlib.crc32(served.algorithm.schedule.start_us.tobytes()):08x}"
         stored[number] = _place_schedule(library, usual.found, served, name, proof)
         for one in own:

@@ -26,7 +26,7 @@ from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.merge import NO_END
 from emit.library.programs import NONE
 from emit.library.save import document, stem
-from emit.library.standing import MOST_BYTES, File, read_again
+from emit.library.standing import MOST_BYTES, File, read_again, schedule_again, wanted_by
 from emit.library.write import Library, writing
 from emit.targets import TARGETS
 from synth.concurrent.isolated import isolated_parts
@@ -97,6 +97,11 @@ def save_groups(
             stored = sorted({entry["schedule"] for entry in there[0] if entry["schedule"] is not None})
             placed = [library.folder / one for one in stored]
             return SavedGroups(placed, library.folder / INDEX, files, there[1], kept=True)
+        unlisted = not anew and all(entry.schedule != f"{name}.synth" for entry in library.entries)
+        better = None
+        if unlisted and not documents:
+            better, _ = schedule_again(library.folder / f"{name}.synth", found.algorithm, [found.size_bytes])
+            found = found if better is None else replace(found, algorithm=better)
         schedules = _place_schedules(library, found, name, proof)
         entries = [entry | {"schedule": schedules[0]} for _, entry in documents]
         rest = [] if anew else [row for entry in entries for row in _beside(library, entry)]
@@ -105,7 +110,8 @@ def save_groups(
         library.commit([*entries, *rest])
         placed = [library.folder / one for one in schedules]
         files = [library.folder / entry["file"] for entry in entries]
-        return SavedGroups(placed, library.folder / INDEX if entries else None, files, time_us, refused)
+        index = library.folder / INDEX if entries else None
+        return SavedGroups(placed, index, files, time_us, refused, kept=better is not None)
 
 
 def _asked(entry: Mapping[str, Any]) -> tuple[object, ...]:
@@ -129,7 +135,7 @@ def _standing(
         asked = found.problem if len(part.groups) > 1 else found.problem.members[part.groups[0]]
         programs.problem = replace(problem, collective=asked.collective)
         try:
-            files += [read_again(e, programs) for e in own if e.serves(entry["min_bytes"])]
+            files += [read_again(e, wanted_by(programs)) for e in own if e.serves(entry["min_bytes"])]
         except InputError:
             return None
     predictors = [file.predictor for file in files if file.within and file.predictor is not None]

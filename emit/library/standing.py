@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +21,17 @@ from emit.formats import FORMATS, restate_program, verify_file, verify_program
 from emit.library.index import Entry
 from emit.library.programs import Programs
 from emit.program import CUSTOM, Program
-from emit.targets import TARGETS, check_between_nodes, check_limits, check_resident, divisor, most_bytes
+from emit.targets import TARGETS, Target, check_between_nodes, check_limits, check_resident, divisor, most_bytes
 from emit.timing.predict import Timed
 from synth.model.collective import Collective, subdivided
 from synth.model.common_chunk import common_chunk
 from synth.model.problem import Problem
 from synth.search.frontier import Range
-from topologies.errors import InputError
+from synth.storage.schedule_file import load_schedule
+from synth.verify.algorithm import Algorithm
+from topologies.errors import InputError, ScheduleError, ScheduleRefused
 from topologies.text.files import origin_of, read_text
+from topologies.topology import Topology
 
 MOST_BYTES = 256 << 20  # of a file that is read again
 _MOST_CHUNKS = 4096  # a block, that an entry is believed to have
@@ -39,16 +44,52 @@ class File:
     """A file that could serve some sizes of a question.
 
     entry: as an index has it.  text: what is in it.  time_us: for messages of a size, as its executor sees it.
-    served: the range of this command's answers that it is for; None: it was there.  within: whether it keeps the limits
-    that are asked for.  predictor: of one that was there.
+    served: the range of a search's answers that it is for.  there: whether it was there, and then its predictor;
+    within: whether it keeps the limits that are asked for.
     """
 
     entry: Mapping[str, Any]
     text: str
     time_us: Callable[[float], float]
     served: Range | None = None
+    there: bool = False
     within: bool = True
     predictor: Timed | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """What a file of a library must be to be believed, whatever its entry says.
+
+    collective, root: of the program, root None: whichever.  topology, ranks: where it runs, a rank of the topology for
+    each of the program's.  target: with the limits asked for.  is_goal: whether what an entry states is what is asked,
+    where the collective's name does not say it.
+    """
+
+    collective: str
+    root: int | None
+    topology: Topology
+    ranks: Sequence[int]
+    target: Target
+    is_goal: Callable[[Entry], bool]
+
+    @property
+    def nodes(self) -> list[int]:
+        """The node of each rank."""
+        return [int(self.topology.nodes[rank]) for rank in self.ranks]
+
+
+def wanted_by(programs: Programs) -> Wanted:
+    """What a search's programs must be."""
+    problem = programs.problem
+    named = program_collective(problem)
+    custom = named == CUSTOM
+
+    def is_goal(entry: Entry) -> bool:
+        return (entry.values["goal"] is not None) == custom and (not custom or _states_goal(entry, problem))
+
+    root = None if custom or not problem.collective.kind.rooted else problem.collective.root
+    return Wanted(named, root, problem.topology, problem.ranks, programs.target, is_goal)
 
 
 def network_digest(problem: Problem) -> str:
@@ -73,26 +114,48 @@ def network_digest(problem: Problem) -> str:
     return digest.hexdigest()[:16]
 
 
-def read_again(entry: Entry, programs: Programs) -> File:
+def read_again(entry: Entry, wanted: Wanted) -> File:
     """A file that was there, checked. Raises InputError, beginning with its name, where it is not what it must be."""
-    problem, target = programs.problem, TARGETS[entry.target]
+    target = TARGETS[entry.target]
     form = FORMATS[target.format]
     try:
         text = read_text(entry.path, "a file of the library", MOST_BYTES)
         goal = entry.goal()
     except InputError as error:
         raise InputError(str(error).replace(origin_of(entry.path), entry.file)) from None
-    custom = program_collective(problem) == CUSTOM
-    if (goal is not None) != custom or (custom and not _states_goal(entry, problem)):
+    if not wanted.is_goal(entry):
         raise InputError(f"{entry.file}: its entry states another goal than what is asked")
     verdict = verify_program(entry.path, goal) if form.converter else verify_file(entry.path, goal, None, target.name)
     program = _right(verdict, entry.file)
-    wrong = _mismatch(entry, program, programs) or _other_sizes(entry, text)
+    wrong = _mismatch(entry, program, wanted) or _other_sizes(entry, text)
     if wrong:
         raise InputError(f"{entry.file}: {wrong}, which is not what its entry says")
-    predictor = form.predictor(text, program, problem.topology, problem.ranks)
-    within = _within(program, text, entry, programs)
-    return File(entry.values, text, predictor.time_us, within=within, predictor=predictor)
+    predictor = form.predictor(text, program, wanted.topology, wanted.ranks)
+    within = _within(program, text, entry, wanted)
+    return File(entry.values, text, predictor.time_us, there=True, within=within, predictor=predictor)
+
+
+def schedule_again(path: Path, found: Algorithm, sizes: Collection[float]) -> tuple[Algorithm | None, bool]:
+    """What stands in a schedule file that no entry names, replayed, and whether it must stay beside what was found.
+
+    None where it is slower at all of the sizes, sends the same, or is no right answer; both stay where one is faster at
+    some sizes and the other at others.
+    """
+    stored = None
+    if path.is_file():
+        with suppress(InputError):
+            stored = load_schedule(path)
+    if stored is None or network_digest(stored.problem) != network_digest(found.problem):
+        return None, False
+    pairs = ((getattr(own, name) for own in (stored.schedule, found.schedule)) for name in ("chunk", "link", "step"))
+    if all(np.array_equal(*pair) for pair in pairs):
+        return None, False
+    with suppress(ScheduleRefused, ScheduleError):
+        engine, size = str(stored.header["engine"]), stored.schedule.size_bytes
+        there = Algorithm(stored.problem, stored.schedule, engine, size_bytes=size)
+        longer = [there.time_us(size) > found.time_us(size) for size in sizes]
+        return (None if any(longer) else there), any(longer) and not all(longer)
+    return None, False
 
 
 def _right(verdict: Verdict, file: str) -> Program:
@@ -102,15 +165,13 @@ def _right(verdict: Verdict, file: str) -> Program:
     return verdict.program
 
 
-def _mismatch(entry: Entry, program: Program, programs: Programs) -> str:
+def _mismatch(entry: Entry, program: Program, wanted: Wanted) -> str:
     """What a right program is that the entry's is not; empty where all is as it says."""
-    problem, target = programs.problem, TARGETS[entry.target]
-    named = program_collective(problem)
-    root = program.root if named == CUSTOM or not problem.collective.kind.rooted else problem.collective.root
+    target = TARGETS[entry.target]
     for what, value, right in (
-        ("it is", program.collective, named),
-        ("ranks are", program.nranks, problem.nranks),
-        ("its root is", program.root, root),
+        ("it is", program.collective, wanted.collective),
+        ("ranks are", program.nranks, len(wanted.ranks)),
+        ("its root is", program.root, program.root if wanted.root is None else wanted.root),
         ("in place is", program.inplace, entry.inplace),
         ("its protocol is", target.protocols.get(program.protocol), entry.protocol),
     ):
@@ -153,14 +214,14 @@ def _rows(columns: Sequence[Sequence[Any]]) -> set[tuple[Any, ...]]:
     return set(zip(*columns, strict=True))
 
 
-def _within(program: Program, text: str, entry: Entry, programs: Programs) -> bool:
+def _within(program: Program, text: str, entry: Entry, wanted: Wanted) -> bool:
     """Whether it keeps the limits that the target has now: threadblocks, scratch, packets, what crosses nodes."""
-    target, found = programs.target, Findings()
+    target, found = wanted.target, Findings()
     form = FORMATS[target.format]
     check_resident(form.threadblocks(program, text), target.limits.sms, found)
     if form.holds_program:
         check_limits(program, target.limits, found)
-        check_between_nodes(program, programs.nodes, target, found)
+        check_between_nodes(program, wanted.nodes, target, found)
     largest = most_bytes(program, target.limits)
     fits = largest is None or (entry.max_bytes is not None and entry.max_bytes <= largest)
     return fits and not found.reported and program.protocol in target.protocols

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import replace as with_values
 from pathlib import Path
 
 import click
@@ -16,11 +16,10 @@ from emit.compiler.search import Timer
 from emit.formats import FORMATS, format_of, write_program
 from emit.goal import Goal
 from emit.language import load_scripts
-from emit.library.add import Addition, add
 from emit.library.lookup import goal_path, goal_text
 from emit.program import Program
 from emit.targets import RESERVED_SMS, Target, choose_protocol, choose_target, on_devices, target_for
-from synth.cli.options import declare, scratch_option, sms_option, target_option
+from synth.cli.options import declare, replace_option, scratch_option, sms_option, target_option
 from synth.cli.programs import (
     Place,
     check_not_source,
@@ -102,7 +101,10 @@ def _described(path: Path, program: Program, target: Target) -> str:
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="An argument of its function; repeat.")
 @click.option("--topo", metavar="T", help="Choose between programs by their time there.")
 @click.option("--group", metavar="RANKS", help="The topology's rank of each of the program's.")
-@click.option("--library", metavar="DIR", help="Add it to a library, made if need be; what was there gives way.")
+@click.option(
+    "--library", metavar="DIR", help="Add it to a library, made if need be; what is there and no slower stays."
+)
+@replace_option
 @click.option("--min-bytes", metavar="SIZE", help="The least message that it is for. Default: the script's.")
 @click.option("--max-bytes", metavar="SIZE", help="The largest. Default: the script's, or no end.")
 @_compiling
@@ -112,6 +114,7 @@ def compile_(
     topo: str | None,
     group: str | None,
     library: str | None,
+    replace: bool,
     min_bytes: str | None,
     max_bytes: str | None,
     out: str | None,
@@ -130,9 +133,12 @@ def compile_(
     synth compile examples/ring.py -o ring.xml --set ranks=4
     synth compile examples/ring.py --library out --max-bytes 64K
     """
+    from emit.library.add import Addition, add  # brings what prices a library's files: schedules, their replay, bounds
+
     scripts = load_scripts(file, settings)
     for wrong, words in (
         (library is not None and out is not None, "-o, --library: say two places; it must be one of them"),
+        (library is None and replace, "--replace: says what becomes of a library's files; it must be with --library"),
         (library is None and len(scripts) > 1, f"{file}: returned {len(scripts)} scripts; it must be with --library"),
         (len(scripts) > 1 and (min_bytes or max_bytes), f"{file}: returned {len(scripts)} scripts, each with its own"
          " range; it must be without --min-bytes and --max-bytes"),
@@ -143,9 +149,9 @@ def compile_(
     for script in scripts:
         ir = script.instructions()
         if min_bytes is not None:
-            ir.header = replace(ir.header, min_bytes=parse_size(min_bytes, "--min-bytes"))
+            ir.header = with_values(ir.header, min_bytes=parse_size(min_bytes, "--min-bytes"))
         if max_bytes is not None:
-            ir.header = replace(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
+            ir.header = with_values(ir.header, max_bytes=parse_size(max_bytes, "--max-bytes"))
         place = place_program(ir.header.nranks, topo, group)
         chosen = on_devices(
             choose_target(ir.header.collective, target), sms_at(place), sms, scratch_bytes(scratch_limit)
@@ -153,12 +159,16 @@ def compile_(
         made = compile_instructions(ir, chosen.name, limits=chosen.limits, timer=_timer(place, ir.header), without=off)
         if library is None:
             return _write(made, ir.goal, chosen, file, out, explain, place)
-        where = () if place is None else (place[0].name, place[1], nodes_at(place))
-        added.append(Addition(made.program, ir.goal, chosen, *where))
+        added.append(Addition(made.program, ir.goal, chosen, *(place or ())))
         log += [f"  {line}" for line in made.log if explain]
     assert library is not None
-    for path, one in zip(add(added, library), added, strict=False):
-        log.append(_described(path, one.program, one.target))
+    written = add(added, library, anew=replace)
+    for paths, one in zip(written.files, added, strict=True):
+        log += [_described(path, one.program, one.target) for path in paths]
+        log += (
+            [] if paths else [f"{one.program.name}: not written: what {library} has is no slower at any of its sizes"]
+        )
+    log += written.remarks
     click.echo("\n".join(log))
     return None
 

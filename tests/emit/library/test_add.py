@@ -17,6 +17,7 @@ from emit.library.lookup import choose, goal_beside
 from emit.targets import TARGETS
 from tests import EXAMPLES
 from topologies.errors import InputError
+from topologies.load import load
 
 
 def pair(name: str, low: int = 0, high: int = 0, target: str = "executor-nccl") -> Addition:
@@ -38,14 +39,14 @@ def served(folder: Path) -> dict[str, tuple[int, int | None]]:
 
 def test_what_was_there_gives_way(tmp_path: Path) -> None:
     add([pair("old")], tmp_path)
-    add([pair("new", 1000, 2000), pair("newer", 2001, 3000)], tmp_path)
+    add([pair("new", 1000, 2000), pair("newer", 2001, 3000)], tmp_path, anew=True)
     names = {key.removeprefix("allreduce-any-2ranks-"): value for key, value in served(tmp_path).items()}
     assert names == {"old": (0, 999), "new": (1000, 2000), "newer": (2001, 3000), "old-from3001": (3001, None)}
     for size, stem in ((999, "old"), (1000, "new"), (2000, "new"), (3001, "old-from3001")):
         entry = choose(load_index(tmp_path), "allreduce", 2, None, size, True)
         assert entry is not None
         assert entry.path.stem.endswith(f"-{stem}")
-    add([pair("all")], tmp_path)
+    add([pair("all")], tmp_path, anew=True)
     assert list(served(tmp_path)) == ["allreduce-any-2ranks-all"]
     assert [path.name for path in (tmp_path / "msccl").iterdir()] == ["allreduce-any-2ranks-all.xml"]
 
@@ -56,18 +57,23 @@ def test_the_same_script_again_takes_its_own_place(tmp_path: Path) -> None:
     add([pair("a", 0, 99)], tmp_path)
     assert (tmp_path / "index.json").read_bytes() == before
     add([pair("a", 50, 200)], tmp_path)
+    assert sorted(served(tmp_path).values()) == [(0, 99), (100, 200)]
+    add([pair("a", 50, 200)], tmp_path, anew=True)
     assert sorted(served(tmp_path).values()) == [(0, 49), (50, 200)]
 
 
 def test_other_questions_stay(tmp_path: Path) -> None:
     """Of another topology, group or target, and what is called in the other form."""
     program = replace(pair("a").program, name="apart")
-    add([replace(pair("a"), topology="t"), replace(pair("a"), ranks=(3, 1)), pair("a", target="msccl")], tmp_path)
+    add(
+        [replace(pair("a"), topology=load("full:2")), replace(pair("a"), ranks=(3, 1)), pair("a", target="msccl")],
+        tmp_path,
+    )
     add([Addition(program, None, TARGETS["executor-nccl"])], tmp_path)
     entries = load_index(tmp_path)
     assert len(entries) == 4
     assert {(e.topology, e.group, e.target) for e in entries} == {
-        ("t", (0, 1), "executor-nccl"), ("any", (3, 1), "executor-nccl"), ("any", (0, 1), "msccl"),
+        ("full:2", (0, 1), "executor-nccl"), ("any", (3, 1), "executor-nccl"), ("any", (0, 1), "msccl"),
         ("any", (0, 1), "executor-nccl"),
     }  # fmt: skip
 
@@ -78,14 +84,57 @@ def test_two_for_one_size_are_refused(tmp_path: Path) -> None:
     assert not any((tmp_path / "new").iterdir())
 
 
-def test_a_plan_cannot_be_cut(tmp_path: Path) -> None:
+def halves(name: str) -> Addition:
+    """An all-reduce of two ranks, each of which sums a half: faster than `pair`."""
+    script = Script(name, "allreduce", 2, chunks=2)
+    for own in (0, 1):
+        script.chunk(1 - own, "i", own).reduce(script.chunk(own, "i", own)).copy(own, "i", own)
+    return Addition(compile_instructions(script.instructions()).program, None, TARGETS["executor-nccl"])
+
+
+def test_a_library_only_gets_better(tmp_path: Path) -> None:
+    """What is no faster is not written, what is takes the sizes that it can serve, and both are said."""
+    add([pair("slow", 0, 1 << 20), pair("slowest", (1 << 20) + 1)], tmp_path)
+    fast = add([halves("fast")], tmp_path)
+    ((path,),) = fast.files
+    assert served(tmp_path) == {"allreduce-any-2ranks-fast": (0, None)}
+    before = {one: one.read_bytes() for one in tmp_path.rglob("*.*")}
+    again = add([pair("slower")], tmp_path)
+    assert again.files == [[]]
+    assert again.remarks == ("kept 1 file of the library, no slower: all sizes",)
+    assert {one: one.read_bytes() for one in tmp_path.rglob("*.*")} == before
+    asked = add([pair("slower", 5, 9)], tmp_path, anew=True)
+    assert served(tmp_path)["allreduce-any-2ranks-slower"] == (5, 9)
+    assert asked.remarks == ("kept 2 files of the library, no slower: up to 4 B, from 10 B",)
+    add([pair("last")], tmp_path, anew=True)
+    assert list(served(tmp_path)) == ["allreduce-any-2ranks-last"]
+    assert not path.exists()
+
+
+def test_what_is_there_is_believed_only_after_a_replay(tmp_path: Path) -> None:
+    ((path,),) = add([halves("fast")], tmp_path).files
+    path.write_text(path.read_text().replace('type="rrc', 'type="r', 1))
+    found = add([pair("slow")], tmp_path)
+    assert (len(found.files[0]), found.remarks[0].startswith("thrown out: msccl/")) == (1, True)
+    assert not path.exists()
+
+
+def test_another_network_of_the_same_name_is_another_question(tmp_path: Path) -> None:
+    here = load("full:2")
+    add([replace(halves("fast"), topology=here)], tmp_path)
+    found = add([replace(pair("slow"), topology=replace(load("dgx-a100"), name="full:2"))], tmp_path)
+    assert "1 file for another network or pattern of this name gave way" in found.remarks
+    assert list(served(tmp_path)) == ["allreduce-full-2-2ranks-slow"]
+
+
+def test_a_plan_is_cut_too(tmp_path: Path) -> None:
     add([pair("old", target="mscclpp")], tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
-    with pytest.raises(InputError, match=r"old\.json: serves some of these sizes and cannot be cut"):
-        add([pair("new", 1000, 2000, target="mscclpp")], tmp_path)
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*.json")} == before
-    add([pair("new", target="mscclpp")], tmp_path)
-    assert [entry.path.stem for entry in load_index(tmp_path)] == ["allreduce-any-2ranks-new"]
+    ((path,),) = add([pair("new", 1000, 2000, target="mscclpp")], tmp_path, anew=True).files
+    assert path.name == "allreduce-any-2ranks-new.json"
+    ends = {(entry.min_bytes, entry.max_bytes) for entry in load_index(tmp_path)}
+    assert {(0, 999), (1000, 2000)} < ends
+    assert len(ends) == 3
+    assert all(verify_file(entry.path).status == "right" for entry in load_index(tmp_path))
 
 
 def test_a_goal_travels_with_the_file(tmp_path: Path) -> None:
@@ -101,7 +150,7 @@ def test_a_goal_travels_with_the_file(tmp_path: Path) -> None:
     script.chunk(1, "i", 0).copy(1, "o", 0).reduce(script.chunk(0, "i", 0)).copy(0, "o", 0)
     ir = script.instructions()
     target = TARGETS["msccl"]
-    path = add([Addition(compile_instructions(ir, "msccl").program, ir.goal, target)], tmp_path)[0]
+    ((path,),) = add([Addition(compile_instructions(ir, "msccl").program, ir.goal, target)], tmp_path).files
     entry = load_index(tmp_path)[0]
     assert entry.collective == "both"
     found = goal_beside(path)
@@ -119,7 +168,7 @@ def test_what_a_reader_can_allocate_ends_the_range(tmp_path: Path) -> None:
     ir = load_script(EXAMPLES / "alltonext.py").instructions()
     for name in ("msccl", "mscclpp"):
         made = compile_instructions(ir, name).program
-        path = add([Addition(made, ir.goal, TARGETS[name])], tmp_path / name)[0]
+        ((path,),) = add([Addition(made, ir.goal, TARGETS[name])], tmp_path / name).files
         most = load_index(tmp_path / name)[0].max_bytes
         assert most is not None
         words = (f'maxBytes="{most + 1}"', f'"max_message_size": {most}')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from emit.formats import FORMATS, verify_program
 from emit.library.index import INDEX, Entry, load_index
 from emit.library.lookup import choose
-from emit.library.save import Saved, save
+from emit.library.programs import NONE
+from emit.library.save import Saved, save, stem
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.model.collective import alltoallv
@@ -110,6 +112,45 @@ def test_a_better_answer_takes_the_place_of_a_worse_one(tmp_path: Path) -> None:
     for engine in ("route", "baseline"):
         save(answer(target, engine), tmp_path / "both", target)
         assert files(tmp_path / "both") == now
+
+
+def test_a_schedule_without_a_file_gives_way_to_none_that_is_slower(tmp_path: Path) -> None:
+    """Each stands under the name of the other, as if an earlier search had found it with that shape."""
+    save(answer(NONE, "route"), tmp_path / "good", NONE)
+    good, poor = answer(NONE, "route"), answer(NONE, "baseline")
+    poor = replace(poor, ranges=[replace(poor.ranges[0], low=1 << 20, high=1 << 28, shown=1 << 24)])
+    save(poor, tmp_path / "poor", NONE)
+    large = good.fastest(1 << 24)
+    best, worst = (tmp_path / at / "schedules" / f"{stem(good, one)}.synth" for at, one in
+                   (("good", large), ("poor", poor.ranges[0])))  # fmt: skip
+    there = tmp_path / "poor" / "schedules" / worst.name
+    data, slow = best.read_bytes(), worst.read_bytes()
+    there.write_bytes(data)
+    saved = save(poor, tmp_path / "poor", NONE)
+    assert there.read_bytes() == data
+    assert saved.rows[0]["kept"]
+    assert saved.rows[0]["time_us"] == pytest.approx(large.time_us(1 << 24))
+    assert "kept 1 file of the library" in said(saved, "kept")
+    save(poor, tmp_path / "poor", NONE, anew=True)
+    assert there.read_bytes() == slow
+    (tmp_path / "good" / "schedules" / best.name).write_bytes(slow)
+    save(good, tmp_path / "good", NONE)
+    assert best.read_bytes() == data
+
+
+def test_schedules_that_are_faster_at_some_sizes_each_both_stay(tmp_path: Path) -> None:
+    with Workers(()) as none:
+        found = synthesize("broadcast", "full:4", engine="route", target=NONE, budget=3, workers=none).found
+    small, large = found.ranges
+    first, there = (path for path in save(found, tmp_path, NONE).paths)
+    data = first.read_bytes()
+    there.write_bytes(data)
+    both = replace(found, ranges=[replace(large, low=1)])
+    (other,) = save(both, tmp_path, NONE).paths
+    assert there.read_bytes() == data != other.read_bytes()
+    assert small.time_us(1) < large.time_us(1)
+    assert save(found, tmp_path, NONE).paths == [first, there]  # slower at all sizes of its name's range
+    assert there.read_bytes() == other.read_bytes()
 
 
 def test_one_size_is_added_and_takes_nothing_away(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.search import plan
 from synth.model.collective import Ints
 from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
 from topologies.load import load
 
 MIB = 1 << 20
@@ -165,3 +167,22 @@ def test_a_plan_takes_nothing_from_a_group_s_own_files_and_stays_where_it_is_no_
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert save_groups(found, tmp_path, GroupPrograms("executor-nccl")).kept
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_plan_without_files_stays_where_it_is_no_slower(tmp_path: Path) -> None:
+    topology, no_files = load("ring:6"), GroupPrograms("none")
+    with Workers(()) as none:
+        members = parse_members("0-2;3-5", "alltoall", topology, size="1M")
+        found = plan(topology, members, relays="none", budget=2, workers=none)
+    schedule, size = found.algorithm.schedule, found.size_bytes
+    mixed = np.lexsort((np.random.default_rng(2).random(len(schedule)), schedule.step))
+    late = Algorithm(found.algorithm.problem, schedule.take(mixed), "route", size_bytes=size)
+    assert late.time_us(size) > found.algorithm.time_us(size)
+    (path,) = save_groups(found, tmp_path, no_files).schedules
+    data = path.read_bytes()
+    assert save_groups(replace(found, algorithm=late), tmp_path, no_files).kept
+    assert path.read_bytes() == data
+    assert not save_groups(replace(found, algorithm=late), tmp_path, no_files, anew=True).kept
+    assert path.read_bytes() != data
+    assert not save_groups(found, tmp_path, no_files).kept
+    assert path.read_bytes() == data

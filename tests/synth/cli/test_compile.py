@@ -112,6 +112,7 @@ def test_a_list_of_scripts_in_a_library(synth: Call, here: Path) -> None:
         ("give another --library", ("--library", "foreign")),
         ("--library several.py: cannot be written", ("--library", "several.py")),
         ("2 scripts; it must be with --library", ()),
+        ("it must be with --library", ("--replace", "-o", "x.xml")),
         ("say two places", ("--library", "mine", "-o", "x.xml")),
         ("each with its own range", ("--library", "mine", "--min-bytes", "1K")),
         ("small and large both serve", ("--library", "mine", "--set", "high=-1")),
@@ -127,7 +128,11 @@ def test_a_script_takes_its_range_in_a_library(synth: Call, here: Path) -> None:
     assert synth("allreduce", "--topo", "ring:4", "--engine", "baseline", "--out", "mine").code == 0
     before = len(load_index(here / "mine"))
     asked = ("compile", RING, "--set", "ranks=4", "--library", "mine", "--topo", "ring:4")
-    assert synth(*asked, "--min-bytes", "1K", "--max-bytes", "2K").code == 0
+    before_index = (here / "mine" / "index.json").read_bytes()
+    answer = synth(*asked, "--min-bytes", "1K", "--max-bytes", "2K")
+    assert (answer.code, answer.out.count("no slower")) == (0, 2)
+    assert (here / "mine" / "index.json").read_bytes() == before_index
+    assert synth(*asked, "--min-bytes", "1K", "--max-bytes", "2K", "--replace").code == 0
     entries = load_index(here / "mine")
     assert len(entries) > before
     ours = [entry for entry in entries if entry.file.endswith("-ring.xml")]
