@@ -29,7 +29,7 @@ from topologies.text.writer import to_toml
 from topologies.topology import Topology
 
 # what says how devices are joined, each with what it says more by
-_TOOLS = {"nvidia-smi topo -m": ("nvidia-smi nvlink --status",), "rocm-smi --showtopo": ()}
+_TOOLS = {"nvidia-smi topo -m": ("nvidia-smi nvlink --status",), "amd-smi topology": (), "rocm-smi --showtopo": ()}
 _TOOL_S = 60.0
 _PARTS = 8  # of a topology that is not connected, shown one by one
 
@@ -134,8 +134,9 @@ def _topo_import(
     """What a tool prints of a machine as a topology in text form; a file a node makes a cluster.
 
     Taken are `nvidia-smi topo -m`, with `nvidia-smi nvlink --status` beside it or behind it, NCCL's and RCCL's XML
-    (NCCL_TOPO_DUMP_FILE), `rocm-smi --showtopo`, and of fabrics `ibnetdiscover` and Slurm's topology.conf (topograph
-    writes it). --topo takes such files too.
+    (NCCL_TOPO_DUMP_FILE), `rocm-smi --showtopo` and `amd-smi topology`, and of fabrics `ibnetdiscover`, Slurm's
+    topology.conf and topology.yaml, and what topograph writes; with a fabric's file, several nodes' hang on it by
+    their NICs' GUIDs. --topo takes such files too.
 
     \b
     synth topo import smi.txt --compare dgx-a100 -o mine.toml
@@ -148,7 +149,7 @@ def _topo_import(
 @topo.command("here")
 @_IMPORT
 def _topo_here(out: str | None, name: str | None, beside: str | None) -> None:
-    """This machine as a topology, by what nvidia-smi or rocm-smi prints here.
+    """This machine as a topology, by what nvidia-smi, amd-smi or rocm-smi prints here.
 
     \b
     synth topo here -o here.toml

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from topologies.clusters import Machine
 from topologies.graphs import is_graph_text, read_graph
+from topologies.importers.amd_smi import is_amd_smi, read_amd_smi
 from topologies.importers.ibnetdiscover import is_ibnetdiscover, read_ibnetdiscover
 from topologies.importers.nccl_xml import is_nccl_xml, read_nccl_xml
 from topologies.importers.nvidia_smi import is_nvidia_smi, read_nvidia_smi
 from topologies.importers.rocm_smi import is_rocm_smi, read_rocm_smi
 from topologies.importers.slurm import is_slurm, read_slurm
+from topologies.importers.topograph import is_topograph, read_topograph
 from topologies.text.reader import read_machine
 
 MAX_FILE_BYTES = 16 * 2**20  # of a file that states a topology
@@ -34,6 +36,8 @@ FORMATS: list[Format] = [
     Format("ibnetdiscover", "", is_ibnetdiscover, read_ibnetdiscover),
     Format("Slurm's topology.conf", ".conf", is_slurm, read_slurm),
     Format("rocm-smi --showtopo", "", is_rocm_smi, read_rocm_smi),
+    Format("amd-smi topology", "", is_amd_smi, read_amd_smi),
+    Format("YAML or JSON of a cluster (Slurm, topograph)", ".yaml", is_topograph, read_topograph),
     Format("nvidia-smi topo -m", ".txt", is_nvidia_smi, read_nvidia_smi),
     Format("TOML", ".toml", lambda _: True, read_machine),
 ]

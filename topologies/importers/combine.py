@@ -9,7 +9,7 @@ from pathlib import Path
 from topologies.clusters import Machine, join
 from topologies.compare import compare
 from topologies.errors import InputError
-from topologies.importers import MAX_FILE_BYTES, format_of, ibnetdiscover, slurm
+from topologies.importers import MAX_FILE_BYTES, format_of, ibnetdiscover, slurm, topograph
 from topologies.importers.fabric import Dumped, Fabric, Port, ports_of
 from topologies.importers.nvidia_smi import is_status
 from topologies.text.files import origin_of, read_text
@@ -21,6 +21,7 @@ _SWITCH = "fabric"  # that joins nodes where no file says what does
 _FABRICS: dict[str, Callable[[str, str], Fabric]] = {
     "ibnetdiscover": ibnetdiscover.fabric_of,
     "Slurm's topology.conf": slurm.fabric_of,
+    "YAML or JSON of a cluster (Slurm, topograph)": topograph.fabric_of,
 }
 
 
@@ -51,7 +52,7 @@ def import_files(paths: Sequence[str | Path], name: str | None = None, node: Mac
         return net.join(dumped, called, origin_of(fabric))
     if node is not None:
         raise InputError(
-            f"--node: {origin_of(next(iter(texts)))} is no fabric; it must be with one (ibnetdiscover, Slurm)"
+            f"--node: {origin_of(next(iter(texts)))} is no fabric; it must be with one, as of ibnetdiscover"
         )
     return _side_by_side(_read_nodes(texts), name)
 

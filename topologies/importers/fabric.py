@@ -6,6 +6,7 @@ each NIC of these is on its port.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +70,7 @@ class Fabric:
     """Switches by name; `links`: GB/s from one to the other, each way; `hosts`: the ports of each, in order.
 
     assumed_gbs: that hosts' links are assumed to have, and those above as much as all hosts below; 0: rates are read.
+    Where a host has one assumed port, that stands for all of its NICs.
     """
 
     links: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -96,15 +98,14 @@ class Fabric:
     def cluster(self, machine: Machine, name: str, source: str) -> Machine:
         """Each host as the machine, whose NICs are the host's ports, by name or in order.
 
-        Hosts that have no ports of these names, nor as many, are left out. Where rates are assumed, all NICs of a host
-        are on its switch. Raises InputError: no NICs, or no host fits.
+        Hosts that have no ports of these names, nor as many, are left out. Raises InputError: no NICs, or no host fits.
         """
         nics = _nics_of(machine, source)
         if self.assumed_gbs:
-            self._widen(len(nics.sends) * nics.gbs)
+            self._widen([nics])
         placed: list[_Placed] = []
         for ports in self.hosts.values():
-            found = [[ports[0]]] * len(nics.sends) if self.assumed_gbs else _by_name(ports, nics)
+            found = [ports] * len(nics.sends) if self._is_one(ports) else _by_name(ports, nics)
             if found is not None:
                 placed.append(_Placed(len(placed), machine.topology, _on_ports(nics, found, bool(self.assumed_gbs))))
         if not placed:
@@ -122,13 +123,11 @@ class Fabric:
     def join(self, nodes: Sequence[Dumped], name: str, source: str) -> Machine:
         """What was dumped on each node, in order: each NIC on the port that has its GUID.
 
-        Where that is not known, on the port of its name at the host that the dump is of; where rates are assumed, on
-        that host's switch. What is in no dump is left out. Raises InputError: a node has no NICs or none of them is
-        here, or two have the same.
+        Where that is not known, on the port of its name at the host that the dump is of. What is in no dump is left
+        out. Raises InputError: a node has no NICs or none of them is here, or two have the same.
         """
         if self.assumed_gbs:
-            all_nics = [_nics_of(node.machine, node.label) for node in nodes]
-            self._widen(max(len(nics.sends) * nics.gbs for nics in all_nics))
+            self._widen([_nics_of(node.machine, node.label) for node in nodes])
         by_guid: dict[int, list[Port]] = {}
         for port in (port for ports in self.hosts.values() for port in ports):
             for guid in dict.fromkeys(port.guids):
@@ -138,8 +137,8 @@ class Fabric:
         for node in nodes:
             nics = _nics_of(node.machine, node.label)
             beside = self.hosts.get(node.host, [])
-            if self.assumed_gbs:
-                found = [beside[:1] for _ in nics.sends]
+            if self._is_one(beside):
+                found = [beside] * len(nics.sends)
             else:
                 found = [_claim(drawn, by_guid, beside, node, holder) for drawn in ports_of(nics)]
             if not any(found):
@@ -154,8 +153,13 @@ class Fabric:
         self.remarks += dict.fromkeys(remark for node in nodes for remark in node.machine.remarks)
         return self._of_nodes(name, source, placed)
 
-    def _widen(self, gbs: float) -> None:
-        """Assumed rates become those of hosts that have so many GB/s in all."""
+    def _is_one(self, ports: Sequence[Port]) -> bool:
+        return self.assumed_gbs > 0 and len(ports) == 1
+
+    def _widen(self, several: Sequence[Nics]) -> None:
+        """Assumed rates of links between switches become those of hosts with the fastest of these NICs."""
+        ports = max(map(len, self.hosts.values()), default=1)
+        gbs = max(len(nics.sends) * nics.gbs for nics in several) / ports
         self.links = {pair: rate * gbs / self.assumed_gbs for pair, rate in self.links.items()}
 
     def _of_nodes(self, name: str, source: str, placed: Sequence[_Placed]) -> Machine:
@@ -282,7 +286,7 @@ def _on_ports(nics: Nics, found: Sequence[Sequence[Port]], assumed: bool) -> lis
     """Each NIC on each of its ports, at the rate of the slower one (assumed: the NIC's)."""
     return [
         _Attached(
-            port.switch, out, into, nics.gbs if assumed else min(port.gbs, nics.gbs / len(ports)), nics.alpha_us / 2
+            port.switch, out, into, min(nics.gbs / len(ports), math.inf if assumed else port.gbs), nics.alpha_us / 2
         )
         for out, into, ports in zip(nics.sends, nics.receives, found, strict=True)
         for port in ports
@@ -299,7 +303,7 @@ def _orders(guid: int) -> tuple[int, ...]:
 def expand(text: str, place: str) -> list[str]:
     """`n[1-3,7],m` as its names, as Slurm writes them. Raises InputError, which begins with `place`."""
     names: list[str] = []
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?[^,]*", text):
+    for part in re.findall(r"[^,\[]*\[[^\]]*\][^,]*|[^,]+", text):
         match = _SERIES.fullmatch(part)
         if match is None:
             if "[" in part or "]" in part:

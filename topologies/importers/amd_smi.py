@@ -1,0 +1,109 @@
+"""Reads what `amd-smi topology` prints: tables, or with --json or --csv."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from topologies.clusters import Machine
+from topologies.errors import InputError
+from topologies.importers.node import MOST_DEVICES
+from topologies.importers.xgmi import Pairs
+
+_TITLE = re.compile(r"\s*([A-Z][A-Z -]{1,40}) TABLE:\s*")
+_TABLES = {"LINK TYPE": "kind", "WEIGHT": "weight", "NUMA BW": "gbs"}
+_KEYS = {"link_type": "kind", "weight": "weight", "bandwidth": "gbs", "numa_bandwidth": "gbs"}
+_COLUMN = re.compile(r"(link_type|weight|numa_bandwidth)_gpu_([0-9]{1,4})")
+_RIGHT = "the whole output of amd-smi topology, with link types"
+
+
+def is_amd_smi(text: str) -> bool:
+    """Whether a text has the table of link types, or such a key or column."""
+    return re.search(r'^\s*LINK TYPE TABLE:|"link_type"\s*:|^gpu,.*\blink_type_gpu_', text, re.MULTILINE) is not None
+
+
+def read_amd_smi(text: str, origin: str) -> Machine:
+    """The machine of any of the three forms. Raises InputError (one line)."""
+    pairs = Pairs(origin, _RIGHT)
+    if text.lstrip()[:1] in ("[", "{"):
+        _read_json(text, pairs)
+    elif re.search(r"^\s*LINK TYPE TABLE:", text, re.MULTILINE):
+        _read_text(text, pairs)
+    else:
+        _read_csv(text, pairs)
+    if not pairs.kind:
+        raise InputError(f"{origin}: no link types; it must be {_RIGHT}")
+    return pairs.node().machine(Path(origin).stem or "node", origin)
+
+
+def _read_text(text: str, pairs: Pairs) -> None:
+    table = ""
+    columns: dict[str, int] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        place = f"{pairs.origin}:{number}"
+        title, cells = _TITLE.fullmatch(line), line.split()
+        if title is not None:
+            table, columns = _TABLES.get(title[1], ""), {}
+        elif table and not cells:
+            table = table if not columns else ""
+        elif table and not columns:
+            columns = {bdf: i for i, bdf in enumerate(cells)}
+            if len(columns) < len(cells) or len(cells) > MOST_DEVICES:
+                raise InputError(f"{place}: {len(cells)} columns, not all different; it must be {_RIGHT}")
+        elif table:
+            if cells[0] not in columns or (len(cells) != len(columns) + 1 and table != "gbs"):
+                raise InputError(f"{place}: {len(cells) - 1} cells for {len(columns)} columns; it must be {_RIGHT}")
+            for column, cell in enumerate(cells[1:]) if len(cells) == len(columns) + 1 else ():
+                pairs.put(table, (columns[cells[0]], column), cell, place)
+
+
+def _read_csv(text: str, pairs: Pairs) -> None:
+    lines = text.split("\n")
+    start = next(i for i, line in enumerate(lines) if line.startswith("gpu,") and "link_type_gpu_" in line)
+    try:
+        rows = list(csv.DictReader(line for line in lines[start : start + 1 + MOST_DEVICES] if line.strip()))
+    except csv.Error as error:
+        raise InputError(f"{pairs.origin}: not CSV: {str(error)[:100]}; it must be {_RIGHT}") from None
+    for i, row in enumerate(rows):
+        for column, cell in row.items():
+            match = _COLUMN.fullmatch(column or "")
+            if match is not None:
+                place = f"{pairs.origin}: row {i + 1}, {column}"
+                pairs.put(_KEYS[match[1]], (_device(row.get("gpu"), place), int(match[2])), cell or "", place)
+
+
+def _read_json(text: str, pairs: Pairs) -> None:
+    """A list of devices: with `links`, or of old with a mapping a table, whose keys are gpu_0 and so on."""
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        said = " ".join(str(error).split())[:100]
+        raise InputError(f"{pairs.origin}: not JSON: {said}; it must be {_RIGHT}") from None
+    if isinstance(document, dict):
+        document = next((value for value in document.values() if isinstance(value, list)), [])
+    for i, entry in enumerate(document if isinstance(document, list) else []):
+        place = f"{pairs.origin}: entry {i + 1}"
+        if not isinstance(entry, Mapping):
+            raise InputError(f"{place}: is no mapping; it must be {_RIGHT}")
+        source = _device(entry.get("gpu"), place)
+        links = entry.get("links")
+        for link in links if isinstance(links, list) else ():
+            if isinstance(link, Mapping):
+                target = _device(link.get("gpu"), f"{place}: links")
+                for key in [key for key in _KEYS if key in link]:
+                    pairs.put(_KEYS[key], (source, target), str(link[key]), f"{place}: links: {key}")
+        for key in [key for key in _KEYS if key in entry]:
+            cells = entry[key]
+            for name, cell in cells.items() if isinstance(cells, Mapping) else ():
+                target = _device(str(name).removeprefix("gpu_"), f"{place}: {key}")
+                pairs.put(_KEYS[key], (source, target), str(cell), f"{place}: {key}")
+
+
+def _device(value: object, place: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,4}", str(value)):
+        raise InputError(f"{place}: device {str(value)[:20]!r}; it must be a number, as in {_RIGHT}")
+    return int(str(value))

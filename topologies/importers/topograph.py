@@ -1,0 +1,251 @@
+"""Reads YAML and JSON that say how a cluster's nodes hang together.
+
+Slurm's topology.yaml (since 25.05); what NVIDIA topograph writes and is tested with: that, its models, its graphs, the
+labels that it gives to Kubernetes' nodes, a ConfigMap that holds a topology.conf; and the map of links that NetQ keeps,
+which topograph reads. YAML needs the library PyYAML; JSON does not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from topologies.clusters import Machine
+from topologies.errors import InputError
+from topologies.importers import slurm
+from topologies.importers.fabric import Fabric, Port, expand, natural
+from topologies.importers.rates import USUAL_NIC_GBS
+from topologies.importers.tree import Tree
+
+_MOST_YAML_BYTES = 2**20  # PyYAML reads some 200 KB in a second
+_DEEPEST = 16
+_YAML = re.compile(
+    r"(?:\s*(?:#[^\n]*|---[^\n]*)?\n)*"
+    r"(?:- *topology|topology|switches|blocks|instances|apiVersion|kind|items|data|metadata)\s*:(?:\s|$)"
+)
+_JSON = re.compile(r"\s*(?:\[\s*)?\{")
+# Kubernetes' labels of the switches above a node, the nearest first: by topograph now and of old, by AWS, by Google
+_LABELS = (
+    tuple(f"fabric.topograph.run/tier-{tier}" for tier in range(10)),
+    tuple(f"network.topology.nvidia.com/{word}" for word in ("leaf", "block", "spine", "core", "datacenter")),
+    tuple(f"topology.k8s.aws/network-node-layer-{layer}" for layer in (3, 2, 1)),
+    tuple(f"cloud.google.com/gce-topology-{word}" for word in ("subblock", "block")),
+)
+_DOMAINS = (
+    "accelerator.topograph.run/domain", "network.topology.nvidia.com/accelerator", "nvidia.com/gpu.clique",
+    "accelerator.topology.test/domain",
+)  # fmt: skip
+_RIGHT = (
+    "Slurm's topology.yaml, a model or graph of topograph (switches and blocks, or instances), Kubernetes' nodes with"
+    " labels of switches, or NetQ's links; other JSON that is read is of networkx, rocm-smi and amd-smi"
+)
+
+
+def is_topograph(text: str) -> bool:
+    """Whether a text begins as such YAML does, or is JSON, of whatever kind."""
+    return _JSON.match(text) is not None or _YAML.match(text) is not None
+
+
+def read_topograph(text: str, origin: str) -> Machine:
+    """The fabric with a rank for each port of each node."""
+    return fabric_of(text, origin).machine(Path(origin).stem or "fabric", origin)
+
+
+def fabric_of(text: str, origin: str) -> Fabric:
+    """The fabric. Raises InputError (one line)."""
+    document = _loaded(text, origin)
+    if isinstance(document, Mapping) and isinstance(document.get("data"), Mapping):  # a ConfigMap
+        held = [(key, value) for key, value in document["data"].items() if isinstance(value, str) and "topology" in key]
+        if len(held) != 1:
+            raise InputError(f"{origin}: data: {len(held)} keys that name a topology; it must be one, as topology.conf")
+        key, inner = held[0]
+        if slurm.is_slurm(inner):
+            return slurm.fabric_of(inner, f"{origin}: {key[:40]}")
+        document = _loaded(inner, f"{origin}: {key[:40]}")
+    if isinstance(document, list):
+        if document and isinstance(document[0], Mapping) and "links" in document[0]:
+            return _of_links(document[0], origin)
+        return _of_slurm(document, origin)
+    if isinstance(document, Mapping):
+        if "instances" in document:
+            return _of_instances(_list(document, "instances", origin), origin)
+        if "blocks" in document:
+            return _of_model(document, origin)
+        if "items" in document or document.get("kind") == "Node":
+            items = _list(document, "items", origin) if "items" in document else [document]
+            return _of_instances([_instance(item, f"{origin}: items[{i}]") for i, item in enumerate(items)], origin)
+    raise InputError(f"{origin}: is none of what is read here; it must be {_RIGHT}")
+
+
+def _loaded(text: str, origin: str) -> Any:
+    """JSON or YAML, whose scalars stay texts. Raises InputError."""
+    if _JSON.match(text):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{origin}: not JSON: {' '.join(str(error).split())[:100]}; it must be {_RIGHT}") from None
+    try:
+        import yaml  # optional: the extra `yaml`
+    except ImportError:
+        raise InputError(
+            f"{origin}: YAML needs PyYAML; it must be installed (pip install 'synth-collectives[yaml]')"
+        ) from None
+    if len(text) > _MOST_YAML_BYTES:
+        raise InputError(f"{origin}: {len(text)} characters of YAML; it must be at most {_MOST_YAML_BYTES}")
+
+    class Plain(yaml.BaseLoader):  # type: ignore[misc]
+        """Texts, lists and mappings, neither deep nor by reference."""
+
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent) or self.depth >= _DEEPEST:
+                raise yaml.YAMLError(f"a reference (*), or more than {_DEEPEST} levels")
+            self.depth += 1
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+    try:
+        return yaml.load(text, Loader=Plain)
+    except (yaml.YAMLError, ValueError) as error:
+        raise InputError(f"{origin}: not YAML: {' '.join(str(error).split())[:160]}; it must be {_RIGHT}") from None
+
+
+def _of_slurm(document: list[Any], origin: str) -> Fabric:
+    """topology.yaml: of the topologies that say how nodes hang together the cluster's default, else the first."""
+    tables = [
+        (f"{origin}: topology {i + 1}", _table(entry, f"{origin}: entry {i + 1}")) for i, entry in enumerate(document)
+    ]
+    shaped = [(place, table) for place, table in tables if "tree" in table or "block" in table]
+    if not shaped:
+        raise InputError(f"{origin}: no tree and no block; it must be {_RIGHT}")
+    place, table = next((one for one in shaped if str(one[1].get("cluster_default")).lower() == "true"), shaped[0])
+    tree = Tree(origin, joined="block" in table)
+    if len(tables) > 1:
+        tree.remarks.append(f"of {len(tables)} topologies {str(table.get('topology', '?'))[:60]!r} is read")
+    kind, entries, word = ("block", "blocks", "block") if tree.joined else ("tree", "switches", "switch")
+    for i, entry in enumerate(_list(_table(table[kind], f"{place}: {kind}"), entries, place)):
+        at = f"{place}: {entries}[{i}]"
+        row = _table(entry, at)
+        name = _text(row, word, at)
+        tree.add(name, at)
+        for key in ("children", "nodes"):
+            if row.get(key):
+                tree.hang(expand(_text(row, key, at), at), name, at, nodes=key == "nodes")
+    return tree.fabric(_RIGHT)
+
+
+def _of_model(document: Mapping[str, Any], origin: str) -> Fabric:
+    """A model of topograph's: `switches` with what hangs on each, `blocks` of nodes on a switch."""
+    tree = Tree(origin)
+    for name, entry in _table(document.get("switches") or {}, f"{origin}: switches").items():
+        at = f"{origin}: switches: {str(name)[:40]}"
+        below = [str(one) for one in _list(_table(entry or {}, at), "switches", at)]
+        tree.switches.setdefault(str(name), at)
+        tree.hang(below, str(name), at, nodes=False)
+    for i, entry in enumerate(_list(document, "blocks", origin)):
+        at = f"{origin}: blocks[{i}]"
+        row = _table(entry, at)
+        switch = _text(row, "switch", at)
+        tree.switches.setdefault(switch, at)
+        names = [name for one in _list(row, "nodes", at) for name in expand(str(one), at)]
+        tree.hang(names, switch, at, nodes=True)
+    for leaf, spine in tree.above.items():  # leaves need no entry of their own
+        tree.switches.setdefault(leaf, tree.switches[spine])
+    return tree.fabric(_RIGHT)
+
+
+def _instance(item: Any, at: str) -> dict[str, Any]:
+    """A node of Kubernetes as an instance of topograph's graph."""
+    data = _table(_table(item, at).get("metadata"), f"{at}: metadata")
+    labels = _table(data.get("labels") or {}, f"{at}: labels")
+    layers = next((found for keys in _LABELS if (found := [labels[key] for key in keys if labels.get(key)])), [])
+    return {"id": data.get("name"), "network_layers": layers, "labels": labels}
+
+
+def _of_instances(instances: list[Any], origin: str) -> Fabric:
+    """Nodes, each with the switches above it, the nearest first; without any, with its accelerator's domain."""
+    tree = Tree(origin, joined=True)
+    loose = 0
+    for i, entry in enumerate(instances):
+        at = f"{origin}: instance {i + 1}"
+        row = _table(entry, at)
+        name = _text(row, "id", at)
+        layers = [str(layer) for layer in _list(row, "network_layers", at) if layer]
+        labels = _table(row.get("labels") or {}, f"{at}: labels")
+        layers = layers or [str(labels[key]) for key in _DOMAINS if labels.get(key)][:1]
+        if not layers:
+            loose += 1
+            continue
+        if name in tree.nodes:
+            raise InputError(f"{at}: {name[:40]} stands twice; it must be once")
+        for layer in layers:
+            tree.switches.setdefault(layer, at)
+        tree.hang([name], layers[0], at, nodes=True)
+        for below, above in pairwise(layers):
+            tree.hang([below], above, at, nodes=False)
+    if loose:
+        tree.remarks.append(f"{loose} nodes are left out: they state no switch")
+    return tree.fabric(_RIGHT)
+
+
+def _of_links(document: Mapping[str, Any], origin: str) -> Fabric:
+    """NetQ's links: switches, hosts and how many cables join two of them; a host has a port a cable."""
+    devices: dict[str, str] = {}
+    switches: set[str] = set()
+    for i, tier in enumerate(_list(document, "nodes", origin)):
+        at = f"{origin}: nodes[{i}]"
+        for entry in _list(_table(tier, at), "compounded_nodes", at):
+            row = _table(entry, at)
+            name = devices[_text(row, "id", at)] = _text(row, "name", at)
+            if row.get("device_type") == "switch":
+                switches.add(name)
+    net = Fabric(assumed_gbs=USUAL_NIC_GBS)
+    for i, entry in enumerate(_list(document, "links", origin)):
+        at = f"{origin}: links[{i}]"
+        for cable in _list(_table(entry, at), "compounded_links", at):
+            ends = [_table(one, at) for one in _list(_table(cable, at), "interfaces", at)]
+            names = [devices.get(_text(end, "node", at), "") for end in ends]
+            if len(names) != 2 or "" in names or not switches & set(names):
+                raise InputError(
+                    f"{at}: {' to '.join(names)[:60]!r} is no cable to a switch; it must join two of nodes"
+                )
+            if switches >= set(names):
+                net.add_link(names[0], names[1], USUAL_NIC_GBS)
+                continue
+            far = 0 if names[1] in switches else 1
+            port = Port(_text(ends[far], "interface", at), names[1 - far], USUAL_NIC_GBS)
+            net.hosts.setdefault(names[far], []).append(port)
+    if not net.hosts:
+        raise InputError(f"{origin}: no host is on a switch; it must be {_RIGHT}")
+    for host, ports in net.hosts.items():
+        order = natural(port.name for port in ports)
+        net.hosts[host] = sorted(ports, key=lambda port: order.index(port.name))
+    net.hosts = {host: net.hosts[host] for host in natural(net.hosts)}
+    net.remarks.append(f"cables are read; {USUAL_NIC_GBS:g} GB/s each, or what a host's NICs have, is assumed")
+    return net
+
+
+def _table(value: Any, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{place}: is no mapping; it must be, as in {_RIGHT}")
+    return value
+
+
+def _list(table: Mapping[str, Any], key: str, place: str) -> list[Any]:
+    value = table.get(key)
+    if value is not None and not isinstance(value, list):
+        raise InputError(f"{place}: {key} is no list; it must be, as in {_RIGHT}")
+    return value or []
+
+
+def _text(table: Mapping[str, Any], key: str, place: str) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise InputError(f"{place}: {key} is no text; it must be, as in {_RIGHT}")
+    return value
