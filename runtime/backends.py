@@ -48,11 +48,12 @@ def _require_torch() -> None:
 
 
 _GPU_OPTIONS = frozenset({"--devices", "--emulate", "--slower"})
+_HOST_OPTIONS = frozenset({"--trace"})
 BACKENDS = {
     row.name: row
     for row in (
         Backend("gpu", "a GPU stands for all ranks", "runtime.gpu.executor", cupy, True, _GPU_OPTIONS),
-        Backend("host", "threads of this CPU", "runtime.host.executor", by_default=True),
+        Backend("host", "threads of this CPU", "runtime.host.executor", by_default=True, options=_HOST_OPTIONS),
         Backend("torch", "a process a rank", "runtime.measure.over_torch", _require_torch, in_job=True),
     )
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import Program
+from emit.timing.trace import Recorded
 from runtime.buffers import Layout, goal_of, part_in_place
 from runtime.dtypes import TYPES, Array, average, narrow, parse_type, reducer, widen
 from synth.model.registry import PAIR, SHARE, find_kind
@@ -41,6 +42,7 @@ class Executor(Protocol):
         arrays: the module that makes the buffers that it takes as they are: NumPy or CuPy.
         kernel_us: time of the last run by the executor's own clock; None where it has none.
         emulated: times of the last run where a network is emulated; None otherwise.
+        recorded: when the steps of the last run began and ended, where the executor was asked to say; None otherwise.
     """
 
     @property
@@ -49,6 +51,8 @@ class Executor(Protocol):
     def kernel_us(self) -> float | None: ...
     @property
     def emulated(self) -> EmulatedTime | None: ...
+    @property
+    def recorded(self) -> Recorded | None: ...
 
     def at(self, rank: int) -> AbstractContextManager[Any]:
         """A context in which the rank's buffers are made."""
@@ -87,6 +91,7 @@ class Row:
     factor: float | None  # busbw / algbw, None where the collective has none
     reduces: bool
     emulated: EmulatedTime | None = None  # of the last run, on an emulated network
+    recorded: Recorded | None = None  # the last run, step by step
 
     def algbw(self, timing: Timing) -> float:
         return self.size_bytes / timing.time_us / 1e3 if timing.time_us else 0.0
@@ -131,6 +136,7 @@ class Request:
     devices: str | None = None  # numbers of GPUs, as `parse_ranks` takes them
     network: Topology | None = None  # to be emulated, `slower` times slower than it is
     slower: float = 1.0
+    record: bool = False  # when each step of a run begins and ends
 
 
 Measure = Callable[[Algorithm, int], Row]  # an algorithm at a size in bytes
@@ -180,7 +186,8 @@ def measure(
         apart = _measure_side(program, goal, layout, settings, False, executor)
     if program.inplace:
         inside = _measure_side(program, goal, layout, settings, True, executor)
-    return make_row(program, program.name, layout.elements, settings, apart, inside, executor.emulated)
+    row = make_row(program, program.name, layout.elements, settings, apart, inside, executor.emulated)
+    return replace(row, recorded=executor.recorded)
 
 
 def elements_of(program: Program, size_bytes: int, kind: str) -> int:

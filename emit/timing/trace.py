@@ -1,33 +1,86 @@
-"""A program's predicted run in Chrome's trace format, which Perfetto and chrome://tracing draw.
+"""A program's run, predicted or measured, in Chrome's trace format, which Perfetto and chrome://tracing draw.
 
-A process is a rank, a thread one of its threadblocks; a slice is what a step sends or takes out of its slot, an arrow
-a message. The format is that of Google's "Trace Event Format", JSON, times in µs.
+A process is a rank, a thread one of its threadblocks. Predicted, a slice is what a step sends or takes out of its slot,
+an arrow a message; measured, a slice is a step. The format is that of Google's "Trace Event Format", JSON, times in µs.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+from emit.program import RECEIVES, SENDS, Program
 from emit.timing.predict import Predictor
+from synth.model.collective import Floats, Ints
 
 _LEAST_US = 1e-6  # a slice without length is not drawn
 
 
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """When each step of one run began and ended, as an executor saw it.
+
+    step: int, shape (n,): numbered in document order.  window: int: the part of its chunks, if they pass in parts.
+    start_us, end_us: float, since the run began; from when the step had all that it waited for.
+    """
+
+    step: Ints
+    window: Ints
+    start_us: Floats
+    end_us: Floats
+
+
 def chrome_trace(predictor: Predictor, size_bytes: float) -> str:
-    """The trace of one run for messages of `size_bytes`. Raises InputError for a deadlock."""
-    return json.dumps({"displayTimeUnit": "ns", "traceEvents": list(_events(predictor, size_bytes))}) + "\n"
+    """The trace of one predicted run for messages of `size_bytes`. Raises InputError for a deadlock."""
+    return _written(chain(_names(predictor.program, predictor.group, ""), _predicted(predictor, size_bytes)))
 
 
-def _events(predictor: Predictor, size_bytes: float) -> Iterator[dict[str, Any]]:
-    program = predictor.program
+def measured_trace(program: Program, measured: Recorded, predictor: Predictor | None, size_bytes: float) -> str:
+    """The trace of a measured run, beside the predicted one where a predictor is given; both begin at 0.
+
+    A threadblock has a thread for each: those measured behind all that are predicted. Raises InputError for a deadlock.
+    """
+    group = tuple(range(program.nranks)) if predictor is None else predictor.group
+    own = _names(program, group, ", measured", by=1)
+    if predictor is None:
+        return _written(chain(own, _measured(program, measured)))
+    first = chain(_names(program, group, ", predicted"), _predicted(predictor, size_bytes))
+    return _written(chain(first, own, _measured(program, measured)))
+
+
+def _written(events: Iterator[dict[str, Any]]) -> str:
+    return json.dumps({"displayTimeUnit": "ns", "traceEvents": list(events)}) + "\n"
+
+
+def _names(program: Program, group: tuple[int, ...], which: str, by: int = 0) -> Iterator[dict[str, Any]]:
+    """The names of processes and threads; by: 1 for the threads of what was measured."""
     for rank, gpu in enumerate(program.gpus):
-        yield _named("process_name", f"rank {rank} (device {predictor.group[rank]})", rank)
+        yield _named("process_name", f"rank {rank} (device {group[rank]})", rank)
         for number, block in enumerate(gpu.threadblocks):
             to = f" → {block.send}" if block.send >= 0 else ""
-            by = f" ← {block.recv}" if block.recv >= 0 else ""
-            yield _named("thread_name", f"threadblock {number}{to}{by}, channel {block.channel}", rank, number)
+            of = f" ← {block.recv}" if block.recv >= 0 else ""
+            thread = number + by * len(gpu.threadblocks)
+            yield _named("thread_name", f"threadblock {number}{which}{to}{of}, channel {block.channel}", rank, thread)
+            if which:  # a threadblock's two threads beside each other
+                yield _named("thread_sort_index", "", rank, thread) | {"args": {"sort_index": 2 * number + by}}
+
+
+def _measured(program: Program, run: Recorded) -> Iterator[dict[str, Any]]:
+    places = list(program.steps())
+    columns = (run.step, run.window, run.start_us, run.end_us)
+    for number, window, start, end in zip(*(column.tolist() for column in columns), strict=True):
+        rank, tb, position, step = places[number]
+        blocks = program.gpus[rank].threadblocks
+        to = f" to {blocks[tb].send}" if step.op in SENDS else ""
+        of = f" from {blocks[tb].recv}" if step.op in RECEIVES else ""
+        what = {"step": position, "chunks": step.count, "window": window}
+        yield _slice("measured", f"{step.op}{of}{to}", [rank, len(blocks) + tb], start, end, what)
+
+
+def _predicted(predictor: Predictor, size_bytes: float) -> Iterator[dict[str, Any]]:
     moved = predictor.transfers(size_bytes)
     columns = (
         moved.sender, moved.receiver, moved.start_us, moved.end_us, moved.arrive_us, moved.received_us, moved.bytes,

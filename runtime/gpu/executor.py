@@ -15,6 +15,7 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import Program
+from emit.timing.trace import Recorded
 from runtime.bench import Algorithm, EmulatedTime, Request, Session, in_process
 from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
@@ -173,6 +174,7 @@ class GpuExecutor:
         self.program, self.goal = program, goal
         self.kernel_us: float | None = None
         self.emulated: EmulatedTime | None = None
+        self.recorded: Recorded | None = None
         self.encoded = e = Encoded(program, goal, depth, slot_bytes, limit_s, pace)
         self.cupy = self.arrays = cp = cupy()
         self.devices = tuple(devices) if devices is not None else (int(cp.cuda.Device().id),)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +21,7 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import FIFO_DEPTH, OPS, READS_SRC, Program
+from emit.timing.trace import Recorded
 from runtime.bench import EmulatedTime, Request, Session, in_process
 from runtime.buffers import Layout, describe_wait, executable_columns, prepare_buffers, summed_cells
 from runtime.dtypes import TYPES, Array, average, reducer
@@ -59,9 +61,19 @@ class HostExecutor:
     emulated: EmulatedTime | None = None
 
     def __init__(
-        self, program: Program, goal: Goal | None = None, threads: int | None = None, window_bytes: int = WINDOW_BYTES
+        self,
+        program: Program,
+        goal: Goal | None = None,
+        threads: int | None = None,
+        window_bytes: int = WINDOW_BYTES,
+        record: bool = False,
     ) -> None:
-        """goal: what a custom collective must achieve. threads: None: as many as there are cores."""
+        """goal: what a custom collective must achieve. threads: None: as many as there are cores.
+
+        record: whether each run leaves in `recorded` when its steps began and ended.
+        """
+        self._run: type[_Run] = _RecordedRun if record else _Run
+        self.recorded: Recorded | None = None
         self.program, self.goal, self.window_bytes = program, goal, window_bytes
         self.columns = c = executable_columns(program)
         self.threads = threads or os.cpu_count() or 1
@@ -80,7 +92,9 @@ class HostExecutor:
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array], *, kind: str = "float", op: str = "sum") -> None:
         """Execute once; see `Executor.run`."""
         layout, inputs, kind = prepare_buffers(self.program, self.goal, inputs, outputs, kind, op)
-        _Run(self, layout, inputs, outputs, kind, op).go()
+        run = self._run(self, layout, inputs, outputs, kind, op)
+        run.go()
+        self.recorded = run.recorded()
         if op != "avg":
             return
         cells = (column.tolist() for column in summed_cells(self.program, self.goal))
@@ -90,7 +104,7 @@ class HostExecutor:
 
 def measuring(request: Request) -> Session:
     """Measures on this CPU; see `runtime.backends.Backend`."""
-    return in_process(request, lambda algorithm: HostExecutor(algorithm.program, algorithm.goal))
+    return in_process(request, lambda algorithm: HostExecutor(algorithm.program, algorithm.goal, record=request.record))
 
 
 class _Run:
@@ -137,6 +151,10 @@ class _Run:
             thread.join()
         if self.fault is not None:
             raise self.fault
+
+    def recorded(self) -> Recorded | None:
+        """When each step began and ended, where that is recorded."""
+        return None
 
     def _work(self) -> None:
         try:
@@ -302,6 +320,31 @@ class _Run:
         if need >= 0 and self.done[need] <= block.window:
             reason = "dependency"
         return describe_wait(of.columns, block.step, reason)
+
+
+class _RecordedRun(_Run):
+    """The same, and when each step began and ended in each window."""
+
+    def go(self) -> None:
+        self.begun = [0.0] * len(self.of.op)
+        self.slices: list[tuple[float, int, int, float]] = []  # start, step, window, end in s
+        self.zero = time.perf_counter()
+        super().go()
+
+    def recorded(self) -> Recorded:
+        start, step, window, end = np.array(sorted(self.slices), dtype=np.float64).reshape(-1, 4).T
+        since = ((column - self.zero) * 1e6 for column in (start, end))
+        return Recorded(step.astype(np.int64), window.astype(np.int64), *since)
+
+    def _execute(self, block: _Block, message: _Message | None, sends: bool, lend: bool) -> Array | None:
+        if block.chunk == 0:
+            self.begun[block.step] = time.perf_counter()
+        return super()._execute(block, message, sends, lend)
+
+    def _finish_chunk(self, block: _Block) -> None:
+        if block.chunk + 1 == self.of.count[block.step]:  # before those that wait for it can begin
+            self.slices.append((self.begun[block.step], block.step, block.window, time.perf_counter()))
+        super()._finish_chunk(block)
 
 
 def _unequal(rank: int, buffer: str, cell: int, has: int, comes: int) -> InputError:

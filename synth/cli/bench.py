@@ -18,17 +18,19 @@ from emit.library.index import Entry, load_index
 from emit.library.lookup import entry_beside
 from emit.program import Program
 from emit.targets import TARGETS, target_named
-from emit.timing.predict import Timed
+from emit.timing.predict import Predictor, Timed
+from emit.timing.trace import measured_trace
 from runtime.backends import BACKENDS, choose_backend
 from runtime.bench import Measure, Request, Row, Settings, Timing, message_sizes
 from runtime.dtypes import parse_type, reducer
 from synth.bounds.prove import Bound, prove
 from synth.cli.options import json_option, print_json
-from synth.cli.programs import named_problem, read_program
+from synth.cli.programs import named_problem, read_program, write_text
 from synth.cli.schedules import load_algorithm
 from synth.model.problem import Problem, parse_ranks
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
+from synth.storage.columns import check_replaceable
 from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
 from topologies.load import load
@@ -84,6 +86,7 @@ HEAD = "\n".join(
 @click.option("--collective", metavar="NAME", help="Of a library: which collective. Default: the only one.")
 @click.option("--group", metavar="RANKS", help="Of a library: which group. Default: the only one.")
 @click.option("--target", metavar="NAME", help="Of a library: for which executor. Default: the first that has files.")
+@click.option("--trace", metavar="OUT.json", help="Write the last run, measured and predicted, for Perfetto.")
 @json_option
 def bench(
     path: str,
@@ -103,6 +106,7 @@ def bench(
     collective: str | None,
     group: str | None,
     target: str | None,
+    trace: str | None,
     as_json: bool,
 ) -> None:
     """Run an MSCCL XML, a plan (JSON), a stored schedule, or a library's file for each size, and measure it.
@@ -123,6 +127,7 @@ def bench(
     sizes = list(message_sizes(low, high, stepfactor, step))
     parse_type(datatype), reducer(op, "float")  # refused before the head of the table
     given = {"--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None}
+    given["--trace"] = trace
     used = choose_backend(backend, [name for name, value in given.items() if value is not None])
     if slower != 1 and emulate is None:
         raise InputError("--slower: is for a network that is emulated; it must be with --emulate")
@@ -131,9 +136,13 @@ def bench(
     chosen = [(size, found) for size in sizes if (found := choose(size)) is not None]
     if not chosen:
         raise InputError(f"{path}: no algorithm serves any of the sizes")
+    if trace is not None:
+        if len(chosen) != 1:
+            raise InputError(f"--trace: {len(chosen)} sizes; it must be of one, as with -b 1M")
+        check_replaceable(trace)
     settings = Settings(datatype, op, iters, warmup_iters)
-    request = Request(Path(path), chosen[0][1].program.nranks, settings, devices, network, slower)
-    run = _Run(used.name, request, about, as_json)
+    request = Request(Path(path), chosen[0][1].program.nranks, settings, devices, network, slower, trace is not None)
+    run = _Run(used.name, request, about, as_json, trace)
     with used.open(request) as (measure, run.prints):
         run.measure_rows(chosen, measure)
     if run.prints:
@@ -147,9 +156,9 @@ def bench(
 class _Run:
     """The rows of one command, printed as they come."""
 
-    def __init__(self, backend: str, request: Request, about: Topology | None, as_json: bool) -> None:
-        """about: the network that times are predicted on; None: what each file was made for."""
-        self._backend, self._request, self._about, self._json = backend, request, about, as_json
+    def __init__(self, backend: str, request: Request, about: Topology | None, as_json: bool, trace: str | None):
+        """about: the network that times are predicted on; None: what each file was made for. trace: the file for it."""
+        self._backend, self._request, self._about, self._json, self._trace = backend, request, about, as_json, trace
         self.prints = True
         self.wrong = 0
         self._behind = 1.0
@@ -171,6 +180,10 @@ class _Run:
             figures = known[of.name].predicted_us(row.size_bytes), known[of.name].bound_us(row.size_bytes)
             shown = as_object(row, of.name, self._backend, *figures)
             self._rows.append(shown)
+            if self._trace is not None and row.recorded is not None:
+                predictor = known[of.name].predictor
+                write_text(self._trace, measured_trace(of.program, row.recorded, predictor, row.size_bytes))
+                shown["trace"] = self._trace
             if row.emulated is not None and network is not None:
                 due_us = row.emulated.due_us
                 shown |= {"network": network.name, "slower": self._request.slower, "due_us": due_us}
@@ -187,6 +200,8 @@ class _Run:
         else:
             on = "" if network is None else f", {network.name}'s time"
             click.echo(f"# {self._backend}{on}: {right}")
+            if self._trace is not None:
+                click.echo(f"# trace → {self._trace}")
         if self._behind > _BEHIND and network is not None:
             click.echo(
                 f"# the GPU came up to {self._behind - 1:.0%} behind {network.name}'s own time: give a larger --slower",
@@ -290,6 +305,11 @@ class Known:
             self._predictor = form.predictor(chosen.file, chosen.program, topology, place)
         with suppress(InputError):
             self._bound = _bound(chosen, topology)
+
+    @property
+    def predictor(self) -> Predictor | None:
+        """What draws the program's predicted run, None where that is not known."""
+        return self._predictor if isinstance(self._predictor, Predictor) else None
 
     def predicted_us(self, size_bytes: int) -> float | None:
         """The program's time there, None where not known."""

@@ -66,5 +66,6 @@ def test_the_host_keeps_the_protocol() -> None:
     executor: Executor = HostExecutor(*PROGRAMS[0])
     assert executor.kernel_us is None
     assert executor.emulated is None
+    assert executor.recorded is None
     with executor.at(0):
         assert len(executor.arrays.zeros(3)) == 3

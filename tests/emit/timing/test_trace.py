@@ -9,8 +9,11 @@ import pytest
 
 from emit.compiler.lower import lower
 from emit.timing.predict import Predictor
-from emit.timing.trace import chrome_trace
+from emit.timing.trace import chrome_trace, measured_trace
+from runtime.host.executor import HostExecutor
 from synth import synthesize
+from tests.emit.small_programs import ring_allreduce
+from tests.runtime.example_runs import wrong_after_run
 from topologies.load import load
 
 
@@ -35,3 +38,24 @@ def test_slices_are_the_transfers(collective: str, size: int) -> None:
     arrows = [event for event in events if event["ph"] in "sf"]
     assert len(arrows) == 2 * len(moved)
     assert all(one["bp"] == "e" for one in arrows if one["ph"] == "f")
+
+
+def test_a_measured_run_stands_beside_the_predicted_one() -> None:
+    program = ring_allreduce(3, 2)
+    executor = HostExecutor(program, None, 2, record=True)
+    assert wrong_after_run(executor, program, None, 40, "float", "sum", False) == 0
+    assert executor.recorded is not None
+    predictor = Predictor(program, load("ring:3"))
+    both = json.loads(measured_trace(program, executor.recorded, predictor, 480))["traceEvents"]
+    predicted = json.loads(chrome_trace(predictor, 480))["traceEvents"]
+    slices = [one for one in both if one.get("cat") == "measured"]
+    places = {(rank, 2 + tb, step) for rank, tb, step, _ in program.steps()}
+    assert {(one["pid"], one["tid"], one["args"]["step"]) for one in slices} == places
+    assert len(slices) == program.nsteps
+    named = {(one["pid"], one["tid"]): one["args"]["name"] for one in both if one["name"] == "thread_name"}
+    assert all(", measured" in named[one["pid"], one["tid"]] for one in slices)
+    assert [one for one in both if one["ph"] in "Xsf" and one not in slices] == [
+        one for one in predicted if one["ph"] in "Xsf"
+    ]
+    alone = json.loads(measured_trace(program, executor.recorded, None, 480))["traceEvents"]
+    assert [one for one in alone if one["ph"] == "X"] == slices

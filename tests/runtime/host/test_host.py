@@ -112,3 +112,30 @@ def test_bfloat16_rounds_to_the_nearest(values: list[float]) -> None:
             assert near in (low, high)
             if np.isfinite(low) and np.isfinite(high) and np.isfinite(one):
                 assert abs(float(near) - float(one)) <= abs(float(high) - float(low)) / 2
+
+
+@pytest.mark.parametrize("which", range(len(PROGRAMS)), ids=lambda i: f"{CASES[i][0]}-{i}")
+@pytest.mark.parametrize("window_bytes", [WINDOW_BYTES, 64])
+def test_a_recorded_run_has_every_step_once_a_window_and_in_order(which: int, window_bytes: int) -> None:
+    program, goal = PROGRAMS[which]
+    executor = HostExecutor(program, goal, 2, window_bytes, record=True)
+    assert wrong_after_run(executor, program, goal, 1000, "float", "sum", True) == 0
+    run, c = executor.recorded, executor.columns
+    assert run is not None
+    places = list(zip(run.window.tolist(), run.step.tolist(), strict=True))
+    at = dict(zip(places, zip(run.start_us.tolist(), run.end_us.tolist(), strict=True), strict=True))
+    windows = max(window for window, _ in places) + 1
+    assert (windows > 1) == (window_bytes < WINDOW_BYTES)
+    assert sorted(places) == [(window, step) for window in range(windows) for step in range(program.nsteps)]
+    first, sender = (
+        set(c.start.tolist()),
+        dict(zip(*(column.tolist() for column in reversed(c.messages())), strict=True)),
+    )
+    for (window, step), (start, end) in at.items():
+        assert 0 <= start <= end
+        if step not in first:  # after the step before it in its threadblock
+            assert at[window, step - 1][1] <= start
+        if (need := int(c.dep[step])) >= 0:
+            assert at[window, need][1] <= start
+        if step in sender:
+            assert at[window, sender[step]][0] <= start

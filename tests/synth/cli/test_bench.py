@@ -175,3 +175,21 @@ def test_a_stored_schedule_runs_from_memory(synth: Call, here: Path) -> None:
     assert rows[0]["predicted_us"] >= rows[0]["bound_us"] > 0
     schedule.write_bytes(schedule.read_bytes()[:-100])
     assert schedule.name in synth("bench", schedule, "--backend", "host").refusal
+
+
+def test_the_measured_run_is_drawn_beside_the_predicted_one(synth: Call, ring: Path, here: Path) -> None:
+    answer = synth("bench", ring, "--backend", "host", "-b", "4K", "-n", "1", "--topo", "ring:4", "--trace", "t.json")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.endswith("# trace → t.json\n")
+    kinds = {one.get("cat") for one in json.loads((here / "t.json").read_text())["traceEvents"]}
+    assert kinds == {None, "measured", "send", "recv", "message"}
+    synth("bench", ring, "-b", "4K", "-n", "1", "--trace", "t.json", "--json")
+    kinds = {one.get("cat") for one in json.loads((here / "t.json").read_text())["traceEvents"]}
+    assert kinds == {None, "measured"}  # nobody says for what network it is
+    for words, why in (
+        (("-e", "8K", "--trace", "u.json"), "--trace: 2 sizes; it must be of one"),
+        (("--trace", "no/u.json"), "no/u.json: cannot be written"),
+        (("--trace", "u.json", "--backend", "torch"), "must be with --backend host"),
+    ):
+        assert why in synth("bench", ring, "-b", "4K", *words).refusal
+    assert not (here / "u.json").exists()

@@ -16,6 +16,7 @@ import numpy as np
 
 from emit.goal import Goal
 from emit.program import Program
+from emit.timing.trace import Recorded
 from runtime.bench import EmulatedTime
 from runtime.buffers import Layout, prepare_buffers
 from runtime.dtypes import Array
@@ -110,6 +111,7 @@ class ShimExecutor:
         self.encoded = Encoded(program, goal, depth, slot_bytes, limit_s, pace)
         self.kernel_us: float | None = None
         self.emulated: EmulatedTime | None = None
+        self.recorded: Recorded | None = None
         self.devices = devices
         self.sheet: Array | None = None
         self.binary, self.launches, self.threads = binary, launches, threads
