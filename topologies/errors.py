@@ -3,6 +3,7 @@
     SynthError
     ├── InputError (ValueError)           what was given cannot be used
     │   └── NoRoute, TooManySends         a baseline that this network does not allow
+    ├── NotModelled (ValueError)          a library's own cost model says nothing of this question
     ├── VerificationError (ValueError)    what was checked is not right
     │   ├── ScheduleError, ScheduleRefused, QuotientRefused
     │   └── BadWitness, ProofRefused
@@ -42,6 +43,10 @@ class NoRoute(InputError):
 
 class TooManySends(InputError):
     """A baseline would have more sends than it may hold in memory."""
+
+
+class NotModelled(SynthError, ValueError):
+    """A library's own cost model says nothing of this question; the message says why."""
 
 
 class VerificationError(SynthError, ValueError):

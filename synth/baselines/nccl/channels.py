@@ -1,0 +1,278 @@
+"""How many channels NCCL would find in a node, and at which bandwidth each: rings, trees, and NVLS.
+
+NCCL tries a fixed row of bandwidths from the fastest down, at each as many channels as the links carry, keeps what
+moves most, and then tries to raise the bandwidth at that number (src/graph/search.cc). Simplified: rings in a node
+without switches are looked for in a bounded number of steps, in an order of our own; the path of a GPU to its NIC
+over PCIe is taken to be as near as on NVIDIA's own boards (see `_Search.exit_over_nvlink`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from synth.baselines.nccl.communicator import Nic, Node
+from synth.baselines.nccl.figures import (
+    CAPABILITY_HOPPER,
+    MOST_HEADS,
+    MOST_SEARCHED,
+    NVLS,
+    PCIE_GBS,
+    RING,
+    TREE,
+    generation,
+)
+
+_STEPS = 4_000  # GPUs looked at for channels of one bandwidth
+_SLACK = 1e-6  # of a bandwidth, for rounding
+_WORSE = 0.49  # bandwidth down to which fewer, faster channels are compared with more, slower ones
+_DUPLICATE_GBS, _FASTER_GBS, _MANY = 25.0, 50.0, 4  # from which a channel becomes two
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What a search came to.
+
+    Attributes:
+        channels: 0: none.
+        intra_gbs, inter_gbs: of each channel in the node and over the network.
+        nvlink: whether it stays on NVLink in the node.
+        same: whether all channels go the same way.
+        one_exit: a tree whose traffic with other nodes goes through one GPU of each channel.
+    """
+
+    channels: int = 0
+    intra_gbs: float = 0.0
+    inter_gbs: float = 0.0
+    nvlink: bool = True
+    same: bool = True
+    one_exit: bool = False
+
+
+def find_channels(node: Node, pattern: str, capability: int, several: bool, channels: int = 0) -> Graph:
+    """The channels of one pattern (ring, tree, NVLS) in a node; `channels`: as many of a tree as of the ring."""
+    return _Search(node, pattern, capability, several, channels).run()
+
+
+def joint(graphs: list[Graph]) -> Graph:
+    """What all nodes can do: the least of each."""
+    return Graph(
+        min(g.channels for g in graphs),
+        min(g.intra_gbs for g in graphs),
+        min(g.inter_gbs for g in graphs),
+        all(g.nvlink for g in graphs),
+        all(g.same for g in graphs),
+        any(g.one_exit for g in graphs),
+    )
+
+
+class _Search:
+    def __init__(self, node: Node, pattern: str, capability: int, several: bool, channels: int) -> None:
+        self.node, self.pattern, self.several = node, pattern, several
+        self.capability = capability
+        self.most = channels or MOST_SEARCHED
+        self.least = channels or 1
+        if pattern == NVLS:
+            self.most = min(MOST_HEADS, node.gpus)
+            self.least = 1 if several else self.most
+        gen = generation(capability)
+        self.speeds = gen.inter_gbs if several else gen.intra_gbs
+
+    @cached_property
+    def total_gbs(self) -> float:
+        return max(self.node.nvlink_gbs, min(self.node.pcie_gbs, default=0.0))
+
+    def run(self) -> Graph:
+        """See `find_channels`."""
+        node = self.node
+        if self.pattern == NVLS and (not node.switched_gbs or self.capability < CAPABILITY_HOPPER or node.gpus < 2):
+            return Graph()
+        best = self._widest()
+        if not best.channels:
+            return best
+        if self.pattern != NVLS:
+            best = self._duplicated(best)
+        return self._raised(best)
+
+    def _first(self) -> int:
+        """Where in the row of bandwidths the search begins."""
+        if self.several:
+            top = max((nic.gbs for nic in self.node.nics), default=0.0)
+        else:
+            widths = [self.node.switched_gbs, *(gbs for _, _, gbs in self.node.pairs), *self.node.pcie_gbs[:1]]
+            top = max(widths)
+        total = self.total_gbs if self.node.gpus > 1 else top
+        if self.node.gpus > 1 and self.pattern != RING:
+            total *= self.node.gpus / (self.node.gpus - 1)
+        last = len(self.speeds) - 1
+        fits = (
+            i for i, s in enumerate(self.speeds) if s <= top and (s * self.least <= total or not self.node.nvlink_gbs)
+        )
+        return next(fits, last)
+
+    def _widest(self) -> Graph:
+        """The channels that move most together."""
+        best, begin = Graph(), self._first()
+        for gbs in self.speeds[begin:]:
+            if best.channels and gbs <= _WORSE * best.inter_gbs:
+                break
+            for nvlink in (True, False):
+                for same in self._alike:
+                    count = self._count(gbs, gbs, nvlink, same)
+                    if count >= self.least and self._better(count, gbs, best):
+                        best = Graph(count, gbs, gbs, nvlink, same, self.one_exit)
+                    if best.channels and (best.channels == self.most or best.channels * best.inter_gbs >= self._done):
+                        return best
+                if best.channels:
+                    break  # PCIe only where NVLink has nothing
+        return best
+
+    @cached_property
+    def _done(self) -> float:
+        return self.total_gbs or float("inf")
+
+    @property
+    def _alike(self) -> tuple[bool, ...]:
+        """Whether channels are to go all the same way, in this order; those of different NICs cannot."""
+        return (False,) if self.pattern == NVLS or len(self.node.nics) > 1 else (True, False)
+
+    def _better(self, count: int, gbs: float, best: Graph) -> bool:
+        if self.pattern == NVLS and best.channels < count <= self.node.gpus:
+            return True
+        return count * gbs > best.channels * best.inter_gbs
+
+    def _duplicated(self, graph: Graph) -> Graph:
+        """Channels that one block could not fill become two of half the bandwidth."""
+        gbs, count = graph.intra_gbs, graph.channels
+        if gbs < _DUPLICATE_GBS or (self.capability > 80 and gbs < _FASTER_GBS and count > _MANY):
+            return graph
+        twice = min(2 * count, self.most)
+        parts = -(-twice // count)
+        return replace(graph, channels=twice, intra_gbs=gbs / parts, inter_gbs=graph.inter_gbs / parts)
+
+    def _raised(self, graph: Graph) -> Graph:
+        """The same number of channels at a higher bandwidth: of a ring, or of a tree or NVLS on one side of it."""
+        faster = [s for s in reversed(self.speeds) if s > graph.inter_gbs]
+        for gbs in faster:
+            if self.pattern == RING:
+                count = self._count(gbs, gbs, graph.nvlink, graph.same)
+                if count >= graph.channels and count * gbs > graph.channels * graph.intra_gbs:
+                    graph = replace(graph, channels=count, intra_gbs=gbs, inter_gbs=gbs)
+                continue
+            raised = (graph.inter_gbs, graph.intra_gbs) if self.pattern == NVLS else (graph.intra_gbs, graph.inter_gbs)
+            intra, inter = (graph.intra_gbs, gbs) if self.pattern == NVLS else (gbs, graph.inter_gbs)
+            if raised[0] >= 2 * raised[1] or self._count(intra, inter, graph.nvlink, graph.same) < graph.channels:
+                break
+            graph = replace(graph, intra_gbs=intra, inter_gbs=inter)
+        return graph
+
+    # how many channels fit
+
+    @property
+    def one_exit(self) -> bool:
+        """Whether a tree leaves the node through one GPU of each channel: newer GPUs with a NIC each take that."""
+        alone = all(len(nic.gpus) <= 1 for nic in self.node.nics)
+        return self.several and self.pattern == TREE and (self.node.gpus == 1 or (self.capability >= CAPABILITY_HOPPER and alone))
+
+    @property
+    def exit_over_nvlink(self) -> bool:
+        """Whether a ring's last GPU reaches the NIC over another GPU.
+
+        From Hopper on each GPU shares its PCIe switch with one NIC; before, two GPUs shared one with two.
+        """
+        return self.capability >= CAPABILITY_HOPPER and all(len(nic.gpus) <= 1 for nic in self.node.nics)
+
+    def _count(self, intra: float, inter: float, nvlink: bool, same: bool) -> int:
+        """How many channels of these bandwidths fit, at most `self.most`."""
+        over = min(self.most, self._over_network(inter)) if self.several else self.most
+        n, switched = self.node.gpus, self.node.switched_gbs
+        if n == 1:
+            return over
+        if self.pattern == NVLS:
+            heads = {nic.gpus[0] for nic in self.node.nics if nic.gpus} if self.several else range(n)
+            return min(over, len(heads), int(switched / intra + _SLACK) - 1)
+        if nvlink and switched:
+            passing = n - 1 if self._open and not same else n  # of the n GPUs of a channel, those that send on
+            return min(over, int(switched * n / passing / intra + _SLACK))
+        if nvlink and not self.node.pairs:
+            return 0
+        return _Paths(self.node, nvlink, self._open).most(intra, over, same, self.node.nics)
+
+    @property
+    def _open(self) -> bool:
+        """Whether the last GPU of a channel sends nothing to the first."""
+        return self.pattern != RING or (self.several and not self.exit_over_nvlink)
+
+    def _over_network(self, gbs: float) -> int:
+        return sum(int(nic.gbs / gbs + _SLACK) for nic in self.node.nics)
+
+
+class _Paths:
+    """Paths through all GPUs of a node without switches, of which each takes its bandwidth from the links."""
+
+    def __init__(self, node: Node, nvlink: bool, open_: bool) -> None:
+        self.node, self.open = node, open_
+        self.gbs: list[float] = []
+        self.uses: dict[tuple[int, int], tuple[int, ...]] = {}
+        if not nvlink:
+            self.gbs += node.pcie_gbs
+            self.uses |= {(a, b): tuple(uses) for a, b, *uses in node.pcie}
+        for a, b, gbs in node.pairs:
+            self.uses[a, b] = (len(self.gbs),)
+            self.gbs.append(gbs)
+        self.steps = _STEPS
+
+    def most(self, gbs: float, most: int, same: bool, nics: tuple[Nic, ...]) -> int:
+        """How many channels of `gbs` fit, at most `most`; same: all along the first path."""
+        left = list(self.gbs)
+        starts = sorted({gpu for nic in nics for gpu in nic.gpus}) or list(range(self.node.gpus))
+        count, self.steps = 0, _STEPS
+        path: list[int] | None = None
+        while count < most:
+            if path is None or not self._take(path, left, gbs):
+                if same and path is not None:
+                    break
+                path = next((one for one in self._free(starts, left, gbs) if self._take(one, left, gbs)), None)
+                if path is None:
+                    break
+            count += 1
+        return count
+
+    def _take(self, path: list[int], left: list[float], gbs: float) -> bool:
+        """Take the bandwidth of one more channel along a path from what is left; False where there is too little."""
+        ends = [*path[1:]] if self.open else [*path[1:], path[0]]
+        taken = [use for a, b in zip(path, ends, strict=False) for use in self.uses[a, b]]
+        if any(left[use] + _SLACK < gbs * taken.count(use) for use in set(taken)):
+            return False
+        for use in taken:
+            left[use] -= gbs
+        return True
+
+    def _free(self, starts: list[int], left: list[float], gbs: float) -> Iterator[list[int]]:
+        """Paths through all GPUs whose links have `gbs` left, the widest links first."""
+
+        def wide(a: int, b: int) -> float:
+            uses = self.uses.get((a, b))
+            return min((left[use] for use in uses), default=0.0) if uses else 0.0
+
+        def onward(path: list[int]) -> Iterator[list[int]]:
+            self.steps -= 1
+            if self.steps < 0:
+                return
+            if len(path) == self.node.gpus:
+                if self.open or wide(path[-1], path[0]) + _SLACK >= gbs:
+                    yield path
+                return
+            after = [(-wide(path[-1], b), b) for b in range(self.node.gpus) if b not in path]
+            for width, b in sorted(after):
+                if -width + _SLACK >= gbs:
+                    yield from onward([*path, b])
+
+        for start in starts:
+            yield from onward([start])
+
+
+def ring_threads(graph: Graph, threads: int) -> int:
+    """Threads of a block of a ring under Simple: half where all channels together are no faster than PCIe."""
+    return threads // 2 if graph.channels * graph.intra_gbs <= PCIE_GBS else threads

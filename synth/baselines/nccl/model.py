@@ -1,0 +1,246 @@
+"""What NCCL would choose for a collective by its own cost model, and what that costs.
+
+Source: NCCL's src/graph/tuning.cc, src/enqueue.cc and src/graph/connect.cc; the figures are in `figures`. Left out:
+CollNet and NVLS with SHARP between nodes, which are off unless a plug-in and NCCL_COLLNET_ENABLE turn them on; environment
+variables; tuner plug-ins; registered buffers; calls that are aggregated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from synth.baselines.nccl import figures as f
+from synth.baselines.nccl.channels import Graph, find_channels, joint, ring_threads
+from synth.baselines.nccl.communicator import Communicator, communicator
+from topologies.errors import NotModelled
+from topologies.topology import Topology
+
+COLLECTIVES = {
+    "allreduce": (f.RING, f.TREE, f.NVLS, f.NVLS_TREE),
+    "allgather": (f.RING, f.NVLS, f.PAT),
+    "reducescatter": (f.RING, f.NVLS, f.PAT),
+    "broadcast": (f.RING,),
+    "reduce": (f.RING,),
+}
+_LOG2_LEAST = 6  # bytes, of the first column of TREE_CORRECTION
+_PLATEAU_BYTES = 64  # a channel and rank, from which a ring between nodes takes longer to fill
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One algorithm and protocol of NCCL for one message.
+
+    Attributes:
+        algorithm, protocol: of ALGORITHMS and PROTOCOLS.
+        channels: that a call of this size would use.
+        time_us: latency_us + bytes / (1000 · algbw_gbs).
+    """
+
+    algorithm: str
+    protocol: str
+    channels: int
+    time_us: float
+    latency_us: float
+    algbw_gbs: float
+
+    def __str__(self) -> str:
+        return f"{self.algorithm} {self.protocol}, {self.channels} channel{'' if self.channels == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class NcclModel:
+    """NCCL's cost model for one communicator."""
+
+    communicator: Communicator
+
+    def choose(self, collective: str, size_bytes: float) -> Choice:
+        """What NCCL would take, the first of equals; size_bytes: of the whole message (allgather: what a rank ends with).
+
+        Raises NotModelled: its cost model has no such collective, or finds nothing for it.
+        """
+        return min(self.candidates(collective, size_bytes), key=lambda one: one.time_us)
+
+    def candidates(self, collective: str, size_bytes: float) -> list[Choice]:
+        """All that NCCL would compare."""
+        if collective not in COLLECTIVES:
+            why = "all-to-all is grouped send and receive calls, " if collective.startswith("alltoall") else ""
+            raise NotModelled(f"NCCL has no cost model for {collective}: {why}it is never a choice")
+        found = [
+            choice
+            for algorithm in COLLECTIVES[collective]
+            for protocol in f.PROTOCOLS
+            for choice in self._choice(collective, algorithm, protocol, size_bytes)
+        ]
+        if not found:
+            raise NotModelled(f"no ring over the links among {self.communicator.nranks} GPUs was found")
+        return found
+
+    # what the search of channels found
+
+    @cached_property
+    def graphs(self) -> dict[str, Graph]:
+        """Channels by algorithm."""
+        comm = self.communicator
+        several = comm.nnodes > 1
+        ring = joint([find_channels(node, f.RING, comm.capability, several) for node in comm.kinds])
+        if not ring.channels:
+            return {}
+        tree = joint([find_channels(node, f.TREE, comm.capability, several, ring.channels) for node in comm.kinds])
+        nvls = joint([find_channels(node, f.NVLS, comm.capability, several) for node in comm.kinds])
+        return {f.RING: ring, f.TREE: tree, f.NVLS: nvls, f.NVLS_TREE: nvls, f.PAT: tree}
+
+    @cached_property
+    def channels(self) -> int:
+        """Of rings and trees, as they run: twice what was found, and more where few GPUs of a node have fast links."""
+        comm, ring = self.communicator, self.graphs[f.RING]
+        twice = min(f.MOST_CHANNELS, 2 * min(ring.channels, self.graphs[f.TREE].channels or ring.channels))
+        fast = comm.capability >= f.CAPABILITY_HOPPER and comm.nnodes > 1 and ring.intra_gbs > 45.0
+        return 2 * twice if fast and twice < 16 else twice
+
+    @cached_property
+    def nvls_channels(self) -> int:
+        if self.communicator.capability < f.CAPABILITY_BLACKWELL:
+            return f.NVLS_CHANNELS_HOPPER
+        return f.NVLS_CHANNELS_BLACKWELL if self.communicator.nnodes > 1 else f.NVLS_CHANNELS_BLACKWELL_NODE
+
+    # the model
+
+    def _choice(self, collective: str, algorithm: str, protocol: str, size_bytes: float) -> Iterator[Choice]:
+        """The choice, if there is one."""
+        if not self._allowed(collective, algorithm, protocol):
+            return
+        algbw = self._algbw_gbs(collective, algorithm, protocol)
+        latency = self._latency_us(collective, algorithm, protocol)
+        if algbw <= 0:
+            return
+        comm, column = self.communicator, int(math.log2(max(1.0, size_bytes))) - _LOG2_LEAST
+        corrected = f.TREE_CORRECTION[protocol]
+        if algorithm == f.TREE and 0 <= column < len(corrected) - 1:
+            algbw *= corrected[column]
+        if algorithm == f.NVLS_TREE and comm.capability >= f.CAPABILITY_BLACKWELL and 0 <= column < len(corrected):
+            algbw *= corrected[column]
+        ring = algorithm == f.RING and protocol == f.SIMPLE and collective == "allreduce" and comm.nnodes > 1
+        if ring and size_bytes // (self.channels * comm.nranks) >= _PLATEAU_BYTES:
+            latency *= 1.9 if comm.capability < 80 else 1.4
+        channels = self._running(algorithm, protocol, size_bytes)
+        yield Choice(algorithm, protocol, channels, latency + size_bytes / (1000 * algbw), latency, algbw)
+
+    def _allowed(self, collective: str, algorithm: str, protocol: str) -> bool:
+        comm, graph = self.communicator, self.graphs.get(algorithm, Graph())
+        if not graph.channels:
+            return False
+        if algorithm == f.NVLS_TREE:
+            return protocol == f.SIMPLE and comm.nnodes > 1 and graph.channels > 1
+        if algorithm == f.NVLS:
+            few = collective == "allreduce" or max(comm.sizes) <= f.MOST_HEADS
+            return protocol == f.SIMPLE and comm.nnodes == 1 and graph.channels > 1 and few
+        if algorithm == f.PAT:
+            return protocol == f.SIMPLE and comm.nnodes == comm.nranks
+        return protocol != f.LL128 or self._whole_stores(graph)
+
+    def _whole_stores(self, graph: Graph) -> bool:
+        """Whether stores of 128 bytes arrive whole, as LL128 needs: over NVLink, and near NICs."""
+        comm = self.communicator
+        if comm.capability < 70 or not (graph.nvlink or max(comm.sizes) == 1):
+            return False
+        if comm.nnodes == 1 or comm.capability >= f.CAPABILITY_HOPPER:
+            return True
+        return all(2 * len(node.nics) >= node.gpus for node in comm.kinds)
+
+    def _algbw_gbs(self, collective: str, algorithm: str, protocol: str) -> float:
+        """Bytes of the message a time, once the pipeline is full."""
+        comm, graph = self.communicator, self.graphs[algorithm]
+        n, column = comm.nranks, min(comm.nnodes, 3) - 1
+        gen = f.generation(comm.capability)
+        nchannels = graph.channels if algorithm in (f.NVLS, f.NVLS_TREE) else self.graphs[f.RING].channels
+        if algorithm in (f.NVLS, f.NVLS_TREE):
+            bus = nchannels * self._nvls_gbs(collective, algorithm, graph, gen)
+        else:
+            bus = nchannels * (graph.intra_gbs if comm.nnodes <= 2 else graph.inter_gbs)
+        ll_gbs = gen.ll_gbs[0] if comm.nnodes == 1 else f.LL_BETWEEN_NODES_GBS[comm.cpu][column]
+        if algorithm == f.RING and protocol == f.LL:
+            bus = min(ll_gbs, bus * 0.5)
+        elif algorithm == f.RING and protocol == f.LL128:
+            bus = min(bus * 0.92, nchannels * gen.ring_ll128_gbs)
+        elif algorithm == f.TREE:
+            bus = min(bus * 0.92, nchannels * gen.tree_gbs[column])
+            if protocol == f.LL:
+                bus = min(bus / 3.8, ll_gbs)
+            elif protocol == f.LL128:
+                bus = min(bus * (7 / 9 if comm.nnodes == 1 else 120 / 128), nchannels * gen.tree_ll128_gbs[column])
+            bus *= 0.85 if graph.one_exit else 1.0
+        elif algorithm == f.PAT:
+            bus *= 0.75
+        if collective in ("allgather", "reducescatter") and algorithm != f.RING:
+            return bus
+        if algorithm in (f.RING, f.NVLS, f.NVLS_TREE):
+            return bus * n / self._steps(collective)
+        return bus * 0.5
+
+    def _nvls_gbs(self, collective: str, algorithm: str, graph: Graph, gen: f.Generation) -> float:
+        """Of one channel: what the switch does, what the network does, and what NVLSTree was seen to do."""
+        comm = self.communicator
+        ppn = comm.nranks / comm.nnodes
+        intra = graph.intra_gbs * gen.nvls * (graph.channels - 1) / graph.channels
+        intra *= 2 if collective == "allreduce" else (ppn - 1) / ppn
+        if algorithm == f.NVLS:
+            return min(intra, graph.inter_gbs)
+        inter = graph.inter_gbs * (2 if comm.nnodes <= 2 else 1)
+        return min(intra, inter, gen.nvls_tree_gbs[min(comm.nnodes, 3) - 1])
+
+    def _steps(self, collective: str) -> int:
+        n = self.communicator.nranks
+        return {"allreduce": 2 * (n - 1), "allgather": n - 1, "reducescatter": n - 1}.get(collective, n)
+
+    def _latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
+        """What a message without bytes takes."""
+        comm, graph, p = self.communicator, self.graphs[algorithm], f.PROTOCOLS.index(protocol)
+        n, nodes, steps = comm.nranks, comm.nnodes, self._steps(collective)
+        ppn = n / nodes
+        inside = "nvlink" if graph.nvlink and max(comm.sizes) > 1 else "pcie"
+        base, intra = f.BASE_US[algorithm][p], f.STEP_US[inside][algorithm][p]
+        inter = f.STEP_US["network"][f.TREE if ppn == 1 else algorithm][p]
+        if algorithm == f.RING:
+            where = inside if nodes == 1 else "network"
+            if collective in ("broadcast", "reduce"):
+                if graph.same:
+                    return base + f.STEP_US[where][f.RING][p]
+                return base + steps * f.STEP_US[where][f.TREE if protocol == f.SIMPLE else f.RING][p]
+            post = 0.0 if nodes == 1 else f.NET_POST_US[comm.cpu] * (3 if protocol == f.SIMPLE else 1)
+            crossing = (nodes - 1) * (2 if collective == "allreduce" else 1) if nodes > 1 else 0
+            return base + (steps - crossing) * max(intra, post) + crossing * inter
+        if algorithm == f.TREE:
+            return base + 2 * ((n // nodes - 1) * intra + int(math.log2(nodes)) * inter)
+        if algorithm == f.NVLS:
+            return intra
+        if algorithm == f.NVLS_TREE:
+            return base + intra + 2 * int(math.log2(nodes)) * inter
+        return base + int(math.log2(nodes)) * inter / 3.5 + n * 2.8
+
+    def _running(self, algorithm: str, protocol: str, size_bytes: float) -> int:
+        """Channels of a call: fewer where a thread would have too little to do."""
+        if algorithm in (f.NVLS, f.NVLS_TREE):
+            return self.nvls_channels
+        threads = f.THREADS[protocol]
+        if algorithm == f.RING and protocol == f.SIMPLE:
+            threads = ring_threads(self.graphs[f.RING], threads)
+        each = threads * f.THREAD_BYTES[protocol]
+        if algorithm == f.RING and protocol == f.LL:
+            each *= self.communicator.nranks
+        return max(1, min(self.channels, int(size_bytes // each)))
+
+
+def nccl_model(topology: Topology, group: Sequence[int]) -> NcclModel:
+    """NCCL's cost model for a group of ranks of a topology.
+
+    Raises NotModelled: what the model needs is not stated, or NCCL does not run on these devices.
+    """
+    return NcclModel(communicator(topology, group))
+
+
+def nccl_choice(topology: Topology, group: Sequence[int], collective: str, size_bytes: float) -> Choice:
+    """What NCCL would take for one message; raises NotModelled as `nccl_model` and `NcclModel.choose` do."""
+    return nccl_model(topology, group).choose(collective, size_bytes)
