@@ -81,7 +81,8 @@ class _Search:
 
     @cached_property
     def total_gbs(self) -> float:
-        return max(self.node.nvlink_gbs, min(self.node.pcie_gbs, default=0.0))
+        """What leaves a GPU, over NVLink or PCIe; without limit where neither is stated."""
+        return max(self.node.nvlink_gbs, min(self.node.pcie_gbs, default=0.0)) or float("inf")
 
     def run(self) -> Graph:
         """See `find_channels`."""
@@ -100,16 +101,12 @@ class _Search:
         if self.several:
             top = max((nic.gbs for nic in self.node.nics), default=0.0)
         else:
-            widths = [self.node.switched_gbs, *(gbs for _, _, gbs in self.node.pairs), *self.node.pcie_gbs[:1]]
-            top = max(widths)
-        total = self.total_gbs if self.node.gpus > 1 else top
+            top = max([self.node.switched_gbs, *(gbs for _, _, gbs in self.node.pairs), *self.node.pcie_gbs])
+        total = self.total_gbs
         if self.node.gpus > 1 and self.pattern != RING:
             total *= self.node.gpus / (self.node.gpus - 1)
-        last = len(self.speeds) - 1
-        fits = (
-            i for i, s in enumerate(self.speeds) if s <= top and (s * self.least <= total or not self.node.nvlink_gbs)
-        )
-        return next(fits, last)
+        fits = (i for i, gbs in enumerate(self.speeds) if gbs <= top and gbs * self.least <= total)
+        return next(fits, len(self.speeds) - 1)
 
     def _widest(self) -> Graph:
         """The channels that move most together."""
@@ -122,15 +119,13 @@ class _Search:
                     count = self._count(gbs, gbs, nvlink, same)
                     if count >= self.least and self._better(count, gbs, best):
                         best = Graph(count, gbs, gbs, nvlink, same, self.one_exit)
-                    if best.channels and (best.channels == self.most or best.channels * best.inter_gbs >= self._done):
+                    if best.channels and (
+                        best.channels == self.most or best.channels * best.inter_gbs >= self.total_gbs
+                    ):
                         return best
-                if best.channels:
+                if best.channels and best.nvlink:
                     break  # PCIe only where NVLink has nothing
         return best
-
-    @cached_property
-    def _done(self) -> float:
-        return self.total_gbs or float("inf")
 
     @property
     def _alike(self) -> tuple[bool, ...]:
@@ -173,7 +168,11 @@ class _Search:
     def one_exit(self) -> bool:
         """Whether a tree leaves the node through one GPU of each channel: newer GPUs with a NIC each take that."""
         alone = all(len(nic.gpus) <= 1 for nic in self.node.nics)
-        return self.several and self.pattern == TREE and (self.node.gpus == 1 or (self.capability >= CAPABILITY_HOPPER and alone))
+        return (
+            self.several
+            and self.pattern == TREE
+            and (self.node.gpus == 1 or (self.capability >= CAPABILITY_HOPPER and alone))
+        )
 
     @property
     def exit_over_nvlink(self) -> bool:

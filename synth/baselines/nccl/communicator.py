@@ -165,7 +165,7 @@ class _Links:
         return tuple(found), tuple(rates)
 
     def _nics(self, members: Ints, place: dict[int, int]) -> tuple[Nic, ...]:
-        """Of the whole node, also those that only ranks outside the group are attached to."""
+        """Those that a GPU of the group is attached to; all of the node where none is."""
         leaving = (self.kind == _NETWORK) & (self.src < self.topology.nranks)
         links = np.flatnonzero(leaving & (self.part[self.src] == self.part[members[0]]))
         owners: dict[tuple[str, int], list[int]] = {}
@@ -180,4 +180,4 @@ class _Links:
             rate = min(limit_gbs, float(self.topology.bandwidth_gbs[its].max()))
             near = sorted({place[rank] for rank in self.src[its].tolist() if rank in place})
             nics.append(Nic(rate, tuple(near)))
-        return tuple(nics)
+        return tuple(nic for nic in nics if nic.gpus) or tuple(nics)

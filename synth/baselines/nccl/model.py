@@ -1,8 +1,8 @@
 """What NCCL would choose for a collective by its own cost model, and what that costs.
 
 Source: NCCL's src/graph/tuning.cc, src/enqueue.cc and src/graph/connect.cc; the figures are in `figures`. Left out:
-CollNet and NVLS with SHARP between nodes, which are off unless a plug-in and NCCL_COLLNET_ENABLE turn them on; environment
-variables; tuner plug-ins; registered buffers; calls that are aggregated.
+CollNet and NVLS with SHARP between nodes, which are off unless a plug-in and NCCL_COLLNET_ENABLE turn them on;
+environment variables; tuner plug-ins; registered buffers; calls that are aggregated.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ class NcclModel:
     communicator: Communicator
 
     def choose(self, collective: str, size_bytes: float) -> Choice:
-        """What NCCL would take, the first of equals; size_bytes: of the whole message (allgather: what a rank ends with).
+        """What NCCL would take, the first of equals.
+
+        Args:
+            collective: a name of COLLECTIVES.
+            size_bytes: of the whole message, for allgather what a rank ends with.
 
         Raises NotModelled: its cost model has no such collective, or finds nothing for it.
         """
@@ -75,7 +79,7 @@ class NcclModel:
             for choice in self._choice(collective, algorithm, protocol, size_bytes)
         ]
         if not found:
-            raise NotModelled(f"no ring over the links among {self.communicator.nranks} GPUs was found")
+            raise NotModelled("no ring over the NVLinks and PCIe links that are stated joins the GPUs of each node")
         return found
 
     # what the search of channels found
@@ -96,9 +100,15 @@ class NcclModel:
     def channels(self) -> int:
         """Of rings and trees, as they run: twice what was found, and more where few GPUs of a node have fast links."""
         comm, ring = self.communicator, self.graphs[f.RING]
-        twice = min(f.MOST_CHANNELS, 2 * min(ring.channels, self.graphs[f.TREE].channels or ring.channels))
+        twice = min(f.MOST_CHANNELS, 2 * self._found)
         fast = comm.capability >= f.CAPABILITY_HOPPER and comm.nnodes > 1 and ring.intra_gbs > 45.0
         return 2 * twice if fast and twice < 16 else twice
+
+    @cached_property
+    def _found(self) -> int:
+        """Of rings and trees alike: the fewer."""
+        ring, tree = self.graphs[f.RING].channels, self.graphs[f.TREE].channels
+        return min(ring, tree or ring)
 
     @cached_property
     def nvls_channels(self) -> int:
@@ -155,7 +165,7 @@ class NcclModel:
         comm, graph = self.communicator, self.graphs[algorithm]
         n, column = comm.nranks, min(comm.nnodes, 3) - 1
         gen = f.generation(comm.capability)
-        nchannels = graph.channels if algorithm in (f.NVLS, f.NVLS_TREE) else self.graphs[f.RING].channels
+        nchannels = graph.channels if algorithm in (f.NVLS, f.NVLS_TREE) else self._found
         if algorithm in (f.NVLS, f.NVLS_TREE):
             bus = nchannels * self._nvls_gbs(collective, algorithm, graph, gen)
         else:
