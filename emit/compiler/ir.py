@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
 
 from emit.check.order import run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.goal import Goal, goals_of
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
+from topologies.arrays import pointers, ranges
 from topologies.errors import InputError
 
 BUFFER = 1 << 40  # a cell is buffer code × BUFFER + offset, so that the next chunk's cell is the next
@@ -127,35 +131,48 @@ class Instructions:
 
 
 def predecessors(ir: Instructions) -> list[list[int]]:
-    """For every instruction those earlier ones of its rank that it must come after: they share a cell."""
-    after: list[set[int]] = [set() for _ in ir.op]
+    """For every instruction those earlier ones of its rank that it must come after: they share a cell.
+
+    Of those that write a cell the last before it; if it writes, also those that have read the cell since then.
+    """
+    ops = [[op in kind for op in ir.op] for kind in (READS_SRC, READS_DST, WRITES_DST)]
+    accesses = [
+        (np.flatnonzero(flags), first, writes)
+        for flags, first, writes in zip(ops, (ir.src, ir.dst, ir.dst), (False, False, True), strict=True)
+    ]
+    rank, count = np.array(ir.rank, dtype=np.int64), np.array(ir.count, dtype=np.int64)
+    pairs = []
     for _, alias in ir.calls():
-        writer: list[dict[int, int]] = [{} for _ in range(ir.header.nranks)]
-        readers: list[dict[int, list[int]]] = [{} for _ in range(ir.header.nranks)]
-        columns = zip(ir.rank, ir.op, ir.src, ir.dst, ir.count, after, strict=True)
-        for n, (rank, op, src, dst, count, mine) in enumerate(columns):
-            shift = alias[rank]
-            written, used = writer[rank], readers[rank]
-            read: Iterable[int] = ()
-            if op in READS_SRC:
-                read = memory_span(src, count, shift)
-            if op in READS_DST:
-                read = (*read, *memory_span(dst, count, shift))
-            for place in read:
-                if place in written:
-                    mine.add(written[place])
-            if op in WRITES_DST:
-                for place in memory_span(dst, count, shift):
-                    if place in used:
-                        mine.update(used.pop(place))
-                    if place in written:
-                        mine.add(written[place])
-                    written[place] = n
-            for place in read:
-                if written.get(place) != n:
-                    used.setdefault(place, []).append(n)
-            mine.discard(n)
-    return [sorted(others) for others in after]
+        shift = np.array([0 if one is None else one - BUFFER for one in alias], dtype=np.int64)
+        shares = np.array([one is not None for one in alias], dtype=bool)
+        parts = []
+        for who, column, writes in accesses:
+            first = np.array(column, dtype=np.int64)[who]
+            moved = shares[rank[who]] & (first >= BUFFER) & (first < SCRATCH)
+            first = first + np.where(moved, shift[rank[who]], 0)
+            n = np.repeat(who, count[who])
+            parts.append((ranges(first, count[who]), n, np.full(len(n), writes)))
+        place, n, writes = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.lexsort((writes, n, place, rank[n]))
+        place, n, writes = place[order], n[order], writes[order]
+        begins = np.flatnonzero(np.diff(place, prepend=-1) | np.diff(rank[n], prepend=-1))
+        begin = np.repeat(begins, np.diff(begins, append=len(n)))
+        at = np.arange(len(n))
+        # the last write before each access, and the next one after each read
+        last = np.maximum.accumulate(np.where(writes, at, -1))
+        last = np.concatenate([[-1], last[:-1]])
+        fed = last >= begin
+        pairs.append((n[fed], n[last[fed]]))
+        follows = np.minimum.accumulate(np.where(writes, at, len(n))[::-1])[::-1]
+        over = ~writes & (follows < len(n))
+        over[over] = begin[follows[over]] == begin[over]
+        pairs.append((n[follows[over]], n[over]))
+    after, before = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    size = len(ir)
+    key = np.unique(after[after != before] * size + before[after != before])
+    ptr = pointers(np.bincount(key // max(size, 1), minlength=size)).tolist()
+    others = (key % max(size, 1)).tolist()
+    return [others[low:high] for low, high in pairwise(ptr)]
 
 
 def memory_span(first: int, count: int, o_in_i: int | None) -> range:

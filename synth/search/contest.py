@@ -22,6 +22,7 @@ from topologies.errors import InputError
 LATE = "no time was left to lower it; give --budget {} or more"
 _WRITING = 1.5  # time of lowering a program and of writing its file, over that of lowering it
 _MOST_RESERVED = 0.5  # of the time until the deadline, for lowering and writing
+_AT_ONCE = 0.2  # of the budget: what one lowering may take while engines are still to be asked
 _FEW = 1_000  # sends up to which lowering is mostly what it takes at any number
 WORTH_SAYING = 0.98  # of the time of what an executor can hold: what a schedule takes that it cannot
 
@@ -50,6 +51,8 @@ class Contest:
         contenders: what can be shown. refused: of which the executor can hold no program, or for which time was short.
         s_a_send: seconds that lowering takes, as far as that is known.
         longest_s: that it took. lowering: whether it is under way.
+        racing: whether engines are still asked: what takes long to lower waits until they are not.
+        postponed: what waits, with its schedule's time until then.
     """
 
     executor: Executor | None = None
@@ -60,6 +63,8 @@ class Contest:
     s_a_send: float = 5e-5
     longest_s: float = 0.0
     lowering: bool = False
+    racing: bool = False
+    postponed: list[Contender] = field(default_factory=list)
     begun: float = field(default_factory=now)
 
     def until(self) -> float:
@@ -69,7 +74,9 @@ class Contest:
         """
         if self.lowering or self.executor is None:
             return self.deadline
-        return self.deadline - min(_WRITING * self.longest_s, _MOST_RESERVED * (self.deadline - self.begun))
+        waiting_s = max((self._needs_s(one) for one in self.postponed if one in self.contenders), default=0.0)
+        reserved_s = max(_WRITING * self.longest_s, waiting_s)
+        return self.deadline - min(reserved_s, _MOST_RESERVED * (self.deadline - self.begun))
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Contender:
         """One more; lowered at once if it is the fastest at a size."""
@@ -121,8 +128,8 @@ class Contest:
         self.executor = self.executor if lowered else None
 
     def _is_lowered(self, one: Contender) -> bool:
-        """Whether this was so before; lowers it, if not."""
-        if self.executor is None or one.execution is not None:
+        """Whether this was so before, or is to wait; lowers it, if not."""
+        if self.executor is None or one.execution is not None or (self.racing and one in self.postponed):
             return True
         if self._is_late(one):
             if any(c.execution is not None for c in self.contenders):
@@ -133,14 +140,19 @@ class Contest:
         self.report(f"lowering {sends} sends")
         begun = now()
         until = begun + (self.deadline - begun) / _WRITING
-        if not any(c.execution for c in self.contenders):  # the first one
+        if self.racing:
+            until = min(until, begun + _AT_ONCE * (self.deadline - self.begun))
+        elif not any(c.execution for c in self.contenders):  # the first one
             until = max(until, self.deadline + GRACE_S / 2)
         self.lowering = True
         try:
             one.execution = limited(until, partial(self.executor.lower, one.algorithm))
         except TimeUp:
             self.s_a_send = max(self.s_a_send, (now() - begun) / max(sends, _FEW))
-            self._refuse(one, self._why_late(one))
+            if self.racing:
+                self.postponed.append(one)
+            else:
+                self._refuse(one, self._why_late(one))
         except InputError as error:
             self._refuse(one, str(error))
         else:

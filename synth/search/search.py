@@ -163,6 +163,7 @@ class _Search:
 
     def _work(self, asked: list[Engine]) -> None:
         """Bounds, engines, and bounds again."""
+        self.contest.racing = True
         self.report("bounds", None)
         self.result.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
         race(self._runs(asked), self, self.deadline)
@@ -179,6 +180,7 @@ class _Search:
 
     def _conclude(self) -> None:
         """The ranges of what was found, and a bound if there is none yet."""
+        self.contest.racing = False
         if not self.result.bound.witnesses:
             self.result.bound = prove(self.problem, max_flow=False)
         self.result.ranges = self.contest.files(self.options.size)

@@ -127,6 +127,29 @@ def test_what_is_lowered_too_long_is_given_up(algorithms: list[Algorithm]) -> No
     assert all(found and int(found[1]) >= 1 for found in budgets)
 
 
+def test_what_takes_long_waits_until_all_engines_were_asked(algorithms: list[Algorithm]) -> None:
+    """The first answer's program must not use up the time of the engines; it is lowered in the end."""
+
+    @dataclass
+    class Patient(Executor):
+        racing: bool = True
+
+        def lower(self, algorithm: Algorithm) -> Slower:
+            while self.racing:
+                sum(range(1000))
+            return super().lower(algorithm)
+
+    executor, begun = Patient(), now()
+    made = Contest(executor, deadline=begun + 1.5, racing=True)
+    made.add(algorithms[0], LARGEST)
+    assert executor.lowered == []
+    assert made.best_us(LARGEST) == algorithms[0].time_us(LARGEST)
+    assert made.until() < made.deadline
+    executor.racing = made.racing = False
+    made.s_a_send = 0.0  # however slow this machine is
+    assert all(isinstance(served.contender.execution, Slower) for served in made.frontier())
+
+
 def test_one_size_has_one_range(algorithms: list[Algorithm]) -> None:
     (served,) = contest(Executor(), algorithms).frontier(SMALLEST)
     assert (served.low, served.high, served.shown) == (SMALLEST, SMALLEST, SMALLEST)
