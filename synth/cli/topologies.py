@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from synth.cli.options import declare, json_option, print_json
 from synth.cli.programs import write_text
 from synth.cli.values import StrictGroup
+from synth.parallelism.hierarchy import find_levels
 from synth.present.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
@@ -67,14 +68,21 @@ def _topo_list(as_json: bool) -> None:
 @topo.command("show")
 @click.argument("topology")
 @click.option("--format", "form", type=click.Choice(("toml", *FORMS)), default="toml", help="Default: toml.")
+@click.option(
+    "--levels", is_flag=True, help="The levels of its hierarchy instead, as --levels of synth place has them."
+)
 @json_option
-def _topo_show(topology: str, form: str, as_json: bool) -> None:
+def _topo_show(topology: str, form: str, levels: bool, as_json: bool) -> None:
     """A topology in a form that --topo FILE takes: its text form, or as a graph of networkx (without NICs).
 
     \b
     synth topo show dgx1 > my.toml
     synth topo show dgx-a100:2 --format graphml > my.graphml
+    synth topo show mi250:4 --levels
     """
+    if levels:
+        _show_levels(load(topology), as_json)
+        return
     found = load_machine(topology)
     if as_json:
         print_json(_described(found.topology))
@@ -82,6 +90,23 @@ def _topo_show(topology: str, form: str, as_json: bool) -> None:
         click.echo(graph_text(found.topology, form).rstrip("\n"))
     else:
         click.echo(to_toml(found.topology, found.nics, found.remarks).rstrip("\n"))
+
+
+def _show_levels(topology: Topology, as_json: bool) -> None:
+    hierarchy = find_levels(topology)
+    rows = [
+        (level.name, level.size, [[int(rank) for rank in part] for part in hierarchy.parts(i)])
+        for i, level in enumerate(hierarchy.levels)
+    ]
+    if as_json:
+        levels = [{"name": name, "size": size, "parts": parts} for name, size, parts in rows]
+        print_json({"topology": topology.name, "levels": levels})
+        return
+    click.echo(f"{topology.name}: {hierarchy}")
+    for name, size, parts in rows:
+        first = format_set(parts[0], topology.nranks, ())
+        many = format_count(len(parts), "part")
+        click.echo(f"  {name}: {size} in each part of the level above, {many} in all; the first: {first}")
 
 
 @topo.command("check")

@@ -118,16 +118,20 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def mesh(hierarchy: Hierarchy, matrix: Matrix) -> Ints:
+def mesh(hierarchy: Hierarchy, matrix: Matrix, orders: Sequence[Sequence[int]] | None = None) -> Ints:
     """The rank at each coordinate of the axes: int64 of the axes' sizes, in their order.
 
-    Within a level the first axis's digit counts slowest; an axis's coordinate has its digit of the outermost level
-    first. With that the matrix that fills levels from the innermost with axes from the last is the default order.
+    An axis's coordinate has its digit of the outermost level first. With the axes in their own order in every level the
+    matrix that fills levels from the innermost with axes from the last is the default order.
+
+    orders: for each level the axes, the one whose digit counts slowest there first; None: all in their own order.
     """
     naxes, nlevels = len(matrix), len(hierarchy.levels)
-    digits = [matrix[axis][level] for level in range(nlevels) for axis in range(naxes)]
-    by_axis = [level * naxes + axis for axis in range(naxes) for level in range(nlevels)]
-    ranks = hierarchy.ranks.reshape(digits).transpose(by_axis)
+    orders = [range(naxes)] * nlevels if orders is None else orders
+    cells = [(axis, level) for level in range(nlevels) for axis in orders[level]]
+    place = {cell: i for i, cell in enumerate(cells)}
+    by_axis = [place[axis, level] for axis in range(naxes) for level in range(nlevels)]
+    ranks = hierarchy.ranks.reshape([matrix[axis][level] for axis, level in cells]).transpose(by_axis)
     return np.ascontiguousarray(ranks).reshape([math.prod(row) for row in matrix])
 
 

@@ -1,0 +1,141 @@
+"""How long concurrent groups take, by the traffic of a constructive algorithm: an estimate to rank placements by.
+
+All groups of a request run at once; every resource's bytes are added up over all of them, and the busiest one, with
+the latency of the steps, gives the time. Groups that reduce or gather go level by level (reduce-scatter outwards,
+all-gather back inwards), by rings or straight, whichever is faster there; all else goes straight. Routes are the fixed
+shortest ones (`synth.baselines.routes`). P² (MLSys 2022) ranks by such a cost: the slowest link and how many groups
+share it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import numpy as np
+
+from synth.baselines.ring import RINGED
+from synth.baselines.routes import Routes
+from synth.model.collective import Collective, Floats, Ints, named
+from synth.parallelism.hierarchy import Hierarchy
+from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
+from topologies.arrays import row_entries
+from topologies.network import Network, network
+from topologies.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class RequestTime:
+    """What a collective in all groups at once takes: µs in all, and µs for which each resource is busy."""
+
+    time_us: float
+    busy_us: Floats  # (nresources,) of the whole network
+
+
+@dataclass(frozen=True, eq=False)
+class Estimator:
+    """Estimates on one topology; requests that were asked before are known.
+
+    Raises (when asked) NoRoute where a rank cannot be reached.
+    """
+
+    topology: Topology
+    hierarchy: Hierarchy
+    known: dict[tuple[str, int, bytes], RequestTime] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        net = network(self.topology, range(self.topology.nranks))
+        object.__setattr__(self, "net", net)
+        object.__setattr__(self, "routes", Routes(net, np.arange(net.nranks)))
+        object.__setattr__(self, "position", np.argsort(self.hierarchy.ranks))
+
+    net: Network = field(init=False)
+    routes: Routes = field(init=False)
+    position: Ints = field(init=False)  # of every rank in the hierarchy
+
+    def estimate(self, collective: str, groups: Ints, size_bytes: float) -> RequestTime:
+        """Time of the collective in all groups, int64 (groups, ranks of a group), of `size_bytes` each."""
+        key = (collective, int(size_bytes), groups.tobytes() + groups.shape[1].to_bytes(4, "little"))
+        if key not in self.known:
+            busy, latency = (
+                self._by_levels(groups, size_bytes, 2 if collective == "allreduce" else 1)
+                if collective in RINGED
+                else self._straight(named(collective, groups.shape[1], 1), groups, size_bytes)
+            )
+            self.known[key] = RequestTime(float(busy.max(initial=0.0)) + latency, busy)
+        return self.known[key]
+
+    def _by_levels(self, groups: Ints, size_bytes: float, passes: int) -> tuple[Floats, float]:
+        """Reduce-scatter and/or all-gather, the innermost level first: busy times and latency in µs."""
+        members, counts = self._nested(groups)
+        busy, latency, share = np.zeros(self.net.nresources), 0.0, float(size_bytes)
+        for level in reversed(range(len(counts))):
+            p = counts[level]
+            rows = np.moveaxis(members, level + 1, -1).reshape(-1, p)
+            best = min(self._ring(rows, share), self._all_pairs(rows, share), key=lambda x: float(x[0].max()) + x[1])
+            busy = busy + passes * best[0]
+            latency += passes * best[1]
+            share /= p
+        return busy, latency
+
+    def _ring(self, rows: Ints, share: float) -> tuple[Floats, float]:
+        """Rings both ways round, each with half: what one pass takes."""
+        p = rows.shape[1]
+        each = share * (p - 1) / p
+        if p == 2:
+            return self._sent(rows, rows[:, ::-1], np.full(rows.size, each))
+        src = np.concatenate([rows, rows])
+        dst = np.concatenate([np.roll(rows, -1, axis=1), np.roll(rows, 1, axis=1)])
+        busy, alpha = self._sent(src, dst, np.full(src.size, each / 2))
+        return busy, alpha * (p - 1)
+
+    def _all_pairs(self, rows: Ints, share: float) -> tuple[Floats, float]:
+        p = rows.shape[1]
+        a, b = _pairs(p)
+        return self._sent(rows[:, a], rows[:, b], np.full(len(rows) * len(a), share / p))
+
+    def _straight(self, collective: Collective, groups: Ints, size_bytes: float) -> tuple[Floats, float]:
+        """Every chunk from its only holder straight to all goals."""
+        holder = np.empty(collective.nchunks, dtype=np.int64)
+        holder[collective.pre[:, 1]] = collective.pre[:, 0]
+        goal, chunk = collective.post[:, 0], collective.post[:, 1]
+        moves = holder[chunk] != goal
+        goal, chunk = goal[moves], chunk[moves]
+        amount = np.tile(collective.fraction[chunk] * size_bytes, len(groups))
+        return self._sent(groups[:, holder[chunk]], groups[:, goal], amount)
+
+    def _sent(self, src: Ints, dst: Ints, amount: Floats) -> tuple[Floats, float]:
+        """Busy times in µs of messages over fixed routes, and the largest α of one."""
+        net = self.net
+        message, link, _ = self.routes.expand(src.reshape(-1), dst.reshape(-1))
+        count = np.diff(net.uses_ptr)[link]
+        used = net.uses_idx[row_entries(net.uses_ptr, link)]
+        load = np.bincount(used, np.repeat(amount[message], count), net.nresources)
+        alpha = np.bincount(message, net.alpha_us[link]).max(initial=0.0)
+        return load * US_PER_BYTE_AT_1_GBS / net.capacity_gbs, float(alpha)
+
+    def _nested(self, groups: Ints) -> tuple[Ints, tuple[int, ...]]:
+        """Groups as (groups, c₀, c₁, …): members by level, and the c; one level where a group is not regular."""
+        position = np.sort(self.position[groups], axis=1)
+        counts, size = [], len(self.hierarchy.ranks)
+        shape, regular = [1], True
+        for level in self.hierarchy.sizes:
+            size //= level
+            part = position // size
+            new = np.diff(part, axis=1, prepend=-1) != 0
+            starts = new.sum(axis=1)
+            regular &= bool((starts == starts[0]).all()) and groups.shape[1] % int(starts[0]) == 0
+            regular = regular and bool(new[:, :: groups.shape[1] // int(starts[0])].all())
+            counts.append(int(starts[0]) // shape[-1] if starts[0] % shape[-1] == 0 else 0)
+            shape.append(int(starts[0]))
+        if not regular or math.prod(counts) != groups.shape[1]:
+            counts = [groups.shape[1]]
+        kept = tuple(count for count in counts if count > 1)
+        return self.hierarchy.ranks[position].reshape(len(groups), *kept), kept
+
+
+@lru_cache(maxsize=64)
+def _pairs(count: int) -> tuple[Ints, Ints]:
+    a, b = (x.ravel() for x in np.indices((count, count)))
+    return a[a != b], b[a != b]

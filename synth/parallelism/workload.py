@@ -1,0 +1,243 @@
+"""Workloads: the collectives of one training step, over axes, from a TOML file of [[call]] tables.
+
+A file may state `axes`, those it knows: one that is not among the axes of a placement has size 1 there, and calls over
+nothing else are left out. `[values]` are numbers that formulas of `bytes` and `times` use beside the axes' sizes.
+`base` names a ready description, or a file beside this one, whose calls and values hold where this one states none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from synth.model.registry import KINDS, parse_name
+from synth.model.sizes import MAX_SIZE, parse_size
+from synth.parallelism.axes import Axis, axes_named
+from synth.parallelism.formula import evaluate
+from topologies.errors import InputError, did_you_mean
+from topologies.text.fields import shown
+from topologies.text.files import origin_of, read_text
+
+MAX_FILE_BYTES = 1 << 20
+_PLAIN_SIZE = re.compile(r"[+-]?\s*[0-9]+\s*[A-Za-z]*")  # else it is a formula
+_MOST_CALLS = 1000
+_MOST_TIMES = 1e12
+_FIELDS = ("collective", "over", "bytes", "times", "overlaps", "name")
+_TABLES = ("base", "axes", "values", "call", "summary", "source")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective that every group over some axes does.
+
+    Attributes:
+        name: what `overlaps` of others call it.
+        over: places of the axes, ascending; more than one rank in all.
+        size_bytes: message size of one group, as the collective's command takes it.
+        times: how often in a step.
+        overlaps: names of calls that may run at the same time.
+    """
+
+    name: str
+    collective: str
+    over: tuple[int, ...]
+    size_bytes: int
+    times: float = 1.0
+    overlaps: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The calls of a step, in order."""
+
+    calls: tuple[Call, ...]
+
+    @cached_property
+    def phases(self) -> tuple[tuple[int, ...], ...]:
+        """Calls (by place) that run at the same time, phase after phase.
+
+        A call joins the first phase before it of calls that all may overlap with it.
+        """
+        made: list[list[int]] = []
+        for i, call in enumerate(self.calls):
+            fits = (p for p in made if all(self._may(call, self.calls[other]) for other in p))
+            phase = next(fits, None)
+            if phase is None:
+                made.append([i])
+            else:
+                phase.append(i)
+        return tuple(map(tuple, made))
+
+    @staticmethod
+    def _may(a: Call, b: Call) -> bool:
+        return a.name in b.overlaps or b.name in a.overlaps
+
+
+def ready() -> dict[str, str]:
+    """The ready descriptions: their summaries by name."""
+    folder = files("synth.parallelism") / "workloads"
+    names = sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return {name: str(tomllib.loads((folder / f"{name}.toml").read_text()).get("summary", "")) for name in names}
+
+
+def read_workload(name: str, axes: Sequence[Axis]) -> Workload:
+    """The workload of a ready description's name or a file, on these axes.
+
+    Raises InputError, naming file, call and field: a file that cannot be read, an unknown field, collective or axis,
+    a size below 1 byte, an overlap with no call, or nothing to do.
+    """
+    document, origin = _document(name, None, ())
+    known = {axis.name for axis in axes}
+    declared = document.get("axes", [])
+    if not isinstance(declared, list) or not all(isinstance(axis, str) for axis in declared):
+        raise InputError(f"{origin}: axes {shown(declared)}; it must be a list of names, such as ['dp', 'tp']")
+    whole = [*axes, *(Axis(axis, 1) for axis in declared if axis not in known)]
+    values = {axis.name: float(axis.size) for axis in whole} | _values(document, origin, {a.name for a in whole})
+    tables = document.get("call", [])
+    if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
+        raise InputError(f"{origin}: has no calls; it must have [[call]] tables")
+    if len(tables) > _MOST_CALLS:
+        raise InputError(f"{origin}: has {len(tables)} calls; it must have at most {_MOST_CALLS}")
+    calls = [_call(table, f"{origin}: call {i + 1}", whole, values) for i, table in enumerate(tables)]
+    names = [call.name for call in calls]
+    for i, call in enumerate(calls):
+        if names.index(call.name) != i:
+            raise InputError(f"{origin}: two calls are named {call.name!r}; names must differ")
+        for other in call.overlaps:
+            if other not in names:
+                near = did_you_mean(other, names)
+                hint = f"; {near}" if near else ""
+                raise InputError(
+                    f"{origin}: call {i + 1} overlaps: {shown(other)} is no call{hint}; it must be one of"
+                    f" {', '.join(names)}"
+                )
+    done = tuple(call for call in calls if math.prod(whole[axis].size for axis in call.over) > 1)
+    if not done:
+        raise InputError(f"{origin}: no call is over an axis of more than one rank; there is nothing to place for")
+    return Workload(tuple(_among(call, len(axes)) for call in done))
+
+
+def _among(call: Call, count: int) -> Call:
+    """The call over those axes only that the placement has."""
+    over = tuple(axis for axis in call.over if axis < count)
+    return Call(call.name, call.collective, over, call.size_bytes, call.times, call.overlaps)
+
+
+def _document(name: str, beside: Path | None, seen: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+    """A description with what its bases state, and what to call it in messages."""
+    known = ready()
+    path = Path(name) if beside is None else beside / name
+    if name in known:
+        origin, text = f"workload {name}", (files("synth.parallelism") / "workloads" / f"{name}.toml").read_text()
+    elif beside is None and not name.endswith(".toml") and not path.exists():
+        near = did_you_mean(name, list(known))
+        hint = f"; {near}" if near else ""
+        raise InputError(f"workload: {shown(name)} is not known{hint}; it must be FILE.toml or {', '.join(known)}")
+    else:
+        text, origin = read_text(path, "a workload (TOML)", MAX_FILE_BYTES), origin_of(path)
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"{origin}: is no TOML ({error}); it must be [[call]] tables") from None
+    for key in document:
+        if key not in _TABLES:
+            near = did_you_mean(key, _TABLES)
+            hint = f"; {near}" if near else ""
+            raise InputError(f"{origin}: field {shown(key)} is not known{hint}; it must be one of {', '.join(_TABLES)}")
+    base = document.get("base")
+    if base is None:
+        return document, origin
+    if not isinstance(base, str) or not base or origin in seen:
+        raise InputError(f"{origin}: base {shown(base)}; it must be another workload's name or file")
+    below, _ = _document(base, path.parent, (*seen, origin))
+    values = {**_table(below, "values", origin), **_table(document, "values", origin)}
+    return {**below, **document, "values": values}, origin
+
+
+def _table(document: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]:
+    table = document.get(key, {})
+    if not isinstance(table, dict):
+        raise InputError(f"{origin}: {key} {shown(table)}; it must be a table of numbers")
+    return table
+
+
+def _values(document: Mapping[str, Any], origin: str, axes: set[str]) -> dict[str, float]:
+    """Numbers; a text is a formula of those before it."""
+    found: dict[str, float] = {}
+    for key, value in _table(document, "values", origin).items():
+        where = f"{origin}: values.{key}"
+        if key in axes:
+            raise InputError(f"{where}: is the name of an axis; it must be another")
+        if isinstance(value, str):
+            found[key] = evaluate(value, found, where)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise InputError(f"{where}: {shown(value)}; it must be a number, 0 or more")
+        else:
+            found[key] = float(value)
+    return found
+
+
+def _call(table: Mapping[str, Any], where: str, axes: Sequence[Axis], values: Mapping[str, float]) -> Call:
+    for key in table:
+        if key not in _FIELDS:
+            near = did_you_mean(key, _FIELDS)
+            hint = f"; {near}" if near else ""
+            raise InputError(f"{where}: field {shown(key)} is not known{hint}; it must be one of {', '.join(_FIELDS)}")
+    name = table.get("name", where.rpartition(": ")[2])
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{where}: name {shown(name)}; it must be text")
+    for key in ("collective", "over", "bytes"):
+        if key not in table:
+            raise InputError(f"{where}: has no {key}; it must have collective, over and bytes")
+    if not isinstance(table["collective"], str):
+        raise InputError(f"{where}: collective {shown(table['collective'])}; it must be a name, such as 'allreduce'")
+    try:
+        collective = parse_name(table["collective"])
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    if KINDS[collective].by_size:
+        raise InputError(f"{where}: collective {collective} needs a size for every pair; it must be one with one size")
+    return Call(
+        name=name,
+        collective=collective,
+        over=axes_named(_names(table, "over", where), axes, f"{where} over"),
+        size_bytes=_bytes(table["bytes"], values, f"{where} bytes"),
+        times=_times(table.get("times", 1), values, f"{where} times"),
+        overlaps=tuple(_names(table, "overlaps", where)),
+    )
+
+
+def _names(table: Mapping[str, Any], key: str, where: str) -> list[str]:
+    names = table.get(key, [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"{where}: {key} {shown(names)}; it must be a list of names, such as ['dp']")
+    return names
+
+
+def _bytes(value: Any, values: Mapping[str, float], where: str) -> int:
+    """A size as --size takes it, or a formula in bytes, rounded up."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InputError(f"{where}: {shown(value)}; it must be a size such as '1G' or a formula")
+    text = str(value)
+    if _PLAIN_SIZE.fullmatch(text.strip()):
+        return parse_size(text, where)
+    amount = evaluate(text, values, where)
+    if not 0 < amount <= MAX_SIZE:
+        raise InputError(f"{where}: {shown(text)} is {amount:g}; it must be more than 0 bytes and at most {MAX_SIZE}")
+    return math.ceil(amount)
+
+
+def _times(value: Any, values: Mapping[str, float], where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise InputError(f"{where}: {shown(value)}; it must be a number or a formula")
+    found = evaluate(str(value), values, where)
+    if not 0 < found <= _MOST_TIMES:
+        raise InputError(f"{where}: {shown(value)} is {found:g}; it must be more than 0 and at most {_MOST_TIMES:g}")
+    return found

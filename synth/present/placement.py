@@ -1,0 +1,122 @@
+"""A ranking of placements as one object of plain values, and as the table that people read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from synth.parallelism.axes import process_groups
+from synth.parallelism.placement import Placement, Ranking
+from synth.present.text import format_count, format_listed, format_size, format_table, format_time
+
+_ROWS = 12  # placements that the table shows
+
+
+def placement_statement(found: Ranking) -> dict[str, Any]:
+    """Keys: topology; levels and axes (name: size, outermost level and first axis first); calls; bound_us (no placement
+    is faster); default (its place in `placements`, from 0); placements, best first, each with matrix (axis: parts by
+    level; None where the order has none), groups (axes: list of ranks of each group), order (the rank of each position
+    of the mesh, the last axis fastest), time_us (of a step), call_us (one run of each call), bottleneck, busy_us,
+    vs_default (default's time / its time), searched (False: time_us is an estimate).
+    """
+    return {
+        "topology": found.topology.name,
+        "levels": {level.name: level.size for level in found.hierarchy.levels},
+        "axes": {axis.name: axis.size for axis in found.axes},
+        "calls": [
+            {
+                "name": call.name,
+                "collective": call.collective,
+                "over": [found.axes[axis].name for axis in call.over],
+                "bytes": call.size_bytes,
+                "times": call.times,
+                "overlaps": list(call.overlaps),
+            }
+            for call in found.workload.calls
+        ],
+        "bound_us": found.bound_us,
+        "default": found.default,
+        "placements": [_placement(found, placement) for placement in found.placements],
+    }
+
+
+def _placement(found: Ranking, placement: Placement) -> dict[str, Any]:
+    names = [axis.name for axis in found.axes]
+    wanted = dict.fromkeys([*((axis,) for axis in range(len(names))), *(call.over for call in found.workload.calls)])
+    matrix, step = placement.matrix, placement.step
+    return {
+        "matrix": None if matrix is None else {name: list(row) for name, row in zip(names, matrix, strict=True)},
+        "groups": {
+            ",".join(names[axis] for axis in over): process_groups(placement.mesh, over).tolist() for over in wanted
+        },
+        "order": placement.order,
+        "time_us": step.time_us,
+        "call_us": list(step.call_us),
+        "bottleneck": step.bottleneck,
+        "busy_us": step.busy_us,
+        "vs_default": found.placements[found.default].step.time_us / step.time_us,
+        "searched": step.searched,
+    }
+
+
+def placement_table(document: dict[str, Any]) -> str:
+    """A `placement_statement` as text: heading, the ranking, the calls under the best, and the best's order."""
+    rows, default = document["placements"], document["default"]
+    levels = ",".join(f"{name}:{size}" for name, size in document["levels"].items())
+    axes = ",".join(f"{name}={size}" for name, size in document["axes"].items())
+    shown = sorted({*range(min(len(rows), _ROWS)), default, len(rows) - 1})
+    lines = [("place", "step", "vs default", *document["axes"], "bottleneck")]
+    for i in shown:
+        lines.append(_line(rows[i], i, default, list(document["axes"])))
+    best = rows[0]
+    estimated = any(not rows[i]["searched"] for i in shown)
+    text = [
+        f"{document['topology']} · {levels} · {axes} · {format_count(len(rows), 'placement')}"
+        f" ({' × '.join(document['levels'])} parts of every axis)",
+        "",
+        *format_table(lines, (-1,)),
+        "",
+    ]
+    if estimated:
+        text.append("~ estimated; all others are times of replayed schedules")
+    text.append(f"default order: place {default + 1} of {len(rows)}; {_gain(rows[default], best)}")
+    if document["bound_us"] > 0:
+        ratio = best["time_us"] / document["bound_us"]
+        text.append(
+            f"no placement's step is faster than {format_time(document['bound_us'])} (best / bound {ratio:.2f})"
+        )
+    text += ["", "the best placement's calls, all groups at once:", *_calls(document, best), ""]
+    own = best["order"] == list(range(len(best["order"])))
+    text.append("rank order: the ranks' own" if own else f"rank order: {format_listed(best['order'])}")
+    return "\n".join(text)
+
+
+def _line(row: dict[str, Any], place: int, default: int, axes: list[str]) -> tuple[str, ...]:
+    parts = ["–" if row["matrix"] is None else "×".join(map(str, row["matrix"][axis])) for axis in axes]
+    share = "" if row["bottleneck"] == "latency" else f" {100 * row['busy_us'] / row['time_us']:.0f} %"
+    note = "   (default)" if place == default else ""
+    time = ("" if row["searched"] else "~") + format_time(row["time_us"])
+    return (str(place + 1), time, f"{row['vs_default']:.2f} ×", *parts, f"{row['bottleneck']}{share}{note}")
+
+
+def _gain(default: dict[str, Any], best: dict[str, Any]) -> str:
+    ratio = default["time_us"] / best["time_us"]
+    return f"the best is {ratio:.2f} × as fast" if ratio > 1.0005 else "none is faster"
+
+
+def _calls(document: dict[str, Any], row: dict[str, Any]) -> list[str]:
+    lines = [("call", "collective", "over", "groups", "message", "times", "one", "a step")]
+    for call, time_us in zip(document["calls"], row["call_us"], strict=True):
+        groups = row["groups"][",".join(call["over"])]
+        lines.append(
+            (
+                call["name"],
+                call["collective"],
+                ",".join(call["over"]),
+                f"{len(groups)} of {len(groups[0])}",
+                format_size(call["bytes"]),
+                f"{call['times']:g}",
+                format_time(time_us),
+                format_time(time_us * call["times"]),
+            )
+        )
+    return format_table(lines, (0, 1, 2))

@@ -1,0 +1,116 @@
+"""Workloads: what files say, formulas, and refusals in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from synth.parallelism.axes import Axis
+from synth.parallelism.formula import evaluate
+from synth.parallelism.workload import Call, read_workload, ready
+from topologies.errors import InputError
+
+AXES = (Axis("pp", 2), Axis("dp", 2), Axis("tp", 8))
+
+
+def written(folder: Path, text: str) -> str:
+    path = folder / "step.toml"
+    path.write_text(text)
+    return str(path)
+
+
+CALL = '[[call]]\ncollective = "all_reduce"\nover = ["dp"]\nbytes = "1G"\n'
+
+
+def test_a_file_of_calls(tmp_path: Path) -> None:
+    text = (
+        CALL + 'times = 3\n[[call]]\nname = "x"\ncollective = "alltoall"\nover = ["tp", "pp"]\nbytes = "2 * 3 + tp"\n'
+    )
+    found = read_workload(written(tmp_path, text), AXES)
+    assert found.calls == (
+        Call("call 1", "allreduce", (1,), 1 << 30, 3.0),
+        Call("x", "alltoall", (0, 2), 14),
+    )
+    assert found.phases == ((0,), (1,))
+
+
+def test_calls_overlap_only_where_all_of_a_phase_may(tmp_path: Path) -> None:
+    names = {"a": [], "b": ["a"], "c": ["a"], "d": []}
+    text = "".join(f'{CALL}name = "{name}"\noverlaps = {overlaps}\n' for name, overlaps in names.items())
+    assert read_workload(written(tmp_path, text), AXES).phases == ((0, 1), (2,), (3,))
+
+
+@pytest.mark.parametrize("name", list(ready()))
+def test_ready_descriptions_hold_on_any_of_their_axes(name: str) -> None:
+    assert ready()[name]
+    whole = read_workload(name, tuple(Axis(a, 2) for a in ("pp", "dp", "ep", "tp")))
+    only = read_workload(name, (Axis("dp", 4),))
+    assert {call.name for call in only.calls} <= {call.name for call in whole.calls}
+    assert all(call.over == (0,) for call in only.calls)
+
+
+def test_a_base_is_used_with_other_values(tmp_path: Path) -> None:
+    text = 'base = "dense"\n[values]\nhidden = 8192\n'
+    own, base = read_workload(written(tmp_path, text), AXES), read_workload("dense", AXES)
+    assert own.calls[0].size_bytes == 2 * base.calls[0].size_bytes
+    (tmp_path / "below.toml").write_text('base = "step.toml"\n[values]\nhidden = 4096\n')
+    assert read_workload(str(tmp_path / "below.toml"), AXES).calls == base.calls
+
+
+def test_dense_moves_what_megatron_says() -> None:
+    found = {call.name: call for call in read_workload("dense", AXES).calls}
+    gathered = found["sequence all-gather"]
+    assert gathered.size_bytes == 8192 * 4096 * 2
+    assert gathered.times == 4 * 16 * 8  # layers of a stage, micro-batches
+    parameters = 32 * (4096 * 10240 + 3 * 4096 * 14336) + 2 * 128256 * 4096
+    assert found["gradient reduce-scatter"].size_bytes == parameters * 4 / 16
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1 + 2 * 3", 7), ("-(a - 5) / 2", 1.5), ("ceil(a / 4) * max(1, a)", 2), ("1e3", 1000)]
+)
+def test_formulas(text: str, value: float) -> None:
+    assert evaluate(text, {"a": 2.0}, "here") == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os')", "a.real", "2 ** 9", "[1][0]", "a if a else 1", "1 / 0", "b", "", "(" * 3000, "1e400", "max()"],
+)
+def test_what_is_no_formula_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"^here: "):
+        evaluate(text, {"a": 2.0}, "here")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (CALL.replace('"dp"', '"dq"'), r"step.toml: call 1 over: 'dq' is no axis; did you mean dp"),
+        (CALL.replace('"1G"', '"-1G"'), r"call 1 bytes: '-1G' is negative"),
+        (CALL.replace('"1G"', "-5"), r"call 1 bytes: '-5' is negative"),
+        (CALL.replace('"1G"', '"0 * tp"'), r"call 1 bytes: .* must be more than 0 bytes"),
+        (CALL.replace('"1G"', '"hidden * 2"'), r"'hidden' has no value"),
+        (CALL + "times = -1\n", "call 1 times: -1 is -1; it must be more than 0"),
+        (CALL + 'overlaps = ["x"]\n', "call 1 overlaps: 'x' is no call"),
+        (CALL + "size = 4\n", "call 1: field 'size' is not known"),
+        (CALL.replace("all_reduce", "allredduce"), "call 1: collective: 'allredduce' is not known; did you mean"),
+        (CALL.replace("all_reduce", "alltoallv"), "needs a size for every pair"),
+        (CALL.replace('over = ["dp"]\n', ""), "call 1: has no over"),
+        ("", "has no calls"),
+        ("call = 3", "has no calls"),
+        ("[[call]", "is no TOML"),
+        ('axes = ["cp"]\n' + CALL.replace('"dp"', '"cp"'), "no call is over an axis of more than one rank"),
+        ("[values]\ntp = 3\n" + CALL, "values.tp: is the name of an axis"),
+        ('base = "step.toml"\n' + CALL, "base 'step.toml'; it must be another"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(InputError, match=line) as refused:
+        read_workload(written(tmp_path, text), AXES)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_unknown_workload_names_those_there_are() -> None:
+    with pytest.raises(InputError, match=r"'dens' is not known; did you mean dense\?; it must be FILE.toml or dense"):
+        read_workload("dens", AXES)
