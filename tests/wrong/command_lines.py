@@ -84,6 +84,10 @@ KINDS: dict[str, list[str]] = {
     "--devices": ["", "x", "-1", "0,0", "0"],
     "--nodes": ["", "0", "0,0", "0,1,x,2", "0,0,0,0,0", "-1,0,0,0", "0,0,0,9999999999999", LONG],
     "--name": ["", LONG, CONTROL],
+    "--levels": ["", ",", "a", "a:", "a:0", "a:-1", "a:x", "a:3", "a:2,a:2", "a:2,b:2,", "2,2", LONG, CONTROL],
+    "--axes": ["", ",", "dp", "dp=", "dp=0", "dp=-4", "dp=x", "dp=3", "dp=4,dp=1", "dp=2", "dp=4,", "x=4", LONG, CONTROL],
+    "--workload": [*FILE, "dens", "cut.toml", "t.toml", "pat.toml"],
+    "--top": [w for w in WHOLE if w != "0"],
 }  # fmt: skip
 ARGUMENTS: dict[str, list[str]] = {
     "file": [*FILE, "cut.xml", "cut.json", "cut.synth", "t.toml", "m.csv"], "topology": TOPO, "name": TOPO,
@@ -97,6 +101,7 @@ OWN: dict[tuple[str, str], list[str]] = {
     ("compile", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("bench", "-o"): [*NAME, "mean"],
     ("bench", "--emulate"): ["", "ring:4", "nosuch"],
+    ("place", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("topo import", "--node"): ["", LONG, CONTROL, "nosuch"],
 }
 
@@ -115,6 +120,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "optimize": ("optimize", "a.xml"), "bench": _BENCH, "tune": ("tune", "--ranks", "2"),
     "calibrate": ("calibrate", "--ranks", "2"), "report": ("report", "lib"), "convert": ("convert", "a.xml", "o.json"),
     "verify": ("verify", "a.xml"),
+    "place": ("place", "--topo", "ring:4", "--axes", "dp=2,tp=2", "--workload", "fsdp", "--top", "0"),
 }  # fmt: skip
 NEEDS_TOPO = {("verify", "--group"), ("report", "--group"), ("report", "--size"), ("convert", "--group")}
 NEEDS_TOPO |= {("optimize", "--group"), ("compile", "--group")}
