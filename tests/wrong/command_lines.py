@@ -85,7 +85,7 @@ KINDS: dict[str, list[str]] = {
     "--nodes": ["", "0", "0,0", "0,1,x,2", "0,0,0,0,0", "-1,0,0,0", "0,0,0,9999999999999", LONG],
     "--name": ["", LONG, CONTROL],
     "--levels": ["", ",", "a", "a:", "a:0", "a:-1", "a:x", "a:3", "a:2,a:2", "a:2,b:2,", "2,2", LONG, CONTROL],
-    "--axes": ["", ",", "dp", "dp=", "dp=0", "dp=-4", "dp=x", "dp=3", "dp=4,dp=1", "dp=2", "dp=4,", "x=4", LONG, CONTROL],
+    "--axes": ["", ",", "dp", "dp=", "dp=0", "dp=-4", "dp=x", "dp=3", "dp=4,dp=1", "dp=2", "x=4", LONG, CONTROL],
     "--workload": [*FILE, "dens", "cut.toml", "t.toml", "pat.toml"],
     "--top": [w for w in WHOLE if w != "0"],
 }  # fmt: skip
