@@ -47,7 +47,7 @@ class GroupPrograms:
     """What lowers plans for concurrent groups for one target.
 
     sms, groups_overlap, scratch_limit: as `Programs` takes them. Raises InputError for a target that is not
-    known, or has no packets.
+    known, or has no packets, and for threadblocks that cannot be.
     """
 
     def __init__(
@@ -55,6 +55,8 @@ class GroupPrograms:
     ) -> None:
         if groups_overlap:
             check_overlap(target)
+        if sms is not None and sms < 1:
+            raise InputError(f"--sms {sms}: is not possible; it must be 1 or more")
         self.target, self.sms, self.groups_overlap, self.scratch_limit = target, sms, groups_overlap, scratch_limit
         self._made: dict[Algorithm, ConcurrentPrograms | InputError] = {}
 

@@ -10,6 +10,7 @@ from synth.baselines.direct import direct_baselines
 from synth.baselines.fifo import Unordered, is_new
 from synth.baselines.ring import RINGED, ring_baselines
 from synth.baselines.spreading import doubling_baselines
+from synth.baselines.tree import tree_baselines
 from synth.baselines.tuning import TUNING
 from synth.baselines.two_level import two_level_baselines
 from synth.model.problem import Problem
@@ -79,6 +80,7 @@ BASELINES: dict[str, Callable[[Problem, int], list[Unordered]]] = {
     "ring": ring_baselines,
     "recursive doubling": doubling_baselines,
     "two-level": two_level_baselines,
+    "tree": tree_baselines,
 }
 
 

@@ -32,6 +32,9 @@ COMMANDS = {
     "pattern": Row("search:pattern", "A pattern of your own: who holds which chunk before and after."),
     "topo": Row("topologies:topo", "Topologies: list, show, check, import, here."),
     "place": Row("place:place", "Rank the placements of parallelism axes (dp, tp, …) on a topology by a step's time."),
+    "reduce-program": Row(
+        "reduce_program:reduce_program", "Sequences of collectives for a reduction over axes of parallelism."
+    ),
     "library": Row("library:library", "Libraries: what makes an executor load one."),
     "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),
     "simulate": Row(

@@ -70,6 +70,7 @@ def plan(
     progress: Report | None = None,
     executor: GroupExecutor | None = None,
     begun: float | None = None,
+    first: Sequence[ConcurrentPlan] = (),
 ) -> ConcurrentResult:
     """Plan several groups together.
 
@@ -89,9 +90,9 @@ def plan(
         progress: called with what is tried and the best so far.
         executor: what is to run the plan; None: its schedule is all that counts.
         begun: of `synth.model.deadline.now`, since when the budget counts; None: since now.
+        first: plans that there are already, of the same groups under the same rule for relays.
 
-    Raises:
-        InputError: anything that cannot be, in one line.
+    Raises InputError: anything that cannot be, in one line.
     """
     for name, value, known in (("objective", objective, ("makespan", "fair")), ("engine", engine, ("auto", "flow"))):
         if value not in known:
@@ -109,7 +110,7 @@ def plan(
     )  # fmt: skip
     with ExitStack() as stack:
         workers = workers or stack.enter_context(Workers())
-        return ConcurrentSearch(problem, asked, workers, progress, executor, begun).run()
+        return ConcurrentSearch(problem, asked, workers, progress, executor, begun, first).run()
 
 
 class ConcurrentSearch:
@@ -129,13 +130,14 @@ class ConcurrentSearch:
         report: Report | None,
         executor: GroupExecutor | None = None,
         begun: float | None = None,
+        first: Sequence[ConcurrentPlan] = (),
     ) -> None:
         self.problem, self.asked, self.workers = problem, asked, workers
         self.report = report or (lambda _, __: None)
         self.executor = executor
         self.tuning = Tuning().limited(asked.rank_sends, problem.nranks)
         self.isolated: list[Isolated] = []
-        self.plans: list[ConcurrentPlan] = []
+        self.plans: list[ConcurrentPlan] = list(first)
         self.bound = Bound(())
         self.yielded: dict[str, tuple[Candidate, float]] = {}
         self.priced: ConcurrentPlan | None = None
@@ -185,9 +187,8 @@ class ConcurrentSearch:
         for method, candidate in self._from_isolated():
             yield Run(method, iter([candidate]), np.inf)
         self._say("direct")
-        plan = plans.direct(self.problem, self._restated, self.asked.chunks)
-        if plan is not None:
-            yield Run(DIRECT, iter([Candidate(*plan, DIRECT)]), np.inf)
+        if (made := plans.direct(self.problem, self._restated, self.asked.chunks)) is not None:
+            yield Run(DIRECT, iter([Candidate(*made, DIRECT)]), np.inf)
         self.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
         if several:
             self._tighten(quick=True)

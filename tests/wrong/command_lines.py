@@ -88,6 +88,9 @@ KINDS: dict[str, list[str]] = {
     "--axes": ["", ",", "dp", "dp=", "dp=0", "dp=-4", "dp=x", "dp=3", "dp=4,dp=1", "dp=2", "x=4", LONG, CONTROL],
     "--workload": [*FILE, "dens", "cut.toml", "t.toml", "pat.toml"],
     "--top": [w for w in WHOLE if w != "0"],
+    "--over": ["", ",", "ep", "dp,dp", "dp,", "dp;tp", "DP", LONG, CONTROL],
+    "--matrix": ["", "dp", "dp=2", "dp=2x1", "dp=2x1,tp=2x2", "dp=2x1,dp=1x2", "dp=0x2,tp=2x1", "dp=2,tp=1,pp=2", LONG],
+    "--hierarchy": NAME, "--length": [*WHOLE, "6"],
 }  # fmt: skip
 ARGUMENTS: dict[str, list[str]] = {
     "file": [*FILE, "cut.xml", "cut.json", "cut.synth", "t.toml", "m.csv"], "topology": TOPO, "name": TOPO,
@@ -98,6 +101,7 @@ ARGUMENTS: dict[str, list[str]] = {
 OWN: dict[tuple[str, str], list[str]] = {
     ("alltoallv", "--sizes"): [*FILE, "ragged.csv", "words.csv", "minus.csv", "cut.json"],
     ("allgather", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
+    ("reduce-program", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("compile", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("bench", "-o"): [*NAME, "mean"],
     ("bench", "--emulate"): ["", "ring:4", "nosuch"],
@@ -112,6 +116,9 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "allgather": ("allgather", *_SEARCH), "broadcast": ("broadcast", *_SEARCH),
     "pattern": ("pattern", "pat.toml", *_SEARCH),
     "alltoallv": ("alltoallv", "--sizes", "m.csv", "--topo", "ring:2", "--engine", "flow", "--budget", "50ms"),
+    "reduce-program": (
+        "reduce-program", "--topo", "ring:4", "--axes", "dp=2,tp=2", "--over", "dp", "--budget", "50ms", "--size", "1M",
+    ),
     "topo list": ("topo", "list"), "topo show": ("topo", "show", "ring:4"), "topo check": ("topo", "check", "ring:4"),
     "topo import": ("topo", "import", "missing"), "topo here": ("topo", "here"),
     "library env": ("library", "env", "lib"), "prove": ("prove", "s.synth"),

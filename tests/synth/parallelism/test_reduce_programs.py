@@ -1,0 +1,112 @@
+"""Reduction programs as schedules: right, without barriers, and beside their rivals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from synth.parallelism.axes import parse_axes, parse_over
+from synth.parallelism.concrete import concrete
+from synth.parallelism.hierarchy import Hierarchy, Level
+from synth.parallelism.join_steps import Reduction, join_steps
+from synth.parallelism.reduce_programs import ProgramSearch, Tuning, reduce_programs, reduction, single_step, statement
+from synth.parallelism.requests import REDUCTION, reduction_groups, synthesis_hierarchy
+from synth.parallelism.sequences import sequences
+from synth.parallelism.states import SynthesisHierarchy
+from synth.parallelism.step_costs import StepCosts
+from synth.parallelism.step_schedules import library_schedules
+from tests.oracles import plain_replay
+from topologies.errors import InputError
+from topologies.load import load
+
+SIZE = float(1 << 22)
+
+
+def request(topo: str, axes: str, over: str, matrix: tuple[tuple[int, ...], ...], *sizes: int) -> ProgramSearch:
+    """Of ranks in order, levels of these sizes."""
+    topology = load(topo)
+    levels = Hierarchy(tuple(Level(f"l{i}", size) for i, size in enumerate(sizes)), np.arange(topology.nranks))
+    named = parse_axes(axes, levels)
+    places = parse_over(over, named)
+    made = synthesis_hierarchy(REDUCTION, levels, named, matrix, places)
+    asked = reduction(topology, reduction_groups(levels, matrix, places).tolist(), SIZE)
+    return ProgramSearch(asked, made, sequences(made, 3))
+
+
+@pytest.fixture(scope="module")
+def two_levels() -> ProgramSearch:
+    """Groups of four over two levels of a fat tree."""
+    return request("fattree:4", "dp=4,tp=4", "dp", ((2, 2), (2, 2)), 4, 4)
+
+
+def test_every_program_is_one_right_schedule_without_barriers(two_levels: ProgramSearch) -> None:
+    """Each is replayed by a plain executor too, and takes no longer than its steps one after the other."""
+    overlapped = 0
+    for steps in sequences(two_levels.hierarchy, 3):
+        each = concrete(steps, two_levels.hierarchy)
+        schedules = [two_levels.library(step, ("ring",))[0] for step in each]
+        algorithm = join_steps(two_levels.asked, each, schedules, 2100)
+        took, apart = algorithm.time_us(SIZE), sum(own.time_us for own in schedules)
+        assert took <= apart * (1 + 1e-9)
+        overlapped += took < apart * 0.98
+        if len(algorithm.schedule) < 600:
+            assert plain_replay.is_right(algorithm.problem, algorithm.timed(SIZE))
+    assert overlapped
+
+
+def test_a_schedule_that_is_another_steps_is_refused(two_levels: ProgramSearch) -> None:
+    steps = next(s for s in sequences(two_levels.hierarchy, 3) if [x.collective for x in s] == ["reduce", "broadcast"])
+    each = concrete(steps, two_levels.hierarchy)
+    schedules = [two_levels.library(step, ("ring",))[0] for step in each]
+    with pytest.raises(ValueError, match=r"send|chunk|rank"):
+        join_steps(two_levels.asked, each[::-1], schedules[::-1], 4000)
+
+
+def test_a_program_beats_the_ring_where_groups_share_a_nic() -> None:
+    """Two nodes of an NDv2-like machine share one NIC: the ring of all crosses it with more bytes."""
+    search = request("fattree:4", "dp=8,tp=2", "dp", ((2, 2, 2), (2, 1, 1)), 4, 2, 2)
+    single = search.single(("ring",))
+    assert single is not None
+    best = min(filter(None, (search.by_library(s, ("ring",)) for s in search.ranked[:4])), key=lambda p: p.time_us)
+    assert best.time_us <= single.time_us
+
+
+def test_formula_is_no_less_than_the_schedule(two_levels: ProgramSearch) -> None:
+    """With rings, which are at least as good as the formula's, and programs that may overlap."""
+    costs = StepCosts(two_levels.asked, two_levels.hierarchy)
+    for steps in sequences(two_levels.hierarchy, 2):
+        made = two_levels.by_library(steps, ("ring",))
+        assert made is not None
+        assert costs.overlapped_us(steps) <= costs.in_turn_us(steps)
+        assert made.time_us <= costs.in_turn_us(steps) * 1.1
+
+
+def test_answer_has_programs_rivals_and_a_bound() -> None:
+    search = request("ring:8", "dp=4,tp=2", "dp", ((2, 2), (2, 1)), 4, 2)
+    found = reduce_programs(
+        search.asked, search.hierarchy, sequences(search.hierarchy, 3), budget=1.0, tuning=Tuning(joined=2)
+    )
+    said = statement(found)
+    times = [program["time_us"] for program in said["programs"]]
+    assert times
+    assert times == sorted(times)
+    assert said["searched"]["time_us"] <= times[0] * 1.02
+    assert said["bound_us"] <= min(*times, said["searched"]["time_us"]) * (1 + 1e-9)
+    assert set(said["programs"][0]["steps"][0]) == {"collective", "slice", "form"}
+    assert said["gap"] >= 1 - 1e-9
+
+
+def test_groups_that_are_not_joined_have_relays() -> None:
+    asked = reduction(load("ring:8"), [(0, 4), (1, 5), (2, 6), (3, 7)], SIZE)
+    assert asked.relays == "all"
+    assert reduction(load("ring:8"), [(0, 1), (2, 3)], SIZE).relays == "none"
+    with pytest.raises(InputError):
+        reduction(load("ring:8"), [(0, 8)], SIZE)
+
+
+def test_single_step_is_the_library_s_all_reduce() -> None:
+    made = SynthesisHierarchy(("gpu",), (4,), (0,) * 4)
+    asked = Reduction(load("dgx-a100"), ((0, 1, 2, 3), (4, 5, 6, 7)), SIZE)
+    (step,) = concrete(single_step(made), made)
+    names = {own.engine for own in library_schedules(asked, step)}
+    assert {"ring", "tree"} <= names
