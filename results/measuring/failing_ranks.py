@@ -25,8 +25,8 @@ import runtime.torch.process_group  # noqa: F401 - registers the back end
 from runtime.torch.presence import presence
 
 LONG_S = 60.0  # a time-out that no case waits for
-TIMED_OUT = ("stopped", "stopped amid a large message", "computes past the time-out", "groups in opposite order",
-             "never comes to the start", "waits for a message that is not sent", "calls in another group")  # fmt: skip
+TIMED_OUT = ("stopped", "stopped amid a large message", "computes past the time-out", "never comes to the start",
+             "waits for a message that is not sent")  # fmt: skip
 LARGE = 4 << 20  # elements
 # the rank for which others wait: with it the culprit, or rank 0 while the culprit has all it needs
 LATE = {"interrupted in a call": 0, "killed in a call": 0, "ends after its part": 1}

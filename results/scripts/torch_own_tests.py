@@ -1,18 +1,20 @@
 """PyTorch's own tests of back ends that run on CPUs, with Gloo and with our back end in Gloo's place.
 
-    python -m results.scripts.torch_own_tests [SOURCES] [--every N] [--budget S] [--only WORDS]
+    python -m results.scripts.torch_own_tests [SOURCES] [--every N] [--budget S] [--only WORDS] [--keep FILE]
 
 makes torch_own_tests.md. SOURCES: the folder test/distributed of PyTorch's sources; without it only the tests that the
 package torch brings with it are run. --every: each N-th test of a file; --budget: seconds after which no further test
-is begun; --only: tests whose name has one of these words, for a look without writing the table. A test runs in a
-process of its own, whose ranks are forked from it; "gloo" makes our groups there, with SYNTH_BACKEND=synth. Needs
-PyTorch and expecttest; where one is missing it says so and writes nothing.
+is begun; --only: tests whose name has one of these words, for a look without writing the table; --keep: outcomes are
+added to FILE, a line each, and those that it has are not found again, so that a run goes on where one ended. A test
+runs in a process of its own, whose ranks are forked from it; "gloo" makes our groups there, with SYNTH_BACKEND=synth.
+Needs PyTorch and expecttest; where one is missing it says so and writes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import re
 import signal
@@ -148,14 +150,24 @@ def explained(test: Test, why: str) -> str:
     return next((reason for word, reason in EXPLAINED.items() if word in why or word == test[2]), "")
 
 
-def measure(tests: list[Test], budget: float) -> list[tuple[Test, Outcome, Outcome]]:
-    """Each test with Gloo, and with ours, one after the other."""
+def measure(tests: list[Test], budget: float, keep: Path | None) -> list[tuple[Test, Outcome, Outcome]]:
+    """Each test with Gloo, and with ours, one after the other; keep: as --keep."""
     found = []
     until = time.monotonic() + budget
+    lines = keep.read_text().splitlines() if keep is not None and keep.exists() else []
+    known = {name: pair for name, *pair in map(json.loads, lines)}
     for k, test in enumerate(tests):
+        name = f"{test[0]} {test[1].__name__} {test[2]}"
+        if name in known:
+            gloo, ours = ((str(one[0]), str(one[1])) for one in known[name])
+            found.append((test, gloo, ours))
+            continue
         if time.monotonic() > until:
-            break
+            continue
         pair = outcome(test, False), outcome(test, True)
+        if keep is not None:
+            with keep.open("a") as file:
+                file.write(json.dumps([name, *pair]) + "\n")
         print(f"{k + 1}/{len(tests)} {test[0]} {test[2]}: {pair[0][0]} {pair[1][0]} {pair[1][1][:140]}", flush=True)
         found.append((test, *pair))
     return found
@@ -195,6 +207,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--budget", type=float, default=7200.0)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
     for module in ("torch", "expecttest"):
         if find_spec(module) is None:
@@ -208,7 +221,7 @@ def main() -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(LIMIT_S // 2),
-        "TEMP_DIR": tempfile.gettempdir(),
+        "TEMP_DIR": tempfile.mkdtemp(),  # of this run: torch's barriers are files there
     }
     from torch.testing._internal import common_distributed  # here: slow, and an extra
 
@@ -217,7 +230,7 @@ def main() -> None:
     cases._spawn_processes = lambda self: self._start_processes(get_context("fork").Process)
     every = list(load(asked.sources))
     tests = [test for test in every[:: asked.every] if not asked.only or any(word in test[2] for word in asked.only)]
-    found = measure(tests, asked.budget)
+    found = measure(tests, asked.budget, asked.keep)
     if asked.only:
         return
     write(__file__, page(__file__, "PyTorch's own tests, in Gloo's place", parts(found, len(every))))

@@ -1,7 +1,9 @@
-"""The calls that a rank makes of a group: how many, what the last of them were, and which are not over."""
+"""The calls that a rank makes of a group, and its waits in them: how many, what the last were, which are not over."""
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +18,16 @@ _LATELY = 4  # of the last that were handed on: what is kept of more is no longe
 
 @dataclass
 class Wait:
-    """A wait under way. since: by `time.monotonic`; thread: that waits; told: whether the others know of it."""
+    """A wait under way.
+
+    since: by `time.monotonic`; thread: that waits; limited: whether that goes on elsewhere after a time; told: whether
+    the others know of it.
+    """
 
     waiting: Waiting
     since: float
     thread: int | None = None
+    limited: bool = False
     told: bool = False
 
 
@@ -64,6 +71,7 @@ class Calls:
         self._last: dict[int, Waiting] = {}  # by number modulo KEPT
         self._open: dict[int, Waiting] = {}
         self._seen: dict[int, Wait] = {}
+        self._waits: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
 
     def issue(self, text: str) -> Waiting:
         """Number the next call, of which all ranks make the same."""
@@ -91,8 +99,31 @@ class Calls:
         """The number of the first call that is not over; the next one's where all are."""
         return min((*list(self._open), *list(self.passed)), default=self.made + 1)
 
-    def passed_waits(self) -> list[Wait]:
-        """The waits of calls that were handed on; the same object while one lasts."""
+    def begin_wait(self, key: Any, wait: Wait) -> None:
+        """A wait begins; it is forgotten with its key."""
+        self._waits[key] = wait
+
+    def end_wait(self, key: Any, closes: bool) -> None:
+        """It is over, and with it the call where it `closes` it."""
+        wait = self._waits.pop(key, None)
+        if wait is not None and closes:
+            self.close(wait.waiting)
+
+    def waits(self) -> list[Wait]:
+        """Those that are not over; what has completed by itself is forgotten."""
+        for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:
+            self.end_wait(key, closes=True)
+        return [*self._waits.values(), *self._passed_waits()]
+
+    def held(self) -> tuple[dict[int | None, str], set[int], float]:
+        """The texts of calls that are not over, by number; the threads that wait however long; since when."""
+        waits = self.waits()
+        texts = {each.number: each.text for each in (*self._open.values(), *(wait.waiting for wait in waits))}
+        threads = {wait.thread for wait in waits if wait.thread is not None and not wait.limited}
+        return texts, threads, min((wait.since for wait in waits), default=math.inf)
+
+    def _passed_waits(self) -> list[Wait]:
+        """Of calls that were handed on; the same object while one lasts."""
         now = [Passed(*held) for held in list(self.passed.values())]
         seen = self._seen
         self._seen = {p.number: seen.get(p.number) or Wait(p.waiting, p.since, p.thread) for p in now}

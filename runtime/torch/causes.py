@@ -75,6 +75,14 @@ class Cause:
     blamed: tuple[int, ...] = ()
 
 
+def error_end(error: BaseException) -> str:
+    """What is said of a program that ends with an error."""
+    if isinstance(error, KeyboardInterrupt):
+        return "was interrupted"
+    line = next(iter(str(error).strip().splitlines()), "")
+    return f"raised {type(error).__name__}{': ' if line else ''}{line[:400]}"
+
+
 def _ranks(ranks: Sequence[int]) -> str:
     named = ", ".join(map(str, ranks[:_MOST]))
     return f"rank {named}" + (f" and {len(ranks) - _MOST} more" if len(ranks) > _MOST else "")

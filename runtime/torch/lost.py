@@ -12,7 +12,6 @@ import re
 import secrets
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import torch
 from runtime.torch.calls import Calls, Wait
 from runtime.torch.causes import FAILED, Cause, Fact, Gone, Waiting, find_cause
 from runtime.torch.compare import different_calls
+from runtime.torch.deadlock import HeldCall
 from runtime.torch.meeting import call_unless, meet
 from runtime.torch.messages import Messages, error_text
 from runtime.torch.presence import End, Message, Presence, presence
@@ -70,14 +70,14 @@ class FailureWatch:
         self.messages: Any = messages
         self._own = own
         self._presence: Presence | None = None
-        self._id = ""
+        self.id = ""  # a name that only this group has
         self._names: list[str] = []  # by place, of the processes; empty until they have met
         self._change = threading.Condition()
         self._asking = threading.Lock()
-        self._waits: weakref.WeakKeyDictionary[Any, Wait] = weakref.WeakKeyDictionary()
         self.calls = Calls()  # of which all ranks make the same
         self.theirs: dict[int, tuple[int, str]] = {}  # by number, who told of its wait in a call, and in which
         self.left: dict[int, Gone] = {}  # by place
+        self._heard: dict[int, int] = {}  # by place, the last call whose wait it told of
         self._gave_up: set[int] = set()  # places
         self._answers: dict[int, Message] = {}
         self._question = ""
@@ -108,12 +108,12 @@ class FailureWatch:
 
         self._presence.add(self)
         try:
-            self._names, self._id = meet(self._presence, store, self.me, self.ranks, timeout, check)
+            self._names, self.id = meet(self._presence, store, self.me, self.ranks, timeout, check)
         except RuntimeError as error:  # where the store is gone, somebody may be known to have ended with it
             self._raise_if_gone()
             self._give_up(Cause(error_text(error)))
             raise
-        return self._id
+        return self.id
 
     def call_unless_gone(self, function: Callable[[], Any]) -> Any:
         """What it returns, which needs all ranks. Raises what it raises, and RuntimeError soon after one has ended."""
@@ -142,34 +142,25 @@ class FailureWatch:
             self._differ(waiting.number, place, theirs)
         return waiting
 
-    def begin(self, key: Any, waiting: Waiting, thread: int | None = None) -> None:
-        """A wait begins, of a thread or of none yet; it is forgotten with its key."""
+    def begin(self, key: Any, waiting: Waiting, thread: int | None = None, limited: bool = False) -> None:
+        """A wait begins, of a thread or of none yet; it is forgotten with its key. limited: as in `Wait`."""
         with self._change:
-            self._waits[key] = Wait(waiting, time.monotonic(), thread)
+            self.calls.begin_wait(key, Wait(waiting, time.monotonic(), thread, limited))
 
     def end(self, key: Any, closes: bool = True) -> None:
         """It is over, and with it the call where it `closes` it."""
         with self._change:
-            wait = self._waits.pop(key, None)
-            if wait is not None and closes:
-                self.calls.close(wait.waiting)
-
-    def _forget_completed(self) -> None:
-        for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:
-            self.calls.close(self._waits.pop(key).waiting)
-
-    def _all_waits(self) -> list[Wait]:
-        return [*self._waits.values(), *self.calls.passed_waits()]
+            self.calls.end_wait(key, closes)
 
     @contextmanager
-    def guard(self, waiting: Waiting, new: bool = False, closes: bool = True) -> Iterator[None]:
+    def guard(self, waiting: Waiting, new: bool = False, closes: bool = True, limited: bool = False) -> Iterator[None]:
         """A context for what needs the other ranks. Raises RuntimeError, naming who is to blame, where it fails.
 
         new: nothing of it has begun, so it does not where it is known to be in vain. closes: with it the call is over,
-        also where it does not fail.
+        also where it does not fail. limited: as in `Wait`.
         """
         key = _Key()
-        self.begin(key, waiting, threading.get_ident())
+        self.begin(key, waiting, threading.get_ident(), limited)
         try:
             if new and self._in_vain(Wait(waiting, time.monotonic()), time.monotonic()):
                 raise RuntimeError(waiting.text)
@@ -192,7 +183,7 @@ class FailureWatch:
 
     def leave(self, why: str = "has left the group", over: bool = True) -> None:
         """Tell the others that this rank makes no more calls. over: those under way come to their end all the same."""
-        made, first_open = self.counts()[self._id]
+        made, first_open = self.counts()[self.id]
         self._tell({"left": why, "counts": [made, made + 1 if over else first_open]})
 
     # ---- why
@@ -244,7 +235,7 @@ class FailureWatch:
         end = self._presence.ends.get(self._names[place]) if self._presence is not None else None
         if end is None or place in self.left:
             return self.left.get(place)
-        made, first = end.counts.get(self._id, (None, None))
+        made, first = end.counts.get(self.id, (None, None))
         return Gone(end.why, made, first, end.at, end.closed)
 
     def _ask(self, waiting: Waiting) -> None:
@@ -273,9 +264,9 @@ class FailureWatch:
         return self._presence is not None and self._presence.is_open(name)
 
     def _tell(self, message: Message) -> None:
-        if self._presence is not None and self._id:
+        if self._presence is not None and self.id:
             names = (name for place, name in enumerate(self._names) if place != self.me)
-            self._presence.tell(names, message | {"group": self._id})
+            self._presence.tell(names, message | {"group": self.id})
 
     def _any_closed(self) -> bool:
         try:
@@ -291,20 +282,38 @@ class FailureWatch:
     def state(self, asked: Message) -> Message:
         """What this rank does, for one that asks."""
         with self._change:
-            waits = [f"{wait.waiting.text} of {self.group}" for wait in self._all_waits()]
-            if asked["group"] != self._id:
+            waits = [f"{wait.waiting.text} of {self.group}" for wait in self.calls.waits()]
+            if asked["group"] != self.id:
                 return {"waits": waits}
             number, cause = asked["number"], self.cause
             given_up = None if cause is None else [cause.text, cause.number, cause.blamed]
             text = None if number is None else self.calls.text(number)
             part = {"made": self.calls.made, "text": text, "inside": self.calls.is_open(number)}
-            return part | {"waits": waits, "cause": given_up, "group": self._id}
+            return part | {"waits": waits, "cause": given_up, "group": self.id}
+
+    def held(self) -> tuple[str, int, list[HeldCall] | None, set[int], float]:
+        """As `deadlock.Watch` has it."""
+        with self._change:
+            texts, threads, since = self.calls.held()
+            calls = []
+            for number, text in texts.items():
+                if number is None or not self._names:
+                    return self.id, self.calls.made, None, threads, since
+                absent = [name for place, name in enumerate(self._names) if self._heard.get(place, 0) < number]
+                absent.remove(self._names[self.me])
+                calls.append(HeldCall(self.id, number, f"{text} of {self.group}", tuple(absent)))
+            return self.id, self.calls.made, calls, threads, since
+
+    def give_up_call(self, cause: Cause) -> None:
+        """End a call that is waited in, and those after it, for a cause that the others are told of."""
+        self._give_up(cause)
+        self._tell_cause()
 
     def counts(self) -> Message:
         """For the others, when this process ends or leaves the group."""
         with self._change:
-            self._forget_completed()
-            return {self._id: [self.calls.made, self.calls.first_open()]}
+            self.calls.waits()  # which forgets those that have completed
+            return {self.id: [self.calls.made, self.calls.first_open()]}
 
     def failed(self) -> str:
         """For the others, when this process ends."""
@@ -312,7 +321,7 @@ class FailureWatch:
 
     def hear(self, name: str, message: Message) -> None:
         """What another rank says of this group."""
-        if not self._id or message.get("group") != self._id or name not in self._names:
+        if not self.id or message.get("group") != self.id or name not in self._names:
             return
         place = self._names.index(name)
         differs = False
@@ -328,6 +337,7 @@ class FailureWatch:
                 self.cause = self.cause or Cause(text, number, tuple(blamed))
             elif "call" in message:
                 number, theirs = message["number"], message["call"]
+                self._heard[place] = max(number, self._heard.get(place, 0))
                 if number > self.calls.made:
                     self.theirs[number] = place, theirs
                 differs = (self.calls.text(number) or theirs) != theirs
@@ -338,7 +348,7 @@ class FailureWatch:
     def interrupt(self) -> None:
         """End the main thread's wait, so that Ctrl-C is raised there."""
         with self._change:
-            waits = [wait for wait in self._all_waits() if wait.thread == threading.main_thread().ident]
+            waits = [wait for wait in self.calls.waits() if wait.thread == threading.main_thread().ident]
         if waits and not self._woken and self.messages is not None:
             rank = self.ranks[self.me]
             self._give_up(Cause(f"rank {rank} was interrupted", waits[0].waiting.number, (rank,)))
@@ -349,8 +359,7 @@ class FailureWatch:
         """End waits that are in vain; tell the others of those that are long."""
         now = time.monotonic()
         with self._change:
-            self._forget_completed()
-            waits = self._all_waits()
+            waits = self.calls.waits()
         if self._woken or self.messages is None:
             return
         for wait in waits:

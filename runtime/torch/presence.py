@@ -28,6 +28,10 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol
 
+from runtime.torch.causes import error_end
+from runtime.torch.deadlock import Deadlocks, Held, Watch, own_state
+from runtime.torch.tasks import lane_threads
+
 log = logging.getLogger("synth.torch")
 Message = dict[str, Any]
 
@@ -47,7 +51,7 @@ _TUNING = Tuning()
 _RING = b"\0"  # no signal's number
 
 
-class Listener(Protocol):
+class Listener(Watch, Protocol):
     """A `FailureWatch`, as the reading thread sees it."""
 
     def hear(self, name: str, message: Message) -> None:
@@ -144,6 +148,7 @@ class Presence:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._rope.setblocking(False)
         self._over = False
+        self._deadlocks = Deadlocks(self.name, self._held, self.tell)
         self._thread = threading.Thread(target=self._work, name="synth presence", daemon=True)
         self._thread.start()
 
@@ -273,11 +278,15 @@ class Presence:
                 if link.unsent:
                     link.send({}, self.tuning.unread)
             self._reach_expected()
-            for listener in self._listening():
-                try:
+            try:
+                for listener in self._listening():
                     listener.look()
-                except Exception:  # or the others would take this process for a stopped one
-                    log.exception("synth: looking after waits")
+                self._deadlocks.look(self._listening())
+            except Exception:  # or the others would take this process for a stopped one
+                log.exception("synth: looking after waits")
+
+    def _held(self) -> tuple[Held | None, float]:
+        return own_state(self._listening(), lane_threads() | {self._thread.ident})
 
     def _reach_expected(self) -> None:
         for name, (due, address) in list(self._expected.items()):
@@ -328,6 +337,10 @@ class Presence:
                 part = listener.state(message)
                 answer |= part | {"waits": answer["waits"] + part["waits"]}
             link.send(answer, self.tuning.unread)
+        elif "held?" in message or "held" in message:
+            self._deadlocks.hear(link.name, message)
+        elif "stuck" in message:
+            self._deadlocks.give_up(message, self._listening())
         elif message:
             for listener in self._listening():
                 listener.hear(link.name, message)
@@ -361,14 +374,6 @@ def _say_error(before: _Hook) -> _Hook:
         before(kind, error, trace)
 
     return hook
-
-
-def error_end(error: BaseException) -> str:
-    """What is said of a program that ends with an error."""
-    if isinstance(error, KeyboardInterrupt):
-        return "was interrupted"
-    line = next(iter(str(error).strip().splitlines()), "")
-    return f"raised {type(error).__name__}{': ' if line else ''}{line[:400]}"
 
 
 def _say_exit() -> None:

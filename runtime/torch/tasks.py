@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 Record = Callable[[float], None]  # takes the seconds that a call took
+waiting_threads: set[int] = set()  # those that wait for a task, however long
 
 
 class Task:
@@ -72,11 +73,16 @@ class Task:
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Until it is over. Raises what it raised, or RuntimeError when the time is up first."""
         limit = timeout.total_seconds() if timeout is not None and timeout > timedelta(0) else None
+        me = threading.get_ident()
         try:
+            if limit is None:
+                waiting_threads.add(me)
             over = self._over.wait(limit)
         except BaseException:  # Ctrl-C
             self._interrupt()
             raise
+        finally:
+            waiting_threads.discard(me)
         if not over:
             raise RuntimeError(f"not over within {limit} s")
         if self._error is not None:
@@ -112,6 +118,11 @@ class Task:
 _PATIENCE_S = 2.0  # for a thread that is to end
 _LETTING_GO_S = 0.05  # Gloo's threads drop a call's tensors after it is over, and need the interpreter for it
 _threads: weakref.WeakSet[TaskThread] = weakref.WeakSet()
+
+
+def lane_threads() -> set[int | None]:
+    """All threads of tasks."""
+    return {lane._thread.ident for lane in list(_threads) if lane._thread is not None}
 
 
 @atexit.register

@@ -35,12 +35,14 @@ class WrappedWork(Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As the inner's. Raises RuntimeError."""
-        return bool(self._ended(self._inner.wait if timeout is None else partial(self._inner.wait, timeout)))
+        if timeout is None:
+            return bool(self._ended(self._inner.wait))
+        return bool(self._ended(partial(self._inner.wait, timeout), limited=True))
 
-    def _ended(self, ask: Callable[[], Any]) -> Any:
+    def _ended(self, ask: Callable[[], Any], limited: bool = False) -> Any:
         """What `ask` gives at the end, whose time is recorded once."""
         try:
-            with self._watch.guard(self._waiting):
+            with self._watch.guard(self._waiting, limited=limited):
                 found = ask()
         finally:
             self._watch.end(self)

@@ -52,13 +52,13 @@ def test_what_is_open_is_the_first_that_is_not_over() -> None:
 def test_a_wait_that_lasts_is_one_object() -> None:
     calls = Calls()
     number = passed(calls, since=5.0)
-    (wait,) = calls.passed_waits()
+    (wait,) = calls.waits()
     assert (wait.waiting.number, wait.since, wait.thread, wait.told) == (number, 5.0, 7, False)
     wait.told = True
     other = passed(calls)
-    assert [each.told for each in calls.passed_waits()] == [True, False]
+    assert [each.told for each in calls.waits()] == [True, False]
     del calls.passed[number]
-    assert [each.waiting.number for each in calls.passed_waits()] == [other]
+    assert [each.waiting.number for each in calls.waits()] == [other]
 
 
 def test_texts_are_kept_of_the_last_calls_only() -> None:

@@ -19,10 +19,10 @@ if find_spec("torch") is None:
 
 import torch.distributed as dist
 
-from runtime.torch.causes import Fact, Waiting, find_cause
+from runtime.torch.causes import Fact, Waiting, error_end, find_cause
 from runtime.torch.lost import FailureWatch, Tuning
 from runtime.torch.messages import error_text
-from runtime.torch.presence import Presence, error_end
+from runtime.torch.presence import Presence
 from runtime.torch.presence import Tuning as PresenceTuning
 
 RANKS = (7, 3, 5)  # of the group, as the job numbers them
@@ -146,7 +146,7 @@ def test_who_waits_for_one_that_gave_up_gives_up_for_the_same_cause() -> None:
         said = []
         thread = Thread(target=lambda: said.append(fails(watches[1], waiting)))
         thread.start()
-        until(lambda: list(watches[1]._waits))
+        until(lambda: watches[1].calls.waits())
         text = fails(watches[0], watches[0].issue("allreduce"), "Timed out waiting 1 ms")
         assert "; rank 3 is in receive from rank 7 of group 0" in text
         thread.join()
