@@ -23,15 +23,17 @@ from synth.model.sizes import parse_size
 from synth.present.statement import statement
 from synth.present.table import table
 from synth.search.least_budget import check_budget
+from synth.search.protocols import search_protocols
 from synth.search.result import Report, SearchResult
 from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
+from topologies.costs import Costs
 from topologies.errors import InputError, did_you_mean
 from topologies.faults.apply import degraded
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
 from topologies.graphs import from_networkx, is_graph
-from topologies.load import load
+from topologies.load import NO_COSTS, load, put_costs
 from topologies.topology import Topology
 
 
@@ -124,6 +126,7 @@ def ask(
     sms: int | None = None,
     groups_overlap: bool = False,
     scratch_limit: int | None = None,
+    costs: str | Path | Costs = NO_COSTS,
     begun: float | None = None,
 ) -> Question:
     """State a question without answering it; arguments and errors as those of `synthesize`.
@@ -147,7 +150,7 @@ def ask(
         topo = from_networkx(topo)
     if not isinstance(topo, Topology | Path):
         as_text(topo, "topo")
-    healthy = topo if isinstance(topo, Topology) else load(topo)
+    healthy = put_costs(topo if isinstance(topo, Topology) else load(topo), costs)
     check_budget(healthy, 0, budget_s)
     without, degrade = as_texts(without, "without"), as_texts(degrade, "degrade")
     topology = degraded(healthy, without, degrade)
@@ -159,6 +162,7 @@ def ask(
 
     def stated(where: Topology) -> Problem:
         plain = isinstance(collective, str) and (steps, rounds, root) == (None, None, None)
+        plain = plain and not where.protocol  # of a quotient's protocols there is no one bound
         small = quotient_question(where, parse_name(str(collective)), members, outsiders, chunks) if plain else None
         return small or make_problem(where, collective, members, outsiders, root=root)
 
@@ -182,7 +186,8 @@ def answered(question: Question, workers: Workers, progress: Report | None = Non
     def searched(problem: Problem, options: Options) -> SearchResult:
         q = question
         executor = executor_for(problem, q.target, q.sms, q.groups_overlap, q.scratch_limit, size=q.options.size)
-        return search(problem, options, workers, progress, executor=executor)
+        by = search_protocols if problem.protocols else search
+        return by(problem, options, workers, progress, executor=executor)
 
     options = question.options
     if question.healthy is None:
@@ -226,7 +231,8 @@ def synthesize(
             device but for `emit.targets.RESERVED_SMS` when None, any number where the topology does not state them.
             groups_overlap: ranks are in several groups at a time, which MSCCL++'s packets (LL) do not bear.
             scratch_limit: bytes of scratch a rank that the executor may allocate before it serves anything;
-            `emit.targets.SCRATCH_LIMIT` when None.
+            `emit.targets.SCRATCH_LIMIT` when None. costs: of an executor: those that the machine states ("machine"), of
+            a file's [costs], or Costs; "none": α and bandwidth alone.
     """
     known = list(inspect.signature(ask).parameters)[3:-1]
     for name in options:

@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 
 from topologies.clusters import Machine, join
+from topologies.costed import with_costs, without_costs
+from topologies.costs import Costs
 from topologies.errors import InputError, did_you_mean
 from topologies.families import FAMILIES, family
 from topologies.importers import FORMATS, MAX_FILE_BYTES, format_of
+from topologies.text.costs import read_costs_file
 from topologies.text.fields import shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
 
+NO_COSTS, OWN_COSTS = "none", "machine"  # in place of a file of costs
 _MACHINES = Path(__file__).parent / "machines"
 
 
@@ -28,6 +32,20 @@ def load(spec: str | Path) -> Topology:
     (GB/s and µs), "my.toml" a file in the text form, "my.toml:4" four of that. Raises InputError (one line).
     """
     return load_machine(spec).topology
+
+
+def put_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
+    """The topology with an executor's costs on: its own (OWN_COSTS), those of a file's [costs], or these; or without.
+
+    Raises InputError where there are none, or they are not right on its links.
+    """
+    if isinstance(costs, Costs):
+        return with_costs(topology, costs)
+    if not isinstance(costs, str | Path) or not str(costs):
+        raise InputError(f"costs {shown(costs)}: must be {NO_COSTS}, {OWN_COSTS} or a file with [costs]")
+    if costs == NO_COSTS:
+        return without_costs(topology)
+    return with_costs(topology, None if costs == OWN_COSTS else read_costs_file(costs))
 
 
 def load_machine(spec: str | Path) -> Machine:

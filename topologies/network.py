@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topologies.arrays import Floats, Ints, index_among, marked, pointers, ranges, row_entries, row_of_entry
-from topologies.costed import figures_of
+from topologies.costed import figures_of, protocol_costs
 from topologies.costs import Figures
 from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
@@ -53,6 +53,7 @@ class Network:
     resource_names: tuple[str, ...]  # "0→1", "0→nvswitch" (ranks of the topology) for a physical link, or a limit's
     # (nlinks,): what a link uses stays busy so long after a message; empty where nothing does
     gap_us: Floats = field(default_factory=lambda: np.zeros(0))
+    start_us: float = 0.0  # before which nothing is sent
     hyperlinks: Hyperlinks | None = None  # None where no switch multicasts or reduces
 
     def __post_init__(self) -> None:
@@ -203,6 +204,7 @@ def subnetwork(net: Network, chosen: Ints) -> tuple[Network, Ints]:
         capacity_gbs=net.capacity_gbs[kept],
         resource_names=tuple(net.resource_names[i] for i in kept.tolist()),
         gap_us=net.gap_us[links] if len(net.gap_us) else net.gap_us,
+        start_us=net.start_us,
     )
     return part, links
 
@@ -273,6 +275,7 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         capacity_gbs=capacity,
         resource_names=tuple(_resource_names(topology, made, kept)),
         gap_us=gap[:count],
+        start_us=0.0 if (costs := protocol_costs(topology)) is None else costs.start_us,
         hyperlinks=_hyperlinks(made, (alpha, rates, ptr, uses, gap), count) if made.one else None,
     )
 

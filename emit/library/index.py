@@ -31,6 +31,7 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
     schedule, proof_file    schedules/NAME.synth and schedules/NAME.proof.json, null where not written
     goal        null where the file's own words say what it does, else an object: nranks (of the communicator), and
                 initial and required, each five columns rank, buffer ("i", "o"), place, source rank, chunk
+    costs       of an executor, where times are with them: protocols over which the bound holds, source of the figures
 
 and what is known of the algorithm: the fields of `synth.present.statement.row`. Readers take other fields as they are.
 No two entries name one file, and among entries of one question (collective, topology, group, relays, root, target,

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 
 from emit.compiler.cuts import best_cut
+from emit.compiler.fill import filled
 from emit.compiler.lower import Lowering, forms, program_collective
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
@@ -33,6 +34,7 @@ from synth.search.contest import Contest
 from synth.search.frontier import Contender, Range
 from synth.search.result import SearchResult
 from synth.verify.algorithm import Algorithm
+from topologies.costed import protocols_of
 from topologies.errors import InputError
 
 INTERRUPTED = "interrupted before it was lowered"
@@ -40,6 +42,8 @@ _AT_ONCE = 300  # sends of an algorithm that is lowered after Ctrl-C: a few tent
 NONE = "none"  # in place of a target: schedules, and no program of them
 MOST_SENDS = 200_000  # of a schedule that is lowered; an executor takes far fewer
 _ROUNDING = 1e-9
+# bytes, by which the cells of a program divide that is not of the protocol for the smallest messages
+_LEAST_OF_OTHERS = 1 << 16
 _UNABLE = 1e6  # times its time, a program takes where it cannot serve: whatever can is better
 _ELEMENT_BYTES = (4, 2, 1)  # of the types that sizes are looked at for, the usual one first
 _WIDEST = 64  # cells of a chunk: an instruction holds 71
@@ -181,13 +185,26 @@ class Programs:
         """For messages of up to so many bytes, None: of any size."""
         return choose_protocol(largest_bytes, self.target, program_collective(self.problem), self.nodes)
 
-    def lower(self, algorithm: Algorithm) -> LoweredBoth:
-        """Both programs of an algorithm. Raises InputError where the target can hold none."""
+    def able(self, protocols: Sequence[str]) -> list[str]:
+        """Those of these protocols that the target's programs can have."""
+        if self.protocol(None) != "Simple":  # at any size
+            return [name for name in protocols if name == self.protocol(None)]
+        return [name for name in protocols if self.target.protocols.get(name) == name]
+
+    def lower(self, algorithm: Algorithm) -> LoweredBoth | Lowered:
+        """Both programs of an algorithm; that of its protocol, where costs are on.
+
+        Raises InputError where the target can hold none.
+        """
         sends = len(algorithm.schedule)
         if algorithm.problem.quotient is not None:
             raise InputError("an executor's file of so many ranks would be too large")
         if sends > MOST_SENDS:
             raise InputError(f"an executor's file of {sends} sends would be too large")
+        own = algorithm.problem.topology.protocol
+        if own:
+            first = own == self.able(protocols_of(algorithm.problem.topology))[0]
+            return self.lower_once(algorithm, own, SMALLEST if first else _LEAST_OF_OTHERS, LARGEST)
         large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST)
         try:
             small = self.lower_once(algorithm, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES)
@@ -242,12 +259,15 @@ class Programs:
             lowering = Lowering(algorithm, name, limits=self.target.limits, inplace=self.inplace, common=common)
         self._lowering = lowering
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high), lowering.goal
+        parts = 1
+        if algorithm.problem.topology.protocol:
+            parts, program = filled(program, goal, self.target.limits, algorithm, high)
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if not form.holds_program:  # which it may refuse yet
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)
             largest = form.largest_message(text)
         predictor = form.predictor(text, program, self.problem.topology, self.problem.ranks)
-        scale = float(common.cells.fraction[0]) / predictor.chunk_bytes(1.0)
+        scale = float(common.cells.fraction[0]) / parts / predictor.chunk_bytes(1.0)
         exact = 1.0 if abs(scale - 1) < _ROUNDING else scale
         return Lowered(self.target, program, goal, predictor, common, exact, largest)
 

@@ -26,7 +26,7 @@ from synth.present.text import format_size, format_time
 from synth.search.frontier import Contender, Range
 from synth.search.least_budget import GRACE_S
 from synth.search.result import SearchResult
-from synth.storage.proof import save_proof
+from synth.storage.proof import save_proof, state_costs
 from synth.storage.schedule_file import save_schedule
 from topologies.errors import InputError
 
@@ -384,4 +384,6 @@ def document(found: SearchResult, served: Range, name: str, programs: Programs) 
         "proof_file": None,
         # what the file must achieve, where its own words do not say it
         "goal": None if goal is None else {"nranks": program.nranks, **goal_columns(by.common.cells)},
+        # of the model in which its times are, where an executor's are on
+        **state_costs(problem),
     }

@@ -25,10 +25,11 @@ from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import Plan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
 from emit.timing.clock import Clock
-from emit.timing.predict import assign_links, place_ranks
+from emit.timing.predict import assign_links, block_rates, place_ranks
 from synth.model.collective import Floats, Ints
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers
+from topologies.costed import under
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -57,6 +58,7 @@ class PlanPredictor:
                 not there, stops before its end, uses switch channels, or is too large to be checked.
         """
         self.plan, self.topology = plan, topology
+        topology = under(topology, "LL" if plan.protocol == "LL" else "Simple")
         self.group = place_ranks(len(plan.gpus), topology, group)
         self.network: Network = network(topology, self.group)
         ensure_executable(plan, None, "cannot be timed", "and switches of a topology only forward")
@@ -261,6 +263,8 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     lanes = np.array(steps.lane, dtype=np.int64).reshape(-1, 3)
     signal = np.array(steps.signal, dtype=bool)
     link, alpha, rate = _links(lanes, signal, net, topology)
+    link_gbs, rate = rate, block_rates(topology, rate)
+    gap = np.append(net.gap_us, np.zeros(len(alpha) - net.nlinks)) if len(net.gap_us) else None
     sending = sends >= 0
     hold_us = np.zeros(len(order))
     moved = cells[sending] * weight[lanes[sends[sending], 0]]
@@ -283,6 +287,9 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
         rate_gbs=rate,
         limits=(uses_ptr, uses, capacity),
         slots=_FREE,
+        gap_us=gap,
+        start_us=net.start_us,
+        shared=bool((rate < link_gbs).any()),
     )
     return clock, hold_us
 

@@ -12,9 +12,10 @@ from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
 
 SAME = 1 + 1e-12  # times and sums of rates that differ by rounding only are one
+TURN_US, MOST_TURNS = 1.0, 16  # of a shared link: the least length, and their number for one transmission
 COMPILED_FROM = 100_000  # transmissions executed by this process from which on loading the compiled loop pays
 _executed = 0  # so far
-_LEAVES, _ARRIVES = 0, 1  # events
+_LEAVES, _ARRIVES, _FREES, _KINDS = 0, 1, 2, 3  # events
 
 
 class Clock:
@@ -35,6 +36,9 @@ class Clock:
         rate_gbs: Floats,
         limits: Sequence[Any],
         slots: int,
+        gap_us: Floats | None = None,
+        start_us: float = 0.0,
+        shared: bool = False,
         compiled_from: int = COMPILED_FROM,
     ) -> None:
         """
@@ -46,10 +50,16 @@ class Clock:
             moves: step s is the transmissions moves[s]..moves[s+1]-1, one after the other (one if it moves nothing).
             alpha_us, rate_gbs: of every link.  limits: as `Network.uses_and_links` has them.
             slots: transmissions in flight on a connection before the sender waits.
+            gap_us: of every link, how long a transmission keeps the limits busy after it has left; None: not at all.
+            start_us: when all begins.
+            shared: transmissions take links in turns, up to MOST_TURNS each: where a threadblock moves less than a link
+                carries, as many as want it share it about evenly, whatever their number.
             compiled_from: transmissions executed by this process, from which on the loop runs compiled.
         """
         of_steps = [start, dep, sends, receives, block, by_tie, np.argsort(by_tie), link, moves]
-        self._fixed: list[Any] = [*of_steps, alpha_us, rate_gbs, *limits]
+        gap = np.zeros(len(alpha_us)) if gap_us is None or not len(gap_us) else gap_us
+        self._fixed: list[Any] = [*of_steps, alpha_us, rate_gbs, gap, *limits]
+        self._start_us, self._shared = start_us, shared
         self._lists: list[Any] = []  # the same for Python's loop, once it is asked for
         self._nmoves, self._nsteps, self._slots = int(moves[-1]), len(dep), slots
         self._compiled_from = compiled_from
@@ -65,19 +75,21 @@ class Clock:
         transmission when it took its link and when it was received (0 where not so).
         """
         global _executed
-        _executed += self._nmoves
+        turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), MOST_TURNS)) if self._shared else 1
+        _executed += self._nmoves * turns
         runner = Runner(interpreted=_executed + ahead < self._compiled_from)
         fixed = self._fixed
         if runner.interpreted:
             fixed = self._lists = self._lists or runner.columns(*fixed)
         lasts, start, took = runner.columns(lasts_us, np.zeros(self._nmoves), np.zeros(self._nmoves))
-        time, ended = runner(_execute, *fixed, self._slots, lasts, start, took)
+        time, ended = runner(_execute, *fixed, self._slots, lasts, start, took, self._start_us, turns)
         return float(time), ended == self._nsteps, np.asarray(start), np.asarray(took)
 
 
 def _execute(  # over 60 lines: one loop over events, one function as Numba compiles it
     first: Any, dep: Any, sends: Any, receives: Any, block_of: Any, by_tie: Any, tie: Any, link: Any, moves: Any,
-    alpha: Any, rate: Any, uses_ptr: Any, uses: Any, capacity: Any, slots: int, lasts: Any, start: Any, took: Any,
+    alpha: Any, rate: Any, gap: Any, uses_ptr: Any, uses: Any, capacity: Any, slots: int, lasts: Any, start: Any,
+    took: Any, begins: float, turns: int,
 ) -> tuple[float, int]:  # fmt: skip
     """Run a program; returns when its last step ended, in µs, and how many steps ended (fewer: deadlock).
 
@@ -87,11 +99,12 @@ def _execute(  # over 60 lines: one loop over events, one function as Numba comp
         block_of, tie: of every step; of requests of one age the smaller tie goes first. by_tie: the step of each.
         link: of every connection.
         moves: step s is the transmissions moves[s]..moves[s+1]-1, one after the other (one, where it moves nothing).
-        alpha, rate: of every link. uses_ptr, uses: what it takes part in; capacity: of that, GB/s.
+        alpha, rate, gap: of every link. uses_ptr, uses: what it takes part in; capacity: of that, GB/s.
         slots: transmissions in flight on a connection before the sender waits.
         lasts: µs that each transmission of a step that sends holds its link.
         start, took: set for every transmission of a step that sends (when it takes its link) and of one that
             receives (when it has what came, and the slot is free again).
+        begins: when all does. turns: in which each transmission takes its link.
     """
     nblocks, nsteps = len(first) - 1, len(dep)
     at = [int(first[b]) for b in range(nblocks)]
@@ -103,12 +116,13 @@ def _execute(  # over 60 lines: one loop over events, one function as Numba comp
     used, holders = [0.0] * len(capacity), [0] * len(capacity)
     queued, behind = [-1] * len(capacity), [-1] * nblocks  # steps that wait for a place, as a chain
     asked = [0.0] * nblocks
+    turn = [0] * nblocks  # those that the block's transmission had
     events = [(0.0, 0)]
     events.pop()
     requests = [(0.0, 0)]
     requests.pop()
     todo = [nblocks - 1 - b for b in range(nblocks)]
-    now, ended = 0.0, 0
+    now, over, ended = begins, begins, 0
     while True:
         while len(todo):
             b = todo.pop()
@@ -165,35 +179,51 @@ def _execute(  # over 60 lines: one loop over events, one function as Numba comp
             for i in range(uses_ptr[l], uses_ptr[l + 1]):
                 holders[uses[i]] += 1
                 used[uses[i]] += rate[l]
-            start[moves[s + 1] - left[block_of[s]]] = now
-            end = now + lasts[s]
-            heappush(events, (end, 2 * s + _LEAVES))
-            heappush(events, (end + alpha[l], 2 * s + _ARRIVES))
+            b = block_of[s]
+            if turn[b] == 0:
+                start[moves[s + 1] - left[b]] = now
+            turn[b] += 1
+            end = now + lasts[s] / turns
+            heappush(events, (end, _KINDS * s + _LEAVES))
+            if turn[b] < turns:
+                continue
+            heappush(events, (end + alpha[l], _KINDS * s + _ARRIVES))
+            if gap[l] > 0:
+                heappush(events, (end + gap[l], _KINDS * s + _FREES))
         if not len(events):
-            return now, ended
+            return over, ended
         together = events[0][0] * SAME
         while len(events) and events[0][0] <= together:
             now, code = heappop(events)
-            s = code // 2
+            s = code // _KINDS
             out = sends[s]
-            if code % 2 == _ARRIVES:
+            if code % _KINDS != _FREES:
+                over = now
+            if code % _KINDS == _ARRIVES:
                 came[out] += 1
                 if wants_data[out] >= 0:
                     todo.append(wants_data[out])
                     wants_data[out] = -1
                 continue
             b = block_of[s]
-            todo.append(b)
-            left[b] -= 1
-            if not left[b]:
-                done[s] = True
-                ended += 1
-                while waiter[s] >= 0:
-                    todo.append(waiter[s])
-                    waiter[s] = beside[waiter[s]]
-                at[b] = s + 1
-                if s + 1 < nsteps:
-                    left[b] = moves[s + 2] - moves[s + 1]
+            if code % _KINDS == _LEAVES and turn[b] < turns:
+                asked[b] = now
+                heappush(requests, (now, tie[s]))
+            elif code % _KINDS == _LEAVES:
+                turn[b] = 0
+                todo.append(b)
+                left[b] -= 1
+                if not left[b]:
+                    done[s] = True
+                    ended += 1
+                    while waiter[s] >= 0:
+                        todo.append(waiter[s])
+                        waiter[s] = beside[waiter[s]]
+                    at[b] = s + 1
+                    if s + 1 < nsteps:
+                        left[b] = moves[s + 2] - moves[s + 1]
+                if gap[link[out]] > 0:
+                    continue
             for i in range(uses_ptr[link[out]], uses_ptr[link[out] + 1]):
                 r = uses[i]
                 holders[r] -= 1

@@ -7,6 +7,10 @@ transmission: what it receives it has as a whole before it sends any of it on (d
 cut steps of several chunks into single ones when messages are large: `split` is for that. A slot is free again when
 the receiver has what is in it. Copies and sums within a rank take no time.
 
+Where an executor's costs are on (`topologies.costs`), they are those of the program's protocol: a threadblock moves no
+more than it can, so that several fill a link, a message keeps links busy for the gap, and all begins with the call's
+start.
+
 Where several wait for one link, port or limit, the one that has waited longest goes first; a wait holds up only what
 needs the same place. A connection uses the widest link of its pair of ranks; equally wide ones serve channels in turn.
 """
@@ -29,10 +33,12 @@ from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers, positions
+from topologies.costed import protocol_costs, under
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
 
+_ROUNDING = 1e-9
 # What is wrong with a result or with memory does not matter to the clock.
 _HARMLESS = frozenset({"overrun", "race", "inconsistent"})
 
@@ -161,6 +167,7 @@ class Predictor:
                 receives do not pair up.
         """
         self.program, self.topology = program, topology
+        topology = under(topology, program.protocol)
         self.group = place_ranks(program.nranks, topology, group)
         self.network: Network = network(topology, self.group)
         self.fifo_depth = FIFO_DEPTH[program.protocol] if fifo_depth is None else fifo_depth
@@ -189,7 +196,8 @@ class Predictor:
         self._ends = np.array(c.connections, dtype=np.int64).reshape(-1, 3)
         self._link = assign_links(self.network, self._ends, topology)
         sending = np.flatnonzero(c.sends >= 0)
-        rate = self.network.bandwidth_gbs[self._link[c.sends[sending]]]
+        link_gbs = block_rates(topology, self.network.bandwidth_gbs)
+        rate = link_gbs[self._link[c.sends[sending]]]
         self._hold_us = np.zeros(len(times))  # a byte a chunk
         chunks = self._chunks[sending] * self._weight[c.rank[c.block[sending]]]
         self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / rate
@@ -204,9 +212,12 @@ class Predictor:
             link=self._link,
             moves=self._moves,
             alpha_us=net.alpha_us.copy(),
-            rate_gbs=net.bandwidth_gbs.copy(),
+            rate_gbs=link_gbs,
             limits=net.uses_and_links(),
             slots=self.fifo_depth,
+            gap_us=net.gap_us,
+            start_us=net.start_us,
+            shared=bool((link_gbs < net.bandwidth_gbs).any()),
             compiled_from=compiled_from,
         )
 
@@ -315,6 +326,17 @@ def place_ranks(n: int, topology: Topology, group: Sequence[int] | None) -> tupl
     if group is not None and len(group) != n:
         raise InputError(f"group has {len(group)} ranks, the program {n}; it must be as many")
     return tuple(range(n)) if group is None else tuple(int(rank) for rank in group)
+
+
+def block_rates(topology: Topology, link_gbs: Floats) -> Floats:
+    """GB/s at which one threadblock sends over links of these bandwidths: where costs are on, an equal share of it.
+
+    Of so many shares as it takes to be no more than a threadblock moves: as many blocks then fill the link.
+    """
+    costs = protocol_costs(topology)
+    if costs is None:
+        return link_gbs.copy()
+    return np.asarray(link_gbs / np.maximum(1.0, np.ceil(link_gbs / costs.threadblock_gbs - _ROUNDING)))
 
 
 def assign_links(net: Network, ends: Ints, topology: Topology) -> Ints:

@@ -7,13 +7,13 @@ worked out by each kind's check, which shares nothing with the search.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from synth.bounds.registry import KINDS, proved
 from synth.bounds.search import DEFAULT, Cost, Search, Tuning
-from synth.bounds.witness import Limit, Witness, countable
+from synth.bounds.witness import Limit, Witness, countable, decisive
 from synth.model.collective import Floats
 from synth.model.deadline import now
 from synth.model.problem import Problem
@@ -32,13 +32,16 @@ class Bound:
 
     def at(self, size_bytes: float) -> tuple[float, Witness]:
         """The highest limit at a message size, in µs, and what proves it."""
-        best = max(self.witnesses, key=lambda w: (w.at(size_bytes), w.kind == "path"))
+        best = decisive(self.witnesses, size_bytes)
         return best.at(size_bytes), best
 
     @property
     def per_byte_us(self) -> float:
         """The steepest limit: µs per byte that no algorithm can beat for large messages."""
-        return max((w.per_byte_us for w in self.witnesses if w.cap_us == _NEVER), default=0.0)
+        steepest: dict[str, float] = {}
+        for w in self.witnesses:
+            steepest[w.protocol] = max(steepest.get(w.protocol, 0.0), w.per_byte_us if w.cap_us == _NEVER else 0.0)
+        return min(steepest.values(), default=0.0)
 
     def documents(self) -> list[dict[str, Any]]:
         """Each witness as plain values: it proves base_us + bytes × us_per_byte, or cap_us where that is less."""
@@ -50,12 +53,17 @@ class Bound:
                 "us_per_byte": w.per_byte_us,
                 "cap_us": None if w.cap_us == _NEVER else w.cap_us,
             }
+            | ({"protocol": w.protocol} if w.protocol else {})
             for w in self.witnesses
         ]
 
     def merged(self, witnesses: Iterable[Witness]) -> Bound:
         """This bound with further witnesses after its own, none of them twice."""
         return Bound(tuple(dict.fromkeys((*self.witnesses, *witnesses))))
+
+    def of_protocol(self, name: str) -> Bound:
+        """The same bound of a problem of one protocol, as part of a bound over several."""
+        return Bound(tuple(replace(w, protocol=name, text=f"{name}: {w.text}") for w in self.witnesses))
 
 
 @dataclass(frozen=True)
@@ -121,8 +129,14 @@ def tighten(
 def prove(problem: Problem, *, max_flow: bool = True, tuning: Tuning = DEFAULT) -> Bound:
     """Bounds of a problem; `max_flow` also looks for the worst cut among all sets of ranks.
 
-    A quotient problem's bounds are the whole's; they are of those kinds that say the same of both.
+    A quotient problem's bounds are the whole's; they are of those kinds that say the same of both. Where an executor's
+    costs are on and no protocol is chosen, each protocol's.
     """
+    if problem.protocols:
+        each = [
+            prove(problem.under(name), max_flow=max_flow, tuning=tuning).of_protocol(name) for name in problem.protocols
+        ]
+        return Bound(tuple(w for bound in each for w in bound.witnesses))
     problem = countable(problem)
     search = Search(problem, tuning, [*_quick(problem, tuning, tuple(KINDS))])
     if max_flow:

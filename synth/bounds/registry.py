@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import import_module
 
 from synth.bounds import witness
@@ -74,13 +75,29 @@ def recompute(problem: Problem, claim: Witness) -> Limit:
     Raises BadWitness: it proves nothing: its ranks or resources are not there or do not do what they must, or its kind
     says nothing about a quotient problem.
     """
+    if claim.protocol:
+        problem = _under(problem, claim)
     kind = KINDS.get(claim.kind)
     if kind is None:
         raise BadWitness(f"{claim.kind[:40]}: not a kind of witness; it must be one of {', '.join(KINDS)}")
     if problem.quotient is not None and not kind.of_quotients:
         names = ", ".join(name for name, row in KINDS.items() if row.of_quotients)
         raise BadWitness(f"{claim.kind} {claim.text}: says nothing about a quotient problem; it must be one of {names}")
-    return kind.limit(countable(problem), claim)
+    base, per_byte, cap = kind.limit(countable(problem), claim)
+    starts = problem.network.start_us if base > 0 or per_byte > 0 else 0.0  # nothing is sent before
+    return base + starts, per_byte, cap + starts
+
+
+@lru_cache(maxsize=8)
+def _of_protocol(problem: Problem, protocol: str) -> Problem:
+    return problem.under(protocol)
+
+
+def _under(problem: Problem, claim: Witness) -> Problem:
+    if claim.protocol not in problem.protocols:
+        names = " or ".join(problem.protocols) or "none"
+        raise BadWitness(f"{claim.kind} {claim.text}: is of protocol {claim.protocol[:40]!r}; it must be {names}")
+    return _of_protocol(problem, claim.protocol)
 
 
 def check(problem: Problem, claim: Witness) -> None:

@@ -50,6 +50,8 @@ class Witness:
         text: for the reader.
         prices: lengths: (resource, price) pairs; a link is as long as its resources' prices together. A resource
             beyond the network's own (nresources + link) is that link's own bandwidth.
+        protocol: of which it speaks where an executor's costs are on (`Problem.protocols`); "" where they are off, or
+            the problem is of one.
     """
 
     kind: str
@@ -61,10 +63,27 @@ class Witness:
     cap_us: float = np.inf
     text: str = ""
     prices: tuple[tuple[int, float], ...] = ()
+    protocol: str = ""
 
     def at(self, size_bytes: float) -> float:
         """The limit in µs at a message size."""
         return min(self.cap_us, self.base_us + self.per_byte_us * size_bytes)
+
+
+def decisive(witnesses: Iterable[Witness], size_bytes: float) -> Witness:
+    """The witness whose limit is the bound at a size: the highest, or, where they speak of protocols, the least of
+    these' highest, since an executor's call has one protocol. Of equal ones the first, and a path before others.
+    """
+    best: dict[str, Witness] = {}
+    for one in witnesses:
+        had = best.get(one.protocol)
+        if had is None or _rank(one, size_bytes) > _rank(had, size_bytes):
+            best[one.protocol] = one
+    return min(best.values(), key=lambda w: w.at(size_bytes))
+
+
+def _rank(witness: Witness, size_bytes: float) -> tuple[float, bool]:
+    return witness.at(size_bytes), witness.kind == "path"
 
 
 @lru_cache(maxsize=4)

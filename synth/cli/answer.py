@@ -69,6 +69,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         sms=asked.sms,
         groups_overlap=asked.groups_overlap,
         scratch_limit=scratch_bytes(asked.scratch_limit),
+        costs=asked.costs,
         begun=asked.begun,
     )
     check_writable(Path(asked.out))

@@ -54,7 +54,7 @@ from synth.present.text import format_count, format_ranks, format_time
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.faults.notation import dead_ranks, live_ranks
-from topologies.load import load
+from topologies.load import NO_COSTS, load
 from topologies.text.fields import shown
 from topologies.topology import Topology
 
@@ -76,6 +76,8 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     for option, why in _SINGLE.items():
         if getattr(asked, option) is not None:
             raise InputError(f"--{option}: does not go with --groups; {why}")
+    if asked.costs != NO_COSTS:
+        raise InputError(f"--costs {asked.costs}: does not go with --groups; a plan is of α and bandwidth alone")
     check_target(asked.target)
     topology = load(asked.topo)
     programs = GroupPrograms(asked.target, asked.sms, asked.groups_overlap, scratch_bytes(asked.scratch_limit))

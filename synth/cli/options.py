@@ -47,6 +47,12 @@ def sms_option(default: str) -> Option:
     return click.option("--sms", type=int, metavar="N", help=f"Threadblocks that a rank may have. Default: {default}.")
 
 
+costs_option: Option = click.option(
+    "--costs",
+    default="none",
+    metavar="none|machine|FILE",
+    help="What an executor costs beyond α and bandwidth: nothing, what the machine states, or a FILE with [costs].",
+)
 overlap_option: Option = click.option(
     "--groups-overlap",
     is_flag=True,
@@ -98,6 +104,7 @@ class Asked:
     replace: bool
     as_json: bool
     begun: float
+    costs: str = "none"
     root: int | None = None
 
 

@@ -14,6 +14,7 @@ from emit.targets import RESERVED_SMS
 from synth.cli import interrupts
 from synth.cli.options import (
     Asked,
+    costs_option,
     declare,
     json_option,
     overlap_option,
@@ -59,6 +60,7 @@ _question = declare(
     sms_option(f"the SMs of a device, less {RESERVED_SMS} left to compute"),
     overlap_option,
     scratch_option,
+    costs_option,
     click.option("--proof", is_flag=True, help="Also write the schedule and what proves its bound, for synth prove."),
     replace_option,
     json_option,

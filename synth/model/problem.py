@@ -11,6 +11,8 @@ import numpy as np
 
 from synth.model.collective import Bools, Collective, Floats, Ints, named, subdivided
 from topologies.arrays import reached, strongly_connected
+from topologies.costed import protocols_of
+from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.network import Network, network
 from topologies.topology import Topology
@@ -94,6 +96,25 @@ class Problem:
             allowed = Allowed(np.repeat(allowed.family, chunks), allowed.ranks)
         return replace(self, collective=subdivided(self.collective, chunks), allowed=allowed)
 
+    @property
+    def protocols(self) -> list[str]:
+        """Those that an executor's costs allow where none is chosen (`topologies.costed`); else none."""
+        return protocols_of(self.topology) if self.topology.protocol == ANY else []
+
+    def under(self, protocol: str) -> Problem:
+        """The same question under one protocol, or under ANY, where an executor's costs are on.
+
+        Raises InputError for a protocol that they do not allow, and for a quotient problem.
+        """
+        if self.topology.protocol == protocol:
+            return self
+        if self.quotient is not None:
+            raise InputError(f"{self.collective.name}: a quotient problem is of one protocol; it must be the whole")
+        if protocol != ANY and protocol not in protocols_of(self.topology):
+            raise InputError(f"protocol {protocol[:40]!r}: is not what the costs of {self.topology.name} allow")
+        topology = replace(self.topology, protocol=protocol)
+        return replace(self, topology=topology, network=network(topology, self.ranks, len(self.group)))
+
     def link_name(self, link: int) -> str:
         """`0→1`, the topology's ranks; of a hyperlink `0→all of {0,1,2}` or `sum of {0,1,2}→0`."""
         net = self.network
@@ -118,7 +139,14 @@ def question(problem: Problem) -> dict[str, Any]:
 
 
 def describe_alpha(problem: Problem) -> str:
-    """`α 0.7 µs assumed`: α of the links between the ranks at hand, and whether somebody published it."""
+    """`α 0.7 µs assumed`: α of the links between the ranks at hand, and whether somebody published it.
+
+    Where an executor's costs are on: which, and where they come from.
+    """
+    costs = problem.topology.costs
+    if problem.topology.protocol and costs is not None:
+        names = " ".join(problem.protocols) or problem.topology.protocol
+        return f"costs of {names}: {costs.source or 'given'}"
     alpha = problem.network.alpha_us
     low, high = float(alpha.min()), float(alpha.max())
     text = f"α {low:g} µs" if high - low < 1e-9 else f"α {low:g}–{high:g} µs"

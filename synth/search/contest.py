@@ -33,6 +33,9 @@ class Executor(Protocol):
     @property
     def rank_sends(self) -> int: ...
 
+    def able(self, protocols: Sequence[str]) -> list[str]:
+        """Those of these protocols that its files can have."""
+
     def lower(self, algorithm: Algorithm) -> Execution:
         """The algorithm as a program. Raises InputError where the executor can hold none."""
 

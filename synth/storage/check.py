@@ -7,11 +7,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from synth.bounds.witness import Witness
+from synth.bounds.witness import Witness, decisive
 from synth.storage.proof import EQUAL, Proof, check_beside, check_proof, digest, load_proof, proof_path
 from synth.storage.schedule_file import Stored
 from synth.timing.simulate import time_us
 from synth.verify.replay import replay
+from topologies.costs import ANY
 from topologies.errors import ProofRefused, ScheduleRefused
 
 
@@ -34,7 +35,7 @@ class Checked:
 
     def bound_at(self, size_bytes: float) -> float | None:
         """The bound at another size in µs."""
-        return max((limit.at(size_bytes) for limit in self.limits), default=None)
+        return decisive(self.limits, size_bytes).at(size_bytes) if self.limits else None
 
 
 def check_stored(path: str | Path, stored: Stored, proof: str | Path | None = None, proof_name: str = "") -> Checked:
@@ -64,6 +65,8 @@ def check_stored(path: str | Path, stored: Stored, proof: str | Path | None = No
         check_beside(stated, digest(path), stored.claimed_us)
         # of a quotient problem a proof may speak of the whole
         problem = stored.asked if stated.question.get("fold") is None else stored.problem
+        if "costs" in stated.question and problem.quotient is None:  # a bound holds whatever the protocol
+            problem = problem.under(ANY)
         bound_us, witness = check_proof(problem, stated, stored.schedule.size_bytes)
         if bound_us > stored.claimed_us * (1 + EQUAL):
             raise ProofRefused(f"proves {bound_us!r} µs for a schedule that takes {stored.claimed_us!r}")

@@ -19,7 +19,8 @@ from synth.storage.columns import ColumnFile
 from synth.symmetry.quotient import quotient_by, representative_chunks
 from synth.symmetry.quotient_check import check_translations
 from topologies.arrays import components, marked
-from topologies.costed import without_costs
+from topologies.costed import under, with_costs, without_costs
+from topologies.costs import ANY
 from topologies.errors import InputError, QuotientRefused
 from topologies.symmetry.translations import Translations, representatives
 from topologies.text.fields import Fields, shown
@@ -27,7 +28,7 @@ from topologies.text.reader import from_toml
 from topologies.text.writer import to_toml
 from topologies.topology import MAX_RANKS, Topology
 
-KEYS = ("topology", "collective", "group", "relays", "fold")
+KEYS = ("topology", "protocol", "collective", "group", "relays", "fold")
 MAX_CHUNKS = 1 << 40
 # What a problem takes in memory, as measured: an entry (rank, chunk) of its collective, a path from a port to a rank,
 # a limit that this crosses, a row of a switch's table; and what a file may state: so much, and so much a byte of it.
@@ -47,8 +48,10 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
     whole = not _by_name(problem)
     if problem.quotient is not None and whole:
         raise InputError(f"{collective.name}: is not the quotient of what its name means; it cannot be stored")
-    header = {
+    header: dict[str, Any] = {
         "topology": _text(problem.topology),
+        # under which an executor's costs are on, which the topology states
+        **({"protocol": problem.topology.protocol} if problem.topology.protocol else {}),
         "collective": {
             "name": collective.name,
             "ranks": collective.nranks,
@@ -124,7 +127,7 @@ def rebuild_problem(file: ColumnFile) -> Problem:
         about.fail("columns", "missing; it must be true or false")
     if about.boolean("columns", False) and translations is not None:
         about.fail("columns", "it must be false where fold is not null")
-    topology = from_toml(top.string("topology"), f"{file.origin}: header.json: topology")
+    topology = _rebuild_topology(top, f"{file.origin}: header.json: topology")
     _check_weight(file, topology, (*group, *relays), about, translations)
     try:
         if translations is not None:
@@ -139,6 +142,19 @@ def rebuild_problem(file: ColumnFile) -> Problem:
         if about.integer(key, 0, MAX_CHUNKS) != value:
             about.fail(key, f"{inner[key]} is not what this problem has; it must be {value}")
     return problem
+
+
+def _rebuild_topology(top: Fields, origin: str) -> Topology:
+    """The topology, with the costs that it states on where there is a protocol."""
+    topology = from_toml(top.string("topology"), origin)
+    protocol = top.string("protocol", "")
+    if not protocol:
+        return topology
+    try:
+        on = with_costs(topology)
+        return on if protocol == ANY else under(on, protocol)
+    except InputError as error:
+        top.fail("protocol", str(error))
 
 
 def _check_weight(

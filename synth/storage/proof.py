@@ -4,10 +4,12 @@
     question    collective, topology, group, relays, root and size_bytes that the bound is for; fold: null, or the
                 translations of the quotient problem (`synth.symmetry.quotient`) that the witnesses speak of instead
                             of the whole
+                costs, where an executor's are on: the protocols over which the bound holds, and the source of their
+                figures, which the schedule file states
     schedule    SHA-256 of the schedule file that it stands beside
     time_us, bound_us, gap      the schedule's time, the bound, and time / bound
     witnesses   what proves the bound, the decisive one first: the fields of `witness.Witness`, and the names of
-                the resources that it speaks of (cap_us is null where there is no cap)
+                the resources that it speaks of (cap_us is null where there is no cap); protocol only where costs are on
 
 Nothing in it is believed. A witness names what to look at (ranks, resources, prices); what that proves is worked out
 again from the problem, and every number claimed is held against it.
@@ -27,7 +29,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import numpy as np
 
 from synth.bounds.registry import recompute
-from synth.bounds.witness import Witness
+from synth.bounds.witness import Witness, decisive
 from synth.model.problem import Problem, question
 from synth.storage.columns import json_object, replaced
 from synth.storage.problem import state_fold
@@ -95,9 +97,9 @@ def save_proof(
     """
     if not witnesses:
         raise ProofRefused("witnesses: there is none")
-    decisive = max(witnesses, key=lambda w: (w.at(size_bytes), w.kind == "path"))
-    bound_us = decisive.at(size_bytes)
-    ordered = (decisive, *(w for w in witnesses if w is not decisive))
+    best = decisive(witnesses, size_bytes)
+    bound_us = best.at(size_bytes)
+    ordered = (best, *(w for w in witnesses if w is not best))
     asked, gap = MappingProxyType(state_question(problem, size_bytes)), time_us / bound_us if bound_us > 0 else 0.0
     names = tuple(_names(problem, w) for w in ordered)
     proof = Proof(asked, digest(schedule), time_us, bound_us, gap, ordered, names)
@@ -142,11 +144,13 @@ def check_proof(problem: Problem, proof: Proof, size_bytes: float) -> tuple[floa
             )
     if not proof.witnesses:
         raise ProofRefused("witnesses: there is none")
-    limits = [
-        _recomputed(problem, witness, names, f"witness {number}, {shown(witness.kind)}", size_bytes)
-        for number, (witness, names) in enumerate(zip(proof.witnesses, proof.names, strict=True), start=1)
-    ]
-    best = max(limits)
+    for number, (witness, names) in enumerate(zip(proof.witnesses, proof.names, strict=True), start=1):
+        _check_witness(problem, witness, names, f"witness {number}, {shown(witness.kind)}")
+    lacking = [name for name in problem.protocols if all(w.protocol != name for w in proof.witnesses)]
+    if lacking:
+        raise ProofRefused(f"witnesses: there is none for protocol {lacking[0]}; there must be one for each")
+    deciding = decisive(proof.witnesses, size_bytes)
+    best = float(deciding.at(size_bytes))
     if proof.bound_us > best * (1 + EQUAL):
         raise ProofRefused(f"bound_us: claims {proof.bound_us!r}, the witnesses prove {best!r}")
     if proof.bound_us <= 0:
@@ -154,11 +158,11 @@ def check_proof(problem: Problem, proof: Proof, size_bytes: float) -> tuple[floa
     gap = proof.time_us / proof.bound_us
     if not math.isclose(proof.gap, gap, rel_tol=EQUAL):
         raise ProofRefused(f"gap: claims {proof.gap!r}, but time_us / bound_us is {gap!r}")
-    return best, proof.witnesses[limits.index(best)]
+    return best, deciding
 
 
-def _recomputed(problem: Problem, witness: Witness, names: dict[int, str], where: str, size_bytes: float) -> float:
-    """The limit in µs that a witness claims at a size, all of it proved."""
+def _check_witness(problem: Problem, witness: Witness, names: dict[int, str], where: str) -> None:
+    """Whether all that a witness claims is proved."""
     try:
         right = _names(problem, witness)
         wrong = next((r for r in sorted(right.keys() | names.keys()) if right.get(r) != names.get(r)), None)
@@ -177,7 +181,6 @@ def _recomputed(problem: Problem, witness: Witness, names: dict[int, str], where
         claimed = getattr(witness, name)
         if not claimed <= proved * (1 + EQUAL):
             raise ProofRefused(f"{where}: {name}: claims {claimed!r}, proves {float(proved)!r}")
-    return float(witness.at(size_bytes))
 
 
 def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
@@ -186,7 +189,17 @@ def state_question(problem: Problem, size_bytes: float) -> dict[str, Any]:
         **question(problem),
         "size_bytes": float(size_bytes),
         "fold": state_fold(problem),
+        **state_costs(problem),
     }
+
+
+def state_costs(problem: Problem) -> dict[str, Any]:
+    """What the bound's model is beside α and bandwidth; nothing where no executor's costs are on."""
+    topology = problem.topology
+    if not topology.protocol or topology.costs is None:
+        return {}
+    names = problem.protocols or [topology.protocol]
+    return {"costs": {"protocols": names, "source": topology.costs.source}}
 
 
 def _names(problem: Problem, witness: Witness) -> dict[int, str]:
@@ -209,7 +222,7 @@ def _text(proof: Proof) -> str:
 
     blocks = []
     for witness, names in zip(proof.witnesses, proof.names, strict=True):
-        known = {f.name: getattr(witness, f.name) for f in fields(witness)}
+        known = {f.name: getattr(witness, f.name) for f in fields(witness) if f.name != "protocol" or witness.protocol}
         if math.isinf(witness.cap_us):
             known["cap_us"] = None
         known[_NAMES] = {str(resource): name for resource, name in names.items()}
@@ -255,6 +268,8 @@ def _witness(table: Fields) -> Witness:
     values = {}
     for name, hint in known.items():
         if name not in table.values:
+            if name == "protocol":
+                continue
             table.fail(name, "missing")
         values[name] = _typed(table, name, hint, table.values[name])
     for name, value in values.items():

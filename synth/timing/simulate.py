@@ -1,7 +1,9 @@
 """The one place that turns a schedule into microseconds (the model of time in the design document).
 
 A send of b bytes holds its link for b / bandwidth; the sends in flight through a shared resource never have more
-rate together than its capacity; the chunk can be used at the far end α after the send has ended.
+rate together than its capacity; the chunk can be used at the far end α after the send has ended. Where an executor's
+costs are on (`topologies.costs`), nothing is sent before the call's start, and after a send its link and what this
+shares stay busy for the gap.
 
 Over a hyperlink (a switch's multicast or reduction) a row is as many sends as it has pairs of ranks, all at the same
 moment: it starts when all of them can, and takes its resources once.
@@ -109,7 +111,8 @@ class Clock:
         count = len(self._columns[0])
         hold_us = self.problem.collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
         columns = self._run.columns(hold_us, np.zeros(count), np.zeros(count))
-        self._run(_set_times, *self._columns, *_network_columns(self.problem.network, self._run), *columns)
+        net = self.problem.network
+        self._run(_set_times, *self._columns, *_network_columns(net, self._run), *columns, net.start_us)
         start_us, end_us = (np.asarray(column) for column in columns[1:])
         if self._first is not None:
             start_us, end_us = start_us[self._first], end_us[self._first]
@@ -159,11 +162,11 @@ def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
 def _network_columns(net: Network, run: Runner) -> list[Any]:
     """A network as `_set_times` takes it.
 
-    α and bandwidth of every link and hyperlink; as CSR the exclusive resources of each, then its shared ones (some
+    α, bandwidth and gap of every link and hyperlink; as CSR the exclusive resources of each, then its shared ones (some
     link through them is narrower); where the sends in flight through every resource are kept, never more than one a
     link, in slots for twice as many; capacities.
     """
-    alpha, rate, uses_ptr, uses, _ = net.carriers
+    alpha, rate, uses_ptr, uses, gap = net.carriers
     carrier_of, count = row_of_entry(uses_ptr), len(alpha)
     narrow = rate[carrier_of] < net.capacity_gbs[uses] * (1 - 1e-12)
     is_shared = np.zeros(net.nresources, dtype=bool)
@@ -172,6 +175,7 @@ def _network_columns(net: Network, run: Runner) -> list[Any]:
     return run.columns(
         alpha,
         rate,
+        gap if len(gap) else np.zeros(count),
         pointers(np.bincount(carrier_of[~kept], minlength=count)),
         uses[~kept],
         pointers(np.bincount(carrier_of[kept], minlength=count)),
@@ -265,10 +269,11 @@ def _arrival(
 
 
 def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a function a row
-    chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, joined: Any, alpha: Any, rate: Any,
+    chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, joined: Any, alpha: Any, rate: Any, gap: Any,
     own_ptr: Any, own: Any, shared_ptr: Any, shared: Any, slots: Any, capacity: Any, hold: Any, start: Any, end: Any,
+    begins: float,
 ) -> None:  # fmt: skip
-    """Set `start` and `end` of every row. `hold`: µs that each chunk holds a link of 1 GB/s.
+    """Set `start` and `end` of every row. `hold`: µs that each chunk holds a link of 1 GB/s; `begins`: of the call.
 
     joined: of each row, whether it is one send with the row before (no entries: none is).
     """
@@ -288,7 +293,7 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
         while after < len(joined) and joined[after]:
             after += 1
         c, l = chunk[first_row], link[first_row]  # noqa: E741
-        sums, lasts, ready = adds[c], hold[c] / rate[l], 0.0
+        sums, lasts, ready = adds[c], hold[c] / rate[l], begins
         for row in range(first_row, after):
             feed = int(waits[width * row + _FEED])
             if feed >= 0:
@@ -322,6 +327,7 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
             moved = then != begin
             begin = then
         until = begin + lasts
+        busy_until = until + gap[l]
         for i in range(shared_ptr[l], shared_ptr[l + 1]):
             r = shared[i]
             while count[r] and ends[first[r]] <= begin:
@@ -337,14 +343,14 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
                     ends[slots[r] + k], rates[slots[r] + k] = ends[first[r] + k], rates[first[r] + k]
                 first[r] = slots[r]
             k = first[r] + count[r]
-            while k > first[r] and (ends[k - 1] > until or (ends[k - 1] == until and rates[k - 1] > rate[l])):
+            while k > first[r] and (ends[k - 1] > busy_until or (ends[k - 1] == busy_until and rates[k - 1] > rate[l])):
                 ends[k], rates[k] = ends[k - 1], rates[k - 1]
                 k -= 1
-            ends[k], rates[k] = until, rate[l]
+            ends[k], rates[k] = busy_until, rate[l]
             count[r] += 1
-        link_free[l] = until
+        link_free[l] = busy_until
         for i in range(own_ptr[l], own_ptr[l + 1]):
-            free[own[i]] = until
+            free[own[i]] = busy_until
         for row in range(first_row, after):
             start[row], end[row] = begin, until
             arrives = until + alpha[l]

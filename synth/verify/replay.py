@@ -109,6 +109,11 @@ def _check_rows(problem: Problem, schedule: Schedule, slack: float) -> None:
             raise ScheduleRefused(f"send {bad[0]}: {problem.link_name(int(schedule.link[bad[0]]))}: {right}")
     rates = net.carriers.bandwidth_gbs[schedule.link]
     lasts = collective.fraction[schedule.chunk] * schedule.size_bytes / rates / 1e3
+    early = schedule.start_us < net.start_us * (1 - slack)
+    if net.start_us and early.any():
+        row = int(np.argmax(early))
+        at, begins = schedule.start_us[row], net.start_us
+        raise ScheduleRefused(f"send {row}: takes its link at {at:.9g} µs; the call's start takes {begins:.9g} µs")
     wrong = ~np.isfinite(schedule.start_us) | ~np.isfinite(schedule.end_us) | (schedule.start_us < 0)
     wrong |= np.abs(schedule.end_us - schedule.start_us - lasts) > slack * np.maximum(1, schedule.end_us)
     if wrong.any():
@@ -128,15 +133,17 @@ def _first_overlap(
         (_ON_LINK, row, row, 0), (_OVER, resource, row, GB/s), or (0, …).
     """
     net = problem.network
-    _, rates, uses_ptr, uses, _ = net.carriers
+    _, rates, uses_ptr, uses, gap = net.carriers
     link_of = row_of_entry(uses_ptr)
     together = np.bincount(uses, weights=rates[link_of], minlength=net.nresources)
     # all links of a resource together may be no more than it carries: then it is never over capacity
     tight = (together > net.capacity_gbs * (1 + capacity_slack / 2))[uses]
+    # what a link uses is busy for the gap too
+    busy_until = schedule.end_us + gap[schedule.link] if len(gap) else schedule.end_us
     columns = run.columns(
         schedule.link,
         schedule.start_us,
-        schedule.end_us,
+        busy_until,
         rates,
         pointers(np.bincount(link_of[tight], minlength=len(rates))),
         uses[tight],

@@ -1,0 +1,157 @@
+"""Where an executor's costs act: the clocks, the replay and the bounds, each by hand and against each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from emit.program import Gpu, Program, Step, ThreadBlock
+from emit.timing.predict import Predictor
+from synth.bounds.prove import prove
+from synth.bounds.registry import check
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule, untimed
+from synth.timing.simulate import time_us, timed
+from synth.verify.algorithm import Algorithm
+from synth.verify.replay import replay
+from topologies.costed import under, with_costs
+from topologies.costs import Costs, Protocol
+from topologies.errors import BadWitness, ScheduleRefused
+from topologies.families import family
+from topologies.load import load
+from topologies.topology import Topology
+
+_KIB = 1024
+_COSTS = Costs(
+    {
+        "LL": Protocol(2.0, latency_us={"other": 0.25}, efficiency={"other": 0.5}),
+        "Simple": Protocol(5.0, 4.0, latency_us={"other": 3.0}, gap_us={"other": 1.5}),
+    }
+)
+
+
+def _line(protocol: str, chunks: int = 2) -> Problem:
+    """Rank 0's chunks to rank 1, over a link of 8 GB/s and 1 µs."""
+    topology = under(with_costs(family("line:2,bw=8,alpha=1"), _COSTS), protocol)
+    return make_problem(topology, "broadcast", chunks=chunks)
+
+
+def _sent(problem: Problem) -> Schedule:
+    count = problem.collective.nchunks
+    link = int(np.flatnonzero(problem.network.src == 0)[0])
+    return untimed(np.arange(count), np.full(count, link), np.arange(count), np.zeros(count, dtype=bool))
+
+
+def test_a_schedule_has_start_gap_and_the_protocols_figures() -> None:
+    """Two chunks of 8,000 bytes: of LL each 2 µs at half the bandwidth, of Simple 1 µs and a gap between them."""
+    ll, simple = _line("LL"), _line("Simple")
+    schedule = timed(ll, _sent(ll), 16_000)
+    assert schedule.start_us.tolist() == [2, 4]
+    assert time_us(ll, schedule) == 6.25
+    schedule = timed(simple, _sent(simple), 16_000)
+    assert schedule.start_us.tolist() == [5, 7.5]  # the gap keeps the link busy
+    assert time_us(simple, schedule) == 11.5  # and is not in the arrival
+    replay(simple, schedule)
+
+
+def test_the_replay_sees_what_was_timed_without_costs() -> None:
+    simple = _line("Simple")
+    without = make_problem(family("line:2,bw=8,alpha=3"), "broadcast", chunks=2)
+    schedule = timed(without, _sent(without), 16_000)
+    with pytest.raises(ScheduleRefused, match="the call's start takes 5 µs"):
+        replay(simple, schedule)
+    later = replace(schedule, start_us=schedule.start_us + 5, end_us=schedule.end_us + 5)
+    with pytest.raises(ScheduleRefused, match="on link 0→1 at once"):
+        replay(simple, later)
+
+
+def _program(blocks: int, protocol: str = "Simple") -> Program:
+    """Rank 0 sends a chunk to rank 1 by each of so many threadblocks."""
+    gpus = []
+    for rank in (0, 1):
+        op = "s" if rank == 0 else "r"
+        where = {"src_buf": "i", "src_off": 0, "dst_buf": "o", "dst_off": 0, "count": 1}
+        tbs = [
+            ThreadBlock(
+                send=1 if rank == 0 else -1,
+                recv=-1 if rank == 0 else 0,
+                channel=tb,
+                steps=[Step(op, **where | {"src_off": tb, "dst_off": tb})],
+            )
+            for tb in range(blocks)
+        ]
+        gpus.append(Gpu(blocks, blocks, 0, tbs))
+    return Program(
+        name="x", collective="broadcast", protocol=protocol, nranks=2, nchunks_per_loop=blocks, inplace=False,
+        outofplace=True, gpus=gpus,
+    )  # fmt: skip
+
+
+def _pair() -> Topology:
+    return with_costs(family("line:2,bw=8,alpha=1"), _COSTS)
+
+
+def test_a_threadblock_moves_no_more_than_it_can_and_several_fill_a_link() -> None:
+    pair = _pair()
+    one, two, many = (Predictor(_program(n), pair).time_us(16_000) for n in (1, 2, 5))
+    assert one == pytest.approx(5 + 16_000 / 4e3 + 3)  # 4 GB/s of 8
+    assert two == pytest.approx(5 + 16_000 / 8e3 + 3)
+    # links are taken in turns, so that five share it as evenly as two do; between messages is a gap
+    assert 5 + 2 + 3 <= many <= 5 + 2 * 1.1 + 3 * 1.5 + 3
+    assert Predictor(_program(1, "LL"), pair).time_us(16_000) == pytest.approx(2 + 16_000 / 4e3 + 0.25)
+
+
+def test_without_costs_a_program_takes_what_it_took() -> None:
+    plain = family("line:2,bw=8,alpha=1")
+    for blocks in (1, 3):
+        assert Predictor(_program(blocks), plain).time_us(16_000) == 1 + 16_000 / 8e3
+
+
+def test_a_gap_holds_up_what_shares_the_port() -> None:
+    """Two messages from one port to two ranks: the second leaves a gap later, as from one NIC."""
+    costs = Costs({"Simple": Protocol(gap_us={"other": 10})})
+    topology = under(with_costs(family("star:3,bw=1,alpha=0"), costs), "Simple")
+    problem = make_problem(topology, "scatter")
+    links = [int(np.flatnonzero((problem.network.src == 0) & (problem.network.dst == d))[0]) for d in (1, 2)]
+    schedule = untimed(np.array([1, 2]), np.array(links), np.zeros(2, dtype=np.int64), np.zeros(2, dtype=bool))
+    assert timed(problem, schedule, 3000).start_us.tolist() == [0, 11]
+
+
+@pytest.mark.parametrize("spec", ["dgx1", "dgx-a100", "ndv2:2"])
+@pytest.mark.parametrize("collective", ["allgather", "allreduce"])
+def test_a_bound_over_protocols_holds_for_each_and_proves_itself(spec: str, collective: str) -> None:
+    problem = make_problem(with_costs(load(spec)), collective)
+    bound = prove(problem, max_flow=False)
+    for name in problem.protocols:
+        own = prove(problem.under(name), max_flow=False)
+        for size in (_KIB, 1 << 20, 1 << 30):
+            assert bound.at(size)[0] <= own.at(size)[0] * (1 + 1e-9)
+    least = {
+        size: min(prove(problem.under(n), max_flow=False).at(size)[0] for n in problem.protocols)
+        for size in (9, 1 << 30)
+    }
+    for size, us in least.items():
+        assert bound.at(size)[0] == pytest.approx(us)
+    for witness in bound.witnesses:
+        check(problem, witness)
+    starts = {name: problem.under(name).network.start_us for name in problem.protocols}
+    assert bound.at(0)[0] > min(starts.values()) > 0
+
+
+def test_a_witness_of_another_protocol_proves_less() -> None:
+    problem = make_problem(with_costs(load("dgx-a100")), "allgather")
+    bound = prove(problem, max_flow=False)
+    slow = next(w for w in bound.witnesses if w.protocol == "LL" and w.per_byte_us > 0)
+    with pytest.raises(BadWitness, match="claims"):
+        check(problem, replace(slow, protocol="Simple"))
+    with pytest.raises(BadWitness, match="is of protocol 'LL256'; it must be LL or LL128 or Simple"):
+        check(problem, replace(slow, protocol="LL256"))
+
+
+def test_algorithms_are_made_under_a_protocol() -> None:
+    simple = _line("Simple")
+    algorithm = Algorithm(simple, _sent(simple), "hand")
+    assert algorithm.time_us(16_000) == 11.5
+    assert prove(simple).at(16_000)[0] <= 11.5
