@@ -152,19 +152,19 @@ def predecessors(ir: Instructions) -> list[list[int]]:
             first = first + np.where(moved, shift[rank[who]], 0)
             n = np.repeat(who, count[who])
             parts.append((ranges(first, count[who]), n, np.full(len(n), writes)))
-        place, n, writes = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.lexsort((writes, n, place, rank[n]))
-        place, n, writes = place[order], n[order], writes[order]
+        place, n, is_write = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.lexsort((is_write, n, place, rank[n]))
+        place, n, is_write = place[order], n[order], is_write[order]
         begins = np.flatnonzero(np.diff(place, prepend=-1) | np.diff(rank[n], prepend=-1))
         begin = np.repeat(begins, np.diff(begins, append=len(n)))
         at = np.arange(len(n))
         # the last write before each access, and the next one after each read
-        last = np.maximum.accumulate(np.where(writes, at, -1))
+        last = np.maximum.accumulate(np.where(is_write, at, -1))
         last = np.concatenate([[-1], last[:-1]])
         fed = last >= begin
         pairs.append((n[fed], n[last[fed]]))
-        follows = np.minimum.accumulate(np.where(writes, at, len(n))[::-1])[::-1]
-        over = ~writes & (follows < len(n))
+        follows = np.minimum.accumulate(np.where(is_write, at, len(n))[::-1])[::-1]
+        over = ~is_write & (follows < len(n))
         over[over] = begin[follows[over]] == begin[over]
         pairs.append((n[follows[over]], n[over]))
     after, before = (np.concatenate(column) for column in zip(*pairs, strict=True))
