@@ -99,7 +99,8 @@ def read_workload(name: str, axes: Sequence[Axis]) -> Workload:
     if not isinstance(declared, list) or not all(isinstance(axis, str) for axis in declared):
         raise InputError(f"{origin}: axes {shown(declared)}; it must be a list of names, such as ['dp', 'tp']")
     whole = [*axes, *(Axis(axis, 1) for axis in declared if axis not in known)]
-    values = {axis.name: float(axis.size) for axis in whole} | _values(document, origin, {a.name for a in whole})
+    sizes = {axis.name: float(axis.size) for axis in whole}
+    values = sizes | _values(document, origin, sizes)
     tables = document.get("call", [])
     if not isinstance(tables, list) or not tables or not all(isinstance(table, dict) for table in tables):
         raise InputError(f"{origin}: has no calls; it must have [[call]] tables")
@@ -168,15 +169,15 @@ def _table(document: Mapping[str, Any], key: str, origin: str) -> dict[str, Any]
     return table
 
 
-def _values(document: Mapping[str, Any], origin: str, axes: set[str]) -> dict[str, float]:
-    """Numbers; a text is a formula of those before it."""
+def _values(document: Mapping[str, Any], origin: str, sizes: Mapping[str, float]) -> dict[str, float]:
+    """Numbers; a text is a formula of the axes' sizes and of those before it."""
     found: dict[str, float] = {}
     for key, value in _table(document, "values", origin).items():
         where = f"{origin}: values.{key}"
-        if key in axes:
+        if key in sizes:
             raise InputError(f"{where}: is the name of an axis; it must be another")
         if isinstance(value, str):
-            found[key] = evaluate(value, found, where)
+            found[key] = evaluate(value, {**sizes, **found}, where)
         elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
             raise InputError(f"{where}: {shown(value)}; it must be a number, 0 or more")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from synth.parallelism.formula import evaluate
 from synth.parallelism.workload import Call, read_workload, ready
 from topologies.errors import InputError
 
+EXAMPLES = Path(__file__).parents[3] / "examples" / "workloads"
 AXES = (Axis("pp", 2), Axis("dp", 2), Axis("tp", 8))
 
 
@@ -56,6 +58,24 @@ def test_a_base_is_used_with_other_values(tmp_path: Path) -> None:
     assert own.calls[0].size_bytes == 2 * base.calls[0].size_bytes
     (tmp_path / "below.toml").write_text('base = "step.toml"\n[values]\nhidden = 4096\n')
     assert read_workload(str(tmp_path / "below.toml"), AXES).calls == base.calls
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_examples_say_where_they_are_from(path: Path) -> None:
+    assert "arXiv" in tomllib.loads(path.read_text())["source"]
+    axes = tuple(Axis(name, 4) for name in ("pp", "dp", "ep", "tp"))
+    assert read_workload(str(path), axes).calls
+
+
+def test_llama_and_deepseek_have_their_parameters() -> None:
+    """405 billion, and 671 billion with a dense part that is small beside the experts; no axis is split."""
+    one = (Axis("pp", 1), Axis("dp", 2))
+    llama = {call.name: call for call in read_workload(str(EXAMPLES / "llama-3-405b.toml"), one).calls}
+    assert llama["gradient reduce-scatter"].size_bytes / 4 == pytest.approx(405e9, rel=0.01)
+    deepseek = {call.name: call for call in read_workload(str(EXAMPLES / "deepseek-v3.toml"), one).calls}
+    assert sum(call.size_bytes for name, call in deepseek.items() if "gradients" in name) / 4 == pytest.approx(
+        671e9, rel=0.02
+    )
 
 
 def test_dense_moves_what_megatron_says() -> None:
