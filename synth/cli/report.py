@@ -7,6 +7,7 @@ import time
 import click
 
 from emit.report.page import report as made
+from emit.report.placement import find_placement, placement_page
 from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
@@ -27,7 +28,8 @@ _LONG = 300  # what is wrong stands in full on the page
 def report(path: str, out: str, topo: str | None, group: str | None, size: str | None) -> None:
     """Draw the network, the timeline, the frontier and the proof on one self-contained page.
 
-    From a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's index.json, or a folder of these.
+    From a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's index.json, or a folder of these; or
+    from what synth place -o DIR wrote: the hierarchy with every axis's groups, the load of levels and the ranking.
     Schedules are replayed, proofs worked out again, programs checked. Exit code 0 all right, 1 something in it is
     wrong, 2 not readable.
 
@@ -40,6 +42,15 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
     for option, value in (("group", group), ("size", size)):
         if value is not None and topo is None:
             raise InputError(f"--{option}: goes with --topo, which says where programs run")
+    ranking = find_placement(path)
+    if ranking is not None:
+        if topo is not None:
+            raise InputError("--topo: does not go with a ranking of placements, which has its own; leave it out")
+        html = placement_page(ranking, path)
+        write_text(out, html)
+        many = format_count(len(ranking["placements"]), "placement")
+        click.echo(f"{origin_of(out)}: {many}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
+        return
     topology = None if topo is None else load(topo)
     ranks = None if group is None or topology is None else parse_ranks(group, "--group", topology.nranks)
     page = made(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))

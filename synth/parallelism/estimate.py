@@ -49,10 +49,12 @@ class Estimator:
         object.__setattr__(self, "net", net)
         object.__setattr__(self, "routes", Routes(net, np.arange(net.nranks)))
         object.__setattr__(self, "position", np.argsort(self.hierarchy.ranks))
+        object.__setattr__(self, "level_of", _levels_of_resources(net, self.hierarchy, self.position))
 
     net: Network = field(init=False)
     routes: Routes = field(init=False)
     position: Ints = field(init=False)  # of every rank in the hierarchy
+    level_of: Ints = field(init=False)  # (nresources,): the innermost level between whose parts a resource's links go
 
     def estimate(self, collective: str, groups: Ints, size_bytes: float) -> RequestTime:
         """Time of the collective in all groups, int64 (groups, ranks of a group), of `size_bytes` each."""
@@ -133,6 +135,16 @@ class Estimator:
             counts = [groups.shape[1]]
         kept = tuple(count for count in counts if count > 1)
         return self.hierarchy.ranks[position].reshape(len(groups), *kept), kept
+
+
+def _levels_of_resources(net: Network, hierarchy: Hierarchy, position: Ints) -> Ints:
+    between, size = np.full(net.nlinks, len(hierarchy.levels) - 1, dtype=np.int64), len(position)
+    for level in reversed(range(len(hierarchy.levels))):
+        inside = size // math.prod(hierarchy.sizes[: level + 1])
+        between[position[net.src] // inside != position[net.dst] // inside] = level
+    found = np.zeros(net.nresources, dtype=np.int64)
+    np.maximum.at(found, net.uses_idx, between[net.link_of_use])
+    return found
 
 
 @lru_cache(maxsize=64)

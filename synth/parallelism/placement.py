@@ -50,6 +50,7 @@ class StepTime:
         call_us: what one of each call's runs takes, in the workload's order, all its groups at once.
         bottleneck: the resource that is busy longest, or "latency" where none is for half of the time.
         busy_us: how long it is.
+        level_us: for each level how long its busiest resource is busy.
         searched: whether the times are those of replayed schedules; else they are estimated.
     """
 
@@ -57,6 +58,7 @@ class StepTime:
     call_us: tuple[float, ...]
     bottleneck: str
     busy_us: float
+    level_us: tuple[float, ...]
     searched: bool = False
 
 
@@ -173,7 +175,7 @@ def rank_placements(
     order = sorted(range(len(made)), key=lambda i: (estimates[i], made[i].matrix is None, i))
     # the default order second, so that there is something to compare with when time is short
     chosen = list(dict.fromkeys([*order[: min(top, 1)], at, *order[:top]])) if top else []
-    searches = _Searches(topology, estimator.net, workload, budget, seed)
+    searches = _Searches(estimator, workload, budget, seed)
     errors = []
     for i, step in zip(chosen, searches.run([made[i].mesh for i in chosen], progress), strict=True):
         if step is not None:
@@ -283,12 +285,13 @@ def _estimated(estimator: Estimator, workload: Workload, ranks: Ints) -> StepTim
         estimator.estimate(call.collective, process_groups(ranks, call.over), call.size_bytes)
         for call in workload.calls
     ]
-    return _step(workload, times, estimator.net)
+    return _step(workload, times, estimator)
 
 
-def _step(workload: Workload, times: Sequence[RequestTime], net: Network, searched: bool = False) -> StepTime:
-    """The step of these calls; all `busy_us` are of the resources of `net`."""
-    total, busy = 0.0, np.zeros(net.nresources)
+def _step(workload: Workload, times: Sequence[RequestTime], estimator: Estimator, searched: bool = False) -> StepTime:
+    """The step of these calls; all `busy_us` are of the resources of the estimator's network."""
+    net, total = estimator.net, 0.0
+    busy = np.zeros(net.nresources)
     for phase in workload.phases:
         together = np.zeros(net.nresources)
         for i in phase:
@@ -299,18 +302,20 @@ def _step(workload: Workload, times: Sequence[RequestTime], net: Network, search
     most = int(np.argmax(np.round(busy, 6))) if len(busy) else 0
     busiest = float(busy[most]) if len(busy) else 0.0
     name = net.resource_names[most] if busiest * 2 >= total else _LATENCY
-    return StepTime(total, tuple(t.time_us for t in times), name, busiest, searched)
+    levels = np.zeros(len(estimator.hierarchy.levels))
+    np.maximum.at(levels, estimator.level_of, busy)
+    return StepTime(total, tuple(t.time_us for t in times), name, busiest, tuple(levels.tolist()), searched)
 
 
 class _Searches:
     """Searched plans of one ranking: each request once, as many as there is time for."""
 
-    def __init__(self, topology: Topology, net: Network, workload: Workload, budget: float, seed: int) -> None:
-        self.topology, self.net, self.workload, self.seed = topology, net, workload, seed
+    def __init__(self, estimator: Estimator, workload: Workload, budget: float, seed: int) -> None:
+        self.estimator, self.workload, self.seed = estimator, workload, seed
         self.end = now() + budget
         self.known: dict[tuple[str, int, bytes, int], ConcurrentResult] = {}
         self.plans: dict[tuple[int, bytes], ConcurrentResult] = {}
-        self.number = {name: i for i, name in enumerate(net.resource_names)}
+        self.number = {name: i for i, name in enumerate(estimator.net.resource_names)}
 
     def run(self, meshes: Sequence[Ints], progress: Callable[[str], None] | None) -> list[StepTime | None]:
         """The step under each mesh by the best plans for its calls; None where time was up, not for the first two."""
@@ -328,17 +333,17 @@ class _Searches:
                     if progress is not None:
                         progress(f"{call.name}: {left} searches left")
                     groups, share = process_groups(ranks, call.over), max(0.01, (self.end - now()) / left)
-                    self.known[key] = plan_groups(self.topology, call, groups, share, self.seed, workers)
+                    self.known[key] = plan_groups(self.estimator.topology, call, groups, share, self.seed, workers)
                 if not all(key in self.known for key in keys):
                     found.append(None)
                     continue
                 self.plans.update(((i, ranks.tobytes()), self.known[key]) for i, key in enumerate(keys))
                 times = [self._time(self.known[key]) for key in keys]
-                found.append(_step(self.workload, times, self.net, searched=True))
+                found.append(_step(self.workload, times, self.estimator, searched=True))
         return found
 
     def _time(self, made: ConcurrentResult) -> RequestTime:
-        busy: Floats = np.zeros(self.net.nresources)
+        busy: Floats = np.zeros(self.estimator.net.nresources)
         at = [self.number[name] for name in made.problem.network.resource_names]
         busy[at] = resource_loads_us(made.problem, made.at_size)
         return RequestTime(made.makespan_us, busy)

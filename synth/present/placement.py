@@ -8,18 +8,22 @@ from synth.parallelism.axes import process_groups
 from synth.parallelism.placement import Placement, Ranking
 from synth.present.text import format_count, format_listed, format_size, format_table, format_time
 
+FORMAT = "synth-placement-1"
 _ROWS = 12  # placements that the table shows
 
 
 def placement_statement(found: Ranking) -> dict[str, Any]:
-    """Keys: topology; levels and axes (name: size, outermost level and first axis first); calls; bound_us (no placement
-    is faster); default (its place in `placements`, from 0); placements, best first, each with matrix (axis: parts by
-    level; None where the order has none), groups (axes: list of ranks of each group), order (the rank of each position
-    of the mesh, the last axis fastest), time_us (of a step), call_us (one run of each call), bottleneck, busy_us,
+    """Keys: format; topology; ranks (at each position of the hierarchy); levels and axes (name: size, outermost level
+    and first axis first); calls; bound_us (no placement is faster); default (its place in `placements`, from 0);
+    placements, best first, each with matrix (axis: parts by level; None where the order has none), groups (axes: list
+    of ranks of each group), order (the rank of each position of the mesh, the last axis fastest), time_us (of a step),
+    call_us (one run of each call), bottleneck, busy_us, level_us (how long each level's busiest resource is busy),
     vs_default (default's time / its time), searched (False: time_us is an estimate).
     """
     return {
+        "format": FORMAT,
         "topology": found.topology.name,
+        "ranks": found.hierarchy.ranks.tolist(),
         "levels": {level.name: level.size for level in found.hierarchy.levels},
         "axes": {axis.name: axis.size for axis in found.axes},
         "calls": [
@@ -53,6 +57,7 @@ def _placement(found: Ranking, placement: Placement) -> dict[str, Any]:
         "call_us": list(step.call_us),
         "bottleneck": step.bottleneck,
         "busy_us": step.busy_us,
+        "level_us": list(step.level_us),
         "vs_default": found.placements[found.default].step.time_us / step.time_us,
         "searched": step.searched,
     }

@@ -122,3 +122,13 @@ def test_levels_are_shown(synth: Call, here: Path) -> None:
     lines = ["name = 'uneven'", "ranks = 5", "[[links]]"]
     (here / "uneven.toml").write_text("\n".join(lines))
     assert synth("topo", "show", "uneven.toml", "--levels").code == 2
+
+
+def test_the_report_shows_a_ranking(synth: Call, step: Path) -> None:
+    assert synth(*ASKED, "--top", "0", "-o", "out").code == 0
+    answer = synth("report", "out", "-o", "page.html")
+    assert answer.code == 0
+    assert answer.out.startswith("page.html: 2 placements")
+    assert "dgx-h100:2: dp=2, tp=8" in (step.parent / "page.html").read_text()
+    refused = synth("report", "out", "--topo", "ring:4")
+    assert (refused.code, refused.out) == (2, "")
