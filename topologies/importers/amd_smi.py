@@ -23,7 +23,7 @@ _RIGHT = "the whole output of amd-smi topology, with link types"
 
 def is_amd_smi(text: str) -> bool:
     """Whether a text has the table of link types, or such a key or column."""
-    return re.search(r'^\s*LINK TYPE TABLE:|"link_type"\s*:|^gpu,.*\blink_type_gpu_', text, re.MULTILINE) is not None
+    return re.search(r'^[ \t]*LINK TYPE TABLE:|"link_type"\s*:|^gpu,.*\blink_type_gpu_', text, re.MULTILINE) is not None
 
 
 def read_amd_smi(text: str, origin: str) -> Machine:
@@ -31,7 +31,7 @@ def read_amd_smi(text: str, origin: str) -> Machine:
     pairs = Pairs(origin, _RIGHT)
     if text.lstrip()[:1] in ("[", "{"):
         _read_json(text, pairs)
-    elif re.search(r"^\s*LINK TYPE TABLE:", text, re.MULTILINE):
+    elif re.search(r"^[ \t]*LINK TYPE TABLE:", text, re.MULTILINE):
         _read_text(text, pairs)
     else:
         _read_csv(text, pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,13 +10,14 @@ from pathlib import Path
 from topologies.clusters import Machine, join
 from topologies.compare import compare
 from topologies.errors import InputError
-from topologies.importers import MAX_FILE_BYTES, format_of, ibnetdiscover, slurm, topograph
+from topologies.importers import FORMATS, MAX_FILE_BYTES, format_of, ibnetdiscover, slurm, topograph
 from topologies.importers.fabric import Dumped, Fabric, Port, ports_of
 from topologies.importers.nvidia_smi import is_status
 from topologies.text.files import origin_of, read_text
 from topologies.text.writer import to_toml
 
 _MOST_FILES = 4096
+_ASSIGNS = re.compile(r"^[ \t]*[\w-]{1,40}[ \t]*=", re.MULTILINE)  # as TOML does
 _SWITCH = "fabric"  # that joins nodes where no file says what does
 # by their formats, what reads a network between nodes
 _FABRICS: dict[str, Callable[[str, str], Fabric]] = {
@@ -63,6 +65,10 @@ def _read_nodes(texts: Mapping[Path, str]) -> list[tuple[Path, Machine]]:
     if len(status) == 1 and len(texts) == 2:
         (matrix,) = texts.keys() - set(status)
         texts = {matrix: f"{texts[matrix]}\n{texts[status[0]]}"}
+    for path, text in texts.items():
+        if format_of(text) is FORMATS[-1] and not _ASSIGNS.search(text):  # nor in our own form
+            known = ", ".join(row.name for row in FORMATS)
+            raise InputError(f"{origin_of(path)}: is of no form that is read here; it must be of {known}")
     return [(path, format_of(text).read(text, origin_of(path))) for path, text in texts.items()]
 
 

@@ -316,7 +316,9 @@ def expand(text: str, place: str) -> list[str]:
                 raise InputError(f"{place}: {part[:40]!r} is no list of names; it must be as in n[1-3,7]")
             last = int(high) if dash else int(low)
             if not 0 <= last - int(low) < _EXPANDED - len(names):
-                raise InputError(f"{place}: {part[:40]!r} counts down, or stands for more than {_EXPANDED} names")
+                raise InputError(
+                    f"{place}: {part[:40]!r} stands for none or too many names; it must count up, to {_EXPANDED}"
+                )
             names += [f"{match[1]}{str(i).zfill(len(low))}{match[3]}" for i in range(int(low), last + 1)]
     return names
 

@@ -17,9 +17,10 @@ from topologies.importers import rates
 from topologies.importers.node import MOST_DEVICES, Nic, Node, Vertex, distances
 from topologies.topology import MAX_CAPABILITY, MIN_CAPABILITY
 
-_MOST_ELEMENTS, _DEEPEST = 200_000, 64
+_MOST_ELEMENTS, _DEEPEST = 20_000, 64  # a node has some 200, a rack some 2,000
 _SWITCH, _CPU = "0x068000", "0x068001"  # classes of what an NVLink leads to
 _FASTEST_NIC_GBS = 1000.0
+_VIRTUAL = re.compile(r"veth|br-|docker|virbr|vnet|tap|tun|cni|flannel|cali|lxc")  # begins what no wire leaves
 _RIGHT = "a topology as NCCL_TOPO_DUMP_FILE has it"
 
 
@@ -114,12 +115,15 @@ class _Reader:
                 "",
                 "names no <gpu>, and no <pci> of class 0x0302; it must be what NCCL dumps, which has them",
             )
-        if len(gpus) > MOST_DEVICES:
-            self._fail(gpus[MOST_DEVICES], "", f"one device more than {MOST_DEVICES}; it must be at most so many")
+        self._few(gpus, "device")
         hosts = {id(gpu): self._host(gpu) for gpu in gpus}
         if len(set(hosts.values())) == 1 and all("dev" in gpu.values for gpu in gpus):
             gpus.sort(key=lambda gpu: self._number(gpu, "dev", 0, 1e6))
         return gpus
+
+    def _few(self, elements: list[_Element], what: str) -> None:
+        if len(elements) > MOST_DEVICES:
+            self._fail(elements[MOST_DEVICES], "", f"one {what} more than {MOST_DEVICES}; it must be at most so many")
 
     def _host(self, element: _Element) -> str:
         return next((e.values["host_hash"] for e in self.around[id(element)] if "host_hash" in e.values), "")
@@ -154,6 +158,7 @@ class _Reader:
     def _place_pcie(self, node: Node) -> None:
         self.vertex: dict[int, Vertex] = {id(device): rank for rank, device in enumerate(self.devices)}
         cpus = [element for element in self.all if element.tag == "cpu"]
+        self._few(cpus, "CPU")
         for i, cpu in enumerate(cpus):
             self.vertex[id(cpu)] = f"cpu{i}"
         assumed, unread = 0, 0
@@ -276,9 +281,19 @@ class _Reader:
 
     def _place_nics(self, node: Node) -> None:
         nets = [element for element in self.all if element.tag == "net"]
+        virtual = [net for net in nets if _VIRTUAL.match(net.values.get("name", ""))]
+        if virtual:
+            self.remarks.append(f"{len(virtual)} virtual NICs are left out, as {virtual[0].values['name'][:40]!r}")
+            nets = [net for net in nets if not _VIRTUAL.match(net.values.get("name", ""))]
         names: set[str] = set()
         silent: list[str] = []
-        for net in nets or [e for e in self.all if e.tag == "pci" and e.values.get("class", "").startswith("0x02")]:
+        nets = nets or [e for e in self.all if e.tag == "pci" and e.values.get("class", "").startswith("0x02")]
+        self._few(nets, "NIC")
+        outer_gbs: dict[Vertex, float] = {}
+        for (below, _), rate in node.pcie.items():
+            outer_gbs.setdefault(below, rate)
+        far_from = distances(node.pcie, node.devices)
+        for net in nets:
             at = self.vertex.get(id(net)) or self._above(net)
             name = (net.values.get("name") or net.values.get("busid") or "nic")[:40]
             name = name if name not in names else f"{name}.{net.values.get('port', len(names))}"
@@ -286,13 +301,13 @@ class _Reader:
             if at is None or not name.isprintable():
                 self._fail(net, "name", "stands in no <cpu> or <pci>, or has no printable name; it must")
             else:
-                outer = next((gbs for (a, _), gbs in node.pcie.items() if a == at), rates.USUAL_PCIE_GBS)
+                outer = outer_gbs.get(at, rates.USUAL_PCIE_GBS)
                 stated = max(0.0, self._number(net, "speed", -1, 1e11, 0)) / 8000
                 if stated > _FASTEST_NIC_GBS:
                     self.remarks.append(f"NIC {name} states {stated:.3g} GB/s, which none has: taken as not stated")
                     stated = 0.0
                 gbs = min(stated, outer) if stated and str(at).startswith("pcie") else stated
-                node.nics.append(Nic(name, gbs or outer, distances(node.pcie, node.devices, at), self._guid(net)))
+                node.nics.append(Nic(name, gbs or outer, far_from(at), self._guid(net)))
                 if not stated:
                     silent.append(name)
         if silent:

@@ -7,8 +7,9 @@ there with its switches, host bridges and sockets, which devices share.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -141,27 +142,40 @@ class Node:
         unused = [nic.name for nic in self.nics if nic.name not in taken]
         if unused:
             self.remarks.append(f"NICs left out, since others are nearer or faster: {', '.join(unused)}")
+        room = min((self._pcie_gbs(ranks[0]) for ranks in sets.values() if len(ranks) == 1), default=np.inf)
+        if gbs * share > room and len(sets) == self.devices:
+            self.remarks.append(f"a device's NICs have no more than its PCIe link, {room:.4g} GB/s")
+            gbs = room / share
         ranks_of = tuple(np.array(ranks, dtype=np.int64) for ranks in sets.values())
         guids = {nic.name: nic.guid for nic in self.nics}
         ports = tuple(tuple(NicPort(name, guids[name]) for name in drawn[first]) for first in sets)
         return Nics(ranks_of, ranks_of, gbs * share, NIC_ALPHA_US, True, 1, ports)
 
+    def _pcie_gbs(self, rank: int) -> float:
+        """Of a device's own link; infinite where nothing is known of it."""
+        return max((gbs for pair, gbs in self.pcie.items() if rank in pair), default=np.inf)
 
-def distances(pcie: Iterable[tuple[Vertex, Vertex]], devices: int, start: Vertex) -> tuple[int, ...]:
+
+def distances(pcie: Iterable[tuple[Vertex, Vertex]], devices: int) -> Callable[[Vertex], tuple[int, ...]]:
     """Links of the shortest path from a vertex to each device; many where there is none."""
     ways: dict[Vertex, list[Vertex]] = defaultdict(list)
     for a, b in pcie:
         ways[a].append(b)
         ways[b].append(a)
-    far = {start: 0}
-    waiting = deque([start])
-    while waiting:
-        here = waiting.popleft()
-        for there in ways[here]:
-            if there not in far:
-                far[there] = far[here] + 1
-                waiting.append(there)
-    return tuple(far.get(rank, len(ways) + 1) for rank in range(devices))
+
+    @cache
+    def far_from(start: Vertex) -> tuple[int, ...]:
+        far = {start: 0}
+        waiting = deque([start])
+        while waiting:
+            here = waiting.popleft()
+            for there in ways.get(here, ()):
+                if there not in far:
+                    far[there] = far[here] + 1
+                    waiting.append(there)
+        return tuple(far.get(rank, len(ways) + 1) for rank in range(devices))
+
+    return far_from
 
 
 def _joins_all(devices: int, links: Iterable[tuple[Vertex, Vertex]]) -> bool:

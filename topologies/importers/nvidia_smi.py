@@ -23,6 +23,7 @@ _LINK = re.compile(r"\s*Link ([0-9]{1,3}): (?:([0-9.]{1,12}) GB/s|<inactive>)\s*
 _OF_DEVICE = re.compile(r"GPU ([0-9]{1,4}): (.{1,100}?) \(UUID.*")
 _LEGEND = re.compile(r"\s*(NIC[0-9]{1,4}): (\S{1,60})\s*")  # behind the matrix: what the system calls them
 _CELL = re.compile(r"X|NV([0-9]{1,3})|" + "|".join((*LEVELS, "SOC")))
+_P2P = ("OK", "CNS", "GNS", "TNS", "NS", "DR")
 _RIGHT = "the whole output of nvidia-smi topo -m"
 _MOST_COLUMNS = 512  # a node has some 20 devices and 40 NICs
 
@@ -87,11 +88,9 @@ class _Matrix:
         if len(self.names) > _MOST_COLUMNS:
             self._fail(at, f"{len(self.names)} columns, more than {_MOST_COLUMNS}")
         self.cells: dict[tuple[str, str], tuple[str, int]] = {}
-        self.tabbed = "\t" in lines[at]
         seen: set[str] = set()
         for i in range(at + 1, len(lines)):
-            label, _, rest = lines[i].strip().partition("\t") if self.tabbed else lines[i].strip().partition(" ")
-            label = label.strip()
+            label = next(iter(lines[i].split()), "")
             if label not in self.names:
                 if seen:
                     break
@@ -99,12 +98,14 @@ class _Matrix:
             if label in seen:
                 self._fail(i, f"a second row {label[:20]}")
             seen.add(label)
-            self._row(i, label, rest)
+            self._row(i, label, lines[i].strip()[len(label) :])
         missing = [name for name in self.names if name not in seen]
         if missing:
             have = f"rows for {len(seen)} of {len(self.names)} columns, none for {missing[0][:20]}"
             raise InputError(f"{origin}:{at + 1}: {have}; it must be {_RIGHT}")
         self._check_even()
+        legend = {line.split("=")[0].strip() for line in lines if "=" in line}
+        self.is_pcie_only = "PIX" in legend and "NV#" not in legend
         told = [match for match in map(_LEGEND.fullmatch, lines) if match and match[2].isprintable()]
         self.legend = {match[1]: match[2] for match in told} if len({match[2] for match in told}) == len(told) else {}
 
@@ -112,9 +113,13 @@ class _Matrix:
         raise InputError(f"{self.origin}:{at + 1}: {problem}; it must be {_RIGHT}")
 
     def _row(self, at: int, label: str, rest: str) -> None:
-        cells = [cell.strip() for cell in rest.split("\t")] if self.tabbed else rest.split()
-        if self.tabbed and len(cells) < len(self.names):  # some tabs became spaces
-            cells = rest.split()
+        cells = rest.split()
+        if "\t" in rest:  # between which cells may be empty, unless someone doubled them or made some spaces
+            tabbed = [cell.strip() for cell in rest.partition("\t")[2].split("\t")]
+            own = self.names.index(label)
+            aligned = tabbed[own : own + 1] == ["X"] and len(tabbed) >= len(self.names)
+            if aligned or cells[own : own + 1] != ["X"] or len(cells) < len(self.names):
+                cells = tabbed
         if len(cells) < len(self.names):
             self._fail(at, f"row {label[:20]} has {len(cells)} of {len(self.names)} cells")
         behind = cells[len(self.names) :]
@@ -123,6 +128,8 @@ class _Matrix:
         for name, cell in zip(self.names, cells, strict=False):
             if not cell:
                 continue
+            if cell in _P2P:
+                self._fail(at, f"{cell!r} is of topo -p2p, which says only whether devices reach each other")
             if not _CELL.fullmatch(cell) or (cell == "X") != (name == label):
                 self._fail(at, f"row {label[:20]}, column {name[:20]}: {cell[:20]!r} is not known there")
             self.cells[label, name] = "SYS" if cell == "SOC" else cell, at
@@ -157,6 +164,8 @@ class _Matrix:
                 nearness[rank_of.get(a, a), rank_of.get(b, b)] = LEVELS.index(cell)
         if links:
             self._place_nvlinks(node, links, status, name)
+        elif self.is_pcie_only:
+            node.remarks.append("the legend has no NV#, as of topo -mp, which leaves NVLinks out: topo -m has them")
         place_pcie(node, nearness, rates.USUAL_PCIE_GBS)
         if node.pcie:
             node.pcie_remarks.append(
@@ -183,6 +192,9 @@ class _Matrix:
         if measured:
             gbs = float(f"{min(measured):.6g}")
             node.remarks.append(f"{gbs:g} GB/s an NVLink{' of ' + name if name else ''}: read")
+        elif rates.BLACKWELL.search(name):
+            gbs = rates.NVLINK_GBS[100]
+            node.remarks.append(f"{gbs:g} GB/s an NVLink: derived from {name}")
         elif bridged:
             gbs = rates.BRIDGED_GBS
             node.remarks.append(f"{gbs:g} GB/s an NVLink: assumed, as of two cards that a bridge of four links joins")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 # By compute capability; NVIDIA's data sheets.
 NVLINK_GBS = {60: 20.0, 70: 25.0, 72: 25.0, 75: 25.0, 80: 25.0, 86: 14.0625, 90: 25.0, 100: 50.0, 103: 50.0}
+BLACKWELL = re.compile(r"\bG?B[123]00\b")  # in the name of a device of compute capability 10
 NVLINKS = 18  # of a device, the most that any has: more in all lead to a switch
 BRIDGED_LINKS, BRIDGED_GBS = 4, 14.0625  # of two workstation cards (GA102): four links that all go to one other
 USUAL_NVLINK_GBS = 25.0

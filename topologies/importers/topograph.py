@@ -24,7 +24,7 @@ from topologies.importers.tree import Tree
 _MOST_YAML_BYTES = 2**20  # PyYAML reads some 200 KB in a second
 _DEEPEST = 16
 _YAML = re.compile(
-    r"(?:\s*(?:#[^\n]*|---[^\n]*)?\n)*"
+    r"(?:[ \t]*(?:#[^\n]*|---[^\n]*)?\n)*"
     r"(?:- *topology|topology|switches|blocks|instances|apiVersion|kind|items|data|metadata)\s*:(?:\s|$)"
 )
 _JSON = re.compile(r"\s*(?:\[\s*)?\{")

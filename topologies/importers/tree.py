@@ -11,6 +11,7 @@ from topologies.importers.fabric import Fabric, Port
 from topologies.importers.rates import USUAL_NIC_GBS
 from topologies.topology import is_switch_name
 
+_MOST_NAMES = 200_000
 _CORE = "core"  # that joins what no file says how
 
 
@@ -38,6 +39,8 @@ class Tree:
         """Nodes or switches on a switch. Raises InputError: one of them hangs on another."""
         held = self.nodes if nodes else self.above
         for name in below:
+            if len(held) >= _MOST_NAMES:
+                raise InputError(f"{place}: {name[:40]} is one name too many; it must be at most {_MOST_NAMES}")
             if held.setdefault(name, on) != on:
                 raise InputError(f"{place}: {name[:40]} hangs on {held[name][:40]} too; it must be on one")
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from topologies.errors import InputError
 from topologies.importers import rates
 from topologies.importers.matrix import LEVELS, place_pcie
-from topologies.importers.node import MOST_DEVICES, Node, Vertex
+from topologies.importers.node import Node, Vertex
 
+_MOST_DEVICES = 256  # of one node, which has some 16
 _ONE_LINK = 15
 _ONE_SOCKET = 40  # over PCIe from a device to a host and from there to the other
 _RATE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
@@ -33,8 +34,8 @@ class Pairs:
 
     def put(self, table: str, pair: tuple[int, int], cell: str, place: str) -> None:
         """A cell of the table "kind", "weight" or "gbs". Raises InputError: it is no such figure."""
-        if max(pair) >= MOST_DEVICES:
-            raise InputError(f"{place}: device {max(pair)}; it must be less than {MOST_DEVICES}")
+        if max(pair) >= _MOST_DEVICES:
+            raise InputError(f"{place}: device {max(pair)}; it must be less than {_MOST_DEVICES}")
         if pair[0] == pair[1]:
             return
         if table == "kind":

@@ -116,7 +116,7 @@ OF_TWO = (square(2, "XGMI", "", "SELF"), square(2, "15", "", "0"), square(2, "50
         (text(*OF_TWO).replace(" 15 ", " x5 ", 1), "weight 'x5'"),
         (text(*OF_TWO).replace("SELF         XGMI", "SELF", 1), "1 cells for 2 columns"),
         (as_json(*OF_TWO).replace('"gpu": 1', '"gpu": "x"', 1), "device 'x'"),
-        (as_json(*OF_TWO).replace('"gpu": 1', '"gpu": 5000', 1), "less than 1024"),
+        (as_json(*OF_TWO).replace('"gpu": 1', '"gpu": 5000', 1), "less than 256"),
         (as_json(*OF_TWO)[:-3], "not JSON"),
         (as_json(*OF_TWO).replace('"gpu": 1', '"gpu": 2'), "nothing between GPU0 and GPU1"),
         (as_csv(*OF_TWO).replace("\n1,", "\nz,"), "device 'z'"),
