@@ -24,7 +24,7 @@ from runtime.backends import BACKENDS, choose_backend
 from runtime.bench import Measure, Request, Row, Settings, Timing, message_sizes
 from runtime.dtypes import parse_type, reducer
 from synth.bounds.prove import Bound, prove
-from synth.cli.options import json_option, print_json
+from synth.cli.options import costs_option, json_option, print_json
 from synth.cli.programs import named_problem, read_program, write_text
 from synth.cli.schedules import load_algorithm
 from synth.model.problem import Problem, parse_ranks
@@ -33,7 +33,7 @@ from synth.model.sizes import parse_size
 from synth.storage.columns import check_replaceable
 from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
-from topologies.load import load
+from topologies.load import load, put_costs
 from topologies.topology import Topology
 
 _USUAL = 1 << 20  # bytes of a message
@@ -83,6 +83,7 @@ HEAD = "\n".join(
     help="With --emulate: on a network X times slower, which the GPU can follow; times are given as if X were 1.",
 )
 @click.option("--topo", metavar="T", help="For the predicted time and the bound. Default: what the file was made for.")
+@costs_option
 @click.option("--collective", metavar="NAME", help="Of a library: which collective. Default: the only one.")
 @click.option("--group", metavar="RANKS", help="Of a library: which group. Default: the only one.")
 @click.option("--target", metavar="NAME", help="Of a library: for which executor. Default: the first that has files.")
@@ -103,6 +104,7 @@ def bench(
     emulate: str | None,
     slower: float,
     topo: str | None,
+    costs: str,
     collective: str | None,
     group: str | None,
     target: str | None,
@@ -142,7 +144,7 @@ def bench(
         check_replaceable(trace)
     settings = Settings(datatype, op, iters, warmup_iters)
     request = Request(Path(path), chosen[0][1].program.nranks, settings, devices, network, slower, trace is not None)
-    run = _Run(used.name, request, about, as_json, trace)
+    run = _Run(used.name, request, about, as_json, trace, costs)
     with used.open(request) as (measure, run.prints):
         run.measure_rows(chosen, measure)
     if run.prints:
@@ -156,8 +158,11 @@ def bench(
 class _Run:
     """The rows of one command, printed as they come."""
 
-    def __init__(self, backend: str, request: Request, about: Topology | None, as_json: bool, trace: str | None):
+    def __init__(
+        self, backend: str, request: Request, about: Topology | None, as_json: bool, trace: str | None, costs: str
+    ) -> None:
         """about: the network that times are predicted on; None: what each file was made for. trace: the file for it."""
+        self._costs = costs
         self._backend, self._request, self._about, self._json, self._trace = backend, request, about, as_json, trace
         self.prints = True
         self.wrong = 0
@@ -176,7 +181,9 @@ class _Run:
             if not self.prints:
                 continue
             if of.name not in known:
-                known[of.name] = Known(of, self._about or of.made_for(), self._about is not None)
+                on = self._about or of.made_for()
+                on = on if on is None else put_costs(on, self._costs)
+                known[of.name] = Known(of, on, self._about is not None)
             figures = known[of.name].predicted_us(row.size_bytes), known[of.name].bound_us(row.size_bytes)
             shown = as_object(row, of.name, self._backend, *figures)
             self._rows.append(shown)

@@ -13,14 +13,14 @@ from emit.program import Program
 from emit.timing.predict import Predictor, Timed
 from emit.timing.trace import chrome_trace
 from synth.bounds.prove import OPTIMAL, prove
-from synth.cli.options import json_option, print_json, topo_option
+from synth.cli.options import costs_option, json_option, print_json, topo_option
 from synth.cli.programs import named_problem, read_program, write_text
 from synth.model.problem import describe_alpha, parse_ranks
 from synth.model.registry import find_kind
 from synth.model.sizes import parse_size
 from synth.present.text import format_count, format_size, format_table, format_time
 from topologies.errors import InputError
-from topologies.load import load
+from topologies.load import load, put_costs
 from topologies.text.fields import shown
 from topologies.text.files import origin_of
 
@@ -47,9 +47,10 @@ _MANY = 16  # ranks that are listed
 @click.option(
     "--trace", metavar="OUT.json", help="Write the predicted run at one --sizes as a trace for Perfetto: of an XML."
 )
+@costs_option
 @json_option
 def simulate(
-    file: str, topo: str, group: str | None, sizes: str, depth: int | None, trace: str | None, as_json: bool
+    file: str, topo: str, group: str | None, sizes: str, depth: int | None, trace: str | None, costs: str, as_json: bool
 ) -> None:
     """Predict the time of an MSCCL XML or an execution plan (JSON), ours or another's, on a topology.
 
@@ -63,7 +64,7 @@ def simulate(
     asked = parse_sweep(sizes)
     if trace is not None and len(asked) != 1:
         raise InputError(f"--trace: {len(asked)} sizes; it must be of one, as with --sizes 1M")
-    topology = load(topo)
+    topology = put_costs(load(topo), costs)
     members = None if group is None else parse_ranks(group, "--group", topology.nranks)
     entry = entry_beside(file)
     if group is None and entry is not None and entry.topology == topology.name:

@@ -43,7 +43,7 @@ latency_us = {nvlink = 3}
 def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Synthesis]:
     folder = tmp_path_factory.mktemp("costs")
     (folder / "pair.toml").write_text(_NODE + _COSTS)
-    found = synthesize("allgather", folder / "pair.toml", costs="machine", engine="route", budget=4, target="auto")
+    found = synthesize("allgather", folder / "pair.toml", costs="machine", engine="baseline", budget=40, target="auto")
     found.save(folder / "out", proof=True)
     return folder, found
 
@@ -111,7 +111,7 @@ def test_a_file_whose_protocol_is_changed_is_refused(
 
 def test_costs_of_a_file(synth: Call, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(_COSTS.replace("nvlink", "other"))
-    asked = ("--topo", "ring:4", "--engine", "route", "--target", "none", "--budget", "3s", "--out", str(tmp_path))
+    asked = ("--topo", "ring:4", "--engine", "baseline", "--target", "none", "--budget", "40s", "--out", str(tmp_path))
     found = synth("allgather", *asked, "--costs", str(tmp_path / "own.toml"), "--json")
     assert found.code == 0
     document = json.loads(found.out)
@@ -132,3 +132,17 @@ def test_refusals(synth: Call, more: tuple[str, ...], said: str, tmp_path: Path)
     assert answered.code == 2
     assert said in answered.err
     assert answered.err.count("\n") == 1
+
+
+def test_a_file_is_timed_with_its_protocols_costs(answer: tuple[Path, Synthesis], synth: Call) -> None:
+    folder, _ = answer
+    rows = json.loads((folder / "out" / "index.json").read_text())["algorithms"]
+    for row in rows:
+        asked = ("simulate", str(folder / "out" / row["file"]), "--topo", str(folder / "pair.toml"), "--json")
+        size = row["shown_bytes"]
+        with_them = json.loads(synth(*asked, "--costs", "machine", "--sizes", str(size)).out)
+        assert with_them["sizes"][0]["time_us"] == pytest.approx(row["time_us"])
+        assert with_them["sizes"][0]["gap"] == pytest.approx(row["gap"])
+        without = json.loads(synth(*asked, "--sizes", str(size)).out)
+        assert without["sizes"][0]["time_us"] < row["time_us"]
+        assert "measured by hand" in with_them["alpha"]
