@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from synth.baselines.nccl.figures import VERSION
+from synth.baselines.nccl.model import Choice
 from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
-from synth.model.problem import describe_alpha, question
+from synth.model.problem import LARGEST, describe_alpha, question
 from synth.present.text import format_count
 from synth.search.contest import WORTH_SAYING
 from synth.search.frontier import Range
@@ -24,7 +26,9 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
 
     Times in µs at `shown_bytes`, of the program if there is one, else of the schedule; min_bytes..max_bytes inclusive,
     max_bytes None where there is no end; gap is time / bound; vs_baseline is the best baseline's time / this time, None
-    where there is no baseline; vs_healthy is this time / the healthy network's, None where no part is dead or slow.
+    where there is no baseline; nccl is what NCCL would take by its own cost model (algorithm, protocol, channels,
+    time_us) and vs_nccl its time / this time, both None where it says nothing; vs_healthy is this time / the healthy
+    network's, None where no part is dead or slow.
     sends counts all translated copies.
     """
     algorithm = served.algorithm
@@ -45,6 +49,7 @@ def compare(found: SearchResult, time_us: float, size: int, regime: Callable[[],
     bound_us, witness = found.bound.at(size)
     others = [a.time_us(size) for a in found.baselines]
     optimal = time_us / bound_us <= OPTIMAL
+    nccl = found.nccl(size)
     healthy = found.healthy.fastest(size).time_us(size) if found.healthy and found.healthy.ranges else None
     return {
         "shown_bytes": size,
@@ -54,7 +59,18 @@ def compare(found: SearchResult, time_us: float, size: int, regime: Callable[[],
         "optimal": optimal,
         "proof": ("optimal: " if optimal else regime()) + witness.text,
         "vs_baseline": min(others) / time_us if others else None,
+        "vs_nccl": nccl.time_us / time_us if isinstance(nccl, Choice) else None,
+        "nccl": _nccl(nccl) if isinstance(nccl, Choice) else None,
         "vs_healthy": None if healthy is None else time_us / healthy,
+    }
+
+
+def _nccl(choice: Choice) -> dict[str, Any]:
+    return {
+        "algorithm": choice.algorithm,
+        "protocol": choice.protocol,
+        "channels": choice.channels,
+        "time_us": choice.time_us,
     }
 
 
@@ -74,8 +90,10 @@ def statement(found: SearchResult) -> dict[str, Any]:
     """Everything a search found.
 
     Keys: those of `question`; summary, alpha; algorithms (see `row`; refused: why the executor
-    can hold no program of it, "" where it can or none was asked for); baselines (their names); bounds (each
-    witness: kind, text, base_us, us_per_byte, cap_us); k_synchronous (what is proved for each number of steps);
+    can hold no program of it, "" where it can or none was asked for); baselines (their names); nccl (version: whose
+    cost model; costs: whether the times here count an executor's costs as its do; not_modelled: why it says nothing of
+    this question, "" where it does); bounds (each witness: kind, text, base_us, us_per_byte, cap_us); k_synchronous
+    (what is proved for each number of steps);
     time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); out_of_reach (faster
     schedules of which the executor can hold no program: bytes, chunks, time_us, gap, refused); engine (that was named;
     auto), other_engines (that found some of the algorithms though another was named); impossible, ended, seconds.
@@ -87,6 +105,11 @@ def statement(found: SearchResult) -> dict[str, Any]:
         "alpha": describe_alpha(problem),
         "algorithms": [row(found, s) | {"refused": s.contender.refused} for s in found.ranges],
         "baselines": sorted({a.engine for a in found.baselines}),
+        "nccl": {
+            "version": VERSION,
+            "costs": bool(problem.topology.protocol),
+            "not_modelled": _not_modelled(found),
+        },
         "bounds": found.bound.documents(),
         "k_synchronous": _claims(found),
         "time_slots": [
@@ -99,6 +122,11 @@ def statement(found: SearchResult) -> dict[str, Any]:
         "ended": found.ended,
         "seconds": round(found.seconds, 3),
     }
+
+
+def _not_modelled(found: SearchResult) -> str:
+    told = found.nccl(LARGEST)
+    return "" if isinstance(told, Choice) else str(told)
 
 
 def _out_of_reach(found: SearchResult) -> list[dict[str, Any]]:

@@ -29,21 +29,23 @@ def table(document: dict[str, Any], nranks: int) -> str:
     """A statement of a search on a topology of `nranks`: heading, one line an algorithm, what is proved of shapes."""
     rows = document["algorithms"]
     healthy = any(row["vs_healthy"] is not None for row in rows)
+    nccl = any(row["vs_nccl"] is not None for row in rows)
     lines = [
         ("message size", "steps", "rounds", "chunks", "predicted", "bound", "gap", "vs baseline")
+        + (("vs NCCL",) if nccl else ())
         + (("vs healthy",) if healthy else ())
         + ("engine", "proof")
     ]
     for row in rows:
-        shown = format_size(row["shown_bytes"]).replace(" ", "").replace("iB", "")
         lines.append(
             (
                 format_served(row["min_bytes"], row["max_bytes"]),
                 *("–" if row[shape] is None else str(row[shape]) for shape in ("steps", "rounds", "chunks")),
-                f"{format_time(row['time_us'])} @ {shown}",
+                f"{format_time(row['time_us'])} @ {_shown(row)}",
                 format_time(row["bound_us"]),
                 f"{row['gap']:.3f}",
                 _ratio(row["vs_baseline"]),
+                *([_ratio(row["vs_nccl"])] if nccl else []),
                 *([_ratio(row["vs_healthy"])] if healthy else []),
                 row["engine"] or "–",
                 row["proof"]
@@ -51,13 +53,32 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 + (" · kept" if row.get("kept") else ""),
             )
         )
-    proved = [*_elsewhere(document), *_proved(document)]
+    proved = [*_elsewhere(document), *_nccl(document), *_proved(document)]
     text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if proved else []), *proved]
     return "\n".join(text)
 
 
+def _shown(row: dict[str, Any]) -> str:
+    return format_size(row["shown_bytes"]).replace(" ", "").replace("iB", "")
+
+
 def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f} ×"
+
+
+def _nccl(document: dict[str, Any]) -> list[str]:
+    """A line that says what NCCL would take, and by whose word."""
+    taken: dict[str, list[str]] = {}
+    for row in document["algorithms"]:
+        if row["nccl"] is not None:
+            name = f"{row['nccl']['algorithm']} {row['nccl']['protocol']}"
+            taken.setdefault(name, []).append(_shown(row))
+    if not taken:
+        return []
+    what = ", ".join(f"{name} @ {', '.join(dict.fromkeys(sizes))}" for name, sizes in taken.items())
+    told = document["nccl"]
+    costs = "" if told["costs"] else ", which counts protocols and starts as the times above do not"
+    return [f"vs NCCL: NCCL {told['version']} by its own model{costs}: {what}"]
 
 
 def _elsewhere(document: dict[str, Any]) -> list[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from synth.baselines.nccl.model import Choice, NcclModel, nccl_model
 from synth.bounds.prove import Bound
 from synth.engines.registry import AUTO
 from synth.engines.request import SlotClaim, StepClaim
 from synth.model.problem import Problem
 from synth.search.frontier import Contender, Range
 from synth.verify.algorithm import Algorithm
+from topologies.errors import NotModelled
 
 Report = Callable[[str, "Algorithm | None"], None]  # what is tried, and the best so far
 
@@ -49,6 +52,22 @@ class SearchResult:
     other_engines: tuple[str, ...] = ()
     ended: str = ""
     seconds: float = 0.0
+
+    @cached_property
+    def _nccl(self) -> NcclModel | NotModelled:
+        try:
+            return nccl_model(self.problem.topology, self.problem.group)
+        except NotModelled as reason:
+            return reason
+
+    def nccl(self, size_bytes: int) -> Choice | NotModelled:
+        """What NCCL would take by its own cost model, or why that is not known."""
+        if isinstance(self._nccl, NotModelled):
+            return self._nccl
+        try:
+            return self._nccl.choose(self.problem.collective.name, size_bytes)
+        except NotModelled as reason:
+            return reason
 
     def fastest(self, size_bytes: int) -> Range:
         """What serves a message size."""
