@@ -87,7 +87,7 @@ class Routes:
 
 def reverse_links(net: Network) -> Network:
     """The same network with every link reversed."""
-    return replace(net, src=net.dst, dst=net.src)
+    return replace(net, src=net.dst, dst=net.src, hyperlinks=None)
 
 
 def _fill(

@@ -21,6 +21,7 @@ from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
 from synth.symmetry.relabelling import free_symmetry
+from topologies.arrays import marked
 
 _NOTHING = 1e-12  # of the highest price: not worth a place in the witness
 _FLOOR = 1e-4  # of the average weight: in mirror ascent, what nothing costs never comes back
@@ -29,10 +30,16 @@ _STEP = 1.0  # of mirror ascent
 
 def find_uniform(search: Search) -> Iterator[Witness]:
     """All resources cost the same by the byte, or by the µs that they are busy: the average path needs capacity."""
-    capacity = search.problem.network.capacity_gbs
+    net = search.problem.network
+    capacity = net.capacity_gbs
     yield _claim(np.ones(len(capacity)), "link lengths, every resource alike")
     if np.ptp(capacity) > 1e-9 * capacity.max():
         yield _claim(capacity.max() / capacity, "link lengths, every resource alike by its time")
+    if net.hyperlinks is not None and not (over := marked(net.nresources, net.uses_idx)).all():
+        # a multicast that is held to a part of the rate is as long as the sends of which it takes the place
+        members = int(np.diff(net.hyperlinks.ptr).max()) + 1
+        for price in (0.0, max(0.0, 1 - 3 / members)):
+            yield _claim(np.where(over, 1.0, price), "link lengths, every port alike")
 
 
 def find_by_loads(search: Search) -> Iterator[Witness]:

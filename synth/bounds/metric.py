@@ -18,7 +18,7 @@ from synth.bounds.distances import Distances
 from synth.model.collective import Collective, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
-from topologies.arrays import index_among, marked, ranges
+from topologies.arrays import index_among, marked, ranges, row_of_entry
 from topologies.network import Network
 
 # pairs of holders and goals of one chunk; those of a chunk with more are not listed but worked out as sets
@@ -30,7 +30,13 @@ _FROM = 1 << 19  # ranks × holders from which the distances of a sum that many 
 @lru_cache(maxsize=4)
 def latencies(net: Network) -> Distances:
     """Least sums of α between ranks, in µs."""
-    return Distances(net.nranks, net.src, net.dst, net.alpha_us)
+    return _distances(net, net.carriers.alpha_us)
+
+
+def _distances(net: Network, length: Floats) -> Distances:
+    """By a length of every link and hyperlink, which is one way from each of its sources to each of its goals."""
+    ptr, src, dst = net.pairs
+    return Distances(net.nranks, src, dst, length if net.hyperlinks is None else np.repeat(length, np.diff(ptr)))
 
 
 def link_lengths(problem: Problem, price: Floats) -> Floats:
@@ -40,6 +46,14 @@ def link_lengths(problem: Problem, price: Floats) -> Floats:
     """
     net = problem.network
     return np.asarray(price[net.nresources :] + sum_by(_link_of_use(net), price[net.uses_idx], net.nlinks))
+
+
+def carrier_lengths(problem: Problem, price: Floats) -> Floats:
+    """`link_lengths`, and after these what the resources of every hyperlink cost together."""
+    length, h = link_lengths(problem, price), problem.network.hyperlinks
+    if h is None:
+        return length
+    return np.append(length, sum_by(row_of_entry(h.uses_ptr), price[h.uses_idx], len(h)))
 
 
 def resource_loads(net: Network, carried: Floats) -> Floats:
@@ -53,12 +67,23 @@ def _link_of_use(net: Network) -> Ints:
 
 
 def required_lengths(problem: Problem, length: Floats) -> Floats:
-    """At least how much length a byte of every chunk uses up in any algorithm, shape (nchunks,)."""
+    """At least how much length a byte of every chunk uses up in any algorithm, shape (nchunks,).
+
+    length: of every link, then of every hyperlink. What a multicast brings to q ranks at once each of them needs a q-th
+    of, and likewise of a reduction what takes something away from q ranks.
+    """
     net = problem.network
-    required = required_distances(problem.collective, Distances(net.nranks, net.src, net.dst, length))
-    into, out = np.full(net.nranks, np.inf), np.full(net.nranks, np.inf)
-    np.minimum.at(into, net.dst, length)
-    np.minimum.at(out, net.src, length)
+    required = required_distances(problem.collective, _distances(net, length))
+    into, out = (np.full(net.nranks, np.inf) for _ in range(2))
+    ptr, src, dst = net.pairs
+    whole = each = length
+    if net.hyperlinks is not None:
+        count, forth = np.diff(ptr), np.append(np.ones(net.nlinks, dtype=bool), net.hyperlinks.multicast)
+        whole, each = np.repeat(length, count), np.repeat(length / count, count)
+        forth = np.repeat(forth, count)
+        whole, each = np.where(forth, each, whole), np.where(forth, whole, each)
+    np.minimum.at(into, dst, whole)
+    np.minimum.at(out, src, each)
     # a rank without links in sends and never receives: it asks for nothing
     into[np.isinf(into)] = out[np.isinf(out)] = 0.0
     for ends in lengths_at_ends(problem.collective, into, out):

@@ -77,6 +77,9 @@ def recompute(problem: Problem, claim: Witness) -> Limit:
     """
     if claim.protocol:
         problem = _under(problem, claim)
+    if problem.quotient is not None and problem.quotient.whole.hyperlinks is not None:
+        why = "says nothing about a quotient problem where switches multicast or reduce; it must be the whole"
+        raise BadWitness(f"{claim.kind[:40]} {claim.text}: {why}")
     kind = KINDS.get(claim.kind)
     if kind is None:
         raise BadWitness(f"{claim.kind[:40]}: not a kind of witness; it must be one of {', '.join(KINDS)}")

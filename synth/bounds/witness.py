@@ -16,16 +16,16 @@ import numpy as np
 
 from synth.bounds.metric import (
     LISTED_BELOW,
+    carrier_lengths,
     chunks_by_ends,
     latencies,
-    link_lengths,
     pairs,
     required_lengths,
 )
-from synth.model.collective import Bools, Floats
+from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements
-from topologies.arrays import marked, segment_sums
+from topologies.arrays import marked, row_of_entry, segment_sums
 from topologies.errors import BadWitness
 
 MOST_DIRECT = 6000  # ranks: the check of a direct exchange holds a table of all pairs
@@ -123,17 +123,32 @@ def _members(problem: Problem, witness: Witness, ranks: Iterable[int]) -> Bools:
     return marked(problem.nranks, chosen)
 
 
-def _capacity(problem: Problem, witness: Witness, links: Bools) -> float:
-    """GB/s of the witness's resources together, of which every one of `links` (flags) must use one."""
+def _times(problem: Problem, flags: Bools) -> Ints:
+    """Pairs flagged of every link and hyperlink, by flags of `Network.pairs`."""
+    return segment_sums(flags, problem.network.pairs.ptr)
+
+
+def _capacity(problem: Problem, witness: Witness, times: Ints) -> float:
+    """GB/s of the witness's resources together, of which all that is counted takes some when it is sent.
+
+    times: how often each link and hyperlink counts when it is used once; 0: not at all. Each link that counts must use
+    one of the resources. A hyperlink that counts more often than it uses them makes that much more of all of them;
+    where it uses none, they are inf.
+    """
     net = problem.network
     chosen = np.unique(np.array(witness.resources, dtype=np.int64))
     if not len(chosen) or chosen[0] < 0 or chosen[-1] >= net.nresources:
         raise _refused(witness, "resources are missing or do not exist; they must be the network's")
-    beside = links & (segment_sums(marked(net.nresources, chosen)[net.uses_idx], net.uses_ptr) == 0)
-    if beside.any():
+    _, _, uses_ptr, uses_idx, _ = net.carriers
+    taken = segment_sums(marked(net.nresources, chosen)[uses_idx], uses_ptr)
+    beside = (times > 0) & (taken == 0)
+    if beside[: net.nlinks].any():
         name = problem.link_name(int(np.argmax(beside)))
         raise _refused(witness, f"link {name} uses none of its resources; it must use one")
-    return float(net.capacity_gbs[chosen].sum())
+    if beside.any():
+        return np.inf
+    most = (times / np.maximum(taken, 1)).max(initial=1.0)
+    return float(net.capacity_gbs[chosen].sum() * most)
 
 
 def path_limit(problem: Problem, witness: Witness) -> Limit:
@@ -154,8 +169,9 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
     """What must leave a set of ranks shares the capacity of all links out of it."""
     net, collective = problem.network, problem.collective
     inside = _members(problem, witness, witness.ranks)
-    crossed = inside[net.src] & ~inside[net.dst]
-    capacity = _capacity(problem, witness, crossed)
+    _, src, dst = net.pairs
+    crossed = inside[src] & ~inside[dst]
+    capacity = _capacity(problem, witness, np.minimum(_times(problem, crossed), 1))
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
     need = find_requirements(collective)
     within = segment_sums(inside[hold], hold_ptr)
@@ -166,10 +182,11 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
     sources = marked(net.nranks, hold[crossing[need.hold_chunk]])
     goals = marked(net.nranks, goal[crossing[need.goal_chunk]])
     distances = latencies(net)
-    before = distances.nearest(np.flatnonzero(sources & inside))[net.src[crossed]].min()
-    after = distances.nearest(np.flatnonzero(goals & ~inside), to=True)[net.dst[crossed]]
+    before = distances.nearest(np.flatnonzero(sources & inside))[src[crossed]].min()
+    after = distances.nearest(np.flatnonzero(goals & ~inside), to=True)[dst[crossed]]
+    alpha = net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]]
     leaving = float(collective.fraction[crossing].sum()) / capacity / 1e3
-    return float(before + (net.alpha_us[crossed] + after).min()), leaving, np.inf
+    return float(before + (alpha + after).min()), leaving, np.inf
 
 
 def parts_limit(problem: Problem, witness: Witness) -> Limit:
@@ -189,9 +206,10 @@ def parts_limit(problem: Problem, witness: Witness) -> Limit:
         raise _refused(witness, "the collective is another; it must be an allreduce")
     if len(np.unique(part[:k])) < len(witness.parts):
         raise _refused(witness, "a part has no member of the group; it must have one")
-    capacity = _capacity(problem, witness, part[net.src] != part[net.dst])
+    # a hyperlink may bring something to, or take it from, as many parts as it has pairs between parts
+    capacity = _capacity(problem, witness, _times(problem, part[net.pairs.src] != part[net.pairs.dst]))
     sends = 2 * (len(witness.parts) - 1)
-    return float(net.alpha_us.min()), sends * float(collective.fraction.sum()) / capacity / 1e3, np.inf
+    return float(net.carriers.alpha_us.min()), sends * float(collective.fraction.sum()) / capacity / 1e3, np.inf
 
 
 def direct_limit(problem: Problem, witness: Witness) -> Limit:
@@ -203,13 +221,18 @@ def direct_limit(problem: Problem, witness: Witness) -> Limit:
     if k > MOST_DIRECT:
         raise _refused(witness, f"{k} ranks are too many; it must be at most {MOST_DIRECT}")
     (resource,) = witness.resources
-    user = segment_sums(net.uses_idx == resource, net.uses_ptr) > 0
+    _, _, uses_ptr, uses_idx, _ = net.carriers
+    ptr, src, dst = net.pairs
+    user = (segment_sums(uses_idx == resource, uses_ptr) > 0)[row_of_entry(ptr)]
     forced = np.zeros((k, k), dtype=bool)  # pairs whose links all use the resource
-    inner = (net.src < k) & (net.dst < k)
-    forced[net.src[inner & user], net.dst[inner & user]] = True
-    forced[net.src[inner & ~user], net.dst[inner & ~user]] = False
-    alpha = float(net.alpha_us.min()) if find_requirements(collective).any else 0.0
-    load = float(direct_loads(problem, forced) @ collective.fraction)
+    inner = (src < k) & (dst < k)
+    forced[src[inner & user], dst[inner & user]] = True
+    forced[src[inner & ~user], dst[inner & ~user]] = False
+    alpha = float(net.carriers.alpha_us.min()) if find_requirements(collective).any else 0.0
+    loads = direct_loads(problem, forced)
+    if net.hyperlinks is not None:  # one send may serve all pairs of a chunk
+        loads = np.minimum(loads, 1)
+    load = float(loads @ collective.fraction)
     return alpha, load / float(net.capacity_gbs[resource]) / 1e3, 2 * alpha
 
 
@@ -239,7 +262,7 @@ def lengths_limit(problem: Problem, witness: Witness) -> Limit:
             wanted = "it must be finite, ≥ 0 and of a resource that exists"
             raise _refused(witness, f"the price {value} of resource {resource}; {wanted}")
         price[resource] = value
-    alpha = float(net.alpha_us.min()) if find_requirements(problem.collective).any else 0.0
+    alpha = float(net.carriers.alpha_us.min()) if find_requirements(problem.collective).any else 0.0
     return alpha, lengths_us_per_byte(problem, price), np.inf
 
 
@@ -249,7 +272,7 @@ def lengths_us_per_byte(problem: Problem, price: Floats) -> float:
     capacity = float(price @ np.concatenate([net.capacity_gbs, net.bandwidth_gbs]))
     if not 0 < capacity < np.inf:
         return 0.0
-    required = float(required_lengths(problem, link_lengths(problem, price)) @ problem.collective.fraction)
+    required = float(required_lengths(problem, carrier_lengths(problem, price)) @ problem.collective.fraction)
     return required / capacity / 1e3 if required / capacity < np.inf else 0.0
 
 
@@ -263,8 +286,12 @@ def ends_limit(problem: Problem, witness: Witness) -> Limit:
     ranks = _members(problem, witness, witness.ranks)
     if problem.quotient is not None and not ranks.all():
         raise _refused(witness, "of a quotient problem it must be all ranks")
-    at_ranks = ranks[net.dst if arrivals else net.src]
-    capacity = _capacity(problem, witness, at_ranks)
+    at_ranks = ranks[net.pairs.dst if arrivals else net.pairs.src]
+    times = _times(problem, at_ranks)
+    if net.hyperlinks is not None:  # a multicast leaves one rank, a reduction comes to one
+        single = np.append(np.ones(net.nlinks, dtype=bool), net.hyperlinks.multicast != arrivals)
+        times = np.where(single, np.minimum(times, 1), times)
+    capacity = _capacity(problem, witness, times)
     need = find_requirements(collective)
     if arrivals:
         counts, chunk = need.arrive & ranks[collective.goals[1]], need.goal_chunk
@@ -273,4 +300,5 @@ def ends_limit(problem: Problem, witness: Witness) -> Limit:
     if not counts.any() or not at_ranks.any():
         return 0.0, 0.0, np.inf
     load = float(collective.fraction[chunk[counts]].sum())
-    return float(net.alpha_us[at_ranks].min()), load / capacity / 1e3, np.inf
+    alpha = net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[at_ranks]]
+    return float(alpha.min()), load / capacity / 1e3, np.inf

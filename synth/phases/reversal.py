@@ -25,7 +25,10 @@ def reversible(collective: Collective) -> bool:
 
 
 def reverse(problem: Problem) -> Problem:
-    """The copying problem whose answer, read backwards, solves a problem in which every chunk is wanted once."""
+    """The copying problem whose answer, read backwards, solves a problem in which every chunk is wanted once.
+
+    Switches only forward in it.
+    """
     old, net = problem.collective, problem.network
     mirrored = replace(
         old,
@@ -36,7 +39,7 @@ def reverse(problem: Problem) -> Problem:
         in_index=old.out_index,
         out_index=old.in_index,
     )
-    return replace(problem, collective=mirrored, network=replace(net, src=net.dst, dst=net.src))
+    return replace(problem, collective=mirrored, network=replace(net, src=net.dst, dst=net.src, hyperlinks=None))
 
 
 def unreverse(original: Problem, schedule: Schedule) -> Schedule:

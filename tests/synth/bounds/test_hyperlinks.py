@@ -1,0 +1,141 @@
+"""Bounds where switches multicast and reduce: none above a time reached, by exhaustion of small problems, by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from synth.bounds.prove import Bound, prove
+from synth.bounds.registry import check
+from synth.model.problem import Problem, make_problem
+from synth.model.schedule import Schedule, untimed
+from synth.timing.simulate import predict_us, timed
+from synth.verify.replay import replay
+from tests.synth.timing.test_hyperlinks import by_switch, node
+from topologies.errors import BadWitness, ScheduleError, ScheduleRefused
+from topologies.topology import SwitchOps, Topology
+
+ROUND_OFF = 1 + 1e-9
+SIZES = (1.0, 3e4, 1e8)
+
+
+def star(rng: random.Random, ranks: int = 3) -> Topology:
+    """Ranks on a switch, ports of several rates and α, some pairs with a link of their own."""
+    pairs = [(r, ranks) for r in range(ranks)] + [(ranks, r) for r in range(ranks)]
+    pairs += [(a, b) for a in range(ranks) for b in range(ranks) if a != b and rng.random() < 0.3]
+    figures = [(rng.choice([10.0, 20.0, 40.0]), rng.choice([0.0, 0.5, 2.0])) for _ in pairs]
+    parts = rng.choice([0.5, 1.0, 1.0]), rng.choice([0.5, 1.0, 1.0])
+    columns = np.array(pairs), np.array(figures)
+    return Topology(
+        "star", ranks, ("w",), columns[0][:, 0], columns[0][:, 1], columns[1][:, 1], columns[1][:, 0],
+        switch_ops=(SwitchOps("w", *parts),),
+    )  # fmt: skip
+
+
+def every_schedule(problem: Problem, most: int) -> Iterator[Schedule]:
+    """All sequences of up to `most` sends of one chunk, each over any link or hyperlink, that solve the problem.
+
+    What ranks hold is counted here, by contribution: a send of its own step, so that its place says what it carries.
+    """
+    net, collective = problem.network, problem.collective
+    ptr, src, dst = (column.tolist() for column in net.pairs)
+    forth = [True] * net.nlinks + ([] if net.hyperlinks is None else net.hyperlinks.multicast.tolist())
+    sums = bool(collective.reduces[0])
+    holders = set(collective.holders[1].tolist())
+    goals = collective.goals[1].tolist()
+    whole = tuple(int(r in holders) for r in range(net.nranks)) if sums else (1,)
+    nothing = (0,) * len(whole)
+    first = tuple(
+        (tuple(int(r == q) for q in range(net.nranks)) if sums else (1,)) if r in holders else nothing
+        for r in range(net.nranks)
+    )
+
+    def after(held: tuple[tuple[int, ...], ...], carrier: int, adds: bool) -> tuple[tuple[int, ...], ...] | None:
+        now = list(held)
+        for j in range(ptr[carrier], ptr[carrier + 1]):
+            if not any(held[src[j]]):
+                return None
+            base = now[dst[j]] if adds else nothing
+            now[dst[j]] = tuple(a + b for a, b in zip(base, held[src[j]], strict=True))
+        return None if tuple(now) == held or max(map(max, now)) > 1 else tuple(now)
+
+    def grow(held: tuple[tuple[int, ...], ...], rows: list[tuple[int, bool]]) -> Iterator[Schedule]:
+        if all(held[g] == whole for g in goals):
+            links, adds = (np.array(column) for column in zip(*rows, strict=True))
+            yield untimed(np.zeros(len(rows), dtype=np.int64), links, np.arange(len(rows)), adds)
+            return
+        if len(rows) == most:
+            return
+        for carrier in range(net.ncarriers):
+            for adds in [True, False] if sums and carrier < net.nlinks else [not forth[carrier]]:
+                if adds and not sums:
+                    continue
+                then = after(held, carrier, adds)
+                if then is not None:
+                    yield from grow(then, [*rows, (carrier, adds)])
+
+    yield from grow(first, [])
+
+
+def times(problem: Problem, bound: Bound, most: int) -> tuple[float, int]:
+    """The least time / bound of all schedules at all sizes, and how many schedules there are."""
+    least, count = np.inf, 0
+    for schedule in every_schedule(problem, most):
+        count += 1
+        for size in SIZES:
+            limit = bound.at(size)[0]
+            if limit > 0:
+                least = min(least, predict_us(problem, schedule, size) / limit)
+    return least, count
+
+
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "allreduce"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_schedule_of_a_small_star_beats_the_bound(name: str, seed: int) -> None:
+    problem = make_problem(star(random.Random(seed)), name)
+    least, count = times(problem, prove(problem), 2)
+    assert count > 0
+    assert least >= 1 / ROUND_OFF
+
+
+def test_exhaustion_finds_a_bound_that_forgets_the_switch() -> None:
+    problem = make_problem(node(), "broadcast", range(4))
+    plain = prove(replace(problem, network=replace(problem.network, hyperlinks=None)))
+    assert times(problem, plain, 1)[0] < 1
+
+
+def test_exhaustion_counts_as_the_replay_does() -> None:
+    problem = make_problem(star(random.Random(2)), "allreduce")
+    for schedule in every_schedule(problem, 2):
+        try:
+            replay(problem, timed(problem, schedule, 1e4))
+        except (ScheduleError, ScheduleRefused) as error:
+            pytest.fail(str(error))
+
+
+@pytest.mark.parametrize(("ranks", "part"), [(8, 1.0), (5, 1.0), (8, 0.5)])
+def test_an_all_reduce_over_one_switch_needs_a_share_more_than_a_buffer(ranks: int, part: float) -> None:
+    problem = make_problem(node(part, part), "allreduce", range(ranks))
+    bound = prove(problem)
+    least = min(2 * (ranks - 1) / ranks, (1 + 1 / ranks) if part == 1 else 4 / 3) / 450e3
+    assert bound.per_byte_us == pytest.approx(least, rel=1e-9)
+    cut = problem.with_chunks(ranks)
+    assert bound.at(1 << 30)[0] * ROUND_OFF <= predict_us(cut, by_switch(cut), 1 << 30)
+
+
+@pytest.mark.parametrize("name", ["allgather", "reducescatter", "broadcast", "reduce", "alltoall"])
+def test_every_rank_still_takes_in_and_gives_out(name: str) -> None:
+    bounds = [prove(make_problem(node(*parts), name)).per_byte_us for parts in ((1.0, 1.0), (0.0, 0.0))]
+    assert bounds[0] == pytest.approx(bounds[1], rel=1e-9)
+
+
+def test_a_proof_that_forgets_the_switch_is_refused() -> None:
+    problem = make_problem(node(), "allreduce")
+    plain = prove(replace(problem, network=replace(problem.network, hyperlinks=None)))
+    best = max(plain.witnesses, key=lambda w: w.per_byte_us)
+    with pytest.raises(BadWitness, match="claims"):
+        check(problem, best)
