@@ -59,6 +59,7 @@ ENGINES: dict[str, Engine] = {
     for engine in (
         Engine("route", "constructive, for few ranks, at once", "synth.engines.greedy.search"),
         Engine("baseline", "what a library would run", "synth.engines.library"),
+        Engine("switch", "reductions and multicasts in switches", "synth.engines.switch"),
         Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search"),
         Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),
         Engine("cpsat", "CP-SAT alone", _KSYNC, ("cpsat",), _EXACT, constructive=False, asked=False),

@@ -52,6 +52,7 @@ class Tuning:
         Turn("route", most_ranks=16, as_first=True),
         # queues of more sends take longer to run than the search beside them
         Turn("baseline", most_sends=15_000, always=True),
+        Turn("switch"),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
         Turn("flow", share=0.7, from_ranks=9),
         Turn("ksync", share=0.9),
