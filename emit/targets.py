@@ -67,6 +67,7 @@ class Target:
     only_outofplace: collectives that it has in that form alone.
     uncallable: collectives that it reads and that its library has no function for.
     only_ll_between_nodes: collectives whose Simple its host and its kernel count in different steps over a network.
+    switch_ops: its files can say multicasts and reductions of switches.
     cell_bytes: of which every cell of a message must be a multiple; 0: whole elements of the type.
     otherwise: what serves a call that none of its files does.
     protocols: of a program → as its files spell them.
@@ -101,6 +102,7 @@ class Target:
     whole_custom: bool = False
     states_redop: bool = False
     flags_by_process: bool = False
+    switch_ops: bool = False
     cell_bytes: int = 0
     otherwise: str = "NCCL's own algorithm"
     remarks: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ from topologies.faults.apply import degraded
 from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
 from topologies.graphs import from_networkx, is_graph
 from topologies.load import NO_COSTS, load, put_costs
-from topologies.topology import Topology
+from topologies.topology import Topology, without_switch_ops
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +104,7 @@ class Question(NamedTuple):
     sms: int | None = None
     groups_overlap: bool = False
     scratch_limit: int | None = None
+    unsaid: str = ""  # why the problem's switches only forward though the topology's can do more
 
 
 def ask(
@@ -127,6 +128,7 @@ def ask(
     groups_overlap: bool = False,
     scratch_limit: int | None = None,
     costs: str | Path | Costs = NO_COSTS,
+    switch_ops: bool = True,
     begun: float | None = None,
 ) -> Question:
     """State a question without answering it; arguments and errors as those of `synthesize`.
@@ -153,6 +155,8 @@ def ask(
     healthy = put_costs(topo if isinstance(topo, Topology) else load(topo), costs)
     check_budget(healthy, 0, budget_s)
     without, degrade = as_texts(without, "without"), as_texts(degrade, "degrade")
+    if not as_flag(switch_ops, "switch_ops"):
+        healthy = without_switch_ops(healthy)
     topology = degraded(healthy, without, degrade)
     group = None if group is None else _ranks(group, "group", healthy)
     relay = relay if isinstance(relay, str) and relay in ("none", "all") else _ranks(relay, "relay", healthy)
@@ -172,9 +176,19 @@ def ask(
     sms = None if sms is None else whole(sms, "sms")
     groups_overlap = as_flag(groups_overlap, "groups_overlap")
     target = as_text(target, "target")
-    executor_for(problem, target, sms, groups_overlap, scratch_limit)  # whether it can express the question is said now
     hurt = topology is not healthy
-    return Question(problem, options, stated(healthy) if hurt else None, target, sms, groups_overlap, scratch_limit)
+    # whether it can express the question is said now
+    executor = executor_for(problem, target, sms, groups_overlap, scratch_limit)
+    unsaid = ""
+    if topology.switch_ops and topology.protocol:
+        unsaid = "no costs of what switches multicast and reduce are stated (with it: --costs none)"
+    if problem.network.hyperlinks is not None and executor is not None and not executor.target.switch_ops:
+        what = "what switches multicast and reduce (with it: --target none)"
+        unsaid = f"{executor.target.name}'s files cannot say {what}"
+        healthy = without_switch_ops(healthy)
+        problem = stated(without_switch_ops(topology))
+    sick = stated(healthy) if hurt else None
+    return Question(problem, options, sick, target, sms, groups_overlap, scratch_limit, unsaid)
 
 
 def answered(question: Question, workers: Workers, progress: Report | None = None) -> SearchResult:
@@ -187,7 +201,9 @@ def answered(question: Question, workers: Workers, progress: Report | None = Non
         q = question
         executor = executor_for(problem, q.target, q.sms, q.groups_overlap, q.scratch_limit, size=q.options.size)
         by = search_protocols if problem.protocols else search
-        return by(problem, options, workers, progress, executor=executor)
+        found = by(problem, options, workers, progress, executor=executor)
+        found.unsaid = q.unsaid
+        return found
 
     options = question.options
     if question.healthy is None:
@@ -232,7 +248,8 @@ def synthesize(
             groups_overlap: ranks are in several groups at a time, which MSCCL++'s packets (LL) do not bear.
             scratch_limit: bytes of scratch a rank that the executor may allocate before it serves anything;
             `emit.targets.SCRATCH_LIMIT` when None. costs: of an executor: those that the machine states ("machine"), of
-            a file's [costs], or Costs; "none": α and bandwidth alone.
+            a file's [costs], or Costs; "none": α and bandwidth alone. switch_ops: whether switches may multicast and
+            reduce where the topology says that they can and the target can say it, with costs "none".
     """
     known = list(inspect.signature(ask).parameters)[3:-1]
     for name in options:

@@ -39,7 +39,6 @@ class Hyperlinks:
     bandwidth_gbs: Floats
     uses_ptr: Ints  # CSR into the network's resources, as of its links
     uses_idx: Ints
-    gap_us: Floats  # (n,), or none; as of links
 
     def __post_init__(self) -> None:
         for column in vars(self).values():
@@ -93,9 +92,12 @@ class _Switch(NamedTuple):
 def crossings(topology: Topology, ranks: Ints, link_gbs: Floats) -> Crossing:
     """The hyperlinks among `ranks` of a topology (local rank → rank), without the limits that their links are in.
 
-    link_gbs: what each physical link carries. None of a switch whose ports share a limit with each other.
+    link_gbs: what each physical link carries. None of a switch whose ports share a limit with each other; none where an
+    executor's costs are on, which say nothing of such operations.
     """
     made = Crossing([], [], [], [], [], [], [], [], [], [])
+    if topology.protocol:
+        return made
     local = index_among(topology.nranks, ranks)
     for number, ops in enumerate(topology.switch_ops):
         vertex = topology.nranks + topology.switches.index(ops.switch)

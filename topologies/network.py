@@ -11,7 +11,6 @@ import numpy as np
 
 from topologies.arrays import Floats, Ints, index_among, marked, pointers, ranges, row_entries, row_of_entry
 from topologies.costed import figures_of, protocol_costs
-from topologies.costs import Figures
 from topologies.errors import InputError
 from topologies.hyperlinks import Crossing, Hyperlinks, crossings, pairs_of
 from topologies.routing import follow, forwarding_tables
@@ -84,7 +83,7 @@ class Network:
             np.concatenate([own.bandwidth_gbs, h.bandwidth_gbs]),
             np.concatenate([own.uses_ptr, h.uses_ptr[1:] + own.uses_ptr[-1]]),
             np.concatenate([own.uses_idx, h.uses_idx]),
-            np.concatenate([own.gap_us, h.gap_us]),
+            own.gap_us,  # there are no costs where there are hyperlinks
         )
 
     @cached_property
@@ -242,9 +241,11 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
     alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
     # Through switches the sum is rounded to 1e-9 µs: 0.1+0.2 in another order is still the same latency.
     alpha = np.where(used.sum(axis=1) > 1, np.round(alpha, 9), alpha)
-    kind = np.where(used, topology.link_kind[crossed], 0).max(axis=1, initial=0)
-    kinds = np.array([*kind, *(topology.link_kind[links].max() for links in made.link)], dtype=np.int64)
-    alpha, gap = _costed(figures, np.append(alpha, made.alpha_us), kinds)
+    gap, alpha = np.zeros(0), np.append(alpha, made.alpha_us)
+    if figures is not None:  # then there are links only
+        kind = np.where(used, topology.link_kind[crossed], 0).max(axis=1, initial=0)
+        alpha = np.where(np.isnan(figures.latency_us[kind]), alpha, figures.latency_us[kind])
+        gap = figures.gap_us[kind] if figures.gap_us[kind].any() else gap
     link, where = np.nonzero(used)
     resource = crossed[link, where]
     if made.one:
@@ -274,24 +275,15 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         uses_idx=uses[: ptr[count]],
         capacity_gbs=capacity,
         resource_names=tuple(_resource_names(topology, made, kept)),
-        gap_us=gap[:count],
+        gap_us=gap,
         start_us=0.0 if (costs := protocol_costs(topology)) is None else costs.start_us,
-        hyperlinks=_hyperlinks(made, (alpha, rates, ptr, uses, gap), count) if made.one else None,
+        hyperlinks=_hyperlinks(made, (alpha, rates, ptr, uses), count) if made.one else None,
     )
 
 
-def _costed(figures: Figures | None, alpha: Floats, kind: Ints) -> tuple[Floats, Floats]:
-    """(α, gap) in µs of links of these kinds; no gaps where no costs say any."""
-    if figures is None:
-        return alpha, np.zeros(0)
-    gap = figures.gap_us[kind]
-    latency = figures.latency_us[kind]
-    return np.where(np.isnan(latency), alpha, latency), gap if gap.any() else np.zeros(0)
-
-
-def _hyperlinks(made: Crossing, columns: tuple[Floats, Floats, Ints, Ints, Floats], first: int) -> Hyperlinks:
-    """Of the columns (α, GB/s, uses_ptr, uses_idx, gap) of all that can be sent over those from `first` on."""
-    alpha, rates, ptr, uses, gap = columns
+def _hyperlinks(made: Crossing, columns: tuple[Floats, Floats, Ints, Ints], first: int) -> Hyperlinks:
+    """Of the columns (α, GB/s, uses_ptr, uses_idx) of all that can be sent over those from `first` on."""
+    alpha, rates, ptr, uses = columns
     return Hyperlinks(
         np.array(made.multicast),
         np.array(made.paced),
@@ -302,7 +294,6 @@ def _hyperlinks(made: Crossing, columns: tuple[Floats, Floats, Ints, Ints, Float
         rates[first:],
         ptr[first:] - ptr[first],
         uses[ptr[first] :],
-        gap[first:],
     )
 
 

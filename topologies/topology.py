@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -274,6 +274,11 @@ class Topology:
         links = np.sort(new_index[links])
         links.setflags(write=False)
         return Limit(limit.name, links, gbs)
+
+
+def without_switch_ops(topology: Topology) -> Topology:
+    """The topology with switches that only forward; itself where they do no more."""
+    return replace(topology, switch_ops=()) if topology.switch_ops else topology
 
 
 def load_networkx() -> Any:

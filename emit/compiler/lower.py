@@ -25,6 +25,7 @@ from emit.targets import LL_MOST_BYTES, Limits, target_named
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective, Ints
 from synth.model.common_chunk import CommonChunk, common_chunk
+from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.model.registry import BUFFER as BUFFER_UNIT
 from synth.model.registry import PAIR
@@ -60,6 +61,8 @@ class Lowering:
         """limits: that programs keep; None: the target's. inplace, common: as in `lower_to_instructions`."""
         problem, schedule = algorithm.problem, algorithm.schedule
         net = problem.network
+        if not ordinary(net, schedule.link):
+            raise InputError(f"{name}: sends through switches that multicast or reduce; no program says them")
         limits = target_named(target).limits if limits is None else limits
         if 2 * len(schedule) >= TUNING.unfused_from:  # refused before so many are written down
             ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])

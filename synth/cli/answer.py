@@ -57,6 +57,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         relay=asked.relay if asked.relay in ("none", "all") else parse_ranks(asked.relay, "--relay", topology.nranks),
         without=asked.without,
         degrade=asked.degrade,
+        switch_ops=asked.switch_ops,
         root=asked.root,
         size=None if asked.size is None else parse_size(asked.size, "--size"),
         chunks=asked.chunks,

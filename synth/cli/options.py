@@ -88,6 +88,7 @@ class Asked:
     objective: str | None
     without: tuple[str, ...]
     degrade: tuple[str, ...]
+    switch_ops: bool
     size: str | None
     chunks: int | None
     steps: int | None

@@ -48,6 +48,11 @@ _question = declare(
     click.option(
         "--degrade", multiple=True, metavar="PART=%", help="Slow parts: link:0-1=50%, rank:3=25%, limit:NAME=50%."
     ),
+    click.option(
+        "--switch-ops/--no-switch-ops",
+        default=True,
+        help="Whether switches multicast and reduce, where the topology says that they can and the target can say it.",
+    ),
     click.option("--size", metavar="BYTES", help="One message size (64K, 1M) instead of all."),
     click.option("--chunks", type=int, metavar="C", help="Chunks a block."),
     click.option("--steps", type=int, metavar="S", help="Steps (k-synchronous model)."),

@@ -42,7 +42,7 @@ from topologies.errors import InputError
 from topologies.faults.apply import degraded
 from topologies.faults.notation import dead_ranks, live_ranks
 from topologies.load import load
-from topologies.topology import Topology
+from topologies.topology import Topology, without_switch_ops
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def plan(
             raise InputError(f"{name}: {value!r} is not known for several groups; it is {' or '.join(known)}")
     Options(chunks=chunks, budget_s=budget, seed=seed).check()
     begun = now() if begun is None else begun
-    healthy = topo if isinstance(topo, Topology) else load(topo)
+    healthy = without_switch_ops(topo if isinstance(topo, Topology) else load(topo))  # plans have sends by links only
     dead = dead_ranks(healthy, without)
     for member in members:
         live_ranks(healthy, dead, member.ranks, f"group {member.label}" if member.ranks else "group")

@@ -2,8 +2,8 @@
 
 Every chunk has a place in a group (the same in all: its rail) and a home group. A sum is reduced by each group's switch
 into the rank at that place, these add up over the rail at the home, and the result goes back over the rail and is
-multicast in each group (NVLS inside nodes, and NVLS tree between them, in NCCL's words). Where one group is all, that is
-a reduction and a multicast a chunk, which keep every port busy for 1 + 1/n of the buffer each way.
+multicast in each group (NVLS inside nodes, and NVLS tree between them, in NCCL's words). Where one group is all, that
+is a reduction and a multicast a chunk, which keep every port busy for 1 + 1/n of the buffer each way.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _needs(kind: Kind) -> list[str]:
 
 
 def _chunks(kind: Kind, shape: tuple[int, ...], waves: int) -> int:
-    """Chunks a block: so many waves for each rank's share of a sum that all want, each rail of a root's buffer, or once."""
+    """Chunks a block: so many waves for each rank's share of a sum that all want, or each rail of a root's buffer."""
     if kind.unit == SHARE:
         return waves
     groups, places = shape
@@ -173,7 +173,7 @@ class _Rows:
 
     def __init__(self, problem: Problem, groups: _Groups, *, paced: bool) -> None:
         self.net, self.groups, self.missing = problem.network, groups, False
-        self.columns: tuple[list[int], list[int], list[int], list[bool]] = ([], [], [], [])
+        self.rows: list[tuple[int, int, int, bool]] = []
         h = self.net.hyperlinks
         assert h is not None
         self._switch = {
@@ -186,8 +186,7 @@ class _Rows:
         self._link = dict(zip(ends, order.tolist(), strict=True))
 
     def add(self, chunk: int, link: int, step: int, *, sums: bool) -> None:
-        for column, value in zip(self.columns, (chunk, link, step, sums), strict=True):
-            column.append(value)  # type: ignore[arg-type]
+        self.rows.append((chunk, link, step, sums))
 
     def switch(self, chunk: int, group: int, rank: int, step: int, *, sums: bool) -> None:
         """The group's switch reduces into the rank, or multicasts what it has."""
@@ -223,7 +222,7 @@ def _schedule(problem: Problem, groups: _Groups, form: _Form) -> Schedule | None
             _spread(rows, chunk, home, rail, int(at[last]), step, form.chain)
     if rows.missing:
         return None
-    chunks, links, steps, sums = (np.array(column) for column in rows.columns)
+    chunks, links, steps, sums = (np.array(column) for column in zip(*rows.rows, strict=True))
     # a wave behind the other; what a wave begins first, since it waits for no arrival
     order = np.lexsort((chunks, steps, chunks % form.waves + steps))
     return untimed(chunks[order], links[order], steps[order], sums[order])

@@ -12,6 +12,7 @@ from synth.baselines.nccl.figures import VERSION
 from synth.baselines.nccl.model import Choice
 from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
+from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, describe_alpha, question
 from synth.present.text import format_count
 from synth.search.contest import WORTH_SAYING
@@ -29,7 +30,7 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
     where there is no baseline; nccl is what NCCL would take by its own cost model (algorithm, protocol, channels,
     time_us) and vs_nccl its time / this time, both None where it says nothing; vs_healthy is this time / the healthy
     network's, None where no part is dead or slow.
-    sends counts all translated copies.
+    sends counts all translated copies. switch_ops: whether switches multicast or reduce in it.
     """
     algorithm = served.algorithm
     return {
@@ -38,6 +39,7 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
         "chunks": algorithm.chunks,
         "sends": len(algorithm.schedule) * (1 if found.problem.quotient is None else found.problem.quotient.order),
         "engine": algorithm.engine,
+        "switch_ops": not ordinary(algorithm.problem.network, algorithm.schedule.link),
         "min_bytes": served.low,
         "max_bytes": served.high,
         **compare(found, served.time_us(served.shown), served.shown, lambda: _regime(found, served)),
@@ -96,7 +98,8 @@ def statement(found: SearchResult) -> dict[str, Any]:
     (what is proved for each number of steps);
     time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); out_of_reach (faster
     schedules of which the executor can hold no program: bytes, chunks, time_us, gap, refused); engine (that was named;
-    auto), other_engines (that found some of the algorithms though another was named); impossible, ended, seconds.
+    auto), other_engines (that found some of the algorithms though another was named); impossible, switch_ops (the
+    switches that may multicast or reduce among the ranks), unsaid (why none may though some can), ended, seconds.
     """
     problem = found.problem
     return {
@@ -119,6 +122,8 @@ def statement(found: SearchResult) -> dict[str, Any]:
         "engine": found.engine,
         "other_engines": list(found.other_engines),
         "impossible": found.impossible,
+        "switch_ops": _switches(found),
+        "unsaid": found.unsaid,
         "ended": found.ended,
         "seconds": round(found.seconds, 3),
     }
@@ -127,6 +132,11 @@ def statement(found: SearchResult) -> dict[str, Any]:
 def _not_modelled(found: SearchResult) -> str:
     told = found.nccl(LARGEST)
     return "" if isinstance(told, Choice) else str(told)
+
+
+def _switches(found: SearchResult) -> list[str]:
+    h, topology = found.problem.network.hyperlinks, found.problem.topology
+    return [] if h is None else [topology.switch_ops[i].switch for i in np.unique(h.group).tolist()]
 
 
 def _out_of_reach(found: SearchResult) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ def table(document: dict[str, Any], nranks: int) -> str:
                 + (" · kept" if row.get("kept") else ""),
             )
         )
-    proved = [*_elsewhere(document), *_nccl(document), *_proved(document)]
+    proved = [*_elsewhere(document), *_in_switches(document), *_nccl(document), *_proved(document)]
     text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if proved else []), *proved]
     return "\n".join(text)
 
@@ -89,6 +89,19 @@ def _elsewhere(document: dict[str, Any]) -> list[str]:
     found = any(row["engine"] not in others for row in document["algorithms"])
     why = "found nothing clearly faster there" if found else "found nothing faster"
     return [f"not by --engine {document['engine']}, which {why}: {', '.join(others)}"]
+
+
+def _in_switches(document: dict[str, Any]) -> list[str]:
+    """What switches may do besides forwarding, and where they do."""
+    if document["unsaid"]:
+        return [f"{document['unsaid']}: answers and bounds are without"]
+    switches = document["switch_ops"]
+    if not switches:
+        return []
+    names = ", ".join(switches[:4]) + (" …" if len(switches) > 4 else "")
+    used = sum(row["switch_ops"] for row in document["algorithms"])
+    does = f"in {used} of {format_count(len(document['algorithms']), 'algorithm')}" if used else "in no algorithm here"
+    return [f"{names} may multicast and reduce, as bounds allow for; done {does} (--no-switch-ops: without)"]
 
 
 def _proved(document: dict[str, Any]) -> list[str]:

@@ -34,6 +34,7 @@ class SearchResult:
             the ranges too where it can hold none at all.
         healthy: the same for the healthy network, where this one has dead or slow parts.
         engine: that was named (`auto`: none); other_engines: what else found algorithms of the ranges, if one was.
+        unsaid: why the problem's switches only forward though the topology's can do more.
         ended: "" or why the search stopped early ("budget", "interrupted").
         seconds: that it took.
     """
@@ -50,6 +51,7 @@ class SearchResult:
     healthy: SearchResult | None = None
     engine: str = AUTO
     other_engines: tuple[str, ...] = ()
+    unsaid: str = ""
     ended: str = ""
     seconds: float = 0.0
 

@@ -267,12 +267,15 @@ class _Search:
             self.row_of[answer.engine] = source
         if isinstance(answer, Progress):
             self.report(answer.text, self.latest)
+        elif isinstance(answer, StepClaim | SlotClaim) and self.problem.network.hyperlinks is not None:
+            pass  # it is about sends over links alone
         elif isinstance(answer, StepClaim):
             result.claims.append(answer)
         elif isinstance(answer, SlotClaim):
             result.slots.append(answer)
         elif isinstance(answer, Refusal):
-            result.impossible = answer.text
+            alone = "" if self.problem.network.hyperlinks is None else ", where switches only forward"
+            result.impossible = answer.text + alone
         elif isinstance(answer, Candidate):
             before_us = self.made_us.get(answer.size_bytes, np.inf)
             time_us = self._keep(answer)

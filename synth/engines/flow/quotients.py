@@ -11,7 +11,7 @@ from synth.engines.flow.tuning import SEARCH
 from synth.model.problem import Problem
 from synth.model.registry import find_kind
 from synth.symmetry.quotient import quotient_problem
-from topologies.topology import Topology
+from topologies.topology import Topology, without_switch_ops
 
 
 def quotient_question(
@@ -21,8 +21,8 @@ def quotient_question(
     k = len(group)
     if relays or not find_kind(name).translatable or k * k <= SEARCH.expanded // 4:
         return None
-    found = quotient_problem(
-        topology, name, 1, None if k == topology.nranks and list(group) == list(range(k)) else group
+    found = quotient_problem(  # whose switches only forward: translations are known of links
+        without_switch_ops(topology), name, 1, None if k == topology.nranks and list(group) == list(range(k)) else group
     )
     if found is not None and chunks is not None and chunks % found.collective.chunks:
         return None  # the quotient of an allreduce has whole shares

@@ -1,0 +1,123 @@
+"""The engine that reduces and multicasts in switches: right, near the bound, for groups and clusters nobody named."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import synth
+from emit.compiler.lower import lower
+from synth.bounds.prove import prove
+from synth.engines.request import Candidate, Options, Request
+from synth.engines.switch import accepts, solve
+from synth.model.pairs import ordinary
+from synth.model.problem import Problem, make_problem
+from synth.synthesis import ask
+from synth.timing.simulate import resource_loads_us, timed
+from synth.verify.algorithm import Algorithm
+from tests.synth.bounds.test_hyperlinks import star
+from tests.synth.timing.test_hyperlinks import node
+from topologies.errors import InputError
+from topologies.faults.apply import degraded
+from topologies.load import load
+from topologies.topology import SwitchOps, Topology
+
+SIZES = (1 << 30, 1 << 20, 1 << 10)
+
+
+def answers(problem: Problem, chunks: int | None = None) -> list[Algorithm]:
+    request = Request(Options(chunks=chunks), SIZES, np.inf, None, None, None)  # type: ignore[arg-type]
+    found = [one for one in solve(problem, request) if isinstance(one, Candidate)]
+    return [Algorithm(one.problem, one.schedule, one.engine, size_bytes=one.size_bytes) for one in found]
+
+
+def gaps(problem: Problem) -> dict[int, float]:
+    """Time / bound by size, of the best answer; no answer is under the bound at any size."""
+    bound, found = prove(problem), answers(problem)
+    assert found
+    times = {size: [one.time_us(size) / bound.at(size)[0] for one in found] for size in SIZES}
+    assert min(map(min, times.values())) >= 1 - 1e-9
+    return {size: min(those) for size, those in times.items()}
+
+
+@pytest.mark.parametrize("group", [range(8), (6, 1, 3), (0, 2, 4, 5, 7)])
+@pytest.mark.parametrize("name", ["allreduce", "broadcast", "reduce"])
+def test_large_messages_take_what_is_proved_to_be_needed(name: str, group: tuple[int, ...]) -> None:
+    assert gaps(make_problem(node(), name, group))[1 << 30] <= 1.02
+
+
+def test_an_all_reduce_moves_1_125_buffers_through_every_port() -> None:
+    problem = make_problem(load("dgx-h100"), "allreduce")
+    best = answers(problem)[0]
+    loads = resource_loads_us(best.problem, timed(best.problem, best.schedule, 1 << 30))
+    assert np.allclose(loads, 1.125 * (1 << 30) / 450e3)
+
+
+@pytest.mark.parametrize("name", ["allreduce", "broadcast", "reduce", "allgather", "reducescatter"])
+def test_nodes_of_a_cluster_reduce_and_multicast_by_their_own_switch(name: str) -> None:
+    t = load("dgx-h100:3")
+    group = [r for r in range(24) if r % 8 in (0, 2, 3, 7)]
+    problem = make_problem(t, name, group)
+    gap = gaps(problem)
+    assert gap[1 << 30] <= {"allreduce": 1.02, "broadcast": 1.06, "reduce": 1.06}.get(name, 1.4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_star_with_ports_of_its_own_rates(seed: int) -> None:
+    rng = random.Random(seed)
+    topology = replace(star(rng, rng.randint(3, 5)), switch_ops=(SwitchOps("w", rng.choice([0.5, 1.0]), 1.0),))
+    for name in ("allreduce", "broadcast", "reduce", "allgather", "reducescatter"):
+        problem = make_problem(topology, name)
+        assert accepts(problem, Options()) == ""
+        gaps(problem)
+
+
+@pytest.mark.parametrize(
+    ("topology", "group", "name", "says"),
+    [
+        (node(1.0, 0.0), None, "allreduce", "do not reduce"),
+        (node(0.0, 1.0), None, "broadcast", "do not multicast"),
+        (node(), None, "alltoall", "nothing for alltoall"),
+        (load("dgx-a100"), None, "allreduce", "no switch multicasts or reduces"),
+        (degraded(node(), ["link:nvswitch-3"], []), None, "allreduce", ""),
+        (load("dgx-h100:2"), (0, 1, 2, 8, 9, 10, 11), "allreduce", "groups of one size"),
+    ],
+)  # fmt: skip
+def test_what_it_cannot_do_it_says(topology: Topology, group: tuple[int, ...] | None, name: str, says: str) -> None:
+    if not says:
+        with pytest.raises(InputError):
+            make_problem(topology, name, group)
+        return
+    assert says in accepts(make_problem(topology, name, group), Options())
+
+
+def test_a_pinned_number_of_chunks_is_kept_or_refused() -> None:
+    problem = make_problem(node(), "allreduce")
+    assert {one.chunks for one in answers(problem, 16)} == {16}
+    assert answers(problem, 12) == []
+
+
+def test_answers_say_whether_switches_do_more_than_forward() -> None:
+    found = synth.synthesize("broadcast", "dgx-h100", size="64M", budget=1.0)
+    assert not ordinary(found.found.problem.network, found.algorithm("64M").schedule.link)
+    document = found.algorithms[0]
+    assert document["switch_ops"]
+    assert document["optimal"]
+    assert "nvswitch may multicast and reduce, as bounds allow for; done in 1 of 1 algorithm" in found.table()
+
+
+def test_a_target_that_cannot_say_it_is_asked_without() -> None:
+    assert ask("broadcast", "dgx-h100").problem.network.hyperlinks is not None
+    assert ask("broadcast", "dgx-h100", switch_ops=False).problem.network.hyperlinks is None
+    told = ask("broadcast", "dgx-h100", target="msccl")
+    assert told.problem.network.hyperlinks is None
+    assert told.unsaid .startswith("msccl's files cannot say what switches multicast and reduce")
+    assert ask("broadcast", "dgx-a100", target="msccl").unsaid == ""
+
+
+def test_lowering_refuses_what_no_program_says() -> None:
+    with pytest.raises(InputError, match="multicast or reduce; no program says them"):
+        lower(answers(make_problem(node(), "broadcast"))[0], "b")
