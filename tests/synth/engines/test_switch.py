@@ -114,7 +114,7 @@ def test_a_target_that_cannot_say_it_is_asked_without() -> None:
     assert ask("broadcast", "dgx-h100", switch_ops=False).problem.network.hyperlinks is None
     told = ask("broadcast", "dgx-h100", target="msccl")
     assert told.problem.network.hyperlinks is None
-    assert told.unsaid .startswith("msccl's files cannot say what switches multicast and reduce")
+    assert told.unsaid.startswith("msccl's files cannot say what switches multicast and reduce")
     assert ask("broadcast", "dgx-a100", target="msccl").unsaid == ""
 
 
