@@ -36,7 +36,7 @@ from synth.model.numbers import parse_seconds
 from synth.model.sizes import parse_size
 from synth.parallelism.axes import Axis, Matrix, matrices, parse_axes, parse_over
 from synth.parallelism.hierarchy import Hierarchy, find_levels, parse_levels
-from synth.parallelism.reduce_programs import METHOD, ReductionPrograms, reduce_programs, reduction, statement
+from synth.parallelism.reduce_programs import ReductionPrograms, reduce_programs, reduction, statement
 from synth.parallelism.requests import REDUCTION, SYNTHESIS, reduction_groups, synthesis_hierarchy, translated
 from synth.parallelism.sequences import MOST_STEPS, sequences
 from synth.present.text import format_count, format_ranks, format_size, format_table, format_time
@@ -46,7 +46,7 @@ from topologies.load import load
 _KEPT = 3  # programs that become files, beside the best answer
 _SHOWN = 4  # groups that are listed
 _INTERRUPTED_S = 0.6  # for files after Ctrl-C
-_ROW = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,30})=([1-9][0-9]{0,6}(?:x[1-9][0-9]{0,6})*)")
+_ROW = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,30})=([1-9][0-9]{0,6}(?:[x×][1-9][0-9]{0,6})*)")
 
 
 @click.command("reduce-program")
@@ -139,7 +139,7 @@ def parse_matrix(text: str, axes: Sequence[Axis], hierarchy: Hierarchy) -> Matri
         row = _ROW.fullmatch(part.strip())
         if row is None or row[1] in rows:
             raise InputError(f"--matrix: {part.strip()[:60]!r} is no row, or a second one of its axis; {form}")
-        rows[row[1]] = tuple(map(int, row[2].split("x")))
+        rows[row[1]] = tuple(map(int, row[2].replace("×", "x").split("x")))
     matrix = tuple(rows.get(axis.name, ()) for axis in axes)
     if len(rows) != len(axes) or matrix not in set(matrices(axes, hierarchy)):
         sizes = ", ".join(f"{level.name} {level.size}" for level in hierarchy.levels)
@@ -207,8 +207,7 @@ def _table(found: ReductionPrograms, document: dict[str, Any]) -> str:
         rows.append(row(program["time_us"], " – ".join(_step(step) for step in program["steps"])))
     if found.single is not None:
         rows.append(row(found.single.time_us, f"single all-reduce as a library runs it ({found.single.engine})"))
-    searched = found.searched.method if found.searched.method == METHOD else found.searched.algorithm.engine
-    rows.append(row(found.searched.makespan_us, f"searched schedule ({searched})"))
+    rows.append(row(found.searched.makespan_us, f"searched schedule ({found.searched.method})"))
     return "\n".join([*head, *format_table(rows, [-1])])
 
 

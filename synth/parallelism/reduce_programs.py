@@ -32,7 +32,7 @@ from topologies.topology import Topology
 
 LIBRARY = ("ring", "tree")  # what NCCL runs a single all-reduce as
 ALL = ("ring", "tree", "direct", "recursive doubling")  # what a step may be run as without a search
-METHOD = "reduction program"
+METHOD, LIBRARY_S = "reduction program", "as a library runs it"  # how a searched plan may have been planned
 _LEAST_S = 0.05  # that a search may take, however late it is
 
 
@@ -103,6 +103,11 @@ def as_plan(program: ReductionProgram) -> ConcurrentPlan:
     problem = program.algorithm.problem
     assert isinstance(problem, UnionProblem)
     return ConcurrentPlan(problem, program.algorithm, METHOD)
+
+
+def as_it_is(single: StepSchedule) -> ConcurrentPlan:
+    """What a library would run as a plan for concurrent groups."""
+    return ConcurrentPlan(single.problem, Algorithm(single.problem, single.schedule, single.engine), LIBRARY_S)
 
 
 def reduction(topology: Topology, groups: Sequence[Sequence[int]], size_bytes: float) -> Reduction:
@@ -213,9 +218,10 @@ def reduce_programs(
             ended = "interrupted"
         left = max(_LEAST_S, 0.0 if ended else begun + (tuning.steps + tuning.union) * budget - now())
         members = asked.problem().members
+        first = [*map(as_plan, programs), *([] if single is None else [as_it_is(single)])]
         union = plan(
             asked.topology, members, relays=asked.relays, budget=left, workers=workers, executor=executor,
-            first=[as_plan(made) for made in programs], progress=lambda text, _: progress(f"all-reduce: {text}"),
+            first=first, progress=lambda text, _: progress(f"all-reduce: {text}"),
         )  # fmt: skip
     programs.sort(key=lambda made: made.time_us)
     result = ReductionPrograms(asked, hierarchy, search.count, programs, single, union, now() - begun)

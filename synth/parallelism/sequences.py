@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from synth.parallelism.states import (
     COLLECTIVES,
@@ -44,7 +45,11 @@ def sequences(hierarchy: SynthesisHierarchy, most: int = MOST_STEPS) -> list[Seq
 
     Raises InputError: a hierarchy too large to be synthesised.
     """
-    small = _smallest(hierarchy)
+    return list(_found(_smallest(hierarchy), most))
+
+
+@lru_cache(maxsize=32)
+def _found(small: SynthesisHierarchy, most: int) -> tuple[Sequence, ...]:
     steps = [(Step(name, cut), cut.groups(small)) for cut in slices(small) for name in COLLECTIVES]
     following: dict[State, list[tuple[Step, State]]] = {}
     frontier, first, last = [start(small)], start(small), goal(small)
@@ -58,8 +63,7 @@ def sequences(hierarchy: SynthesisHierarchy, most: int = MOST_STEPS) -> list[Seq
             reached |= dict.fromkeys(after for _, after in following[state])
         frontier = list(reached)
     away = _distances(following, last, most)
-    found = list(_paths(following, away, first, last, most))
-    return sorted(found, key=len)
+    return tuple(sorted(_paths(following, away, first, last, most), key=len))
 
 
 def _smallest(hierarchy: SynthesisHierarchy) -> SynthesisHierarchy:
@@ -69,7 +73,7 @@ def _smallest(hierarchy: SynthesisHierarchy) -> SynthesisHierarchy:
                 f"axes: the groups lie over {len(hierarchy.factors)} levels; reduction programs are made for"
                 f" {_MOST_LEVELS} at most"
             )
-        return one_group(hierarchy.names, [2] * len(hierarchy.factors))
+        return one_group([""] * len(hierarchy.factors), [2] * len(hierarchy.factors))  # the same for all of so many
     if hierarchy.ndevices > _MOST_DEVICES:
         raise InputError(
             f"hierarchy: {hierarchy.ndevices} devices are too many to be synthesised together;"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -23,7 +23,8 @@ from synth.parallelism.states import ALLREDUCE, BROADCAST, REDUCE, Slice, Synthe
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import row_entries
 from topologies.errors import NoRoute, TooManySends
-from topologies.network import Network, network
+from topologies.network import network
+from topologies.topology import Topology
 
 _OVERLAPPED = 300  # sequences, the best in turn, of which the time with overlap is worked out
 
@@ -104,8 +105,8 @@ class StepCosts:
         return self._of_slice[cut, ring]
 
     def _routed(self, at: Ints, goal: Ints) -> _Traffic:
-        net = self._network
-        message, link, _ = self._routes.expand(at, goal)
+        routes = _routes(self.asked.topology, self._ranks)
+        net, (message, link, _) = routes.network, routes.expand(at, goal)
         used = net.uses_idx[row_entries(net.uses_ptr, link)]
         work = np.bincount(used, minlength=net.nresources) / net.capacity_gbs
         alone = np.bincount(link, minlength=net.nlinks) / net.bandwidth_gbs
@@ -113,25 +114,21 @@ class StepCosts:
         return _Traffic(np.concatenate([work, alone]) * US_PER_BYTE_AT_1_GBS, float(alpha_us.max()))
 
     @cached_property
-    def _ranks(self) -> list[int]:
-        own = dict.fromkeys(rank for group in self.asked.groups for rank in group)
-        if self.asked.relays != "none":
-            own |= dict.fromkeys(range(self.asked.topology.nranks))
-        return list(own)
+    def _ranks(self) -> tuple[int, ...]:
+        every = range(self.asked.topology.nranks)
+        return tuple(every if self.asked.relays != "none" else sorted(r for group in self.asked.groups for r in group))
 
     @cached_property
     def _place(self) -> Ints:
         place = np.full(self.asked.topology.nranks, -1, dtype=np.int64)
-        place[self._ranks] = np.arange(len(self._ranks))
+        place[list(self._ranks)] = np.arange(len(self._ranks))
         return place
 
-    @cached_property
-    def _network(self) -> Network:
-        return network(self.asked.topology, tuple(self._ranks))
 
-    @cached_property
-    def _routes(self) -> Routes:
-        return Routes(self._network, np.arange(len(self._ranks)))
+@lru_cache(maxsize=4)
+def _routes(topology: Topology, ranks: tuple[int, ...]) -> Routes:
+    """Between all of these; one for all requests on a topology."""
+    return Routes(network(topology, ranks), np.arange(len(ranks)))
 
 
 def _time(step: tuple[float, float, _Traffic | None]) -> float:
