@@ -135,11 +135,19 @@ class _Matrix:
             self.cells[label, name] = "SYS" if cell == "SOC" else cell, at
 
     def _check_even(self) -> None:
-        """What a cell says, that across the diagonal says too; an empty one is taken from there."""
+        """What a cell says, that across the diagonal says too; an empty one is taken from there, as is a lower NVn.
+
+        What a device has into switches may be fewer links than what it leads to has: then `uneven` says where.
+        """
+        self.uneven: tuple[int, str] | None = None
         for (a, b), (cell, at) in list(self.cells.items()):
             other = self.cells.setdefault((b, a), (cell, at))[0]
             if other != cell:
-                self._fail(at, f"{a[:20]} to {b[:20]} is {cell}, and the other way {other}")
+                self.uneven = at, f"{a[:20]} to {b[:20]} is {cell}, and the other way {other}"
+                if not (cell.startswith("NV") and other.startswith("NV")):
+                    self._fail(*self.uneven)
+                fewer = min(cell, other, key=lambda text: int(text[2:]))
+                self.cells[a, b] = self.cells[b, a] = fewer, at
         for a in self.ranks:
             for b in self.ranks:
                 if (a, b) not in self.cells:
@@ -202,17 +210,24 @@ class _Matrix:
             gbs = rates.USUAL_NVLINK_GBS
             node.remarks.append(f"{gbs:g} GB/s an NVLink: assumed (Volta to Hopper; of Blackwell it is 50)")
         if most <= rates.NVLINKS:
+            if self.uneven is not None:
+                self._fail(*self.uneven)
             for (a, b), count in links.items():
                 node.fast[a, b] = count * gbs
             return
         group: dict[int, str] = {}
+        own = {a: max(counts.values()) for a, counts in peers.items()}  # into the switches
         for a, counts in sorted(peers.items()):
-            same = set(counts.values())
-            if len(same) > 1:
+            wrong = next((b for b, count in counts.items() if count != min(own[a], own[b])), None)
+            if wrong is not None:
                 raise InputError(
                     f"{self.origin}: {self.ranks[a]} has {sum(counts.values())} NVLinks, more than {rates.NVLINKS}, and"
-                    " not as many to each; it must be at most so many, or through switches"
+                    f" {counts[wrong]} of {own[a]} to {self.ranks[wrong]}; it must be at most so many, or as many as"
+                    " both have into switches"
                 )
             switch = group.setdefault(min(a, *counts), f"nvswitch{len(group)}")
-            node.fast[a, switch] = node.fast[switch, a] = same.pop() * gbs
+            node.fast[a, switch] = node.fast[switch, a] = (len(status.get(a, ())) or own[a]) * gbs
         node.remarks.append(f"more than {rates.NVLINKS} NVLinks a device in all: through NVSwitches, drawn as one")
+        few = [self.ranks[a] for a in sorted(own) if own[a] < max(own.values())]
+        if few:
+            node.remarks.append(f"fewer NVLinks than others have: {', '.join(few)}")

@@ -278,7 +278,10 @@ XML = system(cpu(0, gpu("01", 0, TO_SWITCH), gpu("02", 1, TO_SWITCH)))
         (SMI.replace(" X ", "NV4", 1), "'NV4' is not known there"),
         (SMI.replace("\tGPU0\tGPU1", "\tGPU0\tGPU0"), "twice"),
         (SMI.replace("GPU1\tNV4", "GPU0\tNV4"), "a second row"),
-        (smi([["X", "NV9", "NV9"], ["NV9", "X", "NV4"], ["NV9", "NV4", "X"]]).replace("NV9", "NV17"), "not as many"),
+        (
+            smi([["X", "NV9", "NV9"], ["NV9", "X", "NV4"], ["NV9", "NV4", "X"]]).replace("NV9", "NV17"),
+            "4 of 17 to GPU2",
+        ),
         (smi(mesh(1500, "SYS")), "it must be"),
         (XML.replace("</system>", ""), "not XML"),
         (XML.replace('count="9"', 'count="x"', 1), "<nvlink> count: 'x'"),

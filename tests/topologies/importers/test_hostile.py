@@ -1,0 +1,107 @@
+"""Whatever a file holds, it is read or refused in one line; what was read keeps its links in the text form."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.topologies.importers.test_by_hand import CASES
+from tests.topologies.importers.test_topograph import AS_JSON, MODEL, SLURM
+from topologies.clusters import Machine
+from topologies.errors import InputError
+from topologies.importers import format_of
+from topologies.text.reader import read_machine
+from topologies.text.writer import to_toml
+
+DUMPS = [*(case.dump for case in CASES), *(json.dumps(document) for document in AS_JSON), SLURM, MODEL]
+MUTATIONS = 8  # of each dump
+ODD = ["", "X", "NV99", "-1", "9" * 30, "1e308", "NaN", "GPU0", "XGMI", "\x00", "é", "<", "&", "[", "{", '"', "\t", "="]
+
+
+def read(text: str) -> Machine:
+    return format_of(text).read(text, "dump")
+
+
+def is_handled(text: str, reader: Callable[[str], Machine] = read) -> bool:
+    """Whether it was read; any other end than a refusal in one line is an error."""
+    try:
+        machine = reader(text)
+    except InputError as error:
+        said = str(error)
+        assert said.isprintable(), said
+        assert len(said) < 1000
+        return False
+    topology = machine.topology
+    again = read_machine(to_toml(topology, machine.nics, machine.remarks), "again").topology
+    assert (again.nranks, again.nlinks, len(again.limits)) == (topology.nranks, topology.nlinks, len(topology.limits))
+    return True
+
+
+def mutated(text: str, chance: random.Random) -> str:
+    """Cut off, with lines that stand twice, are gone or changed places, with other words or numbers."""
+    lines = text.split("\n")
+    here, there = chance.randrange(len(lines)), chance.randrange(len(lines))
+    kind = chance.randrange(6)
+    if kind == 0:
+        return text[: chance.randrange(len(text))]
+    if kind == 1:
+        lines.insert(there, lines[here])
+    elif kind == 2:
+        del lines[here]
+    elif kind == 3:
+        lines[here], lines[there] = lines[there], lines[here]
+    if kind < 4:
+        return "\n".join(lines)
+    word = chance.choice(list(re.finditer(r"[0-9]+|\w+" if kind == 4 else r"[\w.]+", text)))
+    return text[: word.start()] + chance.choice(ODD) * chance.choice([1, 1, 50]) + text[word.end() :]
+
+
+def test_mutated_dumps() -> None:
+    chance = random.Random(13)
+    results = [is_handled(mutated(dump, chance)) for dump in DUMPS for _ in range(MUTATIONS)]
+    assert 0.05 < sum(results) / len(results) < 0.7  # both ends are reached
+
+
+def test_the_check_finds_what_it_is_for() -> None:
+    def fails(_: str) -> Machine:
+        raise ValueError("a reader's own")
+
+    def tells_too_much(_: str) -> Machine:
+        raise InputError("x" * 2000)
+
+    for reader, error in ((fails, ValueError), (tells_too_much, AssertionError)):
+        with pytest.raises(error):
+            is_handled("x", reader)
+
+
+BOMB = '<!DOCTYPE a [<!ENTITY a0 "x">' + "".join(f'<!ENTITY a{i} "&a{i - 1};&a{i - 1};">' for i in range(1, 40)) + "]>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" * (1 << 20),
+        " \n" * (1 << 17),
+        "#\n" * (1 << 17) + "x",
+        "GPU0 " * (1 << 16),
+        "\t" + "\t".join(f"GPU{i}" for i in range(5000)) + "\nGPU0\tX\n",
+        BOMB + "<system>&a39;</system>",
+        "<system>" + "<pci>" * (1 << 16),
+        "<system><cpu>" + '<pci class="0x030200"/>' * 5000 + "</cpu></system>",
+        "<system>" + '<cpu><pci class="0x030200"/></cpu>' * 1100 + "</system>",
+        "SwitchName=s Nodes=n[0-199999]\nSwitchName=t Nodes=m[0-199999]\n",
+        "SwitchName=s Nodes=" + "n[0-99999]," * 100,
+        "SwitchName=s Nodes=" + "[" * (1 << 16),
+        "[" * (1 << 17),
+        '[{"gpu": 0, "links": [{"gpu": 9999, "link_type": "XGMI"}]}]',
+        "LINK TYPE TABLE:\n" + " ".join(map(str, range(400))) + "\n" + "0 " + "XGMI " * 400,
+        "".join(map(chr, range(1, 256))),
+    ],
+    ids=range(16),
+)
+def test_bombs_are_refused(text: str) -> None:
+    assert not is_handled(text)
