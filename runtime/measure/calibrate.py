@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from synth.model.collective import Floats, Ints
+from topologies.costs import KINDS, Costs, Protocol
 from topologies.errors import InputError
 from topologies.network import network
 from topologies.topology import Topology
@@ -27,12 +28,16 @@ MOST = 40  # measurements of one figure
 
 @dataclass(frozen=True)
 class MeasuredLink:
-    """Figures from one rank to another: µs and GB/s, and how far what they follow from repeats (`repeated_least`)."""
+    """Figures from one rank to another: µs and GB/s, and how far what they follow from repeats (`repeated_least`).
+
+    gap_us: that a message keeps the link busy for besides its bytes.
+    """
 
     alpha_us: float
     gbs: float
     alpha_spread: float = 0.0
     gbs_spread: float = 0.0
+    gap_us: float = 0.0
 
 
 def repeated_least(measure: Callable[[], float]) -> tuple[float, float]:
@@ -89,7 +94,8 @@ def calibrate(
 
     A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth seen through it,
     since the others may have held it back, and its share of α in the topology's own proportion. shared_gbs: by limit,
-    what all its pairs carry at once; others stay. Raises InputError for a figure that is not positive.
+    what all its pairs carry at once; others stay. Its costs are the gaps of the links, by kind the median, whatever the
+    protocol: this executor has but one. Raises InputError for a figure that is not positive.
     """
     for (a, b), link in measured.items():
         if not (link.gbs > 0 and np.isfinite(link.gbs) and np.isfinite(link.alpha_us)):
@@ -127,7 +133,19 @@ def calibrate(
         alpha_assumed=False,
         summary=f"{topology.nranks} ranks wired as {topology.name}, figures measured",
         source=source,
+        costs=_costs(topology, measured, source),
     )
+
+
+def _costs(topology: Topology, measured: Mapping[tuple[int, int], MeasuredLink], source: str) -> Costs | None:
+    """The gaps of the links by kind, the slowest that each crosses; None where none was found."""
+    by_kind: dict[str, list[float]] = {}
+    for pair, links in _crossed(topology):
+        if pair in measured:
+            kind = KINDS[int(topology.link_kind[links].max())]
+            by_kind.setdefault(kind, []).append(max(0.0, measured[pair].gap_us))
+    gap = {kind: found for kind, gaps in by_kind.items() if (found := _rounded(float(np.median(gaps)))) > 0}
+    return Costs({name: Protocol(gap_us=gap) for name in ("LL", "Simple")}, source) if gap else None
 
 
 def _links(topology: Topology) -> list[tuple[tuple[int, int], list[str]]]:

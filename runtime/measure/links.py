@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 
 import torch
 import torch.distributed as dist
@@ -16,12 +16,13 @@ import torch.distributed as dist
 from runtime.measure.calibrate import MeasuredLink, repeated_least
 
 _PINGS, _TURNS = 21, 5
+_BURST = 64  # messages one behind the other, by which the gap between them is measured
 _LINK_S = 0.02  # the shorter of two messages takes at least so long; bursts and buffers do not count then
 _MOST_BYTES = 64 << 20
 
 
 def _measure_link(a: int, b: int) -> MeasuredLink:
-    """Half a round trip of 8 bytes, and the rate between a message and one four times as long."""
+    """Half a round trip of 8 bytes, the rate between a message and one four times as long, and the gap between many."""
     alpha, alpha_spread = repeated_least(lambda: min(_round_trip(a, b, 8) for _ in range(_PINGS)) / 2)
     size = 64 << 10
     while _round_trip(a, b, size) < _LINK_S and size < _MOST_BYTES // 4:
@@ -29,20 +30,25 @@ def _measure_link(a: int, b: int) -> MeasuredLink:
     short, short_spread = repeated_least(lambda: _round_trip(a, b, size))
     long, long_spread = repeated_least(lambda: _round_trip(a, b, 4 * size))
     gbs = 3 * size / max(long - short, 1e-9) / 1e9
-    return MeasuredLink(1e6 * alpha, gbs, alpha_spread, max(short_spread, long_spread))
+    one, _ = repeated_least(lambda: _round_trip(a, b, 8))
+    many, _ = repeated_least(lambda: _round_trip(a, b, 8, _BURST))
+    gap_us = 1e6 * max(0.0, many - one) / (_BURST - 1)
+    return MeasuredLink(1e6 * alpha, gbs, alpha_spread, max(short_spread, long_spread), gap_us)
 
 
-def _round_trip(a: int, b: int, size: int) -> float:
-    """Seconds from the start of so many bytes from a to b to the end of 8 bytes back; both ranks learn a's."""
+def _round_trip(a: int, b: int, size: int, count: int = 1) -> float:
+    """Seconds from so many bytes from a to b, `count` times, to the end of 8 bytes back; both ranks learn a's."""
     held, word = torch.zeros(size, dtype=torch.uint8), torch.zeros(1, dtype=torch.float64)
     begun = time.perf_counter()
     if dist.get_rank() == a:
-        dist.send(held, b)
+        for _ in range(count):
+            dist.send(held, b)
         dist.recv(word, b)
         word[0] = time.perf_counter() - begun
         dist.send(word, b)
     else:
-        dist.recv(held, a)
+        for _ in range(count):
+            dist.recv(held, a)
         dist.send(word, a)
         dist.recv(word, a)
     return float(word.item())
@@ -71,7 +77,7 @@ def measure_links(
     pairs: Sequence[tuple[int, int]], report: Callable[[int], None]
 ) -> dict[tuple[int, int], MeasuredLink]:
     """Every pair, one after the other; all ranks learn all. report: called with how many are done."""
-    found = torch.zeros(len(pairs), 4, dtype=torch.float64)
+    found = torch.zeros(len(pairs), len(fields(MeasuredLink)), dtype=torch.float64)
     for at, (a, b) in enumerate(pairs):
         dist.barrier()
         link = _measure_link(a, b) if dist.get_rank() in (a, b) else None

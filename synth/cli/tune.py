@@ -192,7 +192,7 @@ def calibrate(
     ranks: int | None,
     out: str,
 ) -> None:
-    """Measure α and bandwidth of every link, and write the topology with these figures.
+    """Measure α, bandwidth and gap between messages of every link, and write the topology with these figures.
 
     \b
     synth calibrate --ranks 2 -o here.toml
@@ -226,13 +226,13 @@ def calibrate(
         name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
     )
     write_text(out, to_toml(made))
-    click.echo(f"{'link':>12}{'α (µs)':>12}{'repeats':>9}{'(GB/s)':>12}{'repeats':>9}")
+    click.echo(f"{'link':>12}{'α (µs)':>12}{'repeats':>9}{'(GB/s)':>12}{'repeats':>9}{'gap (µs)':>10}")
     for (a, b), link in found.items():
         alpha, gbs = (f"{figure:>+9.0%}" for figure in (link.alpha_spread, link.gbs_spread))
-        click.echo(f"{f'{a}→{b}':>12}{link.alpha_us:>12.1f}{alpha}{link.gbs:>12.4g}{gbs}")
+        click.echo(f"{f'{a}→{b}':>12}{link.alpha_us:>12.1f}{alpha}{link.gbs:>12.4g}{gbs}{link.gap_us:>10.2f}")
     for name, rate in shared.items():
         click.echo(f"{name:>12}{'–':>12}{'':>9}{rate:>12.4g}")
-    click.echo(f"wrote {out}: equal links have their median")
+    click.echo(f"wrote {out}: equal links have their median; --costs machine puts the gaps on")
 
 
 def _source(topology: Topology, found: Mapping[tuple[int, int], MeasuredLink]) -> str:

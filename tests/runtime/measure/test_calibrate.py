@@ -97,6 +97,23 @@ def test_limits_are_held_by_the_pairs_that_cross_them() -> None:
         assert set(listed) == users
 
 
+def test_gaps_become_costs_by_kind_of_link() -> None:
+    cluster = load("dgx-a100:2")
+    inside = {True: 0.5, False: 4.0}
+    measured = {
+        (a, b): MeasuredLink(1.0, 1.0, gap_us=inside[bool(cluster.nodes[a] == cluster.nodes[b])])
+        for a, b in linked_pairs(cluster)
+    }
+    costs = calibrate(cluster, measured, {}, "here").costs
+    assert costs is not None
+    assert costs.source == "here"
+    assert list(costs.protocols) == ["LL", "Simple"]
+    for one in costs.protocols.values():
+        assert one.gap_us == {"nvlink": 0.5, "network": 4.0}
+    plain = calibrate(load("ring:4"), made_up(load("ring:4"), 1.0, 1.0), {}, "here")
+    assert plain.costs is None
+
+
 def test_figures_that_cannot_be() -> None:
     ring = load("ring:4")
     for bad in (MeasuredLink(1.0, 0.0), MeasuredLink(1.0, float("nan")), MeasuredLink(float("inf"), 1.0)):
