@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from topologies.clusters import Machine, join
-from topologies.costed import with_costs, without_costs
+from topologies.costed import with_costs
 from topologies.costs import Costs
 from topologies.errors import InputError, did_you_mean
 from topologies.families import FAMILIES, family
@@ -43,8 +44,8 @@ def put_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
         return with_costs(topology, costs)
     if not isinstance(costs, str | Path) or not str(costs):
         raise InputError(f"costs {shown(costs)}: must be {NO_COSTS}, {OWN_COSTS} or a file with [costs]")
-    if costs == NO_COSTS:
-        return without_costs(topology)
+    if costs == NO_COSTS:  # what its links are stays known: NCCL's own model goes by it
+        return replace(topology, protocol="") if topology.protocol else topology
     return with_costs(topology, None if costs == OWN_COSTS else read_costs_file(costs))
 
 

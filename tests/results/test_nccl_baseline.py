@@ -1,0 +1,84 @@
+"""The table of NCCL's own cost model: what it is held against, and that what is far off is said."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from results.scripts.nccl_baseline import (
+    GOAL_POINTS,
+    PUBLISHED,
+    bus_factor,
+    cluster,
+    points,
+    ranks_of,
+    summary,
+    switches,
+)
+from synth.baselines.nccl.model import nccl_model
+from topologies.load import load
+
+RUNS: list[dict[str, Any]] = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["run"]
+WHOLE = {"all", "all where NCCL itself chooses"}
+
+
+def test_published_runs_have_an_address_and_no_point_twice() -> None:
+    assert sum(len(run.get("rows", [0])) for run in RUNS) >= GOAL_POINTS
+    for run in RUNS:
+        assert run["source"].startswith("https://")
+        assert {"date", "gpu", "collective", "machine", "nodes"} <= set(run)
+        sizes = [size for size, _ in run.get("rows", [])]
+        assert sizes == sorted(set(sizes))
+        assert all(us > 0 for _, us in run.get("rows", []))
+
+
+@pytest.mark.parametrize("number", [n for n, run in enumerate(RUNS) if run["nodes"] > 1])
+def test_nics_of_a_run_are_spread_over_its_gpus(number: int) -> None:
+    run = RUNS[number]
+    topology = cluster(run)
+    assert topology.nranks == ranks_of(run)
+    (node,) = nccl_model(topology, range(topology.nranks)).communicator.kinds
+    assert len(node.nics) == run["nics"]
+    assert {nic.gbs for nic in node.nics} == {run["nic_gbs"]}
+    assert {gpu for nic in node.nics for gpu in nic.gpus} == set(range(node.gpus))
+
+
+def run_at(factor: float) -> dict[str, Any]:
+    """As published, had it been the model's own time times `factor`."""
+    model = nccl_model(load("dgx-a100"), range(8))
+    rows = [[1 << k, factor * model.choose("allreduce", 1 << k).time_us] for k in range(10, 34)]
+    return {"machine": "dgx-a100", "nodes": 1, "collective": "allreduce", "rows": rows}
+
+
+@pytest.mark.parametrize(
+    ("factor", "error", "verdict"), [(1.0, "0%", "met"), (1.5, "50%", "not met"), (0.7, "30%", "not met")]
+)
+def test_a_model_that_is_off_is_said_to_be(factor: float, error: str, verdict: str) -> None:
+    runs = [run_at(factor)]
+    found = list(points(1, runs[0]))
+    for name, count, median, said in summary(runs, found):
+        if name in WHOLE:
+            assert (count, median, said) == (24, error, verdict)
+
+
+def test_few_points_meet_nothing() -> None:
+    runs = [run_at(1.0)]
+    runs[0]["rows"] = runs[0]["rows"][: GOAL_POINTS - 1]
+    assert {said for *_, said in summary(runs, list(points(1, runs[0])))} == {"not met"}
+    assert not [row for row in summary(runs, []) if row[3] == "met"]
+
+
+def test_bus_factors_are_those_of_nccl_tests() -> None:
+    assert [bus_factor(c, 8) for c in ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")] == [
+        1.75, 0.875, 0.875, 1, 1,
+    ]  # fmt: skip
+
+
+def test_switches_name_what_is_taken_at_both_ends() -> None:
+    model = nccl_model(load("dgx-h100"), range(8))
+    told = switches(model, "allreduce")
+    assert told.startswith("ring LL")
+    assert told.endswith("NVLS Simple")
+    assert told.count("·") == told.count("**") // 2

@@ -1,0 +1,65 @@
+"""What an answer says of NCCL: in its rows, in the table, and why nothing is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from synth.baselines.nccl.model import nccl_choice
+from synth.bounds.prove import prove
+from synth.model.problem import make_problem
+from synth.present.statement import compare, statement
+from synth.present.table import table
+from synth.search.result import SearchResult
+from topologies.costed import with_costs
+from topologies.load import load
+
+MIB = 1 << 20
+
+
+def result(collective: str, spec: str, group: list[int], costs: bool = False) -> SearchResult:
+    topology = with_costs(load(spec)) if costs else load(spec)
+    problem = make_problem(topology, collective, group)
+    return SearchResult(problem, bound=prove(problem, max_flow=False))
+
+
+def shown(found: SearchResult, times_us: dict[int, float]) -> tuple[dict[str, Any], str]:
+    """The statement and the table of an answer with these times by size."""
+    shape = {"steps": 1, "rounds": 1, "chunks": 1, "engine": "x", "refused": "", "min_bytes": 0, "max_bytes": None}
+    document = statement(found)
+    document["algorithms"] = [shape | compare(found, us, size) for size, us in times_us.items()]
+    return document, table(document, found.problem.topology.nranks)
+
+
+@pytest.mark.parametrize("costs", [False, True])
+def test_rows_and_table_say_what_nccl_takes(costs: bool) -> None:
+    found = result("allreduce", "dgx-a100", [0, 2, 4, 6], costs)
+    document, text = shown(found, {1024: 5.0, 1 << 30: 5000.0})
+    for row, us in zip(document["algorithms"], (5.0, 5000.0), strict=True):
+        choice = nccl_choice(load("dgx-a100"), [0, 2, 4, 6], "allreduce", row["shown_bytes"])
+        assert row["nccl"]["time_us"] == choice.time_us  # its own, whatever is counted of ours
+        assert row["vs_nccl"] == pytest.approx(choice.time_us / us)
+        assert (row["nccl"]["algorithm"], row["nccl"]["protocol"]) == (choice.algorithm, choice.protocol)
+    assert document["nccl"]["not_modelled"] == ""
+    assert document["nccl"]["costs"] is costs
+    line = next(line for line in text.splitlines() if line.startswith("vs NCCL"))
+    assert line.endswith("ring LL @ 1K, ring Simple @ 1G")
+    assert "by its own model" in line
+    assert ("the times above do not" in line) is not costs
+
+
+@pytest.mark.parametrize(
+    ("collective", "spec", "why"),
+    [
+        ("allreduce", "mi300x", "states no compute capability"),
+        ("allgather", "torus:2x2", "states no compute capability"),
+        ("alltoall", "dgx-h100", "grouped send and receive"),
+    ],
+)
+def test_no_column_where_nccl_is_not_modelled(collective: str, spec: str, why: str) -> None:
+    found = result(collective, spec, [0, 1, 2, 3])
+    document, text = shown(found, {MIB: 100.0})
+    assert why in document["nccl"]["not_modelled"]
+    assert document["algorithms"][0]["vs_nccl"] is document["algorithms"][0]["nccl"] is None
+    assert "NCCL" not in text
