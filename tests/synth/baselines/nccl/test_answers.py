@@ -27,6 +27,7 @@ def result(collective: str, spec: str, group: list[int], costs: bool = False) ->
 def shown(found: SearchResult, times_us: dict[int, float]) -> tuple[dict[str, Any], str]:
     """The statement and the table of an answer with these times by size."""
     shape = {"steps": 1, "rounds": 1, "chunks": 1, "engine": "x", "refused": "", "min_bytes": 0, "max_bytes": None}
+    shape |= {"switch_ops": False}
     document = statement(found)
     document["algorithms"] = [shape | compare(found, us, size) for size, us in times_us.items()]
     return document, table(document, found.problem.topology.nranks)
