@@ -147,6 +147,7 @@ def _quotient_network(net: Network, found: Translations) -> Network:
         uses_idx=resource[used],
         capacity_gbs=net.capacity_gbs[classes.resource_first] / classes.times,
         resource_names=tuple(f"{name} and its translates" for name in names),
+        hyperlinks=None,
     )
 
 

@@ -11,12 +11,14 @@ import pytest
 import synth
 from emit.compiler.lower import lower
 from synth.bounds.prove import prove
+from synth.engines.greedy import route
 from synth.engines.request import Candidate, Options, Request
 from synth.engines.switch import accepts, solve
 from synth.model.pairs import ordinary
 from synth.model.problem import Problem, make_problem
+from synth.symmetry.quotient import quotient_problem
 from synth.synthesis import ask
-from synth.timing.simulate import resource_loads_us, timed
+from synth.timing.simulate import predict_us, resource_loads_us, timed
 from synth.verify.algorithm import Algorithm
 from tests.synth.bounds.test_hyperlinks import star
 from tests.synth.timing.test_hyperlinks import node
@@ -121,3 +123,13 @@ def test_a_target_that_cannot_say_it_is_asked_without() -> None:
 def test_lowering_refuses_what_no_program_says() -> None:
     with pytest.raises(InputError, match="multicast or reduce; no program says them"):
         lower(answers(make_problem(node(), "broadcast"))[0], "b")
+
+
+@pytest.mark.parametrize("part", [1.0, 0.5])
+def test_a_quotient_has_no_hyperlinks_and_expands_to_the_whole(part: float) -> None:
+    small = quotient_problem(node(part, part), "allgather", 1)
+    assert small is not None
+    assert small.network.hyperlinks is None
+    assert small.quotient is not None
+    assert small.quotient.whole.hyperlinks is not None
+    assert np.isfinite(predict_us(small, route.solve(small, 1 << 20, 1.0), 1 << 20))
