@@ -31,7 +31,9 @@ class Row(NamedTuple):
 COMMANDS = {
     "pattern": Row("search:pattern", "A pattern of your own: who holds which chunk before and after."),
     "topo": Row("topologies:topo", "Topologies: list, show, check, import, here."),
-    "place": Row("place:place", "Rank the placements of parallelism axes on a topology by the time of a training step."),
+    "place": Row(
+        "place:place", "Rank the placements of parallelism axes on a topology by the time of a training step."
+    ),
     "reduce-program": Row(
         "reduce_program:reduce_program", "Sequences of collectives for a reduction over axes of parallelism."
     ),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
-from synth.cli.answer import check_writable, clear_progress, progress_line
-from synth.cli.options import json_option, print_json, topo_option
+from emit.library.group_programs import GroupPrograms
+from emit.library.save_groups import save_groups
+from synth.cli.answer import check_target, check_writable, clear_progress, progress_line
+from synth.cli.options import json_option, print_json, target_option, topo_option
 from synth.cli.programs import write_text
 from synth.model.numbers import parse_seconds
 from synth.parallelism.axes import parse_axes
@@ -18,6 +21,8 @@ from synth.parallelism.launch import host_order, rankfile, torch_module
 from synth.parallelism.placement import Ranking, rank_placements
 from synth.parallelism.workload import read_workload
 from synth.present.placement import placement_statement, placement_table
+from synth.present.text import format_count, format_time
+from topologies.errors import InputError
 from topologies.load import load
 
 levels_option = click.option(
@@ -43,6 +48,10 @@ axes_option = click.option("--axes", required=True, metavar="A", help="Axes and 
 )
 @click.option("--exhaustive", is_flag=True, help="Also all other orders of the ranks, of small machines (to 9 ranks).")
 @click.option("-o", "--out", metavar="DIR", help="Write the best: placement.json, mesh.py (torch), rankfile, hosts.")
+@click.option(
+    "--library", metavar="DIR", help="Write an executor's files for every group of the best placement, call by call."
+)
+@target_option("the first that can hold the groups' programs")
 @json_option
 def place(
     topo: str,
@@ -53,6 +62,8 @@ def place(
     top: int,
     exhaustive: bool,
     out: str | None,
+    library: str | None,
+    target: str,
     as_json: bool,
 ) -> None:
     """Rank the placements of parallelism axes on a topology by the time of a training step.
@@ -63,8 +74,12 @@ def place(
     \b
     synth place --topo dgx-h100:4 --axes pp=2,dp=2,tp=8 --workload dense
     """
-    if out is not None:
-        check_writable(Path(out))
+    for folder in (out, library):
+        if folder is not None:
+            check_writable(Path(folder))
+    check_target(target)
+    if library is not None and top == 0:
+        raise InputError("--library: needs schedules, and --top 0 searches none; it must be --top 1 or more")
     show = progress_line(time.monotonic())
     try:
         topology = load(topo)
@@ -85,12 +100,43 @@ def place(
     document = placement_statement(found)
     if out is not None:
         _write(Path(out), found, document, f"synth place --topo {topo} --axes {axes} --workload {workload}")
+    made = {} if library is None else _save_library(found, library, target)
     if as_json:
-        print_json(document)
+        print_json(document if library is None else {**document, "library": made})
         return
     click.echo(placement_table(document))
     if out is not None:
         click.echo(f"{out}: placement.json, mesh.py (torch), rankfile (Open MPI), hosts (Slurm, MPICH)")
+    for name, saved in made.items():
+        files = saved["files"]
+        what = (
+            f"no executor's file: {saved['unsaved']}"
+            if saved["unsaved"]
+            else f"{format_count(len(files), 'file')}, {format_time(saved['time_us'])}"
+        )
+        click.echo(f"{library}: {name}: {what}")
+
+
+def _save_library(found: Ranking, folder: str, target: str) -> dict[str, dict[str, Any]]:
+    """Files for the groups of every call of the best placement; by call files, time_us and why there are none.
+
+    Raises InputError where no schedules were searched for it.
+    """
+    step = found.workload
+    plans = [found.plans.get((i, found.best.mesh.tobytes())) for i in range(len(step.calls))]
+    made = {}
+    for i, (call, plan) in enumerate(zip(step.calls, plans, strict=True)):
+        if plan is None:
+            raise InputError(f"--library: no time was left to search schedules for {call.name!r}; give more --budget")
+        # The packets of an MSCCL++ plan are counted by process: not where a rank is in two calls at a time.
+        at_once = target == "mscclpp" and any(i in phase and len(phase) > 1 for phase in step.phases)
+        saved = save_groups(plan, folder, GroupPrograms(target, groups_overlap=at_once))
+        made[call.name] = {
+            "files": list(map(str, saved.files)),
+            "time_us": saved.time_us,
+            "unsaved": saved.refused,
+        }
+    return made
 
 
 def _write(folder: Path, found: Ranking, document: dict[str, object], source: str) -> None:

@@ -105,6 +105,7 @@ OWN: dict[tuple[str, str], list[str]] = {
     ("compile", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("bench", "-o"): [*NAME, "mean"],
     ("bench", "--emulate"): ["", "ring:4", "nosuch"],
+    ("place", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("place", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("topo import", "--node"): ["", LONG, CONTROL, "nosuch"],
 }

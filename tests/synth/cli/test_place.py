@@ -132,3 +132,22 @@ def test_the_report_shows_a_ranking(synth: Call, step: Path) -> None:
     assert "dgx-h100:2: dp=2, tp=8" in (step.parent / "page.html").read_text()
     refused = synth("report", "out", "--topo", "ring:4")
     assert (refused.code, refused.out) == (2, "")
+
+
+def test_a_library_for_every_group_of_the_best_placement(synth: Call, step: Path) -> None:
+    asked = ("place", "--topo", "full:4", "--axes", "dp=2,tp=2", "--workload", "step.toml", "--budget", "100ms")
+    answer = synth(*asked, "--top", "1", "--library", "out", "--json")
+    assert answer.code == 0, answer.err
+    document = json.loads(answer.out)
+    best = document["placements"][0]
+    assert set(document["library"]) == {"tp", "dp"}
+    for call, time_us in zip(document["calls"], best["call_us"], strict=True):
+        saved = document["library"][call["name"]]
+        assert len(saved["files"]) == len(best["groups"][",".join(call["over"])]) == 2
+        assert saved["time_us"] == pytest.approx(time_us, rel=0.05)
+        for path in saved["files"]:
+            assert synth("verify", path).code == 0
+    assert (step.parent / "out" / "index.json").exists()
+    refused = synth(*asked, "--top", "0", "--library", "other")
+    assert (refused.code, refused.out) == (2, "")
+    assert not (step.parent / "other").exists()
