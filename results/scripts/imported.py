@@ -4,12 +4,14 @@
 
 makes imported.md of all files below the folders. The script's reader takes XML by ElementTree and matrices cell by
 cell, and asks of what was read: as many ranks; what leaves each over NVLink or xGMI by the file's counts; between each
-pair over PCIe the narrowest link on the way in the file's tree; NICs that the file has, at their stated speed.
+pair over PCIe the narrowest link on the way in the file's tree; NICs that the file has, at their stated speed; of
+fabrics as many ranks as hosts' ports, and the cables between switches. What two folders both hold counts once.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +23,15 @@ import numpy as np
 from results.measuring.measure import grid, page, write
 from topologies.clusters import Machine
 from topologies.errors import InputError
-from topologies.importers.rates import NVLINK_GBS, pcie_gbs, smp_gbs, xgmi_gbs
+from topologies.importers.rates import (
+    NVLINK_GBS,
+    USUAL_NIC_GBS,
+    USUAL_PCIE_GBS,
+    USUAL_SMP_GBS,
+    pcie_gbs,
+    smp_gbs,
+    xgmi_gbs,
+)
 from topologies.load import load_machine
 from topologies.network import network
 
@@ -36,9 +46,12 @@ def differences(path: Path, machine: Machine) -> list[str]:
         return _of_xml(ElementTree.fromstring(text), machine)
     if "ibnetdiscover" in text or "Switch\t" in text:
         return _of_fabric(text, machine)
-    if "SwitchName=" in text or "BlockName=" in text:
-        hosts = re.findall(r"Nodes=\S*\[(\d+)-(\d+)\]", text)
-        return _ranks(machine, sum(int(last) - int(first) + 1 for first, last in hosts))
+    if "compounded_links" in text:
+        return _of_cables(text, machine)
+    if re.search(r"^\s*(SwitchName=|BlockName=|blocks:|- topology:)", text, re.MULTILINE):
+        return _of_tree(text, machine)
+    if "LINK TYPE TABLE" in text:
+        return _of_amd(text, machine)
     return _of_rocm(text, machine) if "Link Type between" in text else _of_matrix(text, machine)
 
 
@@ -63,7 +76,7 @@ def _of_xml(root: ElementTree.Element, machine: Machine) -> list[str]:
     if any(expected):
         found += _leaving(machine, expected, pcie)
     if pcie:
-        found += _of_tree(root, above, gpus, machine)
+        found += _of_elements(root, above, gpus, machine)
     speeds = [float(net.get("speed") or 0) / 8000 for net in root.iter("net")]
     if any(speeds) and machine.nics is not None and machine.nics.gbs > max(speeds) * len(speeds):
         found.append(f"a NIC of {machine.nics.gbs} GB/s, where all have {sum(speeds)}")
@@ -72,7 +85,7 @@ def _of_xml(root: ElementTree.Element, machine: Machine) -> list[str]:
     return found
 
 
-def _of_tree(
+def _of_elements(
     root: ElementTree.Element,
     above: dict[ElementTree.Element, ElementTree.Element],
     gpus: Sequence[ElementTree.Element],
@@ -110,7 +123,8 @@ def _of_tree(
 
 def _of_matrix(text: str, machine: Machine) -> list[str]:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    rows = [line.split() for line in plain.splitlines() if re.match(r"GPU\d+\s+(X|NV|P|N|S)", line.strip())]
+    lines = [line.split() for line in plain.splitlines() if re.match(r"GPU\d+\s+(X|NV|P|N|S)", line.strip())]
+    rows = [row for i, row in enumerate(lines) if row[0] not in [other[0] for other in lines[:i]]]
     found = _ranks(machine, len(rows))
     counts = [Counter(cell for cell in row[1 : len(rows) + 1] if cell.startswith("NV")) for row in rows]
     expected = []
@@ -119,8 +133,71 @@ def _of_matrix(text: str, machine: Machine) -> list[str]:
         each = 14.0625 if count == Counter({"NV4": 1}) else 25.0
         expected.append((total if total <= 18 else max(int(cell[2:]) for cell in count)) * each)
     if any(expected):
-        found += _leaving(machine, expected, "PCIe" in machine.topology.summary)
+        return found + _leaving(machine, expected, "PCIe" in machine.topology.summary)
+    widest = _pairs(machine)
+    for a, row in enumerate(rows):
+        for b, cell in enumerate(row[1 : len(rows) + 1]):
+            least = USUAL_SMP_GBS if cell in ("SYS", "SOC") else USUAL_PCIE_GBS
+            if a != b and abs(widest.get((a, b), 0.0) - least) > _NEAR * least:
+                found.append(f"{a} to {b}, {cell}, has {widest.get((a, b), 0.0):.4g} GB/s, not {least:.4g}")
     return found
+
+
+def _of_tree(text: str, machine: Machine) -> list[str]:
+    """Slurm's or topograph's, line by line: a rank for each node that lists of names stand for; links both ways."""
+    listed: list[str] = re.findall(r"^\s*\w+Name=.*Nodes=(\S+)", text, re.MULTILINE)
+    key = ""
+    for line in (line.split("#")[0].rstrip() for line in text.splitlines()):
+        stated = re.fullmatch(r"\s*(?:- )?([\w./-]+):\s*(.*)", line)
+        key = stated[1] if stated else key
+        item = stated[2] if stated else line.strip().removeprefix("- ")
+        if key == "nodes" and item:
+            listed.append(item[1:-1] if re.fullmatch(r'\["?\D.*\]', item) else item)
+    count = 0
+    for names in listed:
+        for part in re.findall(r"\[[^\]]*\]|[^,\[\]]+", names.replace('"', "").replace(" ", "")):
+            if not part.startswith("["):
+                count += f"{part}[" not in names.replace('"', "")
+                continue
+            ends = [one.split("-") for one in part[1:-1].split(",")]
+            count += sum(int(one[-1]) - int(one[0]) + 1 for one in ends)
+    t = machine.topology
+    even = np.bincount(t.link_src, minlength=t.nvertices) == np.bincount(t.link_dst, minlength=t.nvertices)
+    return _ranks(machine, count) + ([] if even.all() else ["links that go one way"])
+
+
+def _of_cables(text: str, machine: Machine) -> list[str]:
+    """NetQ's: a rank for each cable of what is no switch; all cables between switches together."""
+    (document,) = json.loads(text)
+    switches = {
+        one["id"] for tier in document["nodes"] for one in tier["compounded_nodes"] if one["device_type"] == "switch"
+    }
+    cables = [
+        [end["node"] for end in one["interfaces"]] for row in document["links"] for one in row["compounded_links"]
+    ]
+    inside = [ends for ends in cables if switches >= set(ends)]
+    t = machine.topology
+    gbs = float(t.bandwidth_gbs[(t.link_src >= t.nranks) & (t.link_dst >= t.nranks)].sum())
+    expected = 2 * USUAL_NIC_GBS * len(inside)
+    found = _ranks(machine, len(cables) - len(inside))
+    return found + (
+        [] if abs(gbs - expected) < _NEAR * max(expected, 1.0) else [f"{gbs:g} GB/s inside, not {expected:g}"]
+    )
+
+
+def _of_amd(text: str, machine: Machine) -> list[str]:
+    """As many ranks as rows of link types; what leaves each: its cells' second rates, or one link of 64 or 50 each."""
+    tables = {
+        title: [line.split()[1:] for line in body.splitlines() if re.match(r"[0-9a-f]{4}:\S+\s+\S", line)]
+        for title, body in re.findall(r"^([A-Z -]+) TABLE:\n((?:.*\S.*\n)*)", text, re.MULTILINE)
+    }
+    kinds = tables["LINK TYPE"]
+    found = _ranks(machine, len(kinds))
+    rates = [re.findall(r"\d+-(\d+)", " ".join(row)) for row in tables.get("NUMA BW", [])]
+    read = [sum(map(int, row)) / 1000 for row in rates]
+    each = 64.0 if len(kinds) == 8 and all(row.count("XGMI") == 7 for row in kinds) else 50.0
+    assumed = [row.count("XGMI") * each for row in kinds]
+    return found + _leaving(machine, read if any(read) else assumed, "PCIe" in machine.topology.summary)
 
 
 def _of_fabric(text: str, machine: Machine) -> list[str]:
@@ -180,10 +257,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path
         for folder in given.folders
         for path in folder.rglob("*")
-        if path.suffix in (".xml", ".txt", ".conf", ".out")
+        if path.suffix in (".xml", ".txt", ".conf", ".out", ".yaml", ".json")
     )
     rows: list[tuple[str, str, str]] = []
+    held: set[bytes] = set()
     for path in paths:
+        if (content := path.read_bytes()) in held:  # collections hold each other's
+            continue
+        held.add(content)
         try:
             machine = load_machine(path)
         except InputError as error:

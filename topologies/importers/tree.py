@@ -39,6 +39,8 @@ class Tree:
         """Nodes or switches on a switch. Raises InputError: one of them hangs on another."""
         held = self.nodes if nodes else self.above
         for name in below:
+            if not re.search(r"\w", name):
+                raise InputError(f"{place}: {name[:40]!r} names nothing; it must be a name")
             if len(held) >= _MOST_NAMES:
                 raise InputError(f"{place}: {name[:40]} is one name too many; it must be at most {_MOST_NAMES}")
             if held.setdefault(name, on) != on:
