@@ -16,6 +16,7 @@ import numpy as np
 
 from topologies.arrays import Ints
 from topologies.clusters import Machine, NicPort, Nics
+from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import NIC_ALPHA_US
 from topologies.topology import MAX_LINKS, MAX_RANKS, Limit, SwitchOps, Topology, is_switch_name
@@ -172,7 +173,8 @@ class Fabric:
         names = self._switch_names(source, placed)
         inner = [f"{s}.{i}" for i, node in enumerate(placed) for s in node.topology.switches]
         number = {switch: ranks + len(inner) + i for i, switch in enumerate(names)}
-        rows: list[tuple[int, int, float, float]] = []
+        rows: list[tuple[int, int, float, float, int]] = []
+        network = KINDS.index("network")
         limits: list[Limit] = []
         first, first_switch = 0, ranks
         for i, here in enumerate(placed):
@@ -180,7 +182,7 @@ class Fabric:
             vertex = np.arange(node.nvertices)
             vertex = np.where(vertex < node.nranks, vertex + first, vertex - node.nranks + first_switch)
             start = len(rows)
-            columns = (vertex[node.link_src], vertex[node.link_dst], node.bandwidth_gbs, node.alpha_us)
+            columns = (vertex[node.link_src], vertex[node.link_dst], node.bandwidth_gbs, node.alpha_us, node.link_kind)
             rows += zip(*(column.tolist() for column in columns), strict=True)
             limits += [Limit(f"{x.name}.{i}", x.links + start, x.bandwidth_gbs) for x in node.limits]
             for j, nic in enumerate(here.nics):
@@ -188,17 +190,18 @@ class Fabric:
                     at = len(rows)
                     for rank in (group + first).tolist():
                         ends = (rank, number[nic.switch]) if way == "out" else (number[nic.switch], rank)
-                        rows.append((*ends, nic.gbs, nic.alpha_us))
+                        rows.append((*ends, nic.gbs, nic.alpha_us, network))
                     if len(group) > 1:
                         limits.append(Limit(f"nic{j}.{i} {way}", np.arange(at, len(rows)), nic.gbs))
             first += node.nranks
             first_switch += len(node.switches)
         for (one, other), gbs in self.links.items():
             for a, b in ((one, other), (other, one)):
-                rows.append((number[a], number[b], gbs, HOP_ALPHA_US))
-        table = np.array(rows, dtype=np.float64).reshape(-1, 4)
+                rows.append((number[a], number[b], gbs, HOP_ALPHA_US, network))
+        table = np.array(rows, dtype=np.float64).reshape(-1, 5)
         kinds = list(dict.fromkeys(node.topology.summary for node in placed))
         sms = {node.topology.sms for node in placed}
+        first_costs = placed[0].topology.costs
         topology = Topology(
             name=name,
             nranks=ranks,
@@ -215,6 +218,8 @@ class Fabric:
             summary=f"{placed[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
             f" switch{'es' if len(names) > 1 else ''}",
             source=source,
+            link_kind=table[:, 4].astype(np.int64),
+            costs=first_costs if all(node.topology.costs == first_costs for node in placed) else None,
             switch_ops=tuple(
                 SwitchOps(f"{x.switch}.{i}", x.multicast, x.reduce)
                 for i, node in enumerate(placed)

@@ -15,11 +15,13 @@ import numpy as np
 
 from topologies.arrays import components
 from topologies.clusters import Machine, NicPort, Nics
+from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers.rates import FAST_ALPHA_US, INNER_ALPHA_US, NIC_ALPHA_US, PCIE_ALPHA_US
-from topologies.topology import MAX_SMS, Topology
+from topologies.topology import MAX_SMS, SwitchOps, Topology
 
 MOST_DEVICES = 1024  # of one dump; a rack has some seventy
+_SHARP = 90  # compute capability since which
 Vertex = int | str  # a device by its rank, or a switch by its name
 
 
@@ -59,16 +61,17 @@ class Node:
 
     def machine(self, name: str, source: str) -> Machine:
         """As a machine. Raises InputError: no path joins the devices."""
-        links: dict[tuple[Vertex, Vertex], tuple[float, float]] = {}
+        links: dict[tuple[Vertex, Vertex], tuple[float, float, int]] = {}
+        fast, slow = KINDS.index("nvlink" if self.kind == "NVLink" else "other"), KINDS.index("pcie")
         for (a, b), gbs in self.fast.items():
-            links[a, b] = gbs, FAST_ALPHA_US if isinstance(a, int) and isinstance(b, int) else FAST_ALPHA_US / 2
+            links[a, b] = gbs, FAST_ALPHA_US if isinstance(a, int) and isinstance(b, int) else FAST_ALPHA_US / 2, fast
         joined = _joins_all(self.devices, self.fast)
         if not joined:
             for (a, b), gbs in _pruned(self.pcie).items():
                 alpha = INNER_ALPHA_US if isinstance(a, str) and isinstance(b, str) else PCIE_ALPHA_US
                 for pair in ((a, b), (b, a)):
                     if pair not in links:
-                        links[pair] = gbs, alpha
+                        links[pair] = gbs, alpha, slow
             self.remarks += self.pcie_remarks
         elif self.pcie and self.devices > 1:
             self.remarks.append(f"{self.kind} joins all devices: PCIe is left out")
@@ -78,7 +81,7 @@ class Node:
         number = {switch: self.devices + i for i, switch in enumerate(switches)}
         ends = [[end if isinstance(end, int) else number[end] for end in pair] for pair in links]
         columns = np.array(ends, dtype=np.int64).reshape(-1, 2)
-        figures = np.array(list(links.values()), dtype=np.float64).reshape(-1, 2)
+        figures = np.array(list(links.values()), dtype=np.float64).reshape(-1, 3)
         topology = Topology(
             name=name,
             nranks=self.devices,
@@ -93,9 +96,21 @@ class Node:
             compute_capability=self.compute_capability,
             summary=self._summary(switches, joined),
             source=source,
+            link_kind=figures[:, 2].astype(np.int64),
+            switch_ops=self._switch_ops(),
         )
         self.remarks.append("every α is assumed")
         return Machine(topology, self._joining_nics(), tuple(self.remarks))
+
+    def _switch_ops(self) -> tuple[SwitchOps, ...]:
+        """NVLink SHARP, by the devices: since Hopper they multicast and reduce in NVSwitches."""
+        switches = sorted({end for pair in self.fast for end in pair if isinstance(end, str)})
+        if self.compute_capability < _SHARP or not switches:
+            return ()
+        self.remarks.append(
+            f"NVSwitches multicast and reduce: derived from compute capability {_SHARP / 10:.1f} or more"
+        )
+        return tuple(SwitchOps(switch) for switch in switches)
 
     def _summary(self, switches: Sequence[str], joined: bool) -> str:
         count = "1 device" if self.devices == 1 else f"{self.devices} devices"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from topologies.topology import (
 )
 
 _KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
+_REMARKS = 100  # at most, lines
 _TOP = (
     "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "compute_capability",
     "nodes", "links", "limits", "switch_ops", "nic", "costs",
@@ -80,7 +82,14 @@ def read_machine(text: str, origin: str) -> Machine:
             switch_ops=tuple(_switch_ops(top, vertices)),
         ),
         _nics(nic, vertices.nranks) if nic is not None else None,
+        _remarks(text),
     )
+
+
+def _remarks(text: str) -> tuple[str, ...]:
+    """The comments that a text begins with: where its figures come from, as what was imported has them."""
+    lines = takewhile(lambda line: line.startswith("#"), text.split("\n", _REMARKS)[:_REMARKS])
+    return tuple(line[1:].strip() for line in lines)
 
 
 @dataclass(frozen=True)

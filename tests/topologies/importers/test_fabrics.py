@@ -8,6 +8,7 @@ import pytest
 
 from synth import synthesize
 from tests.topologies.importers.dumps import cpu, gpu, nic, system
+from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers import format_of
 from topologies.importers.combine import import_files
@@ -164,6 +165,8 @@ def test_slurm_trees_and_blocks(tmp_path: Path) -> None:
     cluster = import_files([path], None, load_machine("dgx-h100")).topology
     assert cluster.nranks == 32
     assert between(cluster, "leaf0", "top") == 2 * 8 * 50
+    assert {KINDS[kind] for kind in cluster.link_kind} == {"nvlink", "network"}
+    assert cluster.costs == load("dgx-h100").costs
     blocks = format_of(BLOCKS).read(BLOCKS + "BlockName=b3\n", "b").topology  # an empty one fills a level up
     assert set(blocks.switches) == {"b1", "b2", "core"}
     odd = TREE.replace("leaf0", "0 leaf".replace(" ", "é")).replace("leaf[0-1]", "0éleaf,leaf1")

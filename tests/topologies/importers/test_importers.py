@@ -11,6 +11,7 @@ import pytest
 from tests.topologies.importers.dumps import cpu, gpu, mesh, nic, rocm, smi, switch, system
 from topologies.clusters import Machine
 from topologies.compare import compare
+from topologies.costs import KINDS
 from topologies.errors import InputError
 from topologies.importers import FORMATS, format_of
 from topologies.importers.combine import import_files
@@ -19,7 +20,7 @@ from topologies.load import load, load_machine
 from topologies.network import network
 from topologies.text.reader import read_machine
 from topologies.text.writer import to_toml
-from topologies.topology import Topology
+from topologies.topology import SwitchOps, Topology
 
 PCIE5 = pcie_gbs("32.0 GT/s PCIe", "16")
 TO_SWITCH = '<nvlink target="0000:03:00.0" count="9" tclass="0x068000"/>' * 2
@@ -149,6 +150,9 @@ def test_nccl_xml_with_switches() -> None:
     assert machine.topology.switches == ("nvswitch",)
     assert machine.topology.bandwidth_gbs.tolist() == [450.0] * 4
     assert machine.topology.sms == 132
+    assert {KINDS[kind] for kind in machine.topology.link_kind} == {"nvlink"}
+    assert machine.topology.switch_ops == (SwitchOps("nvswitch"),)  # of Hopper
+    assert not read(text.replace('sm="90"', 'sm="80"')).topology.switch_ops
     assert machine.topology.compute_capability == 90
     assert machine.nics is not None
     assert [ranks.tolist() for ranks in machine.nics.sends] == [[0], [1]]
@@ -167,6 +171,7 @@ def test_nccl_xml_without_nvlink() -> None:
     assert found[0, 2] == pytest.approx(pcie_gbs("16.0 GT/s PCIe", "16"))
     assert found[2, 3] == pytest.approx(22)
     assert shared(topology, (0, 2), (1, 3))
+    assert {KINDS[kind] for kind in topology.link_kind} == {"pcie"}
 
 
 def test_links_by_kind_of_device() -> None:
@@ -257,6 +262,7 @@ def test_text_form_keeps_all(tmp_path: Path) -> None:
     machine = load_machine(tmp_path / "node.txt")
     again = read_machine(to_toml(machine.topology, machine.nics, machine.remarks), "again")
     assert not compare(machine, again)
+    assert again.remarks == machine.remarks
     assert to_toml(machine.topology, None, machine.remarks).startswith("# 25 GB/s an NVLink: assumed")
     told = compare(machine, load_machine("dgx-h100"))
     assert any("300 GB/s" in line and "450 GB/s" in line for line in told)
