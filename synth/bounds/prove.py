@@ -126,6 +126,27 @@ def tighten(
         yield bound.merged(search.found)
 
 
+def refute(
+    problem: Problem,
+    bound: Bound,
+    size_bytes: float,
+    reached_us: float,
+    workers: Workers,
+    deadline: float,
+    tuning: Tuning = DEFAULT,
+) -> Bound:
+    """The bound with what windows of time prove of one message size, for which `reached_us` is reached.
+
+    Args:
+        problem: the problem with one chunk a block.
+        workers, deadline: for linear programs; of `now`.
+    """
+    search = Search(countable(problem), tuning, list(bound.witnesses), workers=workers)
+    search.size_bytes, search.reached_us, search.budget_s = size_bytes, reached_us, deadline - now()
+    _look(search, Cost.WINDOWS)
+    return bound.merged(search.found)
+
+
 def prove(problem: Problem, *, max_flow: bool = True, tuning: Tuning = DEFAULT) -> Bound:
     """Bounds of a problem; `max_flow` also looks for the worst cut among all sets of ranks.
 

@@ -12,6 +12,7 @@ from importlib import import_module
 
 from synth.bounds import witness
 from synth.bounds.search import Cost, Search
+from synth.bounds.window_limit import window_limit
 from synth.bounds.witness import Limit, Witness, countable
 from synth.model.problem import Problem
 from topologies.errors import BadWitness
@@ -63,6 +64,7 @@ for _row in (
     Kind("arrivals", witness.ends_limit, _ENDS, {Cost.QUICK: "find_arrivals"}, of_quotients=True),
     Kind("departures", witness.ends_limit, _ENDS, {Cost.QUICK: "find_departures"}, of_quotients=True),
     Kind("lengths", witness.lengths_limit, "synth.bounds.lengths", _LENGTHS, of_quotients=True),
+    Kind("window", window_limit, "synth.bounds.windows", {Cost.WINDOWS: "find_windows"}),
 ):
     register(_row)
 

@@ -21,6 +21,7 @@ class Cost(IntEnum):
     MAX_FLOW = 1  # the worst of all cuts
     ROUTING = 2  # dual prices from the loads of a routing
     LINEAR_PROGRAM = 3
+    WINDOWS = 4  # linear programs over slots of time, for one message size
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class Tuning:
     tried: int = 3  # candidates, on all chunks
     mirror_rounds: int = 10  # of mirror ascent from a routing's loads; more gain less than 1 %
     program_variables: int = 400_000  # of a linear program: a minute
+    window_ranks: int = 32
+    window_slots: int = 40  # of time; of a third as many it is not tried
+    window_variables: int = 50_000  # of their linear programs: some seconds
+    window_near: float = 1.01  # time / bound up to which it is left
     program_cells: int = 4_000_000  # chunks × ranks of the tables from which a program is made: 32 MB
 
 
@@ -61,7 +66,8 @@ class Search:
         tuning: limits.
         found: witnesses so far, with the numbers that they prove.
         loads_us: for Cost.ROUTING: how long a good schedule keeps each resource busy, shape (nresources,), any unit.
-        workers, budget_s: for Cost.LINEAR_PROGRAM.
+        workers, budget_s: for Cost.LINEAR_PROGRAM and Cost.WINDOWS.
+        size_bytes, reached_us: for Cost.WINDOWS: a message size, and the time that is reached for it.
     """
 
     problem: Problem
@@ -70,6 +76,8 @@ class Search:
     loads_us: Floats | None = None
     workers: Workers | None = None
     budget_s: float = 0.0
+    size_bytes: float = 0.0
+    reached_us: float = 0.0
 
     @cached_property
     def traffic(self) -> Traffic:

@@ -40,7 +40,7 @@ class Witness:
     Without numbers it claims nothing.
 
     Attributes:
-        kind: path, cut, parts, direct, lengths, arrivals or departures.
+        kind: path, cut, parts, direct, lengths, arrivals, departures or window.
         ranks: path: (from, to). cut: local ranks on the sending side. arrivals, departures: the local ranks that
             are looked at. direct: none.
         parts: parts: local ranks of every part.
@@ -52,6 +52,9 @@ class Witness:
             beyond the network's own (nresources + link) is that link's own bandwidth.
         protocol: of which it speaks where an executor's costs are on (`Problem.protocols`); "" where they are off, or
             the problem is of one.
+        at_bytes, times: window: the message size, and the times in µs, from 0 on, that part its slots.
+        windows: window: (resource, slot, price), resources as in `prices`.
+        shares: window: (chunk, source, goal, link, slot, price): what one of several flows of a chunk pays there.
     """
 
     kind: str
@@ -64,6 +67,10 @@ class Witness:
     text: str = ""
     prices: tuple[tuple[int, float], ...] = ()
     protocol: str = ""
+    at_bytes: float = 0.0
+    times: tuple[float, ...] = ()
+    windows: tuple[tuple[int, int, float], ...] = ()
+    shares: tuple[tuple[int, int, int, int, int, float], ...] = ()
 
     def at(self, size_bytes: float) -> float:
         """The limit in µs at a message size."""

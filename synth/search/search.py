@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 
 from synth.bounds.lengths import from_loads
-from synth.bounds.prove import TighteningEffort, prove, tighten
+from synth.bounds.prove import TighteningEffort, prove, refute, tighten
+from synth.bounds.search import DEFAULT as BOUNDS
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.tuning import SEARCH as FLOW
 from synth.engines.registry import AUTO, ENGINES, Engine, chosen
@@ -45,6 +46,7 @@ class Tuning:
         max_flow_ranks: up to which the worst cuts are looked for before there is an answer.
         quick_bounds: whether the loads of the best answer, whatever it came from, are tried as prices first.
         others: whether engines without a turn come last.
+        windows: the part of the budget for bounds by windows of time, at the sizes whose gaps stay over `windows_gap`.
         patient: whether the first answer is waited for, however long the budget.
     """
 
@@ -69,6 +71,8 @@ class Tuning:
     max_flow_ranks: int = 0
     quick_bounds: bool = False
     others: bool = True
+    windows: float = 0.12
+    windows_gap: float = 1.02
     patient: bool = False
 
 
@@ -168,11 +172,18 @@ class _Search:
         self.contest.racing = True
         self.report("bounds", None)
         self.result.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
-        race(self._runs(asked), self, self.deadline)
+        race(self._runs(asked), self, self._engines_until)
         if not self.done:
             raise InputError(ENGINES["ksync"].accepts(self.problem, self.options))
         with compiled_interrupts():
             self._tighten()
+            self._refute()
+
+    @property
+    def _engines_until(self) -> float:
+        """When engines must have ended, of `now`; what is left is for windows of time, where these are tried."""
+        few = self.problem.nranks <= BOUNDS.window_ranks and not self.options.pinned
+        return self.deadline - self.tuning.windows * self.options.budget_s * few
 
     def _until(self) -> float:
         """When that is interrupted, of `now`."""
@@ -229,7 +240,7 @@ class _Search:
             request = Request(
                 options=self.options,
                 sizes=sizes,
-                deadline=self.deadline,
+                deadline=self._engines_until,
                 workers=self.workers,
                 known=self,
                 bound=self.result.bound,
@@ -346,3 +357,20 @@ class _Search:
             lambda text: self.report(text, self.latest), effort,
         ):  # fmt: skip
             result.bound = better
+
+    def _refute(self) -> None:
+        """Bounds by windows of time where they are far from the best algorithm, the farthest size first."""
+        if self.options.pinned or self.problem.nranks > BOUNDS.window_ranks:
+            return
+        bound, until = self.result.bound, now() + self.tuning.windows * self.options.budget_s
+        sizes = self.shown_bytes() if self.options.size is None else [self.options.size]
+        gaps = {size: self.best_us(size) / bound.at(size)[0] for size in sizes if bound.at(size)[0] > 0}
+        far = sorted((size for size in gaps if self.tuning.windows_gap < gaps[size] < np.inf), key=lambda s: -gaps[s])
+        for number, size in enumerate(far):
+            left_s = min(until, self.deadline) - now()
+            if left_s <= 0:
+                return
+            self.report(f"bound: windows of time at {size} bytes", self.latest)
+            share = now() + left_s / (len(far) - number)
+            best_us = self.best_us(size)
+            self.result.bound = refute(self.problem, self.result.bound, size, best_us, self.workers, share)

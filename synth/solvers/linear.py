@@ -11,8 +11,11 @@ from synth.solvers.result import Result, Solution
 NAME = "HiGHS"
 
 
-def solve(program: LinearProgram, budget_s: float) -> Result:
-    """Solve with the simplex method, which ends in a vertex and exact-looking dual prices."""
+def solve(program: LinearProgram, budget_s: float, interior: bool = False) -> Result:
+    """Solve with the simplex method, which ends in a vertex and exact-looking dual prices.
+
+    interior: by an interior-point method, whose end is only near a solution: large programs take far less time.
+    """
     order = np.lexsort((program.row, program.column))
     starts = np.searchsorted(program.column[order], np.arange(len(program.cost) + 1))
     lp = highspy.HighsLp()
@@ -27,6 +30,9 @@ def solve(program: LinearProgram, budget_s: float) -> Result:
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("time_limit", max(0.01, budget_s))
+    if interior:
+        highs.setOptionValue("solver", "ipm")
+        highs.setOptionValue("run_crossover", "off")
     highs.passModel(lp)
     highs.run()
     status = highs.getModelStatus()

@@ -206,7 +206,8 @@ def _names(problem: Problem, witness: Witness) -> dict[int, str]:
     """The name of every resource that a witness speaks of; IndexError where there is no such resource."""
     net = problem.network
     found = {}
-    for resource in sorted({*witness.resources, *(r for r, _ in witness.prices)}):
+    priced = {row[0] for row in witness.prices} | {row[0] for row in witness.windows}
+    for resource in sorted({*witness.resources, *priced}):
         own = resource - net.nresources
         if not 0 <= resource < net.nresources + net.nlinks:
             raise IndexError(f"there is no resource {resource}")

@@ -73,7 +73,8 @@ def test_an_unknown_kind_is_refused() -> None:
 def test_every_search_claims_nothing_and_every_row_has_one() -> None:
     problem = make_problem(load("full:4"), "allreduce")
     search = Search(problem)
-    for kind in KINDS.values():
+    assert all(kind.searches for kind in KINDS.values())
+    for kind in (kind for kind in KINDS.values() if Cost.QUICK in kind.searches):
         claims = list(kind.find(search, Cost.QUICK))
         assert claims
         for claim in claims:

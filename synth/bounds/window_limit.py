@@ -1,0 +1,256 @@
+"""What prices of resources in windows of time prove: that nothing can end by some time; checked without a solver.
+
+Cut the time up to T into slots. Whatever ends by T sends every byte of a chunk along a path from a holder to each goal,
+over link after link, each at a time; at the far end of a link it is α later. So its path in slots goes from a slot to
+the one in which that has come, or a later one. With a price for each resource in each slot, a byte pays for what it
+uses; of what several goals need of a chunk, or of the contributions to one sum, a send that serves all is paid once, in
+shares. Bytes × (the least that each can pay) must not exceed Σ price × capacity × length of slot: if it does, T is
+refuted (flow over time: Ford and Fulkerson, 1958; the dual of its relaxation in slots).
+
+A schedule for a message of s bytes is one for fewer bytes too, and one for c · s with every time c times as long. So
+the message of s bytes needs T at least, each larger one too, and each smaller one its part of T.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.bounds.metric import latencies
+from synth.bounds.witness import Limit, Witness
+from synth.model.collective import Bools, Floats, Ints
+from synth.model.problem import Problem
+from topologies.errors import BadWitness
+from topologies.network import Network
+
+MOST_SLOTS = 256
+MOST_RANKS = 128  # the check holds tables of pairs × ranks
+_NOTHING = (0.0, 0.0, np.inf)
+_ROUNDING = 1e-9  # relative: by so much later a send may come and still be in time
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """Time cut into slots, and what a send in each of them means.
+
+    Attributes:
+        edges: µs, shape (slots + 1,): from 0 to the end.
+        lands: int, shape (nlinks, slots): the slot from which on what was sent may be at the far end (the number of
+            slots: at the very end).
+        in_time: bool, shape (nlinks, slots): whether what begins to be sent there can come before the end at all.
+    """
+
+    edges: Floats
+    lands: Ints
+    in_time: Bools
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def end_us(self) -> float:
+        return float(self.edges[-1])
+
+
+def slots_of(net: Network, edges: Floats) -> Slots:
+    """The slots between these times of a network."""
+    comes = edges[None, :-1] + net.alpha_us[:, None]
+    lands = np.searchsorted(edges, comes.ravel(), side="right").reshape(comes.shape) - 1
+    return Slots(edges, lands, comes <= edges[-1] * (1 + _ROUNDING))
+
+
+@dataclass(frozen=True, eq=False)
+class Alike:
+    """Chunks with the same holders and goals, that are paid for alike.
+
+    Attributes:
+        chunk: the first of them. amount: of all together, as a part of the message.
+        reduces: whether they are sums. holders, goals: local ranks.
+    """
+
+    chunk: int
+    amount: float
+    reduces: bool
+    holders: Ints
+    goals: Ints
+
+    def flows(self) -> list[tuple[int, int]]:
+        """(source, goal) of all that must come: of a sum each contribution to each goal, else a copy to each goal.
+
+        A copy's source stands for any holder: it is the first.
+        """
+        if self.reduces:
+            return [(h, g) for g in self.goals.tolist() for h in self.holders.tolist() if h != g]
+        held = set(self.holders.tolist())
+        return [(int(self.holders[0]), g) for g in self.goals.tolist() if g not in held]
+
+    def starts(self, source: int) -> Ints:
+        """Where what flows from a source may start."""
+        return np.array([source]) if self.reduces else self.holders
+
+
+def alike_chunks(problem: Problem) -> list[Alike]:
+    """The problem's chunks by their holders and goals, those that move."""
+    collective = problem.collective
+    (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
+    first: dict[tuple[bytes, bytes, bool], tuple[int, float]] = {}
+    for chunk, (fraction, reduces) in enumerate(
+        zip(collective.fraction.tolist(), collective.reduces.tolist(), strict=True)
+    ):
+        ends = (
+            np.sort(hold[hold_ptr[chunk] : hold_ptr[chunk + 1]]),
+            np.sort(goal[goal_ptr[chunk] : goal_ptr[chunk + 1]]),
+        )
+        key = (ends[0].tobytes(), ends[1].tobytes(), bool(reduces))
+        where, amount = first.get(key, (chunk, 0.0))
+        first[key] = where, amount + fraction
+    found = [
+        Alike(chunk, amount, reduces, np.frombuffer(holders, dtype=np.int64), np.frombuffer(goals, dtype=np.int64))
+        for (holders, goals, reduces), (chunk, amount) in first.items()
+    ]
+    return [one for one in found if len(one.holders) and one.flows()]
+
+
+def window_limit(problem: Problem, witness: Witness) -> Limit:
+    """That messages of `at_bytes` and more need `times[-1]`, and smaller ones their part of it.
+
+    Takes O(flows × links × slots). Raises BadWitness for what names no slot, resource, link or flow.
+    """
+    net = problem.network
+    slots = slots_of(net, _edges(witness))
+    if net.hyperlinks is not None:
+        raise _refused(witness, "switches multicast or reduce: one send may serve flows over several links; none may")
+    if not problem.nranks <= MOST_RANKS:
+        raise _refused(witness, f"{problem.nranks} ranks are too many; it must be at most {MOST_RANKS}")
+    price = np.zeros((net.nresources + net.nlinks, len(slots)))
+    for resource, slot, value in witness.windows:
+        if not (0 <= resource < len(price) and 0 <= slot < len(slots) and 0 <= value < np.inf):
+            raise _refused(
+                witness, f"the price {value} of resource {resource} in slot {slot}; it must be ≥ 0 and of both"
+            )
+        price[resource, slot] = value
+    capacity = np.concatenate([net.capacity_gbs, net.bandwidth_gbs]) * 1e3  # bytes a µs
+    budget = float(capacity @ price @ np.diff(slots.edges))
+    if not 0 < budget < np.inf or not 0 < witness.at_bytes < np.inf:
+        return _NOTHING
+    link_price = prices_of_links(net, price)
+    shares = _shares(problem, witness, len(slots))
+    paid = sum(one.amount * _least_paid(problem, one, slots, link_price, shares) for one in alike_chunks(problem))
+    if not paid * witness.at_bytes > budget * (1 + _ROUNDING):
+        return _NOTHING
+    return 0.0, slots.end_us / witness.at_bytes, slots.end_us
+
+
+def prices_of_links(net: Network, price: Floats) -> Floats:
+    """What a byte pays on each link in each slot, shape (nlinks, slots): for its resources and its own bandwidth."""
+    link_price = price[net.nresources :].copy()
+    np.add.at(link_price, net.link_of_use, price[net.uses_idx])
+    return link_price
+
+
+def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], goals: Ints) -> Floats:
+    """The least that a byte pays on its way from its start at time 0 to its goal at the end, shape (flows,).
+
+    Args:
+        price: of each flow on each link in each slot, shape (flows, nlinks, slots).
+        starts, goals: of each flow; one start of several.
+    """
+    count = len(goals)
+    ahead = np.full((len(slots) + 1, count, net.nranks), np.inf)  # what is still to pay from each rank and slot on
+    ahead[:, np.arange(count), goals] = 0.0
+    within = slots.lands == np.arange(len(slots))
+    for slot in range(len(slots) - 1, -1, -1):
+        here = ahead[slot]
+        np.minimum(here, ahead[slot + 1], out=here)
+        usable = np.flatnonzero(slots.in_time[:, slot])
+        pay, lands = price[:, usable, slot], slots.lands[usable, slot]
+        src, dst = net.src[usable], net.dst[usable]
+        for _ in range(net.nranks):
+            before = here.copy()
+            np.minimum.at(here.T, src, pay.T + ahead[lands, :, dst])
+            if not within[usable, slot].any() or (here == before).all():
+                break
+    return np.array([ahead[0, i, of].min() for i, of in enumerate(starts)])
+
+
+def first_whole(problem: Problem, one: Alike, slots: Slots, price: Floats) -> float:
+    """The least that a byte of a sum pays, by the first rank that has all of it.
+
+    Until then each other holder has sent (what it sends must reach that rank), and after it each other goal still
+    receives. These are different sends.
+
+    Args:
+        price: on each link in each slot, shape (nlinks, slots).
+    """
+    net = problem.network
+    if not (net.alpha_us > 0).all():
+        return 0.0  # what comes could be sent on at the same moment
+    begins, ends = slots.edges[:-1], slots.edges[1:]
+    away = latencies(net).rows(np.arange(net.nranks))
+    least = np.inf
+    # receives[g, j]: the least paid for a send into g that ends in or after slot j
+    late = (ends + net.alpha_us[:, None])[:, :, None] >= begins * (1 - _ROUNDING)
+    pay = np.where(slots.in_time, price, np.inf)
+    into = np.where(late, pay[:, :, None], np.inf).min(axis=1)
+    receives = np.full((net.nranks, len(slots)), np.inf)
+    np.minimum.at(receives, net.dst, into)
+    for first in range(net.nranks):
+        comes = begins + (net.alpha_us + away[net.dst, first])[:, None]
+        early = comes[:, :, None] <= ends * (1 + _ROUNDING)
+        out = np.where(early, pay[:, :, None], np.inf).min(axis=1)
+        sends = np.full((net.nranks, len(slots)), np.inf)
+        np.minimum.at(sends, net.src, out)
+        total = sends[one.holders[one.holders != first]].sum(axis=0)
+        total = total + receives[one.goals[one.goals != first]].sum(axis=0)
+        least = min(least, float(total.min()))
+    return least
+
+
+def _least_paid(
+    problem: Problem, one: Alike, slots: Slots, price: Floats, shares: dict[int, dict[tuple[int, int], Floats]]
+) -> float:
+    """The least that a byte of such chunks pays."""
+    net, mine = problem.network, shares.get(one.chunk, {})
+    flows = one.flows()
+    unknown = next((flow for flow in mine if flow not in flows), None)
+    if unknown is not None:
+        raise BadWitness(f"window: nothing of chunk {one.chunk} flows from {unknown[0]} to {unknown[1]}; it must")
+    if not mine and len(flows) == 1:
+        mine = {flows[0]: price}
+    paid, left = 0.0, price
+    if mine:
+        parts = np.stack(list(mine.values()))
+        over = parts.sum(axis=0)
+        parts = parts * np.divide(price, over, out=np.ones_like(price), where=over > price)
+        starts, goals = [one.starts(source) for source, _ in mine], np.array([goal for _, goal in mine])
+        paid = float(least_cost(net, slots, parts, starts, goals).sum())
+        left = np.maximum(price - parts.sum(axis=0), 0.0)
+    return paid + (first_whole(problem, one, slots, left) if one.reduces else 0.0)
+
+
+def _shares(problem: Problem, witness: Witness, nslots: int) -> dict[int, dict[tuple[int, int], Floats]]:
+    """By chunk and flow its prices, shape (nlinks, slots)."""
+    nlinks = problem.network.nlinks
+    first = {one.chunk for one in alike_chunks(problem)}
+    found: dict[int, dict[tuple[int, int], Floats]] = {}
+    for chunk, source, goal, link, slot, value in witness.shares:
+        if not (chunk in first and 0 <= link < nlinks and 0 <= slot < nslots and 0 <= value < np.inf):
+            raise _refused(
+                witness, f"the share {value} of chunk {chunk} on link {link} in slot {slot}; it must be of all"
+            )
+        flow = found.setdefault(chunk, {}).setdefault((source, goal), np.zeros((nlinks, nslots)))
+        flow[link, slot] = value
+    return found
+
+
+def _edges(witness: Witness) -> Floats:
+    edges = np.array(witness.times, dtype=np.float64)
+    good = 2 <= len(edges) <= MOST_SLOTS + 1 and edges[0] == 0.0 and bool(np.all(np.diff(edges) > 0))
+    if not good or not np.isfinite(edges).all():
+        raise _refused(witness, f"times {edges[:3].tolist()}…; they must rise from 0, {MOST_SLOTS + 1} at most")
+    return edges
+
+
+def _refused(witness: Witness, why: str) -> BadWitness:
+    return BadWitness(f"{witness.kind} {witness.text}: {why}")

@@ -1,0 +1,233 @@
+"""Prices of resources in windows of time that refute an early end: the dual of a flow over time, by linear programs.
+
+For a time T and a message size, the prices that prove most are the solution of a linear program over slots; T is raised
+where they refute it, and lowered where they do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.bounds.metric import latencies
+from synth.bounds.relaxation import Capacity, capacities
+from synth.bounds.search import Search
+from synth.bounds.window_limit import Alike, Slots, alike_chunks, slots_of, window_limit
+from synth.bounds.witness import Witness
+from synth.model.collective import Floats, Ints
+from synth.model.deadline import now
+from synth.model.problem import Problem
+from synth.solvers.linear_program import ProgramBuilder
+from topologies.network import Network
+
+_KEPT = 1e-7  # of the highest price: what is less is not worth a place in the witness
+_MOST = 50.0  # what a byte can pay, where 1 refutes: where nothing can arrive at all it has no end
+_SAME = 1 + 1e-6
+_BEFORE = 1 - 1e-9  # slots are that much shorter than a part of α, so that α is no less than so many
+
+
+def find_windows(search: Search) -> Iterator[Witness]:
+    """The latest time that is refuted at `search.size_bytes`, between what is proved and what is reached."""
+    problem, tuning = search.problem, search.tuning
+    if search.workers is None or problem.quotient is not None or problem.network.hyperlinks is not None:
+        return
+    if problem.nranks > tuning.window_ranks:
+        return
+    slots = _number_of_slots(problem, tuning.window_slots, tuning.window_variables)
+    low_us, high_us = max(one.at(search.size_bytes) for one in search.found), search.reached_us
+    until = now() + search.budget_s
+    while slots and high_us > low_us * tuning.window_near and now() < until:
+        edges = _edges(problem.network, float(np.sqrt(low_us * high_us)), slots)
+        try_us = float(edges[-1])
+        if not low_us * _SAME < try_us < high_us / _SAME:  # slots are no finer
+            return
+        claim = _Program(problem, edges, search.size_bytes).claim(search, until)
+        if claim is not None and window_limit(problem, claim)[2] < np.inf:
+            low_us = try_us
+            yield claim
+        else:
+            high_us = try_us
+
+
+def _number_of_slots(problem: Problem, wanted: int, most: int) -> int:
+    """How many slots: as many as wanted, or as there may be variables for; 0 where these are too few."""
+    net = problem.network
+    flows = sum(len(one.flows()) for one in alike_chunks(problem))
+    slots = min(wanted, most // max(1, (flows + 1) * (net.nlinks + net.nranks)))
+    return slots if slots >= wanted // 3 else 0
+
+
+def _edges(net: Network, end_us: float, slots: int) -> Floats:
+    """Slots up to about that time; where α is longer than one, of a whole part of the least, so that none is lost."""
+    alpha_us = float(net.alpha_us.min(initial=np.inf))
+    parts = round(alpha_us * slots / end_us) if np.isfinite(alpha_us) else 0
+    if parts < 1:
+        return np.linspace(0.0, end_us, slots + 1)
+    length_us = alpha_us / parts * _BEFORE
+    return np.asarray(length_us * np.arange(max(2, round(end_us / length_us)) + 1))
+
+
+@dataclass(eq=False)
+class _Program:
+    """The linear program of some slots: the prices of which a byte pays most, if all capacity costs 1 together."""
+
+    problem: Problem
+    edges: Floats
+    size_bytes: float
+
+    def __post_init__(self) -> None:
+        net = self.problem.network
+        self.slots: Slots = slots_of(net, self.edges)
+        self.builder = ProgramBuilder()
+        self.rows: list[Capacity] = capacities(self.problem)
+        count, number = len(self.slots), len(self.rows)
+        self.price = self.builder.add_variables(number * count, np.inf).reshape(number, count)
+        gbs = np.concatenate([net.capacity_gbs, net.bandwidth_gbs])[[row.resource for row in self.rows]]
+        room = np.outer(gbs * 1e3, np.diff(self.edges)) / self.size_bytes  # as parts of the message
+        self._row(-1.0, (self.price.ravel(), -room.ravel()))
+        self.link_price = self.builder.add_variables(net.nlinks * count, np.inf).reshape(net.nlinks, count)
+        links = np.concatenate([row.links for row in self.rows])
+        owner = np.repeat(np.arange(number), [len(row.links) for row in self.rows])
+        here = np.arange(net.nlinks * count).reshape(net.nlinks, count)
+        self.builder.add_rows(
+            np.zeros(net.nlinks * count),
+            (here[links].ravel(), self.price[owner].ravel(), 1.0),
+            (here.ravel(), self.link_price.ravel(), -1.0),
+        )
+        self.shares: list[tuple[Alike, tuple[int, int], Ints]] = []
+        for one in alike_chunks(self.problem):
+            self._add(one)
+
+    def claim(self, search: Search, until: float) -> Witness | None:
+        """The witness of its solution; None where there is none in time."""
+        assert search.workers is not None
+        result = search.workers.answer(until, "linear", self.builder.build(), max(0.01, until - now()), True)
+        if result is None or result.solution is None:
+            return None
+        values = result.solution.values
+        price = np.maximum(values[self.price], 0.0)
+        kept = _KEPT * price.max(initial=0.0)
+        windows = [
+            (self.rows[row].resource, int(slot), float(price[row, slot])) for row, slot in np.argwhere(price > kept)
+        ]
+        shares = [
+            (one.chunk, *flow, int(link), int(slot), float(values[share[link, slot]]))
+            for one, flow, share in self.shares
+            for link, slot in np.argwhere(values[share] > kept)
+        ]
+        text = f"{len(self.slots)} windows of time up to {self.slots.end_us:.6g} µs, {len(windows)} prices"
+        return Witness(
+            "window", text=text, at_bytes=float(self.size_bytes), times=tuple(self.edges.tolist()),
+            windows=tuple(windows), shares=tuple(shares),
+        )  # fmt: skip
+
+    def _row(self, least: float, *terms: tuple[Ints, Floats]) -> None:
+        """One row Σ value · x ≥ least."""
+        self.builder.add_rows(
+            np.array([least]), *((np.zeros(len(c), dtype=np.int64), c, np.broadcast_to(v, c.shape)) for c, v in terms)
+        )
+
+    def _add(self, one: Alike) -> None:
+        """What a byte of such chunks pays, counted by their amount."""
+        net, count = self.problem.network, len(self.slots)
+        flows = one.flows()
+        left = self.link_price
+        if len(flows) > 1 or one.reduces:
+            many = [self.builder.add_variables(left.size, np.inf).reshape(left.shape) for _ in flows]
+            rest = self.builder.add_variables(left.size, np.inf).reshape(left.shape) if one.reduces else None
+            each = np.arange(left.size)
+            parts = [*many, *([] if rest is None else [rest])]
+            self.builder.add_rows(
+                np.zeros(left.size),
+                (each, left.ravel(), 1.0),
+                *((each, part.ravel(), -1.0) for part in parts),
+            )
+            self.shares += [(one, flow, share) for flow, share in zip(flows, many, strict=True)]
+            if rest is not None and (net.alpha_us > 0).all():
+                self._first_whole(one, rest)
+        else:
+            many = [left]
+        for (source, goal), share in zip(flows, many, strict=True):
+            self._flow(one.starts(source), goal, share, one.amount, count)
+
+    def _flow(self, starts: Ints, goal: int, share: Ints, amount: float, count: int) -> None:
+        """A variable for what it pays at least, by what is ahead from each rank and slot on."""
+        net, slots = self.problem.network, self.slots
+        ahead = self.builder.add_variables((count + 1) * net.nranks, _MOST).reshape(count + 1, net.nranks)
+        pays = self.builder.add_variables(1, _MOST, cost=-amount)
+        begin = ahead[0, starts]
+        each = np.arange(len(begin))
+        self.builder.add_rows(np.zeros(len(begin)), (each, begin, 1.0), (each, np.repeat(pays, len(begin)), -1.0))
+        others = np.delete(np.arange(net.nranks), goal)
+        now_, later = ahead[:-1, others].ravel(), ahead[1:, others].ravel()
+        each = np.arange(len(now_))
+        self.builder.add_rows(np.zeros(len(each)), (each, later, 1.0), (each, now_, -1.0))
+        link, slot = np.nonzero(slots.in_time & (net.src != goal)[:, None])
+        there = ahead[slots.lands[link, slot], net.dst[link]]
+        each = np.arange(len(link))
+        terms = [(each, share[link, slot], 1.0), (each, ahead[slot, net.src[link]], -1.0)]
+        further = net.dst[link] != goal
+        terms.append((each[further], there[further], 1.0))
+        self.builder.add_rows(np.zeros(len(each)), *terms)
+
+    def _first_whole(self, one: Alike, rest: Ints) -> None:
+        """A variable for what a byte of a sum pays by the first rank that has all of it; see `first_whole`."""
+        net, slots = self.problem.network, self.slots
+        count = rest.shape[1]
+        # the least price of a link up to each slot, and from each slot to the last that is in time
+        upto = self.builder.add_variables(rest.size, _MOST).reshape(rest.shape)
+        since = self.builder.add_variables(rest.size, _MOST).reshape(rest.shape)
+        usable = slots.in_time.ravel()
+        for least, before, after in ((upto, upto[:, :-1], upto[:, 1:]), (since, since[:, 1:], since[:, :-1])):
+            self.builder.add_rows(
+                np.zeros(int(usable.sum())),
+                (np.arange(int(usable.sum())), rest.ravel()[usable], 1.0),
+                (np.arange(int(usable.sum())), least.ravel()[usable], -1.0),
+            )
+            steps = np.arange(before.size)
+            self.builder.add_rows(np.zeros(before.size), (steps, before.ravel(), 1.0), (steps, after.ravel(), -1.0))
+        begins, ends = slots.edges[:-1], slots.edges[1:]
+        # the first slot in which a send into a rank may end in or after slot j
+        from_slot = np.searchsorted(ends, begins[None, :] - net.alpha_us[:, None], side="left")
+        pays = self.builder.add_variables(1, _MOST, cost=-one.amount)
+        receives = self._least_of(net.dst, [(since, np.minimum(from_slot, count - 1))], count)
+        away = latencies(net).rows(np.arange(net.nranks))
+        for first in range(net.nranks):
+            last = (
+                np.searchsorted(begins, ends[None, :] - (net.alpha_us + away[net.dst, first])[:, None], side="right")
+                - 1
+            )
+            sends = self._least_of(net.src, [(upto, last)], count)
+            for slot in range(count):
+                terms = [sends.get((h, slot)) for h in one.holders.tolist() if h != first]
+                terms += [receives.get((g, slot)) for g in one.goals.tolist() if g != first]
+                if any(term is None for term in terms):
+                    continue  # it cannot have all then
+                columns = np.array(terms, dtype=np.int64)
+                self._row(0.0, (columns, np.ones(len(columns))), (pays, np.array([-1.0])))
+
+    def _least_of(self, rank: Ints, tables: list[tuple[Ints, Ints]], count: int) -> dict[tuple[int, int], int]:
+        """By rank and slot a variable for the least over its links of what a table has at their slots (−1: nothing)."""
+        ((table, at),) = tables
+        found: dict[tuple[int, int], int] = {}
+        rows: list[tuple[int, int]] = []
+        known: dict[tuple[int, bytes], int] = {}
+        for one in np.unique(rank).tolist():
+            links = np.flatnonzero(rank == one)
+            for slot in range(count):
+                where = at[links, slot]
+                usable = links[where >= 0], where[where >= 0]
+                if not len(usable[0]):
+                    continue
+                key = (one, where.tobytes())
+                if key not in known:
+                    known[key] = int(self.builder.add_variables(1, _MOST)[0])
+                    rows += [(known[key], column) for column in table[usable].tolist()]
+                found[one, slot] = known[key]
+        if rows:
+            least, given = np.array(rows).T
+            each = np.arange(len(rows))
+            self.builder.add_rows(np.zeros(len(rows)), (each, given, 1.0), (each, least, -1.0))
+        return found

@@ -1,0 +1,94 @@
+"""Windows of time: nothing that is reached is refuted; what is, is checked without the program that found it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from synth.baselines import baseline
+from synth.bounds.prove import Bound, prove, refute
+from synth.bounds.registry import check, proved
+from synth.bounds.search import DEFAULT, Search
+from synth.bounds.windows import find_windows
+from synth.bounds.witness import Witness
+from synth.engines.request import Options
+from synth.model.deadline import now
+from synth.model.problem import Problem, make_problem
+from synth.search.search import search
+from synth.solvers.workers import Workers
+from topologies.errors import BadWitness
+from topologies.load import load
+
+COARSE = replace(DEFAULT, window_slots=12)
+FAR = 1e3  # s: no test waits for it
+
+
+def refuted(problem: Problem, size: float, reached_us: float, workers: Workers, start: Bound | None = None) -> Bound:
+    bound = prove(problem, max_flow=False) if start is None else start
+    return refute(problem, bound, size, reached_us, workers, now() + FAR, COARSE)
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall"])
+@pytest.mark.parametrize("spec", ["ring:4", "star:4", "dgx1"])
+def test_what_is_reached_is_not_refuted(spec: str, collective: str, workers: Workers) -> None:
+    problem = make_problem(load(spec), collective, tuple(range(4)))
+    algorithms = baseline(problem)
+    best_us = min(algorithm.time_us(5e4) for algorithm in algorithms)
+    bound = refuted(problem, 5e4, best_us, workers)
+    for size in (5e3, 5e4, 5e5):
+        assert bound.at(size)[0] <= min(algorithm.time_us(size) for algorithm in algorithms) * (1 + 1e-9)
+
+
+def test_windows_prove_more_than_cuts_in_the_middle(workers: Workers) -> None:
+    problem = make_problem(load("dgx1"), "broadcast")
+    before = prove(problem)
+    after = refuted(problem, 65536.0, 3.0, workers, before)
+    assert after.at(65536.0)[0] > 1.03 * before.at(65536.0)[0]
+    decisive = after.at(65536.0)[1]
+    assert decisive.kind == "window"
+    check(problem, decisive)
+
+
+def test_what_a_search_reaches_is_not_refuted(workers: Workers) -> None:
+    problem = make_problem(load("line:3"), "broadcast")
+    result = search(problem, Options(size=100_000, budget_s=0.5), workers)
+    reached_us = result.fastest(100_000).time_us(100_000)
+    assert refuted(problem, 1e5, reached_us, workers).at(1e5)[0] <= reached_us * (1 + 1e-9)
+
+
+@pytest.fixture(scope="module")
+def found(workers: Workers) -> tuple[Problem, Witness]:
+    problem = make_problem(load("dgx1"), "allreduce", (0, 1, 4, 5))
+    search = Search(problem, COARSE, list(prove(problem).witnesses), workers=workers)
+    search.size_bytes, search.reached_us, search.budget_s = 3e4, 2.8, FAR
+    claim = list(find_windows(search))[-1]
+    return problem, proved(problem, claim)
+
+
+def test_a_witness_that_is_tampered_with_is_refused(found: tuple[Problem, Witness]) -> None:
+    problem, witness = found
+    check(problem, witness)
+    assert witness.shares
+    row, share = witness.windows[0], witness.shares[0]
+    for wrong in (
+        replace(witness, cap_us=witness.cap_us * 1.01),
+        replace(witness, per_byte_us=witness.per_byte_us * 1.01),
+        replace(witness, times=tuple(1.3 * t for t in witness.times)),
+        replace(witness, at_bytes=witness.at_bytes / 4),
+        replace(witness, windows=((*row[:2], 1e9 * row[2]), *witness.windows[1:])),
+        replace(witness, windows=((10**6, 0, 1.0), *witness.windows)),
+        replace(witness, windows=((row[0], len(witness.times), 1.0), *witness.windows)),
+        replace(witness, times=witness.times[::-1]),
+        replace(witness, shares=((share[0], 7, 7, *share[3:]), *witness.shares)),
+    ):
+        with pytest.raises(BadWitness, match="window"):
+            check(problem, wrong)
+
+
+def test_shares_that_are_too_large_gain_nothing(found: tuple[Problem, Witness]) -> None:
+    """What several flows of a chunk pay together is never more than the price of the resource."""
+    problem, witness = found
+    larger = replace(witness, shares=tuple((*row[:5], 2 * row[5]) for row in witness.shares))
+    limit = proved(problem, larger)
+    assert limit.cap_us in (witness.cap_us, float("inf"))
