@@ -141,6 +141,13 @@ def refute(
         problem: the problem with one chunk a block.
         workers, deadline: for linear programs; of `now`.
     """
+    if problem.protocols:
+        for number, name in enumerate(problem.protocols):
+            own = Bound(tuple(replace(w, protocol="") for w in bound.witnesses if w.protocol == name))
+            until = now() + (deadline - now()) / (len(problem.protocols) - number)
+            better = refute(problem.under(name), own, size_bytes, reached_us, workers, until, tuning)
+            bound = bound.merged(Bound(better.witnesses[len(own.witnesses) :]).of_protocol(name).witnesses)
+        return bound
     search = Search(countable(problem), tuning, list(bound.witnesses), workers=workers)
     search.size_bytes, search.reached_us, search.budget_s = size_bytes, reached_us, deadline - now()
     _look(search, Cost.WINDOWS)

@@ -36,10 +36,12 @@ def find_windows(search: Search) -> Iterator[Witness]:
     if problem.nranks > tuning.window_ranks:
         return
     slots = _number_of_slots(problem, tuning.window_slots, tuning.window_variables)
-    low_us, high_us = max(one.at(search.size_bytes) for one in search.found), search.reached_us
+    starts_us = problem.network.start_us  # of a call, before anything is sent
+    low_us = max(one.at(search.size_bytes) for one in search.found) - starts_us
+    high_us = search.reached_us - starts_us
     until = now() + search.budget_s
-    while slots and high_us > low_us * tuning.window_near and now() < until:
-        edges = _edges(problem.network, float(np.sqrt(low_us * high_us)), slots)
+    while slots and high_us > max(0.0, low_us) * tuning.window_near and now() < until:
+        edges = _edges(problem.network, float(np.sqrt(max(low_us, high_us / 100) * high_us)), slots)
         try_us = float(edges[-1])
         if not low_us * _SAME < try_us < high_us / _SAME:  # slots are no finer
             return
