@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from emit.library.save_groups import save_groups
 from synth.cli.answer import check_target, check_writable, clear_progress, progress_line
 from synth.cli.options import json_option, print_json, target_option, topo_option
 from synth.cli.programs import write_text
+from synth.concurrent.result import ConcurrentResult
 from synth.model.numbers import parse_seconds
 from synth.parallelism.axes import parse_axes
 from synth.parallelism.hierarchy import find_levels, parse_levels
@@ -98,13 +100,20 @@ def place(
     finally:
         clear_progress()
     document = placement_statement(found)
+    plans = [] if library is None else _plans_of_best(found)
     if out is not None:
         _write(Path(out), found, document, f"synth place --topo {topo} --axes {axes} --workload {workload}")
-    made = {} if library is None else _save_library(found, library, target)
+    made = {} if library is None else _save_library(found, plans, library, target)
     if as_json:
         print_json(document if library is None else {**document, "library": made})
-        return
-    click.echo(placement_table(document))
+    else:
+        click.echo(placement_table(document))
+        _say_files(out, library, made)
+    if found.ended:
+        raise SystemExit(130)
+
+
+def _say_files(out: str | None, library: str | None, made: dict[str, dict[str, Any]]) -> None:
     if out is not None:
         click.echo(f"{out}: placement.json, mesh.py (torch), rankfile (Open MPI), hosts (Slurm, MPICH)")
     for name, saved in made.items():
@@ -117,25 +126,27 @@ def place(
         click.echo(f"{library}: {name}: {what}")
 
 
-def _save_library(found: Ranking, folder: str, target: str) -> dict[str, dict[str, Any]]:
-    """Files for the groups of every call of the best placement; by call files, time_us and why there are none.
-
-    Raises InputError where no schedules were searched for it.
-    """
-    step = found.workload
-    plans = [found.plans.get((i, found.best.mesh.tobytes())) for i in range(len(step.calls))]
-    made = {}
-    for i, (call, plan) in enumerate(zip(step.calls, plans, strict=True)):
+def _plans_of_best(found: Ranking) -> list[ConcurrentResult]:
+    """The plan of every call of the best placement. Raises InputError where none was searched."""
+    plans = []
+    for i, call in enumerate(found.workload.calls):
+        plan = found.plans.get((i, found.best.mesh.tobytes()))
         if plan is None:
             raise InputError(f"--library: no time was left to search schedules for {call.name!r}; give more --budget")
+        plans.append(plan)
+    return plans
+
+
+def _save_library(
+    found: Ranking, plans: Sequence[ConcurrentResult], folder: str, target: str
+) -> dict[str, dict[str, Any]]:
+    """Files for the groups of every call of the best placement; by call files, time_us and why there are none."""
+    step, made = found.workload, {}
+    for i, (call, plan) in enumerate(zip(step.calls, plans, strict=True)):
         # The packets of an MSCCL++ plan are counted by process: not where a rank is in two calls at a time.
         at_once = target == "mscclpp" and any(i in phase and len(phase) > 1 for phase in step.phases)
         saved = save_groups(plan, folder, GroupPrograms(target, groups_overlap=at_once))
-        made[call.name] = {
-            "files": list(map(str, saved.files)),
-            "time_us": saved.time_us,
-            "unsaved": saved.refused,
-        }
+        made[call.name] = {"files": list(map(str, saved.files)), "time_us": saved.time_us, "unsaved": saved.refused}
     return made
 
 

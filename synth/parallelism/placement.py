@@ -91,6 +91,7 @@ class Ranking:
         default: the place among them of the ranks in their own order, the last axis fastest.
         bound_us: no placement whatever has a faster step.
         plans: what was searched, by call (its place) and the placement's mesh as bytes.
+        ended: "" or "interrupted" (Ctrl-C): then fewer placements were searched.
     """
 
     topology: Topology
@@ -101,6 +102,7 @@ class Ranking:
     default: int
     bound_us: float
     plans: dict[tuple[int, bytes], ConcurrentResult] = field(default_factory=dict)
+    ended: str = ""
 
     @cached_property
     def best(self) -> Placement:
@@ -189,6 +191,7 @@ def rank_placements(
         topology=topology, hierarchy=hierarchy, axes=tuple(axes), workload=workload,
         placements=tuple(made[i] for i in order), default=order.index(at),
         bound_us=step_bound(estimator.net, hierarchy, axes, workload), plans=searches.plans,
+        ended="interrupted" if searches.interrupted else "",
     )  # fmt: skip
 
 
@@ -312,7 +315,7 @@ class _Searches:
 
     def __init__(self, estimator: Estimator, workload: Workload, budget: float, seed: int) -> None:
         self.estimator, self.workload, self.seed = estimator, workload, seed
-        self.end = now() + budget
+        self.end, self.interrupted = now() + budget, False
         self.known: dict[tuple[str, int, bytes, int], ConcurrentResult] = {}
         self.plans: dict[tuple[int, bytes], ConcurrentResult] = {}
         self.number = {name: i for i, name in enumerate(estimator.net.resource_names)}
@@ -325,7 +328,7 @@ class _Searches:
         with ExitStack() as stack:
             workers = stack.enter_context(Workers())
             for at, (ranks, keys) in enumerate(zip(meshes, wanted, strict=True)):
-                always = at < 2 and ranks.size <= MOST_ALWAYS
+                always = at < 2 and ranks.size <= MOST_ALWAYS and not self.interrupted
                 for call, key in zip(calls, keys, strict=True):
                     left = len({other for row in wanted for other in row} - set(self.known))
                     if key in self.known or not (always or now() < self.end):
@@ -334,6 +337,8 @@ class _Searches:
                         progress(f"{call.name}: {left} searches left")
                     groups, share = process_groups(ranks, call.over), max(0.01, (self.end - now()) / left)
                     self.known[key] = plan_groups(self.estimator.topology, call, groups, share, self.seed, workers)
+                    if self.known[key].ended == "interrupted":
+                        self.end, self.interrupted, always = now(), True, False
                 if not all(key in self.known for key in keys):
                     found.append(None)
                     continue

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from synth.parallelism.axes import process_groups
+import numpy as np
+
+from synth.parallelism.axes import mesh, process_groups
 from synth.parallelism.placement import Placement, Ranking
 from synth.present.text import format_count, format_listed, format_size, format_table, format_time
 
@@ -14,11 +16,12 @@ _ROWS = 12  # placements that the table shows
 
 def placement_statement(found: Ranking) -> dict[str, Any]:
     """Keys: format; topology; ranks (at each position of the hierarchy); levels and axes (name: size, outermost level
-    and first axis first); calls; bound_us (no placement is faster); default (its place in `placements`, from 0);
-    placements, best first, each with matrix (axis: parts by level; None where the order has none), groups (axes: list
-    of ranks of each group), order (the rank of each position of the mesh, the last axis fastest), time_us (of a step),
-    call_us (one run of each call), bottleneck, busy_us, level_us (how long each level's busiest resource is busy),
-    vs_default (default's time / its time), searched (False: time_us is an estimate).
+    and first axis first); calls; bound_us (no placement is faster); default (its place in `placements`, from 0); ended
+    ("interrupted", or ""); placements, best first, each with matrix (axis: parts by level; None where the order has
+    none), in_axes_order (whether the axes' digits are in the axes' order in every level), groups (axes: list of ranks
+    of each group), order (the rank of each position of the mesh, the last axis fastest), time_us (of a step), call_us
+    (one run of each call), bottleneck, busy_us, level_us (how long each level's busiest resource is busy), vs_default
+    (default's time / its time), searched (False: time_us is an estimate).
     """
     return {
         "format": FORMAT,
@@ -39,6 +42,7 @@ def placement_statement(found: Ranking) -> dict[str, Any]:
         ],
         "bound_us": found.bound_us,
         "default": found.default,
+        "ended": found.ended,
         "placements": [_placement(found, placement) for placement in found.placements],
     }
 
@@ -52,6 +56,7 @@ def _placement(found: Ranking, placement: Placement) -> dict[str, Any]:
         "groups": {
             ",".join(names[axis] for axis in over): process_groups(placement.mesh, over).tolist() for over in wanted
         },
+        "in_axes_order": matrix is not None and np.array_equal(mesh(found.hierarchy, matrix), placement.mesh),
         "order": placement.order,
         "time_us": step.time_us,
         "call_us": list(step.call_us),
@@ -90,8 +95,13 @@ def placement_table(document: dict[str, Any]) -> str:
             f"no placement's step is faster than {format_time(document['bound_us'])} (best / bound {ratio:.2f})"
         )
     text += ["", "the best placement's calls, all groups at once:", *_calls(document, best), ""]
+    if best["in_axes_order"]:
+        parts = ",".join(f"{axis}={'x'.join(map(str, row))}" for axis, row in best["matrix"].items())
+        text.append(f"parallelism matrix: --matrix {parts} (for synth reduce-program)")
     own = best["order"] == list(range(len(best["order"])))
     text.append("rank order: the ranks' own" if own else f"rank order: {format_listed(best['order'])}")
+    if document["ended"]:
+        text.append(f"{document['ended']}: the best so far")
     return "\n".join(text)
 
 

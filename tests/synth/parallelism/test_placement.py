@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations_with_replacement, permutations
+from typing import Any
 
 import numpy as np
 import pytest
 
+from synth.concurrent.result import ConcurrentResult
+from synth.parallelism import placement as placement_module
 from synth.parallelism.axes import Axis, mesh, parse_axes, process_groups
 from synth.parallelism.estimate import Estimator
 from synth.parallelism.hierarchy import find_levels
@@ -16,6 +20,7 @@ from synth.parallelism.placement import (
     find_interchangeable_levels,
     find_rigid_levels,
     placement_key,
+    plan_groups,
     rank_placements,
 )
 from synth.parallelism.placement_bound import crossing_gbs, least_crossing, step_bound
@@ -26,6 +31,7 @@ from topologies.errors import InputError
 from topologies.load import load
 from topologies.network import network
 from topologies.symmetry.automorphism import automorphisms
+from topologies.topology import Topology
 
 STEP = Workload(
     (
@@ -135,6 +141,22 @@ def test_the_times_of_the_ranking_replay(spec: str, axes: str) -> None:
         tp, dp, every = placement.step.call_us
         assert max(4 * tp, dp) + every <= placement.step.time_us * (1 + 1e-9)
         assert placement.step.time_us <= 4 * tp + dp + every + 1e-6
+
+
+def test_an_interrupt_ends_the_searches_and_leaves_a_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Call] = []
+
+    def interrupted(topology: Topology, call: Call, *rest: Any) -> ConcurrentResult:
+        asked.append(call)
+        return replace(plan_groups(topology, call, *rest), ended="interrupted")
+
+    monkeypatch.setattr(placement_module, "plan_groups", interrupted)
+    one = Workload((STEP.calls[2],))
+    found = ranked("fattree:2x4x1", "dp=2,tp=4", top=4, workload=one)
+    assert found.ended == "interrupted"
+    assert len(asked) == 1
+    assert len(found.placements) == 2
+    assert [call.name for call in asked] == ["all"]
 
 
 def test_the_ranking_is_sorted_and_has_the_default() -> None:
