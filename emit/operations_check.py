@@ -11,12 +11,15 @@ from emit.msccl.format import best_root, xml_text
 from emit.msccl.read import read
 from emit.operations import CALC, RECV, SEND, Operations, chunks_of, operations_of
 from emit.program import Program
-from emit.targets import choose_target
+from emit.targets import TARGETS, choose_target
 from topologies.errors import InputError
 
 
 def text_of(program: Program) -> str:
     """A program as a file of operations carries it, so that it can be checked and read back: MSCCL XML."""
+    states_redop = [row for row in TARGETS.values() if row.states_redop and program.collective in row.collectives]
+    if program.redop != "sum" and states_redop:
+        return xml_text(program, states_redop[0])
     return xml_text(program, choose_target(program.collective))
 
 
@@ -49,7 +52,8 @@ def judge(
     if not report.judged and report.ok and not found.reported:
         what = f"coll {program.collective!r} does not say what the result must be; it must be given a goal"
         return Verdict("not readable", (what,), program=program)
-    head = f"{report.status}: {program.collective} on {count}, as its program does"
+    same = ", those of its program" if report.ok and not found.reported else ""
+    head = f"{report.status}: {program.collective} on {count}{same}"
     return Verdict(report.status, (head, *lines, *report.notes), report.findings, program).with_findings(found)
 
 

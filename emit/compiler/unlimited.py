@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from emit.compiler.compile import compile_instructions
-from emit.compiler.lower import lower_to_instructions
+from emit.compiler.lower import lower, lower_to_instructions
 from emit.goal import Goal
 from emit.program import Program
 from emit.targets import Limits
@@ -30,3 +30,11 @@ def lower_unlimited(algorithm: Algorithm, name: str, protocol: str = "LL") -> tu
             raise InputError(f"{name}: {number} {what}; it must be at most {most} to be run from memory")
     ir = lower_to_instructions(algorithm, name, protocol)
     return compile_instructions(ir, limits=UNLIMITED).program, ir.goal
+
+
+def lower_any(algorithm: Algorithm, name: str) -> tuple[Program, Goal | None]:
+    """The program that an executor would get, which takes its schedule's time, or else that of `lower_unlimited`."""
+    try:
+        return lower(algorithm, name)
+    except InputError:
+        return lower_unlimited(algorithm, name)

@@ -36,7 +36,7 @@ from topologies.arrays import Floats, Ints
 from topologies.errors import InputError
 from topologies.topology import Topology
 
-_SPELT = {"msccl": "MSCCL", "mscclpp": "MSCCL++"}  # formats of programs
+_SPELT = {"msccl": "MSCCL", "mscclpp": "MSCCL++", "chakra": "Chakra", "goal": "GOAL"}  # formats of programs
 _OF_PLAN = (
     "The plan is drawn as the messages that it comes to, in the order of its data; times by size are those of the plan"
     " itself, with its signals."
@@ -77,7 +77,7 @@ def program_item(
     entry, goal = source.entry, goal_beside(source.path)
     verdict = verify_program(source.path, goal)
     form = format_of(source.path)
-    if verdict.program is None and not form.holds_program:
+    if verdict.program is None and (form.simulator or not form.holds_program):
         raise InputError("; ".join(verdict.lines))
     program = verdict.program or read_msccl(source.path)  # which says what cannot be read
     right = verdict.status == "right"

@@ -42,9 +42,6 @@ ERROR = re.compile(r"^(?:E +)?(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Failure)\
 EXPLAINED: dict[str, str] = {
     "'synth' != 'gloo'": "asks for the back end's name",
     "it must be": "refused like by Gloo, in other words",
-    "test_allreduce_coalesced_checks": "served, where Gloo refuses",
-    "test_all_to_all_single": "served, where Gloo refuses: a tensor that is not contiguous",
-    "test_set_gloo_pg_timeout": "asks for options that only Gloo's class has; torch's function for them works",
 }
 Test = tuple[str, type[unittest.TestCase], str]  # file, class, name
 Outcome = tuple[str, str]  # passed, skipped or failed; why

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from emit.compiler.unlimited import lower_unlimited
+from emit.compiler.unlimited import lower_any
 from emit.formats import FORMATS, Format, format_of, write_program, write_trace
 from emit.operations import whole_size
 from emit.program import Program
@@ -126,7 +126,7 @@ def _simulated(out: str, target: str) -> Format | None:
 def _convert_to_trace(source: str, out: str, form: Format, size: str | None) -> None:
     """Write a program, or a schedule's, as a trace: all of its files or none."""
     if format_of(source) is FORMATS["schedule"]:
-        program: Program = lower_unlimited(load_algorithm(source), Path(source).stem)[0]
+        program: Program = lower_any(load_algorithm(source), Path(source).stem)[0]
     else:
         program = read_program(source)[2].right_program(source)
     size_bytes = whole_size(program, _USUAL) if size is None else parse_size(size, "--size")

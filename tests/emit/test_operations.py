@@ -81,6 +81,13 @@ def _all_before(own: list[Operation]) -> list[set[int]]:
     return found
 
 
+@pytest.mark.parametrize("form", [one.name for one in TRACES])
+def test_the_reduction_is_kept(form: str, tmp_path: Path) -> None:
+    program = replace(ring_allreduce(3), redop="max", min_bytes=9, max_bytes=900)
+    verdict = verify_file(put(tmp_path / "x", form, operations_of(program, 9), program))
+    assert (verdict.status, verdict.program) == ("right", program)
+
+
 def test_a_nop_hands_on_what_it_waits_for() -> None:
     two = ThreadBlock(-1, -1, 1, [Step("cpy", "i", 0, "o", 0, 1, has_dep=True)])
     send = ThreadBlock(1, -1, 0, [Step("nop", dep_tb=0, dep_step=0), Step("nop"), Step("s", "i", 0, "o", 0, 1)])

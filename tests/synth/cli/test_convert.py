@@ -89,6 +89,9 @@ def test_to_traces_for_simulators_and_back(synth: Call, source: Path, here: Path
     assert (answer.code, answer.out) == (0, "b.goal: allgather on 3 ranks, 1048575 bytes, checked, for LogGOPSim\n")
     for trace in ("b.2.et", "b.goal"):
         assert synth("simulate", trace, "--topo", "ring:3", "--sizes", "3K").code == 0
+        assert synth("bench", trace, "--backend", "host", "-n", "1", "-b", "3K").code == 0
+        assert synth("optimize", trace, "-o", "better.xml").code == 0
+        assert synth("report", trace, "-o", "page.html").code == 0
         assert synth("convert", trace, "back.xml").code == 0
         assert synth("verify", "back.xml").out.startswith("back.xml: right\n  right: allgather on 3 ranks, 9 steps")
 
