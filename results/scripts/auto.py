@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from results.measuring.measure import grid, page, write
-from runtime.torch.choice import Call, Chooser
+from runtime.torch.choice import Chooser
+from runtime.torch.table import Call
 from synth.present.text import format_size
 
 SIZES = [4**k for k in range(1, 13)]  # 4 B to 16 MiB

@@ -31,7 +31,8 @@ from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
 from results.measuring.measure import grid, page, synth, write
 from runtime.measure.tune import LEAST_PAIRS
-from runtime.torch.choice import Call, Chooser, Method
+from runtime.torch.choice import Chooser, Method
+from runtime.torch.table import Call
 from topologies.load import load
 
 THICK, THIN = 50, 12.5  # Mbit/s

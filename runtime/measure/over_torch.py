@@ -25,10 +25,11 @@ from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import Measure, Request, Row, Settings, Timing, count_blocks, make_row
 from runtime.dtypes import parse_type
 from runtime.measure.tune import GAIN, LEAST_PAIRS, Measurement, lost_pairs
-from runtime.torch.choice import Call, Method
+from runtime.torch.choice import Method
 from runtime.torch.counters import counters
 from runtime.torch.messages import error_text
 from runtime.torch.run import REDUCERS
+from runtime.torch.table import Call
 from synth.model.registry import BUFFER, OWN, PAIR, ROOT, Kind, find_kind
 from topologies.errors import InputError
 

@@ -1,6 +1,6 @@
 """From measurements to choices: a table of the fastest method by collective, group, type and size.
 
-The table is the one that `runtime.torch.choice` reads; the measurements that it follows from stand in it as "measured".
+The table is the one that `runtime.torch.table` reads; the measurements that it follows from stand in it as "measured".
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 
 from runtime.algorithms.built_in import COLLECTIVES
 from runtime.bench import message_sizes
-from runtime.torch.choice import FIELDS, FORMAT, REDUCED_TYPES, Method
+from runtime.torch.choice import Method
+from runtime.torch.table import FIELDS, FORMAT, REDUCED_TYPES
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from topologies.errors import InputError

@@ -3,19 +3,7 @@
 SYNTH_BACKEND   auto (ours where the table says so, else the wrapped back end), synth (our algorithms wherever they
                 can, the library's first), or gloo (the wrapped back end, whatever its name)
 SYNTH_LIBRARY   a library's folder, or one MSCCL XML: its algorithms come before the built-in ones
-SYNTH_TABLE     a JSON file of what was measured to be fastest
-
-A table is {"format": "synth-choice-1", "machine": NAME, "rows": [row, …]}; the first row that fits a call is taken:
-
-    collective  allreduce, allgather, reducescatter, alltoall, broadcast, reduce, gather or scatter
-    ranks       size of the group
-    group       the ranks of the group, as the whole job numbers them; null or not there: any so many
-    type        torch's name, such as float32; null: any
-    min_bytes, max_bytes    message sizes, both inclusive, max_bytes null where there is no end
-    backend     gloo or synth
-    algorithm   with synth, the name of a built-in algorithm or of a program of the library; null: the usual one
-    gain        not read: of a row that was measured, the wrapped back end's time over ours where that is least, its
-                `median`, and what it is `at_least` with a `confidence`
+SYNTH_TABLE     a JSON file of what was measured to be fastest (`runtime.torch.table`)
 
 Sizes outside all rows are the wrapped back end's, and without a table all are: a prediction is no measurement.
 """
@@ -23,9 +11,7 @@ Sizes outside all rows are the wrapped back end's, and without a table all are: 
 from __future__ import annotations
 
 import json
-import logging
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -38,38 +24,15 @@ from emit.library.index import Entry, load_index, state_goal
 from emit.library.lookup import goal_beside
 from emit.program import Program
 from emit.targets import TARGETS
-from runtime.algorithms.built_in import COLLECTIVES, DIRECT, built_in, names, usual
+from runtime.algorithms.built_in import DIRECT, built_in, names, usual
+from runtime.torch.table import BACKENDS, MAX_FILE_BYTES, Call, load_table, warn
 from synth.model.registry import find_kind
-from synth.storage.columns import json_object
 from topologies.errors import InputError
-from topologies.text.fields import Fields
-from topologies.text.files import origin_of, read_bytes
+from topologies.text.files import read_bytes
 
-log = logging.getLogger("synth.torch")
-BACKENDS = ("auto", "synth", "gloo")
 NO_TABLE = "no table says that ours is faster"
 CHOSEN = ("asked for", "by the table")  # reasons that are no want of an algorithm
-FORMAT = "synth-choice-1"
 _KEPT = 1024  # choices of the last calls that were unlike
-MAX_FILE_BYTES = 256 << 20  # of a table, and of a file of a library
-# torch's names of the types that our reductions know, and of all that our algorithms move
-REDUCED_TYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8")
-TYPES = (*REDUCED_TYPES, "bool", "complex64", "complex128")
-FIELDS = ("collective", "ranks", "group", "type", "min_bytes", "max_bytes", "backend", "algorithm")
-
-
-class Call(NamedTuple):
-    """What a choice depends on.
-
-    ranks: of the group, as the whole job numbers them; root: within the group; inplace: input and output are one.
-    """
-
-    collective: str
-    size_bytes: int
-    kind: str
-    ranks: tuple[int, ...]
-    root: int = 0
-    inplace: bool = False
 
 
 class Method(NamedTuple):
@@ -88,53 +51,6 @@ class Choice(NamedTuple):
     program: Program | None
     reason: str
     order: tuple[int, ...] | None = None
-
-
-class TableRow(NamedTuple):
-    """A row of a table, in the order of FIELDS."""
-
-    collective: str
-    ranks: int
-    group: tuple[int, ...] | None
-    kind: str | None
-    min_bytes: int
-    max_bytes: int | None
-    backend: str
-    algorithm: str | None
-
-    def fits(self, call: Call) -> bool:
-        """Whether it is for this call."""
-        return (
-            self.collective == call.collective
-            and self.ranks == len(call.ranks)
-            and self.group in (None, tuple(sorted(call.ranks)))
-            and self.kind in (None, call.kind)
-            and self.min_bytes <= call.size_bytes
-            and (self.max_bytes is None or call.size_bytes <= self.max_bytes)
-        )
-
-
-def load_table(path: str | Path) -> list[TableRow]:
-    """A table's rows; a warning where it was measured on another machine.
-
-    Raises InputError, naming row and field, for what is not as the head of this module says.
-    """
-    origin = origin_of(path)
-    top = Fields(json_object(read_bytes(path, "a table of synth tune", MAX_FILE_BYTES), origin), "", origin)
-    if top.string("format") != FORMAT:
-        top.fail("format", f"must be {FORMAT}")
-    machine = top.string("machine")
-    if machine != platform.node():
-        _warn(f"{origin} was measured on {machine}; this is {platform.node()}")
-    rows = top.values.get("rows")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        top.fail("rows", "must be an array of objects")
-    return [_row(Fields(row, "", f"{origin}: row {i}")) for i, row in enumerate(rows, 1)]
-
-
-def _warn(text: str) -> None:
-    if os.environ.get("LOCAL_RANK", os.environ.get("RANK", "0")) == "0":  # one of a host's ranks is enough
-        log.warning("synth: %s", text)
 
 
 def _runs_here(entry: Entry) -> bool:
@@ -188,36 +104,6 @@ def _entries(library: Path) -> list[Entry]:
     ]  # fmt: skip
 
 
-def _row(table: Fields) -> TableRow:
-    table.only((*FIELDS, "gain"))
-
-    def text(key: str) -> str | None:
-        return None if table.values.get(key) is None else table.string(key)
-
-    ranks = table.integer("ranks", 1, 1 << 30)
-    group = table.values.get("group")
-    if group is not None and not (
-        isinstance(group, list)
-        and len(group) == ranks
-        and all(type(r) is int and r >= 0 for r in group)
-        and sorted(set(group)) == group
-    ):
-        table.fail("group", f"must be null or the numbers of {ranks} ranks, rising")
-    collective, kind, algorithm = table.string("collective"), text("type"), text("algorithm")
-    if collective not in COLLECTIVES:
-        table.fail("collective", f"must be one of {', '.join(COLLECTIVES)}")
-    if kind is not None and kind not in TYPES:
-        table.fail("type", f"must be null or torch's name of a type, one of {', '.join(TYPES)}")
-    low = table.integer("min_bytes", 0, 1 << 62)
-    backend = table.string("backend")
-    if backend not in BACKENDS[1:]:
-        table.fail("backend", "must be synth or gloo")
-    if algorithm is not None and backend != "synth":
-        table.fail("algorithm", f"must be null where the back end is {backend}")
-    high = None if table.values.get("max_bytes") is None else table.integer("max_bytes", low, 1 << 62)
-    return TableRow(collective, ranks, None if group is None else tuple(group), kind, low, high, backend, algorithm)
-
-
 @dataclass
 class Chooser:
     """Chooses for every call of a job."""
@@ -240,7 +126,7 @@ class Chooser:
         stems = {Path(entry.file).stem for entry in self.entries}
         for row in self.rows:
             if row.algorithm is not None and row.algorithm not in {*stems, *names(row.collective, row.ranks)}:
-                _warn(f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there")
+                warn(f"{self.table}: algorithm {row.algorithm} for {row.collective} of {row.ranks} ranks is not there")
         self._told = False
         self._chosen = lru_cache(_KEPT)(self._choose)  # a program may call with any number of sizes
         self._known_paths = lru_cache(_KEPT)(self._paths)
@@ -361,7 +247,7 @@ class Chooser:
         """Once: that a library's algorithms are not taken untried."""
         if not self._told and self._entries(call):
             self._told = True
-            _warn(
+            warn(
                 f"library {self.library}: no table says where it is faster, so the wrapped back end serves all;"
                 f" SYNTH_TABLE names what synth tune --library {self.library} measures, SYNTH_BACKEND=synth takes it"
                 " untried"

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from runtime.torch.blocks import Blocks, Buffers
 from runtime.torch.causes import Waiting
-from runtime.torch.choice import CHOSEN, Call
+from runtime.torch.choice import CHOSEN
 from runtime.torch.core import Core, Issued, Terms, type_name, type_text
 from runtime.torch.counters import counters
 from runtime.torch.lost import OWN_TAG, FailureWatch
@@ -21,6 +21,7 @@ from runtime.torch.messages import error_text
 from runtime.torch.operations import OPERATIONS, Operation
 from runtime.torch.pass_through import PassThrough
 from runtime.torch.run import Transport
+from runtime.torch.table import Call
 from runtime.torch.work import TaskWork, WrappedWork
 from topologies.errors import InputError
 

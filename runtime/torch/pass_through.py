@@ -20,10 +20,11 @@ from torch.distributed import Work
 
 from runtime.torch.blocks import Buffers
 from runtime.torch.causes import Waiting
-from runtime.torch.choice import CHOSEN, Call, Method
+from runtime.torch.choice import CHOSEN, Method
 from runtime.torch.core import Core, asked_method, type_text
 from runtime.torch.counters import HELD, Tally, counters
 from runtime.torch.operations import Operation
+from runtime.torch.table import Call
 from runtime.torch.work import WrappedWork
 
 Tensor: TypeAlias = Any

@@ -40,13 +40,14 @@ except ImportError as error:
 import torch.distributed as dist
 
 from runtime.torch.blocks import Blocks, Buffers, exchange_blocks, flat, reduce_blocks, split_rows, write_back
-from runtime.torch.choice import BACKENDS, REDUCED_TYPES, Method
+from runtime.torch.choice import Method
 from runtime.torch.core import asked_method, type_name
 from runtime.torch.counters import counters
 from runtime.torch.dispatch import Dispatcher, reduction_of
 from runtime.torch.operations import OPERATIONS
 from runtime.torch.registered import EARLIER, Watched, plain, watched
 from runtime.torch.run import REDUCERS, Transport
+from runtime.torch.table import BACKENDS, REDUCED_TYPES
 from runtime.torch.work import CombinedWork
 from topologies.errors import InputError
 

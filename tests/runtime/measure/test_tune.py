@@ -30,7 +30,8 @@ from runtime.measure.tune import (
     select_methods,
     table_rows,
 )
-from runtime.torch.choice import Call, Chooser, Method, load_table
+from runtime.torch.choice import Chooser, Method
+from runtime.torch.table import Call, load_table
 from topologies.errors import InputError
 
 GLOO = Method("gloo")

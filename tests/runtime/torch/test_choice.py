@@ -15,7 +15,8 @@ import pytest
 from emit.library.index import index_text
 from emit.msccl.format import write_msccl
 from runtime.algorithms.built_in import built_in, names
-from runtime.torch.choice import NO_TABLE, Call, Choice, Chooser, Method, load_table
+from runtime.torch.choice import NO_TABLE, Choice, Chooser, Method
+from runtime.torch.table import Call, load_table
 from topologies.errors import InputError
 
 CALL = Call("allreduce", 4096, "float32", (0, 1, 2, 3))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.torch.choice import load_table
+from runtime.torch.table import load_table
 from tests import ROOT
 from tests.synth.cli.calling import Call
 from topologies.load import load
