@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synth.baselines.nccl.figures import LEAST_CAPABILITY, generation
+from synth.baselines.nccl.figures import LEAST_CAPABILITY, PCIE, generation
 from topologies.arrays import Ints, components
 from topologies.costs import KINDS
 from topologies.errors import NotModelled
@@ -83,7 +83,7 @@ def communicator(topology: Topology, group: Sequence[int]) -> Communicator:
 
     A node is what links other than the network's join, so that a rack under NVSwitches is one, as NCCL has it.
     Simplified: NVLink switches are one switch; a NIC is a network link of a rank, or a limit that several share; PCIe
-    counts where the topology states it, else NICs alone limit what leaves a node.
+    counts where the topology states it (links between sockets like others), else NICs alone limit what leaves a node.
 
     Raises NotModelled: what NCCL's model needs is not stated.
     """
@@ -138,13 +138,13 @@ class _Links:
         onward: dict[int, list[tuple[int, int]]] = {}
         for number, link in enumerate(links.tolist()):
             onward.setdefault(int(self.src[link]), []).append((int(self.dst[link]), number))
-        rates = self.topology.bandwidth_gbs[links].tolist()
+        rates = (self.topology.bandwidth_gbs[links] * PCIE).tolist()
         shared: list[list[int]] = [[] for _ in rates]
         for limit in self.topology.limits:
             inside = np.flatnonzero(np.isin(links, limit.links))
             for number in inside.tolist():
                 shared[number].append(len(rates))
-            rates += [limit.bandwidth_gbs] if len(inside) else []
+            rates += [limit.bandwidth_gbs * PCIE] if len(inside) else []
         place = {rank: i for i, rank in enumerate(members.tolist())}
         found = []
         for a, start in enumerate(members.tolist()):

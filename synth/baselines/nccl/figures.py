@@ -20,6 +20,7 @@ NVLS_CHANNELS_HOPPER, NVLS_CHANNELS_BLACKWELL, NVLS_CHANNELS_BLACKWELL_NODE = 16
 CAPABILITY_HOPPER, CAPABILITY_BLACKWELL = 90, 100
 
 PCIE_GBS = 12.0  # sixteen lanes of the third generation: up to it a ring has half the threads
+PCIE = PCIE_GBS / (16 * 8 * 128 / 130 / 8)  # of the bandwidth of a PCIe link, what is counted
 
 
 class Generation(NamedTuple):
