@@ -191,10 +191,10 @@ def main() -> None:
         grid(("machine", "ring", "tree", "NVLS heads", "channels of a call"), found_channels()),
         f"## Where NCCL switches by size\nFrom which size on, looked for at {PARTS} sizes a power of two.",
         grid(("machine", "collective", "taken"), switching()),
-        "Of others: RCCL's tuning is public too (`src/graph/tuning.cc`), but its channels are rings written by hand for"
-        " each machine that it knows (`src/graph/rome_models.cc`), so that none follow from a topology; MSCCL++ has no cost"
-        " model, its algorithms are chosen by fixed sizes. Neither is modelled, and all-to-all is not: to NCCL it is"
-        " grouped send and receive calls, which its model does not price.",
+        "Of others: RCCL's tuning is public too (`src/graph/tuning.cc`), but its channels are rings written by hand"
+        " for each machine that it knows (`src/graph/rome_models.cc`), so that none follow from a topology; MSCCL++ has"
+        " no cost model, its algorithms are chosen by fixed sizes. Neither is modelled, and all-to-all is not: to NCCL"
+        " it is grouped send and receive calls, which its model does not price.",
     ]
     if given.budget:
         parts += [
