@@ -9,37 +9,54 @@ from dataclasses import replace
 
 from emit.compiler.instances import side_by_side
 from emit.compiler.ir import instructions_of
-from emit.goal import Goal
+from emit.compiler.lower import Lowering
 from emit.program import Program
 from emit.targets import Limits
 from emit.timing.predict import Predictor
-from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 _FILLED = 1.02  # times the schedule's time, from which on more threadblocks are not worth theirs
-_GAIN = 0.99  # of the time of half as many instances, that twice as many must come to
-_MOST = 8  # instances
+_GAIN = 0.99  # of the best time, that more instances must come to
+_MOST = 16  # instances
 
 
-def filled(
-    program: Program, goal: Goal | None, limits: Limits, algorithm: Algorithm, size_bytes: float
-) -> tuple[int, Program]:
-    """The program in as many instances as gain at a message size, a power of two of them, within the target's limits.
+def filled(lowering: Lowering, program: Program, limits: Limits, low: int, high: int) -> tuple[int, Program]:
+    """A lowered program in as many instances as gain for messages of `high` bytes, within the target's limits.
 
-    Returns their number and the program: its cells are so many times as fine. One where the schedule's time, which no
-    number of threadblocks can better, is reached; and of a goal of one's own, whose cells are what is asked.
+    First of the program itself; then of the one on fewest channels, for where chunks that go one behind the other
+    through several ranks are spread over channels, a pipeline becomes shorter: instances have one each.
+
+    Returns how many, a power of two, and the program: its cells are so many times as fine. One where the schedule's
+    time, which no number of threadblocks can better, is reached; and of a goal of one's own, whose cells are what is
+    asked.
     """
-    problem, best, number = algorithm.problem, program, 1
-    best_us = Predictor(program, problem.topology, problem.ranks).time_us(size_bytes)
-    enough_us = _FILLED * algorithm.time_us(size_bytes)
-    while goal is None and best_us > enough_us and 2 * number <= _MOST:
-        ir = instructions_of(program, goal, False)
+    problem = lowering.algorithm.problem
+    enough_us = _FILLED * lowering.algorithm.time_us(high)
+
+    def time_us(made: Program) -> float:
+        return Predictor(made, problem.topology, problem.ranks).time_us(high)
+
+    best, best_us, number = program, time_us(program), 1
+    for narrow in (False, True):
+        if lowering.goal is not None or best_us <= enough_us:
+            break
         try:
-            made = side_by_side(program, replace(ir, instances=2 * number, interleaved=None), limits)
+            one = lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True) if narrow else program
         except InputError:
             break
-        made_us = Predictor(made, problem.topology, problem.ranks).time_us(size_bytes)
-        if made_us > _GAIN * best_us:
+        if narrow and one.nchannels == program.nchannels:
             break
-        best, best_us, number = made, made_us, 2 * number
+        last_us, instances = time_us(one), 2
+        while instances <= _MOST and best_us > enough_us:
+            ir = replace(instructions_of(one, None, False), instances=instances, interleaved=None)
+            try:
+                made = side_by_side(one, ir, limits)
+            except InputError:
+                break
+            made_us = time_us(made)
+            if made_us <= _GAIN * best_us:
+                best, best_us, number = made, made_us, instances
+            elif made_us > _GAIN * last_us:
+                break
+            last_us, instances = made_us, 2 * instances
     return number, best

@@ -10,6 +10,7 @@ import heapq
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,19 +76,26 @@ class Lowering:
         ir = lower_to_instructions(algorithm, name, inplace=inplace, common=common)
         self.common = common or common_chunk(problem.collective)
         self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits)
+        self.narrow = partial(Compiler, ir.copy(), limits, ("deal",))
 
     def is_of(self, algorithm: Algorithm, common: CommonChunk) -> bool:
         """Whether it is of that algorithm in those cells."""
         return self.algorithm is algorithm and np.array_equal(self.common.count, common.count)
 
-    def program(self, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0) -> Program:
-        """For messages of min_bytes to max_bytes (0: no limit). Raises InputError: more than the target holds."""
+    def program(
+        self, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0, narrow: bool = False
+    ) -> Program:
+        """For messages of min_bytes to max_bytes (0: no limit); narrow: on as few channels as hold it.
+
+        Raises InputError: more than the target holds.
+        """
         problem = self.algorithm.problem
         sizes = _telling_sizes(self.algorithm, min_bytes, max_bytes)
         timer = _timer(problem.topology, problem.ranks, sizes)
         enough = tuple(cut_time_us(self.algorithm, self.common, size) for size in sizes)
         header = {"protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
-        return self.compiler.best(timer, enough, **header).program
+        compiler = self.narrow() if narrow else self.compiler
+        return compiler.best(timer, enough, **header).program
 
 
 def lower(

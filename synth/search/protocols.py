@@ -1,7 +1,8 @@
 """The search where an executor's costs are on: each protocol is a network of its own, and a call has one protocol.
 
 Every protocol's problem is searched as any other, at those sizes at which its bound is near the least; what was found
-then competes, each algorithm under the protocol that it was found for, and the bound is the least of the protocols'.
+then competes, each algorithm under the protocol that it was found for: what wins by its schedule's time is lowered,
+until all winners are. The bound is the least of the protocols'.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.contest import Contest, Executor
-from synth.search.frontier import Contender
+from synth.search.portfolio import compiled_interrupts
 from synth.search.result import Report, SearchResult
 from synth.search.search import TUNING, Tuning, search
 from synth.solvers.workers import Workers
@@ -30,11 +31,14 @@ class ProtocolTuning:
         near: a protocol's bound over the least of all, up to which it is searched at a size: what is found above its
             bound is seldom further from it than this.
         most: sizes of a protocol.
+        searching: the part of the budget in which schedules are looked for, where an executor's programs are made in
+            the rest.
     """
 
     sizes: tuple[int, ...] = (LARGEST, 16 << 20, 1 << 20, 128 << 10, 16 << 10, SMALLEST)
     near: float = 1.3
     most: int = 3
+    searching: float = 0.6
 
 
 PROTOCOL_TUNING = ProtocolTuning()
@@ -62,13 +66,14 @@ def search_protocols(
         )
     problems = {name: problem.under(name) for name in problem.protocols}
     bounds = {name: prove(one, max_flow=False) for name, one in problems.items()}
+    until = begun + options.budget_s * (1.0 if executor is None else chosen.searching)
+    most = None if executor is None else executor.rank_sends
     asked = _sizes(bounds, able, chosen.sizes if options.size is None else (options.size,), chosen)
     found: dict[str, SearchResult] = {}
     for place, (name, sizes) in enumerate(asked.items()):
-        left_s = begun + options.budget_s - now()
-        share = replace(options, begun=now(), budget_s=max(left_s, 0.05) / (len(asked) - place))
+        share = replace(options, begun=now(), budget_s=max(until - now(), 0.05) / (len(asked) - place), rank_sends=most)
         try:
-            found[name] = search(problems[name], share, workers, report, replace(tuning, sizes=sizes), executor)
+            found[name] = search(problems[name], share, workers, report, replace(tuning, sizes=sizes))
         except (InputError, KeyboardInterrupt) as error:
             if not found:
                 raise  # what cannot be under this protocol cannot be at all, or there is nothing to show yet
@@ -76,7 +81,11 @@ def search_protocols(
                 list(found.values())[-1].ended = "interrupted"
         if name in found and found[name].ended == "interrupted":
             break
-    result = _merged(problem, options, found, bounds, executor)
+    contest = Contest(executor, lambda text: report and report(text, None), begun + options.budget_s)
+    contest.contenders = [c for one in found.values() for c in (*(r.contender for r in one.ranges), *one.others)]
+    contest.contenders = list({id(c): c for c in contest.contenders}.values())
+    contest.begun = begun
+    result = _merged(problem, options, found, bounds, contest)
     result.seconds = now() - begun
     return result
 
@@ -95,26 +104,21 @@ def _sizes(
 
 
 def _merged(
-    problem: Problem,
-    options: Options,
-    found: dict[str, SearchResult],
-    bounds: dict[str, Bound],
-    executor: Executor | None,
+    problem: Problem, options: Options, found: dict[str, SearchResult], bounds: dict[str, Bound], contest: Contest
 ) -> SearchResult:
     """All that was found, by size the fastest, under the bound over all protocols."""
     each = [(found[name].bound if name in found else bounds[name]).of_protocol(name) for name in bounds]
     first = next(iter(found.values()))
-    contest = Contest(executor)
-    for one in found.values():
-        shown = {served.algorithm: served.contender for served in one.ranges}
-        # of the others those without a program were not worth one
-        kept = [*shown.values(), *(c for c in one.others if executor is None or c.execution is not None)]
-        contest.contenders += [c for c in kept if not c.refused]
-        contest.refused += [*one.refused, *(c for c in kept if c.refused)]
-    if executor is not None and not any(c.execution for c in contest.contenders):
-        contest.stop()
-    ranges = contest.files(options.size)
     ended = {one.ended for one in found.values()}
+    if "interrupted" in ended:
+        contest.stop()
+    try:
+        with compiled_interrupts():
+            ranges = contest.files(options.size)
+    except KeyboardInterrupt:
+        ended.add("interrupted")
+        contest.stop()
+        ranges = contest.files(options.size)
     served = {one.algorithm for one in ranges}
     return SearchResult(
         problem,
@@ -124,13 +128,8 @@ def _merged(
         baselines=[algorithm for one in found.values() for algorithm in one.baselines],
         claims=first.claims,
         impossible=next((one.impossible for one in found.values() if one.impossible), ""),
-        refused=_of_use(contest.refused),
+        refused=contest.refused,
         engine=first.engine,
         other_engines=tuple(dict.fromkeys(name for one in found.values() for name in one.other_engines)),
         ended=next((why for why in ("interrupted", "budget") if why in ended), ""),
     )
-
-
-def _of_use(refused: list[Contender]) -> list[Contender]:
-    """Each once."""
-    return list({id(one): one for one in refused}.values())
