@@ -166,10 +166,13 @@ class _FlowGraph:
 
 
 def find_parts(search: Search) -> Iterator[Witness]:
-    """Of an allreduce, which needs 2(k-1) sends of every chunk between k parts: nodes, what wide links join, ranks."""
+    """Of an allreduce, or several, which needs 2(k-1) sends of a chunk between the k parts that it is in.
+
+    Parts are nodes, what wide links join, ranks.
+    """
     problem, collective = search.problem, search.problem.collective
-    everywhere = len(collective.pre) == len(collective.post) == collective.nchunks * collective.nranks
-    if not (collective.reduces.all() and everywhere and collective.nranks > 1):
+    same = collective.reduces.all() and np.array_equal(collective.pre, collective.post)
+    if not (same and collective.nranks > 1):
         return
     nodes = [np.flatnonzero(flags).tolist() for flags in node_sets(problem)]
     singles = [[rank] for rank in range(collective.nranks)]
@@ -210,6 +213,12 @@ def _parts(search: Search, parts: list[list[int]]) -> Iterator[Witness]:
     side = np.empty(net.nranks, dtype=np.int64)
     for i, part in enumerate(parts):
         side[part] = i
+    pre = problem.collective.pre
+    places = np.unique(pre[:, 1] * len(parts) + side[pre[:, 0]]) // len(parts)
+    sends = 2 * (np.bincount(places) - 1)
+    if not sends.any():
+        return  # each chunk stays in a part
     resources = cover(net, np.flatnonzero(side[net.src] != side[net.dst]))
-    text = f"{len(parts)} parts, {2 * (len(parts) - 1)} sends a byte"
+    few, many = int(sends.min()), int(sends.max())
+    text = f"{len(parts)} parts, {many if few == many else f'{few} to {many}'} sends a byte"
     yield search.claim("parts", text, resources, parts=tuple(tuple(sorted(part)) for part in parts))

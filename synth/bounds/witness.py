@@ -197,9 +197,9 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
 
 
 def parts_limit(problem: Problem, witness: Witness) -> Limit:
-    """An all-to-all sum over k parts needs 2(k-1) sends of every chunk between parts.
+    """A sum that all who contribute to it want, who are in k parts, needs 2(k-1) sends of its chunk between parts.
 
-    Take the first part that has all contributions: each other part has sent by then, and each must still receive.
+    Take the first part that has all contributions: each other one of the k has sent by then, and must still receive.
     """
     net, collective = problem.network, problem.collective
     part = np.full(problem.nranks, -1, dtype=np.int64)
@@ -207,16 +207,17 @@ def parts_limit(problem: Problem, witness: Witness) -> Limit:
         part[_members(problem, witness, ranks)] = i
     if (part < 0).any() or sum(len(ranks) for ranks in witness.parts) != problem.nranks:
         raise _refused(witness, "parts overlap or leave ranks out; every rank must be in exactly one")
-    k = collective.nranks
-    everywhere = len(collective.pre) == len(collective.post) == k * collective.nchunks
-    if not (collective.reduces.all() and everywhere):
-        raise _refused(witness, "the collective is another; it must be an allreduce")
-    if len(np.unique(part[:k])) < len(witness.parts):
+    if not (collective.reduces.all() and np.array_equal(collective.pre, collective.post)):
+        raise _refused(witness, "the collective is another; it must be an allreduce, or several")
+    if len(np.unique(part[: collective.nranks])) < len(witness.parts):
         raise _refused(witness, "a part has no member of the group; it must have one")
     # a hyperlink may bring something to, or take it from, as many parts as it has pairs between parts
     capacity = _capacity(problem, witness, _times(problem, part[net.pairs.src] != part[net.pairs.dst]))
-    sends = 2 * (len(witness.parts) - 1)
-    return float(net.carriers.alpha_us.min()), sends * float(collective.fraction.sum()) / capacity / 1e3, np.inf
+    there = np.unique(collective.pre[:, 1] * len(witness.parts) + part[collective.pre[:, 0]]) // len(witness.parts)
+    sends = 2 * (np.bincount(there, minlength=collective.nchunks) - 1)
+    if not sends.any():
+        raise _refused(witness, "no chunk is in two parts; there must be one that has to be sent between them")
+    return float(net.carriers.alpha_us.min()), float(sends @ collective.fraction) / capacity / 1e3, np.inf
 
 
 def direct_limit(problem: Problem, witness: Witness) -> Limit:

@@ -109,7 +109,7 @@ def reduce_program(**asked: Any) -> None:
         progress=lambda text: show(text, None),
         executor=None if asked["target"] == NONE else programs,
     )
-    until = now() + _INTERRUPTED_S if found.ended else begun + budget
+    until = now() + _INTERRUPTED_S if found.ended == "interrupted" else begun + budget
     saved = _save(found, programs, Path(asked["out"]), until, asked["replace"])
     clear_progress()
     document = statement(found, saved)
@@ -121,7 +121,7 @@ def reduce_program(**asked: Any) -> None:
     else:
         click.echo(_table(found, document))
         click.echo("\n" + "   ".join([_written(saved), *ending(found.ended, begun)]))
-    if found.ended:
+    if found.ended == "interrupted":
         raise SystemExit(130)
     refused = next((one.refused for one in saved if one is not None and one.refused), "")
     if refused and asked["target"] != AUTO:
@@ -175,10 +175,10 @@ def _save(
     best = 1 if first is not None and first.time_us < found.searched.makespan_us else 0
     plans = [found.searched, *map(found.written_as, found.programs)]
     # the answer has files, however long the search was
-    always = until if found.ended else math.inf
+    always = until if found.ended == "interrupted" else math.inf
     saved[best] = save_groups(plans[best], out, programs, until=always, anew=anew)
     for place in range(1, 1 + min(_KEPT, len(found.programs))):
-        if place != best and not found.ended:
+        if place != best and found.ended != "interrupted":
             saved[place] = save_groups(plans[place], out / f"program-{place}", programs, until=until, anew=anew)
     return saved
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,6 +71,7 @@ class ReductionPrograms:
     Attributes:
         count: of all sequences. programs: those that became schedules, the fastest first.
         single: the single all-reduce as a library would run it, None where it has none. searched: by our own search.
+        ended: "" or why it stopped early ("budget", "interrupted").
     """
 
     asked: Reduction
@@ -80,7 +81,7 @@ class ReductionPrograms:
     single: StepSchedule | None
     searched: ConcurrentResult
     seconds: float = 0.0
-    ended: str = field(default="")
+    ended: str = ""
 
     @property
     def bound_us(self) -> float:
@@ -225,7 +226,7 @@ def reduce_programs(
         )  # fmt: skip
     programs.sort(key=lambda made: made.time_us)
     result = ReductionPrograms(asked, hierarchy, search.count, programs, single, union, now() - begun)
-    result.ended = ended or ("interrupted" if union.ended == "interrupted" else "")
+    result.ended = ended or union.ended
     return result
 
 

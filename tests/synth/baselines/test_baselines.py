@@ -402,3 +402,24 @@ def test_a_baseline_that_is_wrong_does_not_exist() -> None:
     for row in (0, len(ring.schedule) // 2, len(ring.schedule) - 1):
         with pytest.raises(ScheduleRefused):
             Algorithm(ring.problem, ring.schedule.take(np.arange(len(ring.schedule)) != row), "ring")
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 8])
+def test_trees_cross_between_nodes_along_two_binary_trees(nodes: int) -> None:
+    """Each of two trees has half of the data, a parent a node but one, at most two children, and both together no
+    node more than its share."""
+    problem = make_problem(load(f"dgx2:{nodes}"), "allreduce", [16 * i + j for i in range(nodes) for j in range(4)])
+    made = baseline_named(problem, "tree", float(1 << 20))[-1]
+    net, schedule = made.problem.network, made.schedule
+    node = problem.topology.nodes[np.array(problem.group)]
+    src, dst = node[net.src[schedule.link]], node[net.dst[schedule.link]]
+    across = src != dst
+    pieces = made.problem.collective.nchunks // 2
+    for tree in (0, 1):
+        own = across & (schedule.chunk % 2 == tree)
+        up = {(a, b) for a, b in zip(src[own & schedule.reduces], dst[own & schedule.reduces], strict=True)}
+        down = {(a, b) for a, b in zip(src[own & ~schedule.reduces], dst[own & ~schedule.reduces], strict=True)}
+        assert {(b, a) for a, b in up} == down
+        assert len(up) == len({a for a, _ in up}) == nodes - 1
+        assert max(np.bincount([b for _, b in up])) <= 2
+        assert own.sum() == 2 * pieces * (nodes - 1)

@@ -12,14 +12,21 @@ from hypothesis import strategies as st
 
 from synth.bounds.cut import worst_cuts
 from synth.bounds.cut_candidates import candidates
-from synth.bounds.registry import recompute
+from synth.bounds.prove import prove
+from synth.bounds.registry import check, recompute
 from synth.bounds.resource_cover import cover
 from synth.bounds.search import DEFAULT
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.bounds.witness import Witness
+from synth.concurrent.plans import direct
+from synth.concurrent.union import Member, union_problem
+from synth.model.collective import named
 from synth.model.problem import make_problem
+from synth.timing.simulate import time_us, timed
 from tests.random_problems import random_problem, random_topology
 from tests.synth.bounds.cases import LARGE, SEEDS
+from topologies.errors import BadWitness
+from topologies.load import load
 from topologies.network import Network
 
 
@@ -101,3 +108,23 @@ def test_max_flow_finds_the_worst_of_all_cuts(seed: int, name: str) -> None:
         ways = np.flatnonzero(inside[net.src] & ~inside[net.dst])
         assert uses_one(net, ways, crossed)
     assert worst_cuts(problem, worst * (1 + 1e-6), DEFAULT.max_flow_work) == []
+
+
+def test_parts_of_several_groups_add_up() -> None:
+    """Groups that share a NIC need all their sends there; those within a part need none."""
+    topology = load("dgx2:3")
+    across = [Member((place, 16 + place, 32 + place), named("allreduce", 3, 1), 1e6) for place in (0, 1)]
+    inside = Member((16, 17), named("allreduce", 2, 1), 1e6)
+
+    def steepest(members: list[Member]) -> float:
+        return max(w.per_byte_us for w in prove(union_problem(topology, members)).witnesses if w.kind == "parts")
+
+    assert steepest(across) == pytest.approx(2 * steepest(across[:1]))
+    assert steepest([*across, inside]) == pytest.approx(steepest(across))
+    problem = union_problem(topology, across)
+    plan = direct(problem, lambda own: problem.restated(own, "none", ()))
+    assert plan is not None
+    assert time_us(plan[0], timed(*plan, 1e6)) >= steepest(across) * 1e6
+    lone = union_problem(topology, [inside, replace(inside, ranks=(4, 5))])
+    with pytest.raises(BadWitness, match="no chunk is in two parts"):
+        check(lone, Witness("parts", (), ((0, 1), (2, 3)), tuple(range(lone.network.nresources)), 0.0, 0.0, np.inf, ""))
