@@ -174,12 +174,13 @@ def _save(
     first = found.programs[0] if found.programs else None
     best = 1 if first is not None and first.time_us < found.searched.makespan_us else 0
     plans = [found.searched, *map(found.written_as, found.programs)]
-    # the answer has files, however long the search was
+    # the answer and the best program have files, however long the search was
     always = until if found.ended == "interrupted" else math.inf
     saved[best] = save_groups(plans[best], out, programs, until=always, anew=anew)
     for place in range(1, 1 + min(_KEPT, len(found.programs))):
         if place != best and found.ended != "interrupted":
-            saved[place] = save_groups(plans[place], out / f"program-{place}", programs, until=until, anew=anew)
+            by = always if place == 1 else until
+            saved[place] = save_groups(plans[place], out / f"program-{place}", programs, until=by, anew=anew)
     return saved
 
 

@@ -27,7 +27,8 @@ from topologies.network import links_among
 from topologies.topology import Topology
 
 FINENESS = (1, 2, 4, 8, 16)  # into how many parts the smallest chunks are cut, that steps may overlap
-MOST_SENDS = 200_000  # of a joined schedule
+MOST_SENDS = 1_000_000  # of a joined schedule
+_FINE_SENDS = 200_000  # of one whose chunks are cut finer than the steps need
 _WORTH = 0.003  # what finer chunks must gain
 ENGINE = "reduction program"
 
@@ -97,8 +98,8 @@ def join_steps(
     best: tuple[float, UnionProblem, Schedule] | None = None
     for fineness in FINENESS:
         coarser = best is not None and best[1].collective.chunks < asked.pieces * least * fineness // 2
-        if sends * fineness > most_sends or coarser:  # the last cut gained nothing
-            break
+        if sends * fineness > (min(most_sends, _FINE_SENDS) if best else most_sends) or coarser:
+            break  # coarser: the last cut gained nothing
         problem = asked.problem(least * fineness)
         for schedule in _orders(
             problem, _columns(asked, problem, steps, schedules, least * fineness), asked.size_bytes

@@ -17,6 +17,7 @@ from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.result import ConcurrentResult
 from synth.concurrent.search import plan
 from synth.concurrent.union import UnionProblem
+from synth.engines.estimates import estimated_sends
 from synth.model.deadline import now
 from synth.parallelism.concrete import ConcreteStep, concrete, described
 from synth.parallelism.join_steps import MOST_SENDS, Reduction, StepSchedule, join_steps
@@ -44,12 +45,14 @@ class Tuning:
         joined: programs that become schedules with what libraries run in their steps, the best by the formula.
         searched: of these, how many are made again with schedules that are searched for.
         steps, union: parts of the budget for the searches of the programs' steps and of the all-reduce itself.
+        least: seconds a send of the all-reduce, however late its search begins: less is too short for an answer.
     """
 
     joined: int = 6
     searched: int = 1
     steps: float = 0.4
     union: float = 0.3
+    least: float = 4e-5
 
 
 TUNING = Tuning()
@@ -217,11 +220,12 @@ def reduce_programs(
             _join_best(search, programs, tuning, begun + tuning.steps * budget, workers, progress)
         except KeyboardInterrupt:
             ended = "interrupted"
-        left = max(_LEAST_S, 0.0 if ended else begun + (tuning.steps + tuning.union) * budget - now())
-        members = asked.problem().members
+        problem = asked.problem()
+        left = 0.0 if ended else begun + (tuning.steps + tuning.union) * budget - now()
+        left = max(left, _LEAST_S, tuning.least * estimated_sends(problem))
         first = [*map(as_plan, programs), *([] if single is None else [as_it_is(single)])]
         union = plan(
-            asked.topology, members, relays=asked.relays, budget=left, workers=workers, executor=executor,
+            asked.topology, problem.members, relays=asked.relays, budget=left, workers=workers, executor=executor,
             first=first, progress=lambda text, _: progress(f"all-reduce: {text}"),
         )  # fmt: skip
     programs.sort(key=lambda made: made.time_us)
@@ -245,7 +249,7 @@ def _join_best(
         made = search.by_library(steps, ALL)
         if made is not None:
             programs.append(made)
-        if now() >= until and programs:
+        if now() >= until and (programs or number):
             return
     programs.sort(key=lambda made: made.time_us)
     for best in programs[: tuning.searched]:
