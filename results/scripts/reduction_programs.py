@@ -301,6 +301,10 @@ def main() -> None:
         f" A program wins where the single all-reduce takes more than {WORTH} times as long. In {proved} pairs"
         f" of {pairs} it is proved that no algorithm does so against the better of ring and tree ('cannot': that one is"
         f" within {WORTH} of the bound).",
+        "On two nodes a ring of k ranks sends 2 (k − 1) / k of the data through each NIC, and any algorithm sends "
+        "all of it at least once: where the NICs are the bottleneck no program gains a factor of 2 over the ring, "
+        "and P²'s best gain, which was measured, is out of this model's reach. Requests whose groups lie within a "
+        "node, or have one rank a node, are most of those that cannot gain.",
         f"Searched schedules that take over 2 % longer than the best program: {len(worse)} of {len(cases)} cases (the"
         f" search begins with the programs). Best time / bound: median {statistics.median(gaps):.3f}, worst"
         f" {max(gaps):.3f}.",

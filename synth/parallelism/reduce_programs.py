@@ -34,6 +34,7 @@ from topologies.topology import Topology
 LIBRARY = ("ring", "tree")  # what NCCL runs a single all-reduce as
 ALL = ("ring", "tree", "direct", "recursive doubling")  # what a step may be run as without a search
 METHOD, LIBRARY_S = "reduction program", "as a library runs it"  # how a searched plan may have been planned
+_MORE = (1, 4, 16)  # times the budget of the search for all groups, until it is enough
 _LEAST_S = 0.05  # that a search may take, however late it is
 
 
@@ -220,18 +221,36 @@ def reduce_programs(
             _join_best(search, programs, tuning, begun + tuning.steps * budget, workers, progress)
         except KeyboardInterrupt:
             ended = "interrupted"
-        problem = asked.problem()
         left = 0.0 if ended else begun + (tuning.steps + tuning.union) * budget - now()
-        left = max(left, _LEAST_S, tuning.least * estimated_sends(problem))
+        left = max(left, _LEAST_S, tuning.least * estimated_sends(asked.problem()))
         first = [*map(as_plan, programs), *([] if single is None else [as_it_is(single)])]
-        union = plan(
-            asked.topology, problem.members, relays=asked.relays, budget=left, workers=workers, executor=executor,
-            first=first, progress=lambda text, _: progress(f"all-reduce: {text}"),
-        )  # fmt: skip
+        union = _searched(asked, left, first, workers, executor, progress)
     programs.sort(key=lambda made: made.time_us)
     result = ReductionPrograms(asked, hierarchy, search.count, programs, single, union, now() - begun)
     result.ended = ended or union.ended
     return result
+
+
+def _searched(
+    asked: Reduction,
+    budget: float,
+    first: Sequence[ConcurrentPlan],
+    workers: Workers,
+    executor: GroupExecutor | None,
+    progress: Callable[[str], None],
+) -> ConcurrentResult:
+    """The search for all groups; with more time where it is too short for an answer on a machine as busy as this."""
+    members = asked.problem().members
+    for times in _MORE:
+        try:
+            return plan(
+                asked.topology, members, relays=asked.relays, budget=budget * times, workers=workers,
+                executor=executor, first=first, progress=lambda text, _: progress(f"all-reduce: {text}"),
+            )  # fmt: skip
+        except InputError:
+            if times == _MORE[-1]:
+                raise
+    raise AssertionError  # there is a last one
 
 
 def _join_best(
