@@ -62,10 +62,9 @@ class Lowering:
         """limits: that programs keep; None: the target's. inplace, common: as in `lower_to_instructions`."""
         problem, schedule = algorithm.problem, algorithm.schedule
         net = problem.network
-        if not ordinary(net, schedule.link):
-            raise InputError(f"{name}: sends through switches that multicast or reduce; no program says them")
         limits = target_named(target).limits if limits is None else limits
-        if 2 * len(schedule) >= TUNING.unfused_from:  # refused before so many are written down
+        large = 2 * len(schedule) >= TUNING.unfused_from and ordinary(net, schedule.link)
+        if large:  # refused before so many are written down
             ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])
             most = int(np.bincount(ends).max())
             if most > limits.nodes:
@@ -176,6 +175,8 @@ def lower_to_instructions(
     Raises InputError: an order of sends that no program can keep; a collective that has no form in place.
     """
     problem = algorithm.problem
+    if not ordinary(problem.network, algorithm.schedule.link):
+        raise InputError(f"{name}: sends through switches that multicast or reduce; no program says them")
     common = common or common_chunk(problem.collective)
     collective, coll = common.cells, program_collective(problem)
     kind, named = collective.kind, coll != CUSTOM

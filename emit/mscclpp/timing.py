@@ -1,11 +1,12 @@
 """Predicted time of an execution plan, in the model of time of `emit.timing.predict`.
 
 What a threadblock moves to or from another rank's memory holds the link between the two for its bytes / bandwidth, and
-the block with it; it is there α after it has left. A signal takes α and holds nothing. A port channel moves data on
-its own time, in the order in which it was told. Whoever reads a packet waits for it to arrive; copies and sums within
-a rank take no time, nor do semaphores, barriers and nops. There is no FIFO: what a plan waits for stands in it. Flags
-of packets take no time of the link (as for programs of protocol LL). A pipeline is as many iterations as its check
-unrolls, whatever the size of the message.
+the block with it; it is there α after it has left. What a switch sums or multicasts takes every member's port once
+(`topologies.hyperlinks`); a sum in the switch is there before it is multicast. A signal takes α and holds nothing. A
+port channel moves data on its own time, in the order in which it was told. Whoever reads a packet waits for it to
+arrive; copies and sums within a rank take no time, nor do semaphores, barriers and nops. There is no FIFO: what a plan
+waits for stands in it. Flags of packets take no time of the link (as for programs of protocol LL). A pipeline is as
+many iterations as its check unrolls, whatever the size of the message.
 
 A threadblock uses the widest link of a pair of ranks; equally wide ones serve threadblocks in turn. Where several
 threadblocks release one semaphore, or several signal on one channel, they are taken in the order of one execution.
@@ -26,7 +27,7 @@ from emit.mscclpp.plan import Plan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
 from emit.timing.clock import Clock
 from emit.timing.predict import assign_links, block_rates, place_ranks
-from synth.model.collective import Floats, Ints
+from synth.model.collective import Bools, Floats, Ints
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import pointers
 from topologies.costed import under
@@ -61,10 +62,10 @@ class PlanPredictor:
         topology = under(topology, "LL" if plan.protocol == "LL" else "Simple")
         self.group = place_ranks(len(plan.gpus), topology, group)
         self.network: Network = network(topology, self.group)
-        ensure_executable(plan, None, "cannot be timed", "and switches of a topology only forward")
+        ensure_executable(plan, None, "cannot be timed", None)
         memory = memory_of(plan, None)
         try:
-            steps = _Steps(acts_of(memory))
+            steps = _Steps(acts_of(memory), _switches(plan, self.network))
         except InputError as error:
             raise InputError(f"cannot be timed: {error}") from None
         self._chunks = max(max(gpu.input_chunks, gpu.output_chunks) for gpu in plan.gpus)
@@ -136,11 +137,12 @@ class _Steps:
     Attributes:
         blocks: the steps of each, by number.  dep, sends, receives: of each step, `_NONE` where none.
         cells: of each step, that it moves.  lane: of each message: (source, destination, threadblock); `signal`: of
-            each, whether it is one.
+            each, whether it is one; `over`: the hyperlink of each that goes through a switch to or from many, else −1.
     """
 
-    def __init__(self, made: Acts) -> None:
-        self.made = made
+    def __init__(self, made: Acts, switches: dict[tuple[bool, int, frozenset[int]], int]) -> None:
+        """switches: see `_switches`."""
+        self.made, self.switches = made, switches
         nblocks = len(made.acts)
         ports = sorted({end for end, (_, kind, _) in enumerate(made.ends) if kind == "port"})
         self.port = {end: nblocks + n for n, end in enumerate(ports)}
@@ -151,6 +153,7 @@ class _Steps:
         self.cells: list[int] = []
         self.lane: list[tuple[int, int, int]] = []
         self.signal: list[bool] = []
+        self.over: list[int] = []
         self._signals: list[deque[int]] = [deque() for _ in made.ends]
         self._held: list[deque[int]] = [deque([_NONE] * held) for _, _, held in made.semaphores]
         self._packets: dict[int, int] = {}  # cell → the step with which its packet is there
@@ -201,11 +204,14 @@ class _Steps:
         ):
             column.append(value)
 
-    def _send(self, block: int, source: int, target: int, cells: int, *, signal: bool = False) -> int:
+    def _send(
+        self, block: int, source: int, target: int, cells: int, *, signal: bool = False, over: int = _NONE
+    ) -> int:
         """A message by a step of the block; the step with which it is there."""
         number = len(self.lane)
         self.lane.append((source, target, block))
         self.signal.append(signal)
+        self.over.append(over)
         self._add(block, sends=number, cells=cells)
         self.blocks.append([])
         self._add(len(self.blocks) - 1, receives=number)
@@ -229,6 +235,9 @@ class _Steps:
             for step in sorted({self._packets[cell] for cell in cells}):
                 self._add(block, step)
         for n, move in enumerate(act.moves):
+            if act.name in ("glres", "gstore"):
+                self._in_switch(block, move)
+                continue
             if not act.ports:
                 self._move(block, block, move, move.targets)
                 continue
@@ -236,6 +245,21 @@ class _Steps:
                 self._move(self._hand_over(block, act.ports[n + k]), block, move, (target,))
                 if act.name in ("pws", "pwsf"):
                     self._say(block, act.ports[n + k])
+
+    def _in_switch(self, block: int, move: Move) -> None:
+        """What the switch sums for this rank, then what it multicasts."""
+        rank = self.made.rank[block]
+        for forth, runs in ((False, move.sources), (True, move.targets)):
+            members = frozenset(run.rank for run in runs)
+            if forth or len(members) > 1:
+                if (forth, rank, members) not in self.switches:
+                    word = "multicasts to" if forth else "reduces over"
+                    where = ", ".join(map(str, sorted(members)))
+                    raise InputError(f"no switch of the topology {word} ranks {where}, and no others, for rank {rank}")
+                over = self.switches[forth, rank, members]
+                there = self._send(block, rank, rank, move.length, over=over)
+                if not forth:
+                    self._add(block, there)
 
     def _move(self, actor: int, block: int, move: Move, targets: Sequence[Run]) -> None:
         rank = self.made.rank[block]
@@ -250,6 +274,18 @@ class _Steps:
                 self._packets.update(dict.fromkeys(range(run.cell, run.cell + 2 * move.length), there))
 
 
+def _switches(plan: Plan, net: Network) -> dict[tuple[bool, int, frozenset[int]], int]:
+    """The hyperlink for (whether it multicasts, one rank, all members); paced where a plan has both directions."""
+    h = net.hyperlinks
+    if h is None:
+        return {}
+    both = any(op.name == "glres" for *_, op in plan.ops())
+    return {
+        (bool(h.multicast[i]), int(h.one[i]), frozenset(h.members(i).tolist())): i
+        for i in np.flatnonzero(h.paced == both).tolist()
+    }
+
+
 def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -> tuple[Clock, Floats]:
     """The clock of the steps, and of each step the µs for a byte in every cell that it moves"""
     order = np.array([step for block in steps.blocks for step in block], dtype=np.int64)
@@ -262,9 +298,9 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     dep, sends, receives, cells = columns
     lanes = np.array(steps.lane, dtype=np.int64).reshape(-1, 3)
     signal = np.array(steps.signal, dtype=bool)
-    link, alpha, rate = _links(lanes, signal, net, topology)
+    link, alpha, rate = _links(lanes, signal, np.array(steps.over, dtype=np.int64), net, topology)
     link_gbs, rate = rate, block_rates(topology, rate)
-    gap = np.append(net.gap_us, np.zeros(len(alpha) - net.nlinks)) if len(net.gap_us) else None
+    gap = np.append(net.gap_us, np.zeros(len(alpha) - net.ncarriers)) if len(net.gap_us) else None
     sending = sends >= 0
     hold_us = np.zeros(len(order))
     moved = cells[sending] * weight[lanes[sends[sending], 0]]
@@ -272,8 +308,8 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     ends = np.vstack([lanes, np.zeros(3, dtype=np.int64)])[sends]
     # as for programs: by place, then by distance, so that not all send to one rank
     by_tie = np.lexsort(((ends[:, 1] - ends[:, 0]) % net.nranks, np.arange(len(order)) - start[block]))
-    uses_ptr, uses, capacity = net.uses_and_links()
-    uses_ptr = np.append(uses_ptr, np.full(len(alpha) - net.nlinks, uses_ptr[-1]))  # signals take part in nothing
+    uses_ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
+    uses_ptr = np.append(uses_ptr, np.full(len(alpha) - net.ncarriers, uses_ptr[-1]))  # signals take part in nothing
     clock = Clock(
         start=start,
         dep=number[dep],
@@ -294,21 +330,23 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     return clock, hold_us
 
 
-def _links(lanes: Ints, signal: Ints, net: Network, topology: Topology) -> tuple[Ints, Floats, Floats]:
-    """The link of each message, and α and bandwidth of all links: the network's, then one for each pair that signals.
+def _links(lanes: Ints, signal: Bools, over: Ints, net: Network, topology: Topology) -> tuple[Ints, Floats, Floats]:
+    """The link of each message, and α and bandwidth of all: links, hyperlinks, then one for each pair that signals.
 
     A pair that is linked one way only has that link's α in both: memory that can be written can be signalled from.
     """
     link = np.full(len(lanes), _NONE, dtype=np.int64)
     # one connection for each threadblock and pair, however many messages it carries
-    data, which = np.unique(lanes[~signal], axis=0, return_inverse=True)
-    link[~signal] = assign_links(net, data, topology)[which.reshape(-1)]
+    plain = ~signal & (over < 0)
+    data, which = np.unique(lanes[plain], axis=0, return_inverse=True)
+    link[plain] = assign_links(net, data, topology)[which.reshape(-1)]
+    link[over >= 0] = net.nlinks + over[over >= 0]
     pairs, which = np.unique(lanes[signal, :2], axis=0, return_inverse=True)
     linked = np.zeros((net.nranks, net.nranks), dtype=bool)
     linked[net.src, net.dst] = True
     forward = linked[pairs[:, 0], pairs[:, 1]] | ~linked[pairs[:, 1], pairs[:, 0]]
     ways = np.where(forward[:, None], pairs, pairs[:, ::-1])
     of_pairs = assign_links(net, np.column_stack([ways, np.zeros(len(ways), dtype=np.int64)]), topology)
-    link[signal] = net.nlinks + which.reshape(-1)
-    alpha = np.concatenate([net.alpha_us, net.alpha_us[of_pairs]])
-    return link, alpha, np.concatenate([net.bandwidth_gbs, net.bandwidth_gbs[of_pairs]])
+    link[signal] = net.ncarriers + which.reshape(-1)
+    alpha = np.concatenate([net.carriers.alpha_us, net.alpha_us[of_pairs]])
+    return link, alpha, np.concatenate([net.carriers.bandwidth_gbs, net.bandwidth_gbs[of_pairs]])

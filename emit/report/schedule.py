@@ -14,6 +14,7 @@ from emit.report.layout import MOST_VERTICES, drawn_edges, network_view, place_v
 from emit.report.lineage import Lineage, describe_chunks, sample_chunks, trace_schedule
 from emit.report.shares import pack_table, rank_rates, round_all, round_value, shares_of_time, timeline_rows
 from emit.report.sources import Source
+from synth.model.pairs import ordinary
 from synth.model.problem import Problem
 from synth.model.requirements import sum_by
 from synth.model.schedule import Schedule
@@ -22,7 +23,7 @@ from synth.storage.check import check_stored
 from synth.storage.schedule_file import Stored, load_schedule
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, Clock, time_us
 from topologies.arrays import Floats, Ints
-from topologies.errors import ScheduleError
+from topologies.errors import InputError, ScheduleError
 from topologies.network import Network
 from topologies.symmetry.translations import digits, orbits, translate
 from topologies.topology import Topology
@@ -146,6 +147,8 @@ def schedule_view(stored: Stored, most_sends: int) -> dict[str, Any]:
     At most `most_sends` rows are listed one by one: of a larger schedule those of a sample of its chunks.
     """
     problem, schedule = stored.problem, stored.schedule
+    if not ordinary(problem.network, schedule.link):
+        raise InputError("sends through switches that multicast or reduce are not drawn; it must be sends over links")
     traffic = _traffic(problem, schedule)
     chunks = sample_chunks(schedule.chunk, problem.collective.nchunks, most_sends)
     kept = schedule.take(np.isin(schedule.chunk, chunks))

@@ -9,6 +9,8 @@ import click
 
 from emit.compiler.unlimited import lower_any
 from emit.formats import FORMATS, Format, format_of, write_program, write_trace
+from emit.mscclpp.in_switch import is_in_switch, write_in_switch
+from emit.mscclpp.read import read_plan
 from emit.operations import whole_size
 from emit.program import Program
 from emit.targets import check_overlap, choose_target, on_devices, only_target_of, target_named, without_packets
@@ -25,11 +27,13 @@ from synth.cli.programs import (
 from synth.cli.schedules import load_algorithm
 from synth.model.sizes import parse_size
 from synth.storage.columns import replace_all
+from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.text.fields import shown
 from topologies.text.files import opened, origin_of
 
 _USUAL = 1 << 20  # bytes of a message
+_LONGEST_NAME = 63  # of a plan
 
 
 @click.command("convert")
@@ -64,7 +68,7 @@ def convert(
     """Convert anyone's MSCCL XML or plan (JSON) for another executor; it is checked before and after.
 
     To OUT.et, a Chakra trace for ASTRA-sim (OUT.0.et, OUT.1.et, …), and OUT.goal for LogGOPSim, stored schedules
-    (.synth) can be converted too.
+    (.synth) can be converted too; to a plan those whose sums and copies are a switch's (NVLS).
 
     \b
     synth convert a.xml b.json --nodes 0,0,1,1
@@ -90,6 +94,13 @@ def convert(
         raise InputError("--topo, --group, --nodes, --inplace and --outofplace are about plans; give OUT.json")
     opened(source, "an MSCCL XML file").close()
     check_not_source(out, source)
+    if format_of(source) is FORMATS["schedule"] and chosen is not None and chosen.format == "mscclpp":
+        algorithm = load_algorithm(source)
+        if is_in_switch(algorithm):
+            if any(value is not None for value in (sms, scratch_limit, protocol, topo, group, nodes)):
+                raise InputError("a schedule through a switch states its ranks; leave all options but --inplace out")
+            _write_in_switch(algorithm, source, out, inplace is not False)
+            return
     _, goal, verdict = read_program(source)
     program = verdict.right_program(source)
     if protocol is not None:
@@ -113,6 +124,16 @@ def convert(
         raise InputError(f"{error}; synth optimize {source} --target {chosen.name} compiles it anew") from None
     write_text(out, text)
     click.echo(f"{origin_of(out)}: {FORMATS[chosen.format].describe(program, chosen, text)}")
+
+
+def _write_in_switch(algorithm: Algorithm, source: str, out: str, inplace: bool) -> None:
+    text = write_in_switch(algorithm, Path(source).stem[:_LONGEST_NAME], inplace=inplace)
+    write_text(out, text)
+    plan = read_plan(text)
+    blocks = max(len(gpu.blocks) for gpu in plan.gpus)
+    form = "in place" if inplace else "out of place"
+    what = f"{plan.collective} on {len(plan.gpus)} ranks {form}, execution plan of protocol Simple, checked"
+    click.echo(f"{origin_of(out)}: {what}: {plan.nops} operations, at most {blocks} threadblocks, switch channels")
 
 
 def _simulated(out: str, target: str) -> Format | None:

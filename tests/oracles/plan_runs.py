@@ -237,6 +237,21 @@ class PlanRun:
         buffer = self.gpus[rank]["remote_buffers"][ids[part["buffer_id"]]]
         return self.first(rank) + buffer["rank"], buffer["type"]
 
+    def places(self, rank: int, tb: int, op: Json, part: Json) -> list[tuple[int, str]]:
+        """Every member's buffer of a switch channel, else the one place."""
+        if "switch_channel_id" not in part:
+            return [self.place(rank, tb, op, part)]
+        lists = self.gpus[rank]["threadblocks"][tb]["channels"]
+        ids = [i for x in lists if x["channel_type"] == "switch" for i in x["channel_ids"]]
+        known = [
+            (x["buffer_type"], group["ranks"])
+            for x in self.gpus[rank]["channels"]
+            if x["channel_type"] == "switch"
+            for group in x["rank_groups"]
+        ]
+        kind, members = known[ids[part["switch_channel_id"]]]
+        return [(self.first(rank) + other, kind) for other in members]
+
     def lanes(self, op: Json) -> list[tuple[list[tuple[Json, bool]], list[tuple[Json, bool]]]]:
         """(sources, targets) of each lane, with whether each holds packets."""
         name, src, dst = op["name"], op.get("src_buff", []), op.get("dst_buff", [])
@@ -305,24 +320,25 @@ class PlanRun:
             total: Value = ()
             raw: list[Any] = []
             for part, packet in sources:
-                owner, kind = self.place(rank, tb, op, part)
-                index = op["dst_buff"][lane]["index"] if get else part["index"]
-                keys = self.keys(rank, owner, kind, index, e, packet, port, launch)
-                raw = [self.memory[owner].get(key) for key in keys]
-                value = self.read(raw, packet)
-                total = None if total is None or value is None else tuple(sorted((*total, *value)))
+                for owner, kind in self.places(rank, tb, op, part):
+                    index = op["dst_buff"][lane]["index"] if get else part["index"]
+                    keys = self.keys(rank, owner, kind, index, e, packet, port, launch)
+                    raw = [self.memory[owner].get(key) for key in keys]
+                    value = self.read(raw, packet)
+                    total = None if total is None or value is None else tuple(sorted((*total, *value)))
             for k, (part, packet) in enumerate(targets):
                 if late and k != late[0]:
                     continue
-                owner, kind = self.place(rank, tb, op, part)
                 index = op["src_buff"][lane]["index"] if get else part["index"]
                 if not packet:
                     raw = [total]
                 elif not port:
                     raw = [["packet", total, self.launch[rank]]] * 2
-                for key, cell in zip(self.keys(rank, owner, kind, index, e, packet, port, launch), raw, strict=True):
-                    self.memory[owner][key] = cell
-                    self.wake(("flag", owner, key))
+                for owner, kind in self.places(rank, tb, op, part):
+                    keys = self.keys(rank, owner, kind, index, e, packet, port, launch)
+                    for key, cell in zip(keys, raw, strict=True):
+                        self.memory[owner][key] = cell
+                        self.wake(("flag", owner, key))
 
     def step(self, rank: int, tb: int, thread: int) -> None:
         op = self.ops(rank, tb)[self.at[rank, tb, thread]]

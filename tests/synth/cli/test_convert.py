@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from synth.model.problem import make_problem
+from synth.storage.schedule_file import save_schedule
 from tests.synth.cli.calling import Call
+from tests.synth.engines.test_switch import answers
+from topologies.load import load
 
 
 def step(s: int, op: str, buffers: str, src: int, dst: int) -> str:
@@ -209,3 +213,21 @@ def test_plans_for_groups_that_overlap(synth: Call, source: Path, here: Path) ->
     assert json.loads((here / "b.json").read_text())["protocol"] == "Simple"
     assert "must be Simple" in synth("convert", source, "b.json", "--groups-overlap", "--protocol", "LL").refusal
     assert "--target mscclpp" in synth("convert", source, "b.xml", "--groups-overlap").refusal
+
+
+def test_a_schedule_through_a_switch_becomes_a_plan(synth: Call, here: Path) -> None:
+    save_schedule(here / "a.synth", answers(make_problem(load("dgx-h100"), "allreduce", range(4)), 8)[0], 1 << 20)
+    told = synth("convert", "a.synth", "a.json")
+    assert (told.code, told.err) == (0, "")
+    assert "allreduce on 4 ranks in place, execution plan of protocol Simple, checked" in told.out
+    assert synth("verify", "a.json").out.startswith("a.json: right")
+    for arguments, says in (
+        (("convert", "a.synth", "b.json", "--nodes", "0,0,1,1"), "leave all options but --inplace out"),
+        (("convert", "a.synth", "b.et"), "no program says them"),
+        (("simulate", "a.json", "--topo", "dgx-h100", "--group", "0-3"), "it uses switch channels"),
+        (("report", "a.synth", "-o", "b.html"), "are not drawn"),
+    ):
+        refused = synth(*arguments)
+        assert (refused.code, refused.out) == (2, "")
+        assert says in refused.err
+        assert refused.err.count("\n") == 1

@@ -1,0 +1,99 @@
+"""Plans on switch channels: right by the check and the oracle, as fast as their schedule, refused when spoilt."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from emit.mscclpp.format import check_plan
+from emit.mscclpp.in_switch import is_in_switch, write_in_switch
+from emit.mscclpp.read import read_plan
+from emit.mscclpp.timing import PlanPredictor
+from synth.model.problem import make_problem
+from synth.verify.algorithm import Algorithm
+from tests.oracles.plan_results import ends_right
+from tests.synth.engines.test_switch import answers
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import without_switch_ops
+
+
+@cache
+def made(name: str, ranks: int = 5, chunks: int | None = None) -> Algorithm:
+    return answers(make_problem(load("dgx-h100"), name, range(ranks)), chunks)[0]
+
+
+def spoilt(name: str, chunks: int | None) -> Any:
+    return json.loads(write_in_switch(made(name, 4, chunks), "plan"))
+
+
+@pytest.mark.parametrize("inplace", [True, False])
+@pytest.mark.parametrize(
+    ("name", "ranks", "chunks"), [("allreduce", 3, 3), ("allreduce", 5, 10), ("broadcast", 4, None)]
+)
+def test_plans_end_right_in_the_oracle(name: str, ranks: int, chunks: int | None, inplace: bool) -> None:
+    text = write_in_switch(made(name, ranks, chunks), "plan", inplace=inplace)
+    assert check_plan(text).findings == ()
+    assert ends_right(json.loads(text), 1)
+
+
+@pytest.mark.parametrize("name", ["allreduce", "broadcast"])
+def test_a_plan_takes_the_time_of_its_schedule_and_of_its_barriers(name: str) -> None:
+    algorithm = made(name, 8)
+    plan = PlanPredictor(read_plan(write_in_switch(algorithm, "plan")), load("dgx-h100"))
+    assert plan.time_us(1 << 30) == pytest.approx(algorithm.time_us(1 << 30), rel=3e-3)
+    meetings = 6 * 0.7  # three signals one after another, before and after
+    assert plan.time_us(1 << 10) >= 0.7 + meetings - 0.7
+
+
+def test_a_topology_without_such_a_switch_gives_no_time() -> None:
+    plan = read_plan(write_in_switch(made("allreduce", 4, 4), "plan"))
+    for topology, group in ((without_switch_ops(load("dgx-h100")), range(4)), (load("dgx-h100:2"), (0, 1, 8, 9))):
+        with pytest.raises(InputError, match="no switch of the topology"):
+            PlanPredictor(plan, topology, tuple(group))
+
+
+@pytest.mark.parametrize(
+    ("fault", "kinds"),
+    [
+        ("no first meeting", {"race"}),
+        ("no last meeting", {"race"}),
+        ("a missing signal", {"unpaired"}),
+        ("a rank too few", {"wrong result"}),
+        ("a foreign rank", {"dangling id"}),
+        ("summed twice", {"wrong result", "race"}),
+        ("nobody's share", {"wrong result"}),
+    ],
+)
+def test_spoilt_plans_are_refused(fault: str, kinds: set[str]) -> None:
+    plan = spoilt("allreduce", 4)
+    gpu = plan["gpus"][1]
+    ops = gpu["threadblocks"][0]["ops"]
+    data = next(i for i, op in enumerate(ops) if op["name"] == "glres")
+    switches = [channel for channel in gpu["channels"] if channel["channel_type"] == "switch"]
+    if fault.startswith("no "):
+        for one in plan["gpus"]:
+            block = one["threadblocks"][0]
+            block["ops"] = block["ops"][data:] if "first" in fault else block["ops"][: data + 1]
+    elif fault == "a missing signal":
+        del ops[next(i for i, op in enumerate(ops) if op["name"] == "signal")]
+    elif fault == "a rank too few":
+        switches[0]["rank_groups"] = [{"size": 3, "ranks": [0, 1, 2]}]
+    elif fault == "a foreign rank":
+        switches[0]["rank_groups"] = [{"size": 4, "ranks": [0, 1, 2, 9]}]
+    elif fault == "summed twice":  # in place, the first sum is in all inputs
+        ops.insert(data, dict(ops[data]))
+    else:
+        del ops[data]
+    found = check_plan(json.dumps(plan)).findings
+    assert {finding.kind for finding in found} & kinds
+
+
+def test_what_plans_cannot_say_is_refused() -> None:
+    for name in ("reduce", "allgather", "reducescatter"):
+        with pytest.raises(InputError, match="only where the reader multicasts them"):
+            write_in_switch(made(name), "plan")
+    assert is_in_switch(made("reduce"))
