@@ -54,10 +54,9 @@ class Tuning:
         Turn("route", most_ranks=16, as_first=True),
         # queues of more sends take longer to run than the search beside them
         Turn("baseline", most_sends=15_000, always=True),
+        Turn("switch"),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
         Turn("flow", share=0.7, from_ranks=9),
-        # what is near the bound for the largest messages would end the search for sends over links that serve others
-        Turn("switch"),
         Turn("ksync", share=0.9),
         Turn("milp"),
         # what exact search leaves open; with more sends a file takes longer to compile than the answer took to find
