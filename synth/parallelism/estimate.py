@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import row_entries
 from topologies.network import Network, network
 from topologies.topology import Topology
+
+_HOPS = 4_000_000  # links of routes that are looked at together; some 200 MB
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,9 @@ class Estimator:
         for level in reversed(range(len(counts))):
             p = counts[level]
             rows = np.moveaxis(members, level + 1, -1).reshape(-1, p)
-            best = min(self._ring(rows, share), self._all_pairs(rows, share), key=lambda x: float(x[0].max()) + x[1])
+            best = self._ring(rows, share)
+            if p > 2 and self._hops(rows) <= _HOPS:  # far longer routes than a ring's are no faster
+                best = min(best, self._all_pairs(rows, share), key=lambda x: float(x[0].max()) + x[1])
             busy = busy + passes * best[0]
             latency += passes * best[1]
             share /= p
@@ -86,16 +91,23 @@ class Estimator:
         p = rows.shape[1]
         each = share * (p - 1) / p
         if p == 2:
-            return self._sent(rows, rows[:, ::-1], np.full(rows.size, each))
+            return _slowest(self._sent(rows, rows[:, ::-1], np.full(rows.size, each)))
         src = np.concatenate([rows, rows])
         dst = np.concatenate([np.roll(rows, -1, axis=1), np.roll(rows, 1, axis=1)])
         busy, alpha = self._sent(src, dst, np.full(src.size, each / 2))
-        return busy, alpha * (p - 1)
+        # A share goes over all hops of its ring but one.
+        hops = alpha.reshape(-1, p)
+        return busy, float((hops.sum(axis=1) - hops.min(axis=1)).max())
+
+    def _hops(self, rows: Ints) -> int:
+        """Links on the routes between all pairs of each row."""
+        a, b = _pairs(rows.shape[1])
+        return int(self.routes.hops(rows[:, a].reshape(-1), rows[:, b].reshape(-1)).sum())
 
     def _all_pairs(self, rows: Ints, share: float) -> tuple[Floats, float]:
         p = rows.shape[1]
         a, b = _pairs(p)
-        return self._sent(rows[:, a], rows[:, b], np.full(len(rows) * len(a), share / p))
+        return _slowest(self._sent(rows[:, a], rows[:, b], np.full(len(rows) * len(a), share / p)))
 
     def _straight(self, collective: Collective, groups: Ints, size_bytes: float) -> tuple[Floats, float]:
         """Every chunk from its only holder straight to all goals."""
@@ -105,17 +117,21 @@ class Estimator:
         moves = holder[chunk] != goal
         goal, chunk = goal[moves], chunk[moves]
         amount = np.tile(collective.fraction[chunk] * size_bytes, len(groups))
-        return self._sent(groups[:, holder[chunk]], groups[:, goal], amount)
+        return _slowest(self._sent(groups[:, holder[chunk]], groups[:, goal], amount))
 
-    def _sent(self, src: Ints, dst: Ints, amount: Floats) -> tuple[Floats, float]:
-        """Busy times in µs of messages over fixed routes, and the largest α of one."""
+    def _sent(self, src: Ints, dst: Ints, amount: Floats) -> tuple[Floats, Floats]:
+        """Busy times in µs of messages over fixed routes, and the α of each."""
         net = self.net
-        message, link, _ = self.routes.expand(src.reshape(-1), dst.reshape(-1))
-        count = np.diff(net.uses_ptr)[link]
-        used = net.uses_idx[row_entries(net.uses_ptr, link)]
-        load = np.bincount(used, np.repeat(amount[message], count), net.nresources)
-        alpha = np.bincount(message, net.alpha_us[link]).max(initial=0.0)
-        return load * US_PER_BYTE_AT_1_GBS / net.capacity_gbs, float(alpha)
+        src, dst = src.reshape(-1), dst.reshape(-1)
+        load, alpha = np.zeros(net.nresources), np.zeros(len(src))
+        block = np.cumsum(self.routes.hops(src, dst)) // _HOPS
+        for begin, end in pairwise([0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(src)]):
+            message, link, _ = self.routes.expand(src[begin:end], dst[begin:end])
+            count = np.diff(net.uses_ptr)[link]
+            used = net.uses_idx[row_entries(net.uses_ptr, link)]
+            load += np.bincount(used, np.repeat(amount[begin:end][message], count), net.nresources)
+            alpha[begin:end] = np.bincount(message, net.alpha_us[link], end - begin)
+        return load * US_PER_BYTE_AT_1_GBS / net.capacity_gbs, alpha
 
     def _nested(self, groups: Ints) -> tuple[Ints, tuple[int, ...]]:
         """Groups as (groups, c₀, c₁, …): members by level, and the c; one level where a group is not regular."""
@@ -135,6 +151,10 @@ class Estimator:
             counts = [groups.shape[1]]
         kept = tuple(count for count in counts if count > 1)
         return self.hierarchy.ranks[position].reshape(len(groups), *kept), kept
+
+
+def _slowest(sent: tuple[Floats, Floats]) -> tuple[Floats, float]:
+    return sent[0], float(sent[1].max(initial=0.0))
 
 
 def _levels_of_resources(net: Network, hierarchy: Hierarchy, position: Ints) -> Ints:

@@ -156,23 +156,7 @@ def rank_placements(
         InputError: too many matrices, or ranks for `exhaustive`; ranks that cannot reach each other.
     """
     estimator = Estimator(topology, hierarchy)
-    rigid = find_rigid_levels(estimator.net, hierarchy)
-    made = [
-        min(
-            (Placement(m, ranks, _estimated(estimator, workload, ranks)) for ranks in _meshes(hierarchy, m, rigid)),
-            key=lambda p: _rounded(p.step.time_us),
-        )
-        for m in _matrices(estimator.net, hierarchy, axes)
-    ]
-    own = np.arange(topology.nranks).reshape([axis.size for axis in axes])
-    if exhaustive:
-        orders = all_orders(estimator.net, own.shape, made)
-        made += [Placement(None, ranks, _estimated(estimator, workload, ranks)) for ranks in orders]
-    default = next((p for p in made if np.array_equal(p.mesh, own)), None) or _like_default(made, own, estimator.net)
-    if default is None:
-        default = Placement(None, own, _estimated(estimator, workload, own))
-        made.append(default)
-    at = next(i for i, p in enumerate(made) if p is default)
+    made, at = _candidates(estimator, axes, workload, exhaustive)
     estimates = [_rounded(p.step.time_us) for p in made]
     order = sorted(range(len(made)), key=lambda i: (estimates[i], made[i].matrix is None, i))
     # the default order second, so that there is something to compare with when time is short
@@ -193,6 +177,31 @@ def rank_placements(
         bound_us=step_bound(estimator.net, hierarchy, axes, workload), plans=searches.plans,
         ended="interrupted" if searches.interrupted else "",
     )  # fmt: skip
+
+
+def _candidates(
+    estimator: Estimator, axes: Sequence[Axis], workload: Workload, exhaustive: bool
+) -> tuple[list[Placement], int]:
+    """All placements with estimated times, and the place of the default order among them."""
+    net, hierarchy = estimator.net, estimator.hierarchy
+    rigid = find_rigid_levels(net, hierarchy)
+    made = [
+        min(
+            (Placement(m, ranks, _estimated(estimator, workload, ranks)) for ranks in _meshes(hierarchy, m, rigid)),
+            key=lambda p: _rounded(p.step.time_us),
+        )
+        for m in _matrices(net, hierarchy, axes)
+    ]
+    own = np.arange(net.nranks).reshape([axis.size for axis in axes])
+    if exhaustive:
+        orders = all_orders(net, own.shape, made)
+        made += [Placement(None, ranks, _estimated(estimator, workload, ranks)) for ranks in orders]
+    default = next((p for p in made if np.array_equal(p.mesh, own)), None) or _like_default(made, own, net)
+    if default is None:
+        default = Placement(None, own, _estimated(estimator, workload, own))
+        made.append(default)
+    at = next(i for i, p in enumerate(made) if p is default)
+    return made, at
 
 
 def _rounded(time_us: float) -> float:

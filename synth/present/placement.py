@@ -88,6 +88,8 @@ def placement_table(document: dict[str, Any]) -> str:
     ]
     if estimated:
         text.append("~ estimated; all others are times of replayed schedules")
+    if any(rows[i]["matrix"] is None for i in shown):
+        text.append("– an order that is no parallelism matrix, or one whose axes stand otherwise in a level")
     text.append(f"default order: place {default + 1} of {len(rows)}; {_gain(rows[default], best)}")
     if document["bound_us"] > 0:
         ratio = best["time_us"] / document["bound_us"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from synth.concurrent.result import ConcurrentResult
+from synth.parallelism import estimate as estimate_module
 from synth.parallelism import placement as placement_module
 from synth.parallelism.axes import Axis, mesh, parse_axes, process_groups
 from synth.parallelism.estimate import Estimator
@@ -58,6 +59,12 @@ def estimator(spec: str) -> Estimator:
 def test_the_estimate_of_a_star_is_the_formula() -> None:
     found = estimator("star:8,bw=50,alpha=0.5").estimate("allreduce", np.arange(8)[None], 1 << 20)
     assert found.time_us == pytest.approx(2 * 7 / 8 * (1 << 20) / 50e3 + 2 * 1.0)
+
+
+def test_a_ring_waits_for_its_long_hop_once() -> None:
+    """On a line the way back from the last rank to the first is long; a share goes over it once."""
+    found = estimator("line:32,bw=50,alpha=1").estimate("allgather", np.arange(32)[None], 32)
+    assert 31 <= found.time_us <= 63
 
 
 def test_groups_that_share_a_link_take_longer() -> None:
@@ -228,3 +235,12 @@ def test_the_step_under_a_mesh_with_other_orders_holds_the_same_axes() -> None:
     ranks = mesh(levels, ((2,), (4,)), [[1, 0]])
     assert process_groups(ranks, (1,)).tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
     assert step_bound(estimator("ring:8").net, levels, (Axis("a", 2), Axis("b", 4)), STEP) > 0
+
+
+def test_long_routes_are_looked_at_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = np.random.default_rng(2).permutation(36).reshape(4, 9)
+    whole = estimator("mesh:6x6").estimate("alltoall", groups, 1 << 20)
+    monkeypatch.setattr(estimate_module, "_HOPS", 50)
+    parts = estimator("mesh:6x6").estimate("alltoall", groups, 1 << 20)
+    assert parts.busy_us == pytest.approx(whole.busy_us)
+    assert parts.time_us == pytest.approx(whole.time_us)
