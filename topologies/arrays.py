@@ -111,9 +111,17 @@ def components(count: int, src: Ints, dst: Ints, *, strong: bool = False) -> Int
 
     strong: edges taken one way; a part is of vertices that all reach each other, and parts have any order.
     """
-    graph, csgraph = _sparse(count, src, dst)
-    found = csgraph.connected_components(graph, directed=strong, connection="strong")
-    return np.asarray(found[1], dtype=np.int64)
+    if strong:
+        graph, csgraph = _sparse(count, src, dst)
+        return np.asarray(csgraph.connected_components(graph, connection="strong")[1], dtype=np.int64)
+    least, before = np.arange(count, dtype=np.int64), None  # the least vertex that each is known to be joined with
+    while before is None or not np.array_equal(least, before):
+        before, ends = least.copy(), (least[src], least[dst])
+        for end in ends:
+            np.minimum.at(least, end, np.minimum(*ends))
+        while not np.array_equal(least, least[least]):
+            least = least[least]
+    return np.asarray(np.unique(least, return_inverse=True)[1], dtype=np.int64)
 
 
 def _sparse(count: int, src: Ints, dst: Ints) -> tuple[Any, Any]:
