@@ -6,6 +6,7 @@ What elements and attributes mean is that of NCCL's src/graph/xml.cc and topo.cc
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,11 +144,20 @@ class _Reader:
         self._place_nics(node)
         sms = {self._number(gpu, "sm", 0, 1e4, 0) for gpu in self.devices}
         amd = any("gcn" in gpu.values for gpu in self.devices)
-        if len(sms) == 1:
+        held = Counter(self._busid(device) for device in self.devices)
+        parts = [rank for rank, device in enumerate(self.devices) if held[self._busid(device)] > 1]
+        if parts:
+            which = ", ".join(map(str, parts[:8])) + (" …" if len(parts) > 8 else "")
+            self.remarks.append(
+                f"ranks {which} are parts of devices, whose links they share; a part's SMs are not known"
+            )
+        if len(sms) > 1:
+            self.remarks.append(f"devices differ (sm {', '.join(f'{sm:g}' for sm in sorted(sms))}): SMs are not stated")
+        else:
             (sm,) = sms
             if not amd and MIN_CAPABILITY <= sm <= MAX_CAPABILITY:
                 node.compute_capability = int(sm)
-            node.sms = int(sm) if amd else rates.SMS.get(int(sm), 0)
+            node.sms = 0 if parts else int(sm) if amd else rates.SMS.get(int(sm), 0)
             if node.sms:
                 origin = "read" if amd else f"assumed for compute capability {sm / 10:.1f}"
                 self.remarks.append(f"{node.sms} {'compute units' if amd else 'SMs'} a device: {origin}")

@@ -188,6 +188,16 @@ def test_links_by_kind_of_device() -> None:
         assert not machine.topology.compute_capability
 
 
+def test_devices_that_differ_and_parts_of_one() -> None:
+    """SMs are stated where all have as many."""
+    machine = read(system(cpu(0, gpu("01", 0, sm=90), gpu("02", 1, sm=100))))
+    assert (machine.topology.sms, machine.topology.compute_capability) == (0, 0)
+    assert "devices differ (sm 90, 100): SMs are not stated" in machine.remarks
+    parts = read(system(cpu(0, gpu("01", 0).replace("</gpu>", '</gpu><gpu dev="1" sm="90"/>'))))
+    assert parts.topology.sms == 0
+    assert any(remark.startswith("ranks 0, 1 are parts of devices") for remark in parts.remarks)
+
+
 def test_nvlinks_to_nothing_and_grace() -> None:
     """A VM's links to itself are left out and said; C2C joins a device to its CPU."""
     own = '<nvlink target="01" count="12" tclass="0x030200"/>'
