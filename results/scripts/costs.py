@@ -193,7 +193,7 @@ def _parts(
     )
     yield grid(("collective", "change", "ours", "NCCL's", "ours / NCCL's", "reached"), points)
     yield (
-        "All-to-all between DGX-2, a library's direct and two-step algorithms, each by its fastest protocol:"
+        f"All-to-all between nodes of {ACROSS_OF}, a library's direct and two-step algorithms, each by its fastest protocol:"
         " direct sends a NIC as many messages as there are GPUs elsewhere, in two steps one for each other node. The"
         " last column is the same without gaps between messages: what is left of the advantage without its reason."
     )

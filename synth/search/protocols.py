@@ -61,8 +61,9 @@ def search_protocols(
     begun = now() if options.begun is None else options.begun
     able = problem.protocols if executor is None else executor.able(problem.protocols)
     if not able:
+        names = " ".join(problem.protocols)
         raise InputError(
-            f"costs: of {problem.topology.name} are of {' '.join(problem.protocols)}, none of them the target's"
+            f"costs: of {problem.topology.name} are of {names}; it must be a --target that has one of them"
         )
     problems = {name: problem.under(name) for name in problem.protocols}
     bounds = {name: prove(one, max_flow=False) for name, one in problems.items()}
@@ -71,6 +72,8 @@ def search_protocols(
     asked = _sizes(bounds, able, chosen.sizes if options.size is None else (options.size,), chosen)
     found: dict[str, SearchResult] = {}
     for place, (name, sizes) in enumerate(asked.items()):
+        if found and now() >= until:
+            break
         share = replace(options, begun=now(), budget_s=max(until - now(), 0.05) / (len(asked) - place), rank_sends=most)
         try:
             found[name] = search(problems[name], share, workers, report, replace(tuning, sizes=sizes))
