@@ -182,6 +182,16 @@ def _parts(
     ):
         good = sum(gap <= most for gap in gaps)
         yield f"Time / bound {what}: {good} of {len(gaps)} at most {most:.2f}, the worst {max(gaps, default=1.0):.3f}."
+    far = [
+        f"{row.spec} {row.collective}"
+        for row in rows
+        if any(gap > (MOST_LARGE if size >= LARGE else MOST_MIDDLE) for size, gap in zip(SIZES, row.gaps, strict=False))
+    ]
+    yield (
+        f"Further from it somewhere: {', '.join(far) or 'none'}. A chain of ranks must be filled before all links work,"
+        " and no bound counts that; the many chunks that shorten it make programs that take longest to lower, and what"
+        f" the budget ({budget_s:g} s, on a machine that others used too) left no time for is not here."
+    )
     yield f"Time of our file / bound, both with the machine's costs, by message size; {budget_s:g} s a question."
     yield grid(titles, [row.cells() for row in rows])
     yield "Which protocol serves which sizes: " + "; ".join(
@@ -193,7 +203,8 @@ def _parts(
     )
     yield grid(("collective", "change", "ours", "NCCL's", "ours / NCCL's", "reached"), points)
     yield (
-        f"All-to-all between nodes of {ACROSS_OF}, a library's direct and two-step algorithms, each by its fastest protocol:"
+        f"All-to-all between nodes of {ACROSS_OF}, a library's direct and two-step algorithms, each by its fastest"
+        " protocol:"
         " direct sends a NIC as many messages as there are GPUs elsewhere, in two steps one for each other node. The"
         " last column is the same without gaps between messages: what is left of the advantage without its reason."
     )

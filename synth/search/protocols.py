@@ -122,6 +122,8 @@ def _merged(
         ended.add("interrupted")
         contest.stop()
         ranges = contest.files(options.size)
+    if now() >= contest.deadline:
+        ended.add("budget")
     served = {one.algorithm for one in ranges}
     return SearchResult(
         problem,
