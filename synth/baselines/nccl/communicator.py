@@ -15,6 +15,8 @@ from topologies.topology import Topology
 
 _OTHER, _NVLINK, _PCIE, _NETWORK = (KINDS.index(kind) for kind in ("other", "nvlink", "pcie", "network"))
 
+_MOST_UNSWITCHED = 128  # GPUs of a node without NVLink switches among which rings are looked for
+
 
 @dataclass(frozen=True)
 class Nic:
@@ -127,9 +129,15 @@ class _Links:
             for a, b, rate in zip(self.src[fast].tolist(), self.dst[fast].tolist(), gbs.tolist(), strict=True)
             if a in place and b in place
         )
-        pcie, pcie_gbs = self._pcie(members, here[self.kind[here] == _PCIE])
+        switched = float(up.min())
+        if not switched and len(members) > _MOST_UNSWITCHED:
+            raise NotModelled(
+                f"{len(members)} GPUs of a node without NVLink switches are more than the {_MOST_UNSWITCHED} whose"
+                " rings are looked for"
+            )
+        pcie, pcie_gbs = ((), ()) if switched else self._pcie(members, here[self.kind[here] == _PCIE])
         nics = self._nics(members, place) if several else ()
-        return Node(len(members), float(up.min()), pairs, pcie, pcie_gbs, nics)
+        return Node(len(members), switched, pairs, pcie, pcie_gbs, nics)
 
     def _pcie(self, members: Ints, links: Ints) -> tuple[tuple[tuple[int, ...], ...], tuple[float, ...]]:
         """Node.pcie and Node.pcie_gbs: the path of fewest links between each two GPUs, none through a third."""

@@ -170,3 +170,25 @@ def test_rings_over_pcie_take_turns_on_its_links() -> None:
     assert {c.protocol for c in choices} == {f.LL, f.SIMPLE}  # stores of 128 bytes may be torn over PCIe
     slower = nccl_model(pcie_box(4, 15.754), range(4)).choose("allreduce", GIB)
     assert slower.time_us == pytest.approx(2 * found.choose("allreduce", GIB).time_us, rel=0.05)
+
+
+def test_large_nodes_end_in_a_figure_or_a_reason() -> None:
+    """No search runs deep or long, whatever is put into one node."""
+    for gpus in (128, 129, 2000):
+        ring = np.arange(gpus)
+        line = Topology(
+            "line",
+            gpus,
+            (),
+            np.concatenate([ring, ring]),
+            np.concatenate([(ring + 1) % gpus, (ring - 1) % gpus]),
+            np.full(2 * gpus, 0.5),
+            np.full(2 * gpus, 50.0),
+            compute_capability=80,
+            link_kind=np.full(2 * gpus, 1),
+        )
+        if gpus > 128:
+            with pytest.raises(NotModelled, match="more than the 128"):
+                nccl_model(line, range(gpus))
+        else:
+            assert nccl_model(line, range(gpus)).graphs[f.RING].channels == 4  # two each way, each of 20 of 40 GB/s
