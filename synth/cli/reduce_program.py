@@ -114,7 +114,7 @@ def reduce_program(**asked: Any) -> None:
     clear_progress()
     document = statement(found, saved)
     document |= {"axes": {axis.name: axis.size for axis in axes}, "over": [axes[axis].name for axis in over]}
-    document |= {"levels": {level.name: level.size for level in hierarchy.levels}}
+    document |= {"length": asked["length"], "levels": {level.name: level.size for level in hierarchy.levels}}
     document |= {"matrix": {axis.name: list(row) for axis, row in zip(axes, matrix, strict=True)}}
     if asked["as_json"]:
         print_json(document)
@@ -193,8 +193,8 @@ def _table(found: ReductionPrograms, document: dict[str, Any]) -> str:
         f"{format_count(len(asked.groups), 'group')} of {asked.pieces} at once ({parts}),"
         f" {format_size(int(asked.size_bytes))} each",
         f"groups {' ; '.join(groups)}" + ("; other ranks relay" if asked.relays != "none" else ""),
-        f"{format_count(found.count, 'program')} of at most {MOST_STEPS} steps; bound {format_time(found.bound_us)}"
-        f" ({document['proof']})",
+        f"{format_count(found.count, 'program')} of at most {document['length']} steps;"
+        f" bound {format_time(found.bound_us)} ({document['proof']})",
         "",
     ]
     single_us = None if found.single is None else found.single.time_us
