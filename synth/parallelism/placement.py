@@ -51,7 +51,8 @@ class StepTime:
         bottleneck: the resource that is busy longest, or "latency" where none is for half of the time.
         busy_us: how long it is.
         level_us: for each level how long its busiest resource is busy.
-        searched: whether the times are those of replayed schedules; else they are estimated.
+        searched: whether the times are those of replayed schedules; else they are estimated (and scaled by how
+            far those estimates were off, in the median, beside which there are searched times).
     """
 
     time_us: float
@@ -60,6 +61,13 @@ class StepTime:
     busy_us: float
     level_us: tuple[float, ...]
     searched: bool = False
+
+    def scaled(self, factor: float) -> StepTime:
+        """The same with all times longer by a factor."""
+        calls, levels = (tuple(factor * time for time in times) for times in (self.call_us, self.level_us))
+        return replace(
+            self, time_us=factor * self.time_us, call_us=calls, busy_us=factor * self.busy_us, level_us=levels
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +175,10 @@ def rank_placements(
         if step is not None:
             errors.append(step.time_us / made[i].step.time_us)
             made[i] = replace(made[i], step=step)
-    # An estimate stands where it would if it erred as those do that were searched.
+    # Estimates err alike: with the median error of those that were searched they can be compared with these.
     error = float(np.median(errors)) if errors else 1.0
-    score = [_rounded(p.step.time_us * (1.0 if p.step.searched else error)) for p in made]
+    made = [p if p.step.searched else replace(p, step=p.step.scaled(error)) for p in made]
+    score = [_rounded(p.step.time_us) for p in made]
     order.sort(key=lambda i: (score[i], i != at))
     return Ranking(
         topology=topology, hierarchy=hierarchy, axes=tuple(axes), workload=workload,

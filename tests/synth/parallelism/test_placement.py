@@ -42,6 +42,8 @@ STEP = Workload(
     )
 )
 
+THREE = Workload((Call("tp", "allreduce", (2,), 64 << 20), Call("dp", "allreduce", (1,), 64 << 20)))
+
 
 def ranked(spec: str, axes: str, top: int = 0, exhaustive: bool = False, workload: Workload = STEP) -> Ranking:
     topology = load(spec)
@@ -137,6 +139,8 @@ def test_the_times_of_the_ranking_replay(spec: str, axes: str) -> None:
     found = ranked(spec, axes, top=2)
     searched = [p for p in found.placements if p.step.searched]
     assert len(searched) >= 2
+    times = [p.step.time_us for p in found.placements]
+    assert times == sorted(times)
     for placement in searched:
         for i, call in enumerate(found.workload.calls):
             made = found.plans[i, placement.mesh.tobytes()]
@@ -173,6 +177,18 @@ def test_the_ranking_is_sorted_and_has_the_default() -> None:
     assert found.placements[found.default].order == list(range(16))
     assert len({p.matrix for p in found.placements}) == len(found.placements) == 2
     assert found.placements[0].step.bottleneck
+
+
+def test_estimates_beside_searched_times_are_comparable() -> None:
+    rough, found = (ranked("fattree:4x4x1", "pp=2,dp=2,tp=4", top=top, workload=THREE) for top in (0, 1))
+    times = [p.step.time_us for p in found.placements]
+    assert times == pytest.approx(sorted(times))
+    before = {p.matrix: p.step.time_us for p in rough.placements}
+    ratios = {p.matrix: p.step.time_us / before[p.matrix] for p in found.placements}
+    searched = [ratios[p.matrix] for p in found.placements if p.step.searched]
+    guessed = [ratios[p.matrix] for p in found.placements if not p.step.searched]
+    assert guessed
+    assert guessed == pytest.approx([float(np.median(searched))] * len(guessed))
 
 
 def test_a_default_order_without_a_matrix_is_timed_as_well() -> None:
