@@ -97,21 +97,21 @@ def _loaded(text: str, origin: str) -> Any:
     if len(text) > _MOST_YAML_BYTES:
         raise InputError(f"{origin}: {len(text)} characters of YAML; it must be at most {_MOST_YAML_BYTES}")
 
-    class Plain(yaml.BaseLoader):  # type: ignore[misc]
-        """Texts, lists and mappings, neither deep nor by reference."""
+    depth = 0
 
-        depth = 0
+    def compose_node(loader: Any, parent: Any, index: Any) -> Any:
+        nonlocal depth
+        if loader.check_event(yaml.AliasEvent) or depth >= _DEEPEST:
+            raise yaml.YAMLError(f"a reference (*), or more than {_DEEPEST} levels")
+        depth += 1
+        node = yaml.BaseLoader.compose_node(loader, parent, index)
+        depth -= 1
+        return node
 
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent) or self.depth >= _DEEPEST:
-                raise yaml.YAMLError(f"a reference (*), or more than {_DEEPEST} levels")
-            self.depth += 1
-            node = super().compose_node(parent, index)
-            self.depth -= 1
-            return node
-
+    # texts, lists and mappings, neither deep nor by reference
+    plain: Any = type("Plain", (yaml.BaseLoader,), {"compose_node": compose_node})
     try:
-        return yaml.load(text, Loader=Plain)
+        return yaml.load(text, Loader=plain)
     except (yaml.YAMLError, ValueError) as error:
         raise InputError(f"{origin}: not YAML: {' '.join(str(error).split())[:160]}; it must be {_RIGHT}") from None
 
