@@ -187,6 +187,8 @@ def ask(
         unsaid = f"{executor.target.name}'s files cannot say {what}"
         healthy = without_switch_ops(healthy)
         problem = stated(without_switch_ops(topology))
+    if unsaid and engine == "switch":
+        raise InputError(f"--engine switch: {unsaid}")
     sick = stated(healthy) if hurt else None
     return Question(problem, options, sick, target, sms, groups_overlap, scratch_limit, unsaid)
 

@@ -46,8 +46,8 @@ def main() -> None:
     asked = parser.parse_args()
     questions = [(t, c) for t in asked.only for c in asked.collective][:: asked.every]
     rows, met, of = [], 0, 0
+    synth.synthesize("allgather", "dgx-h100:2", budget=asked.budget, size="1M")  # loads what is compiled
     for topology, collective in questions:
-        synth.synthesize(collective, topology, budget=2.0, size="1M")  # loads what is compiled
         one, other = (
             synth.synthesize(collective, topology, budget=asked.budget, switch_ops=able) for able in (True, False)
         )

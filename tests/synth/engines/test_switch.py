@@ -118,6 +118,8 @@ def test_a_target_that_cannot_say_it_is_asked_without() -> None:
     assert told.problem.network.hyperlinks is None
     assert told.unsaid.startswith("msccl's files cannot say what switches multicast and reduce")
     assert ask("broadcast", "dgx-a100", target="msccl").unsaid == ""
+    with pytest.raises(InputError, match="--engine switch: msccl's files cannot say"):
+        ask("broadcast", "dgx-h100", target="msccl", engine="switch")
 
 
 def test_lowering_refuses_what_no_program_says() -> None:
