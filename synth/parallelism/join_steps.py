@@ -54,9 +54,12 @@ class Reduction:
 
     def problem(self, parts: int = 1) -> UnionProblem:
         """The all-reduce of all groups with so many chunks a piece."""
-        collective = named(ALLREDUCE, self.pieces, self.pieces * parts)
-        members = [Member(group, collective, self.size_bytes) for group in self.groups]
-        return union_problem(self.topology, members, self.relays)
+        return union_problem(self.topology, self.members(self.pieces * parts), self.relays)
+
+    def members(self, chunks: int) -> list[Member]:
+        """The groups with their all-reduces, in so many chunks each."""
+        collective = named(ALLREDUCE, self.pieces, chunks)
+        return [Member(group, collective, self.size_bytes) for group in self.groups]
 
     def step_members(self, step: ConcreteStep) -> list[Member]:
         """The groups of a step as concurrent groups with a chunk a block, one reduction group's after the other's."""

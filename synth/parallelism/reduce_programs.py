@@ -240,7 +240,7 @@ def _searched(
     progress: Callable[[str], None],
 ) -> ConcurrentResult:
     """The search for all groups; with more time where it is too short for an answer on a machine as busy as this."""
-    members = asked.problem().members
+    members = asked.members(1)
     for times in _MORE:
         try:
             return plan(
