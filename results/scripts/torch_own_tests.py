@@ -42,6 +42,9 @@ ERROR = re.compile(r"^(?:E +)?(?:[\w.]+\.)?(\w*(?:Error|Exception|Exit|Failure)\
 EXPLAINED: dict[str, str] = {
     "'synth' != 'gloo'": "asks for the back end's name",
     "it must be": "refused like by Gloo, in other words",
+    "test_allreduce_coalesced_checks": "served, where Gloo refuses",
+    "test_all_to_all_single": "served, where Gloo refuses: a tensor that is not contiguous",
+    "test_set_gloo_pg_timeout": "asks for options that only Gloo's class has; torch's function for them works",
 }
 Test = tuple[str, type[unittest.TestCase], str]  # file, class, name
 Outcome = tuple[str, str]  # passed, skipped or failed; why
@@ -173,11 +176,13 @@ def measure(tests: list[Test], budget: float, keep: Path | None) -> list[tuple[T
     return found
 
 
-def parts(found: list[tuple[Test, Outcome, Outcome]], of: int) -> Iterator[str]:
+def parts(found: list[tuple[Test, Outcome, Outcome]], of: int, sources: Path | None) -> Iterator[str]:
     """The page's parts."""
     import torch  # here: slow, and an extra
 
-    yield f"torch {torch.__version__}; {len(found)} of {of} tests; {RANKS} ranks where a test leaves their number open."
+    tests = "" if sources is None else f", tests of {sources.resolve().parents[1].name}"
+    few = f"{RANKS} ranks where a test leaves their number open"
+    yield f"torch {torch.__version__}{tests}; {len(found)} of {of} tests; {few}."
     counts = Counter((test[0], gloo[0], ours[0]) for test, gloo, ours in found)
     kinds = {
         "both pass": ("passed", "passed"),
@@ -233,7 +238,7 @@ def main() -> None:
     found = measure(tests, asked.budget, asked.keep)
     if asked.only:
         return
-    write(__file__, page(__file__, "PyTorch's own tests, in Gloo's place", parts(found, len(every))))
+    write(__file__, page(__file__, "PyTorch's own tests, in Gloo's place", parts(found, len(every), asked.sources)))
 
 
 if __name__ == "__main__":
