@@ -42,11 +42,17 @@ def put_costs(topology: Topology, costs: str | Path | Costs) -> Topology:
     """
     if isinstance(costs, Costs):
         return with_costs(topology, costs)
+    read = read_costs(costs)
+    if read == NO_COSTS:  # what its links are stays known: NCCL's own model goes by it
+        return replace(topology, protocol="") if topology.protocol else topology
+    return with_costs(topology, read if isinstance(read, Costs) else None)
+
+
+def read_costs(costs: str | Path) -> str | Costs:
+    """NO_COSTS or OWN_COSTS as they are, of a file its [costs]. Raises InputError where there are none."""
     if not isinstance(costs, str | Path) or not str(costs):
         raise InputError(f"costs {shown(costs)}: must be {NO_COSTS}, {OWN_COSTS} or a file with [costs]")
-    if costs == NO_COSTS:  # what its links are stays known: NCCL's own model goes by it
-        return replace(topology, protocol="") if topology.protocol else topology
-    return with_costs(topology, None if costs == OWN_COSTS else read_costs_file(costs))
+    return str(costs) if costs in (NO_COSTS, OWN_COSTS) else read_costs_file(costs)
 
 
 def load_machine(spec: str | Path) -> Machine:

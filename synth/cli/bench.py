@@ -33,7 +33,7 @@ from synth.model.sizes import parse_size
 from synth.storage.columns import check_replaceable
 from synth.storage.schedule_file import load_schedule
 from topologies.errors import InputError
-from topologies.load import load, put_costs
+from topologies.load import load, put_costs, read_costs
 from topologies.topology import Topology
 
 _USUAL = 1 << 20  # bytes of a message
@@ -127,7 +127,7 @@ def bench(
     if high < low:
         raise InputError(f"-e {maxbytes}: is less than -b; it must be {minbytes or low} or more")
     sizes = list(message_sizes(low, high, stepfactor, step))
-    parse_type(datatype), reducer(op, "float")  # refused before the head of the table
+    parse_type(datatype), reducer(op, "float"), read_costs(costs)  # refused before the head of the table
     given = {"--devices": devices, "--emulate": emulate, "--slower": slower if slower != 1 else None}
     given["--trace"] = trace
     used = choose_backend(backend, [name for name, value in given.items() if value is not None])
