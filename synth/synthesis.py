@@ -76,15 +76,19 @@ class Synthesis:
 
         replace: what the library has for the question gives way, also where it is faster.
         """
+        folder, target = as_folder(folder, "folder"), as_text(target, "target")
+        proof, replace = as_flag(proof, "proof"), as_flag(replace, "replace")
+        # what the target cannot express is said before anything is written
+        executor_for(self.found.problem, target, self.sms, self.groups_overlap, self.scratch_limit)
         written = save(
             self.found,
-            as_folder(folder, "folder"),
-            as_text(target, "target"),
+            folder,
+            target,
             sms=self.sms,
             groups_overlap=self.groups_overlap,
             scratch_limit=self.scratch_limit,
-            proof=as_flag(proof, "proof"),
-            anew=as_flag(replace, "replace"),
+            proof=proof,
+            anew=replace,
         )
         if written.refused and target != "auto":
             raise InputError(written.refused)
@@ -126,7 +130,7 @@ def ask(
     target: str = NONE,
     sms: int | None = None,
     groups_overlap: bool = False,
-    scratch_limit: int | None = None,
+    scratch_limit: int | str | None = None,
     costs: str | Path | Costs = NO_COSTS,
     switch_ops: bool = True,
     begun: float | None = None,
@@ -174,6 +178,9 @@ def ask(
     if chunks is not None:
         problem.with_chunks(chunks)  # whether so many are possible is said now
     sms = None if sms is None else whole(sms, "sms")
+    if sms is not None and sms < 1:
+        raise InputError(f"sms {sms}: is not possible; it must be 1 or more")
+    scratch_limit = None if scratch_limit is None else _size(scratch_limit, "scratch_limit")
     groups_overlap = as_flag(groups_overlap, "groups_overlap")
     target = as_text(target, "target")
     hurt = topology is not healthy

@@ -1,8 +1,9 @@
-"""Wrong command lines, each given to a process of its own: one line, exit code 2, nothing written.
+"""Wrong command lines, each given to a process of its own, and wrong calls in Python: one line, nothing written.
 
     python -m results.scripts.wrong_inputs [--every 8]
 
-makes wrong_inputs.md. The cases are those of tests/wrong, which calls all commands in one process.
+makes wrong_inputs.md. The cases are those of tests/wrong, which calls all commands in one process. Of wrong calls in
+Python all are made, in this process: each must raise InputError.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import chdir
 from pathlib import Path
 
 from results.measuring.measure import ROOT, grid, page, write
 from tests.synth.cli.calling import Answer
+from tests.wrong import python_calls
 from tests.wrong.command_lines import cases, contents, fault, prepare
 
 WAIT_S = 60.0  # for a call that does not end
@@ -34,6 +37,20 @@ def call(folder: Path, *arguments: str) -> Answer:
     except subprocess.TimeoutExpired:
         return Answer(-1, "", f"no end after {WAIT_S:g} s")
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def in_python() -> tuple[list[list[str]], list[str]]:
+    """Of the wrong calls in Python by function how many there are and are refused, and the faults."""
+    asked, right, faults = Counter[str](), Counter[str](), []
+    with tempfile.TemporaryDirectory() as name, chdir(name):
+        for case in python_calls.cases():
+            why = python_calls.fault(case) or ("something was written" if any(Path(name).iterdir()) else "")
+            asked[case.function] += 1
+            right[case.function] += not why
+            if why:
+                faults.append(f"- `{case.function}({case.argument}={str(case.value)[:80]!r})`: {why}")
+    rows = [[f"`{function}`", str(asked[function]), str(right[function])] for function in asked]
+    return [*rows, ["all", str(asked.total()), str(right.total())]], faults
 
 
 def main() -> None:
@@ -68,7 +85,11 @@ def main() -> None:
         " output, no file made or changed. The slowest says little of a busy machine."
     )
     titles = ("command", "wrong calls", "refused as they should be", "slowest (s)")
-    write(__file__, page(__file__, "Wrong inputs", [text, grid(titles, rows), *faults]))
+    calls, more = in_python()
+    about = "Wrong calls in Python, all in one process: each must raise InputError with one line, and write nothing."
+    parts = [text, grid(titles, rows), about, grid(("function", "wrong calls", "refused as they should be"), calls)]
+    faults += more
+    write(__file__, page(__file__, "Wrong inputs", [*parts, *faults]))
     if faults:
         raise SystemExit(f"{len(faults)} were not")
 

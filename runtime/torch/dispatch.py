@@ -37,12 +37,6 @@ def reduction_of(redop: Any) -> str:
     return _REDUCTIONS.get(name, name)
 
 
-def _terms(opts: Any) -> Terms:
-    """How a call with these options of torch's is made."""
-    limit = getattr(opts, "timeout", None)
-    return Terms(not getattr(opts, "asyncOp", True), limit if limit is not None and limit.total_seconds() > 0 else None)
-
-
 def _store_rank(store: Any) -> int | None:
     """The rank whose end ends the store; None where there is none such, or it cannot be known."""
     while hasattr(store, "underlying_store"):
@@ -93,7 +87,7 @@ class Dispatcher:
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any, ranks: Sequence[int], name: str = "") -> None:
         """rank: of `size`, in the group; ranks: the members, as the job numbers them; name: torch's of the group."""
-        self.ranks = tuple(ranks) or tuple(range(size))
+        self.ranks, self._timeout = tuple(ranks) or tuple(range(size)), timeout
         watch = FailureWatch(rank, self.ranks, name=name)
         gloo, store = _make_gloo(store, watch, timeout)
         watch.messages = gloo
@@ -108,6 +102,14 @@ class Dispatcher:
         self.pass_through = {
             name: PassThrough(self._core, gloo, row, self._describe) for name, row in OPERATIONS.items()
         }
+
+    def _terms(self, opts: Any) -> Terms:
+        """How a call with these options of torch's is made; a time-out that the group was given later holds too."""
+        limit = getattr(opts, "timeout", None)
+        if limit is None or limit.total_seconds() <= 0:
+            limit = self.wrapped["cpu"][1].options._timeout
+            limit = None if limit == self._timeout else limit
+        return Terms(not getattr(opts, "asyncOp", True), limit)
 
     def _wrapped_for(self, tensor: Tensor) -> Any:
         device = tensor.device.type
@@ -142,7 +144,7 @@ class Dispatcher:
         )
         if part is None:
             return self._run_wrapped(issued, operation, wrapped, buffers, arguments, choice.reason, opts, op)
-        return self._core.execute(issued, part, buffers, op or "sum", _terms(opts))
+        return self._core.execute(issued, part, buffers, op or "sum", self._terms(opts))
 
     def run_blocks(self, name: str, blocks: Blocks, buffers: Buffers, opts: Any, arguments: Arguments) -> Any:
         """Run a collective whose blocks may be of other sizes on other ranks, which a rank cannot know; torch's Work.
@@ -162,14 +164,14 @@ class Dispatcher:
             issued = self._core.issue(call, text, f", on {wrapped.name()}")
             return self._run_wrapped(issued, operation, wrapped, buffers, arguments, why, opts, None)
         agrees = bool(paths - ({"direct"} if operation.uneven else {"direct", "wrapped"}))
-        return self._core.run_blocks(call, text, blocks, buffers, agrees, _terms(opts))
+        return self._core.run_blocks(call, text, blocks, buffers, agrees, self._terms(opts))
 
     def run_custom(self, name: str, buffers: Buffers, redop: Any, opts: Any) -> Any:
         """Run the library's program of a custom collective that serves these tensors.
 
         buffers: their block is not looked at. opts: torch's of an all-reduce. Raises InputError where there is none.
         """
-        return self._core.execute_custom(name, buffers, reduction_of(redop), _terms(opts))
+        return self._core.execute_custom(name, buffers, reduction_of(redop), self._terms(opts))
 
     def send_blocks(
         self, name: str, buffers: Buffers, opts: Any, work: Callable[[Transport], None], op: str = "sum"
@@ -177,12 +179,14 @@ class Dispatcher:
         """A collective of blocks of several sizes, which all ranks know: sent one by one, by `work`."""
         operation = OPERATIONS[name]
         opts = opts or operation.options()
-        return self._core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, _terms(opts))
+        return self._core.send_blocks(self._call(operation, buffers, opts), buffers, work, op, self._terms(opts))
 
     def _call(self, operation: Operation, buffers: Buffers, opts: Any) -> Call:
         """What choices depend on; the size is that of the rank that has most elements."""
         like = buffers.tensors[0]
-        root = opts.rootRank if operation.kind.rooted else 0
+        root, ranks = opts.rootRank if operation.kind.rooted else 0, len(self.ranks)
+        if not 0 <= root < ranks:
+            raise InputError(f"{operation.kind.name}: root {root}; it must be a rank of the group, 0 to {ranks - 1}")
         return Call(operation.kind.name, buffers.size_bytes, type_name(like), self._core.ranks, root, buffers.in_place)
 
     def _describe(self, operation: Operation, size_bytes: int, kind: Any, opts: Any) -> str:
@@ -226,7 +230,7 @@ class Dispatcher:
                 core.divide(buffers.written)
 
         task = TaskWork(finish, buffers.written, record)
-        core.lane.put(task, _terms(opts).waits)
+        core.lane.put(task, self._terms(opts).waits)
         return task
 
     def pass_on(self, method: str, arguments: Sequence[Any]) -> WrappedWork:
@@ -241,7 +245,7 @@ class Dispatcher:
     # ---- what is no collective of data
 
     def barrier(self, opts: Any) -> Any:
-        return self._core.barrier(_terms(opts or c10d.BarrierOptions()))
+        return self._core.barrier(self._terms(opts or c10d.BarrierOptions()))
 
     def monitored_barrier(self, timeout: Any, wait_all_ranks: bool) -> None:
         """Raises RuntimeError that names the ranks that did not come."""

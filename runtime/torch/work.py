@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -29,6 +30,7 @@ class WrappedWork(Work):  # type: ignore[misc]
     def __init__(self, inner: Any, record: Record, watch: FailureWatch, waiting: Waiting) -> None:
         super().__init__()
         self._inner, self._record, self._watch, self._waiting = inner, record, watch, waiting
+        self._context = copy_context()  # what is asked for by `using`: callbacks choose as their call did
         self._start = time.perf_counter()
         self._recorded = False
         watch.begin(self, waiting)
@@ -65,7 +67,10 @@ class WrappedWork(Work):  # type: ignore[misc]
 
     def get_future(self) -> Any:
         """The inner's, which also records its time and says who was lost."""
-        return self._inner.get_future().then(lambda future: self._ended(future.value))
+        inner, context, end = self._inner.get_future(), self._context.copy(), torch.futures.Future()
+        future = end.then(lambda _: self._ended(inner.value))
+        inner.add_done_callback(lambda _: context.run(end.set_result, None))
+        return future
 
     def source_rank(self) -> int:
         return int(self._inner.source_rank())

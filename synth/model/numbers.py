@@ -60,7 +60,7 @@ def as_seconds(value: Any, what: str) -> float:
     if isinstance(value, str):
         return parse_seconds(value, what)
     try:
-        if not isinstance(value, bool):
+        if not isinstance(value, bool | bytes):
             return float(value)
     except (TypeError, ValueError, OverflowError):
         pass

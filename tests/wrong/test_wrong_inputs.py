@@ -1,12 +1,17 @@
-"""Wrong command lines: one line, exit code 2, nothing written. results/scripts/wrong_inputs.py asks real processes."""
+"""Wrong command lines: one line, exit code 2, nothing written; wrong calls in Python: InputError of one line.
+
+results/scripts/wrong_inputs.py asks real processes.
+"""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.synth.cli.calling import Call, caller
+from tests.wrong import python_calls
 from tests.wrong.command_lines import RIGHT, Case, cases, contents, fault, parameters, prepare
 
 CASES = cases()
@@ -54,3 +59,17 @@ def _refused(some: list[Case], synth: Call, folder: Path) -> None:
         if why:
             faults.append(f"{' '.join(map(repr, case.arguments))[:200]}: {why}")
     assert not faults, "\n".join(faults)
+
+
+def test_wrong_calls_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for function, right, _ in python_calls.functions().values():
+        function(**right)  # is accepted, or nothing would be shown by the rest
+    shutil.rmtree(tmp_path / "written")
+    calls = list(python_calls.cases())
+    assert len(calls) > 250
+    faults = [
+        f"{call.function}({call.argument}={call.value!r}): {why}" for call in calls if (why := python_calls.fault(call))
+    ]
+    assert not faults, "\n".join(faults)
+    assert not list(tmp_path.iterdir())

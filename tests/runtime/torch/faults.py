@@ -82,7 +82,22 @@ def unequal() -> None:
             expect(["allreduce sum, 40 bytes", "allreduce sum, 400 bytes", "in vain"], call)
 
 
-FAULTS: dict[str, Check] = {check.__name__: check for check in (differs, compared, unknown, unequal)}
+def limited() -> None:
+    """A time-out that a group is given later holds for our algorithms too."""
+    store, me = dist.distributed_c10d._get_default_store(), dist.get_rank()
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=50))
+    if me == 0:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.3), group)
+        with ours.using("synth"):
+            expect(
+                ["rank 1 has made 0 calls", "waiting for no other rank"],
+                partial(dist.all_reduce, torch.ones(3), group=group),
+            )
+        store.set("limited", "over")
+    store.wait(["limited"])
+
+
+FAULTS: dict[str, Check] = {check.__name__: check for check in (differs, compared, unknown, unequal, limited)}
 
 
 class Losses:

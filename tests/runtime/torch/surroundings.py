@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 
 import runtime.torch.process_group as ours
+from runtime.torch.choice import Method
+from runtime.torch.core import asked_method
 from tests.runtime.torch.values import Check, same
 
 
@@ -70,6 +72,17 @@ def callbacks() -> None:
         same(then(torch.full((k + 1,), float(k))).wait(), torch.full((k + 1,), float((k * n + 1) * n * n)))
 
 
+def contexts() -> None:
+    """A callback chooses as its call did, whoever served that, and wherever the callback runs."""
+    for mode in ("gloo", "synth"):
+        if dist.get_rank():
+            time.sleep(0.05)  # rank 0 still waits when it leaves `using`
+        with ours.using(mode):
+            work = dist.all_reduce(torch.ones(5), async_op=True)
+            asked = work.get_future().then(lambda _: asked_method.get())
+        assert asked.wait() == Method(mode), (mode, asked.value())
+
+
 def barriers() -> None:
     """One that is not waited for holds nothing up that comes after it."""
     me, n = dist.get_rank(), dist.get_world_size()
@@ -126,6 +139,7 @@ SURROUNDINGS: dict[str, Check] = {
     "gradients": gradients,
     "inference": inference,
     "callbacks": callbacks,
+    "contexts": contexts,
     "barriers": barriers,
     "threads": threads,
 }
