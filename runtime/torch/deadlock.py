@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from runtime.torch.causes import Cause
-from runtime.torch.tasks import waiting_threads
+from runtime.torch.threads import waiting_threads
 
 Message = dict[str, Any]
 _MOST = 64  # processes that are asked

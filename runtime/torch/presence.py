@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from runtime.torch.causes import error_end
 from runtime.torch.deadlock import Deadlocks, Held, Watch, own_state
-from runtime.torch.tasks import lane_threads
+from runtime.torch.threads import lane_threads
 
 log = logging.getLogger("synth.torch")
 Message = dict[str, Any]

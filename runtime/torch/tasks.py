@@ -6,7 +6,6 @@ import atexit
 import queue
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -16,8 +15,9 @@ from typing import Any
 
 import torch
 
+from runtime.torch.threads import lanes, waiting_threads
+
 Record = Callable[[float], None]  # takes the seconds that a call took
-waiting_threads: set[int] = set()  # those that wait for a task, however long
 
 
 class Task:
@@ -117,20 +117,14 @@ class Task:
 
 _PATIENCE_S = 2.0  # for a thread that is to end
 _LETTING_GO_S = 0.05  # Gloo's threads drop a call's tensors after it is over, and need the interpreter for it
-_threads: weakref.WeakSet[TaskThread] = weakref.WeakSet()
-
-
-def lane_threads() -> set[int | None]:
-    """All threads of tasks."""
-    return {lane._thread.ident for lane in list(_threads) if lane._thread is not None}
 
 
 @atexit.register
 def _stop_all() -> None:
     """A thread that lives on while the interpreter ends can take the process down with it."""
-    for thread in list(_threads):
+    for thread in list(lanes):
         thread.stop()
-    if _threads:
+    if lanes:
         time.sleep(_LETTING_GO_S)
 
 
@@ -194,7 +188,7 @@ class TaskThread:
         self._last: Task | None = None
         self._thread: threading.Thread | None = None
         self._order = threading.Lock()
-        _threads.add(self)
+        lanes.add(self)
 
     def put(self, task: Task, wait: bool) -> None:
         """Run it after those before it. wait: the caller waits anyway, so do it here where none is under way."""
