@@ -138,6 +138,9 @@ class Contest:
             if any(c.execution is not None for c in self.contenders):
                 self._refuse(one, self._why_late(one))
                 return False
+            if self.racing:
+                self.postponed.append(one)
+                return True
             one = min(self.contenders, key=lambda c: (len(c.algorithm.schedule), *c.order))  # there must be something
         sends = len(one.algorithm.schedule)
         self.report(f"lowering {sends} sends")

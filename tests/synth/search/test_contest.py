@@ -150,6 +150,15 @@ def test_what_takes_long_waits_until_all_engines_were_asked(algorithms: list[Alg
     assert all(isinstance(served.contender.execution, Slower) for served in made.frontier())
 
 
+def test_nothing_is_lowered_too_late_while_engines_are_asked(algorithms: list[Algorithm]) -> None:
+    executor = Executor()
+    made = Contest(executor, deadline=now() - 1, racing=True)
+    for algorithm in algorithms:
+        made.add(algorithm, LARGEST)
+    assert executor.lowered == []
+    assert made.best_us(LARGEST) == algorithms[0].time_us(LARGEST)
+
+
 def test_one_size_has_one_range(algorithms: list[Algorithm]) -> None:
     (served,) = contest(Executor(), algorithms).frontier(SMALLEST)
     assert (served.low, served.high, served.shown) == (SMALLEST, SMALLEST, SMALLEST)
