@@ -58,7 +58,8 @@ COMMANDS = {
         "Measure torch's own back end and our algorithms, and write the table that SYNTH_BACKEND=auto reads.",
     ),
     "calibrate": Row(
-        "tune:calibrate", "Measure α and bandwidth of every link, and write the topology with these figures."
+        "tune:calibrate",
+        "Measure α, bandwidth and gap between messages of every link, and write the topology with these figures.",
     ),
     "report": Row(
         "report:report", "Draw the network, the timeline, the frontier and the proof on one self-contained page."

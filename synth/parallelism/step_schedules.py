@@ -16,15 +16,19 @@ from synth.parallelism.join_steps import Reduction, StepSchedule
 from synth.solvers.workers import Workers
 from synth.timing.simulate import time_us, timed
 from synth.verify.algorithm import Algorithm
-from topologies.errors import TooManySends
+from topologies.errors import InputError, TooManySends
 
 
 def library_schedules(asked: Reduction, step: ConcreteStep, names: Iterable[str] = BASELINES) -> list[StepSchedule]:
     """What a vendor library would run, begun in all groups at once; the fastest first, one a baseline.
 
-    Groups that are alike run the same. Empty where there is none for this collective in these groups.
+    Groups that are alike run the same. Empty where there is none for this collective in these groups, or where ranks of
+    one of them do not reach each other.
     """
-    union = union_problem(asked.topology, asked.step_members(step), asked.relays)
+    try:
+        union = union_problem(asked.topology, asked.step_members(step), asked.relays)
+    except InputError:
+        return []
     problems = isolated_problems(union)
     digests = [
         problem_digest(problem, member.size_bytes) for problem, member in zip(problems, union.members, strict=True)

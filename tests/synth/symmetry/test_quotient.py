@@ -241,7 +241,7 @@ def test_what_has_no_quotient() -> None:
     assert quotient_problem(load("ring:4"), "allgather", group=[0, 1], relays=[2]) is None
     two = load("ring:8")
     apart = (two.link_src // 4 == two.link_dst // 4) & (two.link_src >= 0)
-    columns = {c: getattr(two, c)[apart] for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs")}
+    columns = {c: getattr(two, c)[apart] for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "link_kind")}
     assert quotient_problem(replace(two, **columns), "allgather") is None  # two lines: equal, but apart
     for wrong in (
         {"group": [0, 9]}, {"group": [0, 0]}, {"group": [1]}, {"chunks": 0}, {"name": "allgathr"},
@@ -268,7 +268,10 @@ def slower(topology: Topology, link: int) -> Topology:
 
 
 def without(topology: Topology, link: int) -> Topology:
-    columns = {c: np.delete(getattr(topology, c), link) for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs")}
+    columns = {
+        c: np.delete(getattr(topology, c), link)
+        for c in ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "link_kind")
+    }
     return replace(topology, **columns)
 
 
