@@ -14,8 +14,8 @@ from emit.formats import FORMATS, plain_name, write_program
 from emit.goal import Goal
 from emit.library.index import INDEX, Entry, state_goal
 from emit.library.kept import Kept, Placed, believed, settle, without
+from emit.library.lowered import divides_usual
 from emit.library.merge import NO_END, Rival
-from emit.library.programs import divides_usual
 from emit.library.standing import File, Wanted, network_digest
 from emit.library.write import Library, writing
 from emit.program import CUSTOM, Program

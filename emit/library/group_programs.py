@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from emit.library.programs import MOST_SENDS, NONE, Lowered, Programs, executor_for
+from emit.library.lowered import Lowered
+from emit.library.programs import MOST_SENDS, NONE, Programs, executor_for
 from emit.targets import check_overlap
 from emit.timing.predict import Timed
 from synth.concurrent.isolated import problem_digest

@@ -15,8 +15,9 @@ from typing import Any
 
 from emit.formats import restate_program
 from emit.library.index import Entry
+from emit.library.lowered import Lowered, blocks_of, divides_usual
 from emit.library.merge import NO_END, Part, Rival, merge
-from emit.library.programs import Lowered, Programs, blocks_of, divides_usual
+from emit.library.programs import Programs
 from emit.library.standing import File, Wanted, network_digest, read_again, wanted_by
 from emit.targets import Target
 from synth.model.problem import LARGEST

@@ -15,7 +15,8 @@ from emit.compiler.lower import goal_columns
 from emit.formats import FORMATS
 from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.kept import FORMS, Kept, Placed, join, table_rows
-from emit.library.programs import NONE, Lowered, Programs, run_by
+from emit.library.lowered import Lowered
+from emit.library.programs import NONE, Programs, run_by
 from emit.library.standing import File, network_digest, schedule_again
 from emit.library.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target

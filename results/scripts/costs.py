@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from emit.library.programs import Lowered
+from emit.library.lowered import Lowered
 from results.measuring.measure import grid, page, write
 from synth.baselines import baseline_named
 from synth.baselines.nccl.model import nccl_model

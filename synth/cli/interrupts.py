@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 _RETRY_S = 0.02  # after which an interrupt that fell into an import is tried again
@@ -23,6 +25,8 @@ class _State:
 def install() -> None:
     """Take over Ctrl-C for a command that begins."""
     _State.came, _State.answered = 0, False
+    atexit.unregister(_end)
+    atexit.register(_end)
     signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGALRM, _interrupt)
 
@@ -44,6 +48,15 @@ def leave(_signal: int = signal.SIGALRM, _frame: FrameType | None = None) -> Non
         signal.setitimer(signal.ITIMER_REAL, _RETRY_S)
         return
     os._exit(130)
+
+
+def _end() -> None:
+    """After a second Ctrl-C, before Python takes its handlers back: the timer would kill the process then."""
+    if _State.came > 1:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(130)
 
 
 def _interrupt(signal_: int, frame: FrameType | None) -> None:

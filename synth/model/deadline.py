@@ -132,16 +132,19 @@ def _raise_in(thread: int, what: type[BaseException]) -> None:
 
 
 def _is_ready(frame: FrameType | None, late_s: float) -> bool:
-    """Whether a frame may be interrupted: one of ours, or after a while any, but never within an import.
+    """Whether a frame may be interrupted: one of ours, or after a while any, but never within an import or the start
+    of a thread.
 
     Of an import half a module would be left; what the interpreter calls, such as a callback of the collection of
-    garbage, would swallow it.
+    garbage, would swallow it. A thread that is being started has the number of the one that starts it until it runs
+    (CPython 3.11): it would be raised there, and who starts it would wait for ever.
     """
     name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
     if name.partition(".")[0] not in _OURS and late_s < _PATIENCE_S:
         return False
     while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("importlib."):
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("importlib.") or (module == "threading" and frame.f_code.co_name == "start"):
             return False
         frame = frame.f_back
     return True

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from emit.library.programs import Lowered
+from emit.library.lowered import Lowered
 from emit.library.save import save
 from emit.msccl.format import verify, write_msccl
 from emit.msccl.read import read, read_msccl

@@ -68,6 +68,29 @@ def test_what_is_swallowed_is_raised_again() -> None:
         limited(now() + 0.02, swallow)
 
 
+def test_a_thread_that_is_being_started_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it runs it has the number of the one that starts it: what is raised would be raised in it."""
+    begin, started = threading._start_new_thread, []  # type: ignore[attr-defined]
+
+    def slowly(*arguments: object) -> object:
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            sum(range(100))
+        return begin(*arguments)
+
+    def work() -> None:
+        thread = threading.Thread(target=time.sleep, args=(0,))
+        with monkeypatch.context() as patched:
+            patched.setattr(threading, "_start_new_thread", slowly)
+            thread.start()
+        started.append(thread)
+        endless()
+
+    with pytest.raises(TimeUp):
+        limited(now() + 0.05, work)
+    assert len(started) == 1
+
+
 def test_time_apart_does_not_count() -> None:
     before = now()
     uncounted(lambda: time.sleep(0.2))
