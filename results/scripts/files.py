@@ -70,7 +70,7 @@ def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: 
     name = f"{collective} {spec}" + ("" if group is None else f" 0-{len(group) - 1}")
     try:
         answer = synth.synthesize(collective, topology, group, budget=budget_s, target="auto")
-        schedules = synth.synthesize(collective, topology, group, budget=budget_s)
+        schedules = synth.synthesize(collective, topology, group, budget=budget_s, switch_ops=False)
     except InputError:
         return None
     bound = answer.found.bound.merged(list(schedules.found.bound.witnesses)).at(LARGEST)[0]
