@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from emit.findings import Findings, Verdict
 from emit.goal import Goal
@@ -24,13 +24,21 @@ def text_of(program: Program) -> str:
 
 
 def judge(
-    ranks: Operations, text: str | None, names: Mapping[str, str], goal: Goal | None, fifo_depth: int | None
+    read_file: Callable[[], tuple[Operations, str | None]],
+    names: Mapping[str, str],
+    goal: Goal | None,
+    fifo_depth: int | None,
 ) -> Verdict:
-    """The verdict on operations, and on the program that they claim to be; never raises for bad input.
+    """The verdict on a file's operations, and on the program that they claim to be; never raises for bad input.
 
     Operations alone say which messages there are and what waits for what, not what they compute: without a program they
-    can be wrong, not right. text: the program's MSCCL XML. names: how the file calls SEND, RECV and CALC.
+    can be wrong, not right. read_file: gives them and the program's MSCCL XML. names: how the file calls SEND, RECV
+    and CALC.
     """
+    try:
+        ranks, text = read_file()
+    except InputError as error:
+        return Verdict("not readable", (str(error),))
     found = Findings()
     check_operations(ranks, names, found)
     count = f"{len(ranks)} ranks, {sum(map(len, ranks))} operations"

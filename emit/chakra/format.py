@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from emit.chakra.wire import block, fields, messages, number, read_varint, varint
@@ -76,11 +77,7 @@ def verify(path: Path, goal: Goal | None = None, fifo_depth: int | None = None) 
 
     Its nodes must be those of the program in it, which is replayed as any other.
     """
-    try:
-        ranks, text = read(path)
-    except InputError as error:
-        return Verdict("not readable", (str(error),))
-    return judge(ranks, text, _NAMES, goal, fifo_depth)
+    return judge(partial(read, path), _NAMES, goal, fifo_depth)
 
 
 def read(path: Path) -> tuple[list[list[Operation]], str | None]:

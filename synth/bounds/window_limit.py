@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synth.bounds.metric import latencies
-from synth.bounds.witness import Limit, Witness
+from synth.bounds.metric import latencies, link_lengths
+from synth.bounds.witness import Limit, Witness, refused
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
 from topologies.errors import BadWitness
@@ -120,13 +120,13 @@ def window_limit(problem: Problem, witness: Witness) -> Limit:
     net = problem.network
     slots = slots_of(net, _edges(witness))
     if net.hyperlinks is not None:
-        raise _refused(witness, "switches multicast or reduce: one send may serve flows over several links; none may")
+        raise refused(witness, "switches multicast or reduce: one send may serve flows over several links; none may")
     if not problem.nranks <= MOST_RANKS:
-        raise _refused(witness, f"{problem.nranks} ranks are too many; it must be at most {MOST_RANKS}")
+        raise refused(witness, f"{problem.nranks} ranks are too many; it must be at most {MOST_RANKS}")
     price = np.zeros((net.nresources + net.nlinks, len(slots)))
     for resource, slot, value in witness.windows:
         if not (0 <= resource < len(price) and 0 <= slot < len(slots) and 0 <= value < np.inf):
-            raise _refused(
+            raise refused(
                 witness, f"the price {value} of resource {resource} in slot {slot}; it must be ≥ 0 and of both"
             )
         price[resource, slot] = value
@@ -134,19 +134,13 @@ def window_limit(problem: Problem, witness: Witness) -> Limit:
     budget = float(capacity @ price @ np.diff(slots.edges))
     if not 0 < budget < np.inf or not 0 < witness.at_bytes < np.inf:
         return _NOTHING
-    link_price = prices_of_links(net, price)
-    shares = _shares(problem, witness, len(slots))
-    paid = sum(one.amount * _least_paid(problem, one, slots, link_price, shares) for one in alike_chunks(problem))
+    link_price = np.stack([link_lengths(problem, column) for column in price.T], axis=1)
+    alike = alike_chunks(problem)
+    shares = _shares(problem, witness, alike, len(slots))
+    paid = sum(one.amount * _least_paid(problem, one, slots, link_price, shares) for one in alike)
     if not paid * witness.at_bytes > budget * (1 + _ROUNDING):
         return _NOTHING
     return 0.0, slots.end_us / witness.at_bytes, slots.end_us
-
-
-def prices_of_links(net: Network, price: Floats) -> Floats:
-    """What a byte pays on each link in each slot, shape (nlinks, slots): for its resources and its own bandwidth."""
-    link_price = price[net.nresources :].copy()
-    np.add.at(link_price, net.link_of_use, price[net.uses_idx])
-    return link_price
 
 
 def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], goals: Ints) -> Floats:
@@ -229,14 +223,16 @@ def _least_paid(
     return paid + (first_whole(problem, one, slots, left) if one.reduces else 0.0)
 
 
-def _shares(problem: Problem, witness: Witness, nslots: int) -> dict[int, dict[tuple[int, int], Floats]]:
+def _shares(
+    problem: Problem, witness: Witness, alike: list[Alike], nslots: int
+) -> dict[int, dict[tuple[int, int], Floats]]:
     """By chunk and flow its prices, shape (nlinks, slots)."""
     nlinks = problem.network.nlinks
-    first = {one.chunk for one in alike_chunks(problem)}
+    first = {one.chunk for one in alike}
     found: dict[int, dict[tuple[int, int], Floats]] = {}
     for chunk, source, goal, link, slot, value in witness.shares:
         if not (chunk in first and 0 <= link < nlinks and 0 <= slot < nslots and 0 <= value < np.inf):
-            raise _refused(
+            raise refused(
                 witness, f"the share {value} of chunk {chunk} on link {link} in slot {slot}; it must be of all"
             )
         flow = found.setdefault(chunk, {}).setdefault((source, goal), np.zeros((nlinks, nslots)))
@@ -248,9 +244,5 @@ def _edges(witness: Witness) -> Floats:
     edges = np.array(witness.times, dtype=np.float64)
     good = 2 <= len(edges) <= MOST_SLOTS + 1 and edges[0] == 0.0 and bool(np.all(np.diff(edges) > 0))
     if not good or not np.isfinite(edges).all():
-        raise _refused(witness, f"times {edges[:3].tolist()}…; they must rise from 0, {MOST_SLOTS + 1} at most")
+        raise refused(witness, f"times {edges[:3].tolist()}…; they must rise from 0, {MOST_SLOTS + 1} at most")
     return edges
-
-
-def _refused(witness: Witness, why: str) -> BadWitness:
-    return BadWitness(f"{witness.kind} {witness.text}: {why}")

@@ -133,8 +133,7 @@ class _Program:
 
     def _add(self, one: Alike) -> None:
         """What a byte of such chunks pays, counted by their amount."""
-        net, count = self.problem.network, len(self.slots)
-        flows = one.flows()
+        net, flows = self.problem.network, one.flows()
         left = self.link_price
         if len(flows) > 1 or one.reduces:
             many = [self.builder.add_variables(left.size, np.inf).reshape(left.shape) for _ in flows]
@@ -152,11 +151,11 @@ class _Program:
         else:
             many = [left]
         for (source, goal), share in zip(flows, many, strict=True):
-            self._flow(one.starts(source), goal, share, one.amount, count)
+            self._flow(one.starts(source), goal, share, one.amount)
 
-    def _flow(self, starts: Ints, goal: int, share: Ints, amount: float, count: int) -> None:
+    def _flow(self, starts: Ints, goal: int, share: Ints, amount: float) -> None:
         """A variable for what it pays at least, by what is ahead from each rank and slot on."""
-        net, slots = self.problem.network, self.slots
+        net, slots, count = self.problem.network, self.slots, len(self.slots)
         ahead = self.builder.add_variables((count + 1) * net.nranks, _MOST).reshape(count + 1, net.nranks)
         pays = self.builder.add_variables(1, _MOST, cost=-amount)
         begin = ahead[0, starts]
@@ -194,14 +193,14 @@ class _Program:
         # the first slot in which a send into a rank may end in or after slot j
         from_slot = np.searchsorted(ends, begins[None, :] - net.alpha_us[:, None], side="left")
         pays = self.builder.add_variables(1, _MOST, cost=-one.amount)
-        receives = self._least_of(net.dst, [(since, np.minimum(from_slot, count - 1))], count)
+        receives = self._least_of(net.dst, since, np.minimum(from_slot, count - 1))
         away = latencies(net).rows(np.arange(net.nranks))
         for first in range(net.nranks):
             last = (
                 np.searchsorted(begins, ends[None, :] - (net.alpha_us + away[net.dst, first])[:, None], side="right")
                 - 1
             )
-            sends = self._least_of(net.src, [(upto, last)], count)
+            sends = self._least_of(net.src, upto, last)
             for slot in range(count):
                 terms = [sends.get((h, slot)) for h in one.holders.tolist() if h != first]
                 terms += [receives.get((g, slot)) for g in one.goals.tolist() if g != first]
@@ -210,15 +209,14 @@ class _Program:
                 columns = np.array(terms, dtype=np.int64)
                 self._row(0.0, (columns, np.ones(len(columns))), (pays, np.array([-1.0])))
 
-    def _least_of(self, rank: Ints, tables: list[tuple[Ints, Ints]], count: int) -> dict[tuple[int, int], int]:
+    def _least_of(self, rank: Ints, table: Ints, at: Ints) -> dict[tuple[int, int], int]:
         """By rank and slot a variable for the least over its links of what a table has at their slots (−1: nothing)."""
-        ((table, at),) = tables
         found: dict[tuple[int, int], int] = {}
         rows: list[tuple[int, int]] = []
         known: dict[tuple[int, bytes], int] = {}
         for one in np.unique(rank).tolist():
             links = np.flatnonzero(rank == one)
-            for slot in range(count):
+            for slot in range(len(self.slots)):
                 where = at[links, slot]
                 usable = links[where >= 0], where[where >= 0]
                 if not len(usable[0]):

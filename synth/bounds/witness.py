@@ -118,7 +118,8 @@ def countable(problem: Problem) -> Problem:
     return replace(problem, collective=replace(old, post=old.post[kept], out_index=old.out_index[kept]))
 
 
-def _refused(witness: Witness, why: str) -> BadWitness:
+def refused(witness: Witness, why: str) -> BadWitness:
+    """What a check raises of a witness that proves nothing."""
     return BadWitness(f"{witness.kind} {witness.text}: {why}")
 
 
@@ -126,7 +127,7 @@ def _members(problem: Problem, witness: Witness, ranks: Iterable[int]) -> Bools:
     """The ranks given as flags, shape (local ranks,)."""
     chosen = np.array(list(ranks), dtype=np.int64)
     if len(chosen) and not (chosen.min() >= 0 and chosen.max() < problem.nranks):
-        raise _refused(witness, f"names no local rank; it must be one of 0..{problem.nranks - 1}")
+        raise refused(witness, f"names no local rank; it must be one of 0..{problem.nranks - 1}")
     return marked(problem.nranks, chosen)
 
 
@@ -145,13 +146,13 @@ def _capacity(problem: Problem, witness: Witness, times: Ints) -> float:
     net = problem.network
     chosen = np.unique(np.array(witness.resources, dtype=np.int64))
     if not len(chosen) or chosen[0] < 0 or chosen[-1] >= net.nresources:
-        raise _refused(witness, "resources are missing or do not exist; they must be the network's")
+        raise refused(witness, "resources are missing or do not exist; they must be the network's")
     _, _, uses_ptr, uses_idx, _ = net.carriers
     taken = segment_sums(marked(net.nresources, chosen)[uses_idx], uses_ptr)
     beside = (times > 0) & (taken == 0)
     if beside[: net.nlinks].any():
         name = problem.link_name(int(np.argmax(beside)))
-        raise _refused(witness, f"link {name} uses none of its resources; it must use one")
+        raise refused(witness, f"link {name} uses none of its resources; it must use one")
     if beside.any():
         return np.inf
     most = (times / np.maximum(taken, 1)).max(initial=1.0)
@@ -162,13 +163,13 @@ def path_limit(problem: Problem, witness: Witness) -> Limit:
     """A chunk that must get from one rank to another spends at least the least sum of α."""
     collective = problem.collective
     if len(witness.ranks) != 2 or max(witness.ranks) >= collective.nranks or min(witness.ranks) < 0:
-        raise _refused(witness, "ranks are not a pair; they must be two of the group")
+        raise refused(witness, "ranks are not a pair; they must be two of the group")
     first, last = witness.ranks
     held = marked(collective.nchunks, collective.pre[collective.pre[:, 0] == first, 1])
     wanted = marked(collective.nchunks, collective.post[collective.post[:, 0] == last, 1])
     only = np.diff(collective.holders[0]) == 1
     if not (held & wanted & (collective.reduces | only)).any():
-        raise _refused(witness, f"nothing has to get from {first} to {last}; something must")
+        raise refused(witness, f"nothing has to get from {first} to {last}; something must")
     return float(latencies(problem.network).rows(np.array([first]))[0, last]), 0.0, np.inf
 
 
@@ -206,17 +207,17 @@ def parts_limit(problem: Problem, witness: Witness) -> Limit:
     for i, ranks in enumerate(witness.parts):
         part[_members(problem, witness, ranks)] = i
     if (part < 0).any() or sum(len(ranks) for ranks in witness.parts) != problem.nranks:
-        raise _refused(witness, "parts overlap or leave ranks out; every rank must be in exactly one")
+        raise refused(witness, "parts overlap or leave ranks out; every rank must be in exactly one")
     if not (collective.reduces.all() and np.array_equal(collective.pre, collective.post)):
-        raise _refused(witness, "the collective is another; it must be an allreduce, or several")
+        raise refused(witness, "the collective is another; it must be an allreduce, or several")
     if len(np.unique(part[: collective.nranks])) < len(witness.parts):
-        raise _refused(witness, "a part has no member of the group; it must have one")
+        raise refused(witness, "a part has no member of the group; it must have one")
     # a hyperlink may bring something to, or take it from, as many parts as it has pairs between parts
     capacity = _capacity(problem, witness, _times(problem, part[net.pairs.src] != part[net.pairs.dst]))
     there = np.unique(collective.pre[:, 1] * len(witness.parts) + part[collective.pre[:, 0]]) // len(witness.parts)
     sends = 2 * (np.bincount(there, minlength=collective.nchunks) - 1)
     if not sends.any():
-        raise _refused(witness, "no chunk is in two parts; there must be one that has to be sent between them")
+        raise refused(witness, "no chunk is in two parts; there must be one that has to be sent between them")
     return float(net.carriers.alpha_us.min()), float(sends @ collective.fraction) / capacity / 1e3, np.inf
 
 
@@ -225,9 +226,9 @@ def direct_limit(problem: Problem, witness: Witness) -> Limit:
     net, collective = problem.network, problem.collective
     k = collective.nranks
     if len(witness.resources) != 1 or not 0 <= witness.resources[0] < net.nresources:
-        raise _refused(witness, f"resources are {witness.resources[:4]}; it must be one of the network's")
+        raise refused(witness, f"resources are {witness.resources[:4]}; it must be one of the network's")
     if k > MOST_DIRECT:
-        raise _refused(witness, f"{k} ranks are too many; it must be at most {MOST_DIRECT}")
+        raise refused(witness, f"{k} ranks are too many; it must be at most {MOST_DIRECT}")
     (resource,) = witness.resources
     _, _, uses_ptr, uses_idx, _ = net.carriers
     ptr, src, dst = net.pairs
@@ -268,7 +269,7 @@ def lengths_limit(problem: Problem, witness: Witness) -> Limit:
     for resource, value in dict(witness.prices).items():
         if not 0 <= resource < len(price) or not 0 <= value < np.inf:
             wanted = "it must be finite, ≥ 0 and of a resource that exists"
-            raise _refused(witness, f"the price {value} of resource {resource}; {wanted}")
+            raise refused(witness, f"the price {value} of resource {resource}; {wanted}")
         price[resource] = value
     alpha = float(net.carriers.alpha_us.min()) if find_requirements(problem.collective).any else 0.0
     return alpha, lengths_us_per_byte(problem, price), np.inf
@@ -293,7 +294,7 @@ def ends_limit(problem: Problem, witness: Witness) -> Limit:
     arrivals = witness.kind == "arrivals"
     ranks = _members(problem, witness, witness.ranks)
     if problem.quotient is not None and not ranks.all():
-        raise _refused(witness, "of a quotient problem it must be all ranks")
+        raise refused(witness, "of a quotient problem it must be all ranks")
     at_ranks = ranks[net.pairs.dst if arrivals else net.pairs.src]
     times = _times(problem, at_ranks)
     if net.hyperlinks is not None:  # a multicast leaves one rank, a reduction comes to one

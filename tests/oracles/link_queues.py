@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.oracles.operation_order import order_of
+
 Hop = tuple[tuple[int, ...], float, float]  # links, ns, bytes a ns
 
 
@@ -50,14 +52,7 @@ class _Run:
         self.count = 0
         self.busy: set[int] = set()
         self.waiting: list[Any] = []
-        self.left = [[len(set(one.after)) for one in own] for own in ranks]
-        self.frees: list[dict[int, list[int]]] = []
-        for own in ranks:
-            children: dict[int, list[int]] = defaultdict(list)
-            for number, one in enumerate(own):
-                for other in set(one.after):
-                    children[other].append(number)
-            self.frees.append(children)
+        self.left, self.frees = order_of(ranks)
         self.arrived: dict[tuple[int, int, int], deque[float]] = defaultdict(deque)
         self.posted: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
         self.open = sum(map(len, ranks))

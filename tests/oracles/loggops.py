@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.oracles.operation_order import order_of
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -45,14 +47,7 @@ class _Run:
         self.receiving: dict[tuple[int, int], int] = defaultdict(int)
         self.posted: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
         self.came: dict[tuple[int, int, int], deque[int]] = defaultdict(deque)
-        self.left = [[len(set(one.after)) for one in own] for own in ranks]
-        self.frees: list[dict[int, list[int]]] = []
-        for own in ranks:
-            children: dict[int, list[int]] = defaultdict(list)
-            for number, one in enumerate(own):
-                for other in set(one.after):
-                    children[other].append(number)
-            self.frees.append(children)
+        self.left, self.frees = order_of(ranks)
         self.open = sum(map(len, ranks))
         self.last = 0
 

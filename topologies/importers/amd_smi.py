@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers.node import MOST_DEVICES
 from topologies.importers.xgmi import Pairs
+from topologies.text.files import parse_json
 
 _TITLE = re.compile(r"\s*([A-Z][A-Z -]{1,40}) TABLE:\s*")
 _TABLES = {"LINK TYPE": "kind", "WEIGHT": "weight", "NUMA BW": "gbs"}
@@ -78,11 +77,7 @@ def _read_csv(text: str, pairs: Pairs) -> None:
 
 def _read_json(text: str, pairs: Pairs) -> None:
     """A list of devices: with `links`, or of old with a mapping a table, whose keys are gpu_0 and so on."""
-    try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        said = " ".join(str(error).split())[:100]
-        raise InputError(f"{pairs.origin}: not JSON: {said}; it must be {_RIGHT}") from None
+    document = parse_json(text, pairs.origin, _RIGHT)
     if isinstance(document, dict):
         document = next((value for value in document.values() if isinstance(value, list)), [])
     for i, entry in enumerate(document if isinstance(document, list) else []):

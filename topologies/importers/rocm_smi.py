@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers.node import MOST_DEVICES
 from topologies.importers.xgmi import Pairs
+from topologies.text.files import parse_json
 
 _TITLES = {"weight": "Weight between two GPUs", "kind": "Link Type between two GPUs"}
 _PAIR = re.compile(r"\(Topology\) (Weight|Link type) between DRM devices ([0-9]{1,4}) and ([0-9]{1,4})", re.IGNORECASE)
@@ -59,11 +58,7 @@ def _read_text(text: str, pairs: Pairs) -> None:
 
 
 def _read_json(text: str, pairs: Pairs) -> None:
-    try:
-        document: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        said = " ".join(str(error).split())[:100]
-        raise InputError(f"{pairs.origin}: not JSON: {said}; it must be {_RIGHT}") from None
+    document = parse_json(text, pairs.origin, _RIGHT)
     system = document.get("system") if isinstance(document, dict) else None
     for key, value in (system if isinstance(system, dict) else {}).items():
         match = _PAIR.fullmatch(key)

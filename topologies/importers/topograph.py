@@ -7,7 +7,6 @@ which topograph reads. YAML needs the library PyYAML; JSON does not.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from itertools import pairwise
@@ -20,6 +19,7 @@ from topologies.importers import slurm
 from topologies.importers.fabric import Fabric, Port, expand, natural
 from topologies.importers.rates import USUAL_NIC_GBS
 from topologies.importers.tree import Tree
+from topologies.text.files import parse_json
 
 _MOST_YAML_BYTES = 2**20  # PyYAML reads some 200 KB in a second
 _DEEPEST = 16
@@ -84,10 +84,7 @@ def fabric_of(text: str, origin: str) -> Fabric:
 def _loaded(text: str, origin: str) -> Any:
     """JSON or YAML, whose scalars stay texts. Raises InputError."""
     if _JSON.match(text):
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{origin}: not JSON: {' '.join(str(error).split())[:100]}; it must be {_RIGHT}") from None
+        return parse_json(text, origin, _RIGHT)
     try:
         import yaml  # optional: the extra `yaml`
     except ImportError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from io import BufferedReader
 from pathlib import Path
+from typing import Any
 
 from topologies.errors import InputError
 
@@ -47,6 +49,15 @@ def read_text(path: str | Path, wanted: str, most_bytes: int) -> str:
         line = data[: error.start].count(b"\n") + 1
         what = f"byte {data[error.start]:#04x} is not UTF-8"
         raise InputError(f"{origin_of(path)}:{line}: {what}; it must be saved as UTF-8") from None
+
+
+def parse_json(text: str, origin: str, wanted: str) -> Any:
+    """What a JSON text holds. Raises InputError, whose line says what the file at `origin` must be."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        words = " ".join(str(error).split())[:100]
+        raise InputError(f"{origin}: not JSON: {words}; it must be {wanted}") from None
 
 
 def _unreadable(error: Exception) -> str:
