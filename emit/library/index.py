@@ -25,6 +25,10 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
     threadblocks    the most that a rank has, all of which its device must run at once
     min_bytes, max_bytes    the message sizes that it serves, both inclusive, max_bytes null where there is no end;
                 a size is the larger of a rank's send and receive buffer
+    groups      further groups, each its ranks in order, that the file serves as it does `group`: their networks are the
+                same, rank by rank, so that the i-th of a group runs as the file's rank i (its communicator is the group
+                in this order), and its root is where `root` is in `group`. Absent where there are none; only without
+                relays. An entry whose `group` is asked for goes before those that have it in `groups`
     divides     bytes: of these sizes it serves those that are a multiple of it, and for types of b bytes of b times it
                 where the executor counts elements (all but mscclpp); 1 where it is not there
     otherwise   what serves a call that no file does
@@ -46,7 +50,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -94,6 +98,7 @@ class Entry:
     proof_file: str | None
     folder: Path
     values: Mapping[str, Any] = field(repr=False, compare=False)
+    groups: tuple[tuple[int, ...], ...] = ()
 
     @property
     def path(self) -> Path:
@@ -109,6 +114,13 @@ class Entry:
     def question(self) -> tuple[object, ...]:
         """What was asked, and for which executor."""
         return self.collective, self.topology, self.group, self.relays, self.root, self.target
+
+    def for_group(self, group: tuple[int, ...]) -> Entry:
+        """The same for one of `groups`: its ranks in place of those of `group`, the root among them."""
+        root = None if self.root is None else group[self.group.index(self.root)]
+        stated = {"group": list(group), "communicator": list(group), "root": root}
+        values = {key: value for key, value in self.values.items() if key != "groups"} | stated
+        return replace(self, group=group, root=root, values=values, groups=())
 
     def in_range(self, size_bytes: int) -> bool:
         """Whether a size is in its range; ours execute it at any, executors of others only where `serves`."""
@@ -213,6 +225,7 @@ def _entry(table: Fields, folder: Path) -> Entry:
         proof_file=_optional_file(table, "proof_file", ".proof.json"),
         folder=folder,
         values=table.values,
+        groups=_groups(table, group, relays),
     )
 
 
@@ -253,6 +266,16 @@ def _ranks(table: Fields, key: str) -> tuple[int, ...]:
     if len(set(value)) < len(value):
         table.fail(key, "names a rank twice; it must be once")
     return tuple(value)
+
+
+def _groups(table: Fields, group: tuple[int, ...], relays: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    rows = table.values.get("groups", [])
+    if not isinstance(rows, list) or (rows and relays):
+        table.fail("groups", "must be an array of groups, and none where there are relays")
+    found = tuple(_ranks(Fields({"groups": row}, "", table.origin), "groups") for row in rows)
+    if any(len(one) != len(group) for one in found) or len({group, *found}) <= len(found):
+        table.fail("groups", f"must each be {len(group)} ranks as the group is, and no group twice")
+    return found
 
 
 def _file(table: Fields, key: str, folder: str, suffix: str) -> str:

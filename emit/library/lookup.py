@@ -70,7 +70,7 @@ def choose(
     wanted = {"collective": collective, "nranks": nranks, "relays": relays, "inplace": inplace}
     given = {"group": ranks, "target": target, "topology": topology, "root": root}
     wanted |= {key: value for key, value in given.items() if value is not None}
-    able = [e for e in entries if all(getattr(e, key) == value for key, value in wanted.items())]
+    able = [e for e in _of_group(entries, ranks) if all(getattr(e, key) == value for key, value in wanted.items())]
     fit = [e for e in able if e.serves(size_bytes, element_bytes)]
     asked = f"{collective} of {nranks} ranks, {size_bytes} bytes"
     if root is None and any(entry.root is not None for entry in fit):
@@ -84,6 +84,15 @@ def choose(
             both = " and ".join(v if isinstance(v, str) else format_listed(v) for v in values)
             raise InputError(f"{asked}: there are files for {word} {both}; give {word}")
     raise InputError(f"{asked}: {one.file} and {other.file} both serve it; take entries of one index")
+
+
+def _of_group(entries: Sequence[Entry], ranks: tuple[int, ...] | None) -> list[Entry]:
+    """The entries, those that name the group among others as entries of it, unless the same question has its own."""
+    if ranks is None:
+        return list(entries)
+    shared = [entry.for_group(ranks) for entry in entries if ranks in entry.groups]
+    own = {(entry.question, entry.inplace) for entry in entries} if shared else set()
+    return [*entries, *(one for one in shared if (one.question, one.inplace) not in own)]
 
 
 def entry_beside(path: str | Path) -> Entry | None:

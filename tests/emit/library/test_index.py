@@ -136,6 +136,29 @@ def test_a_file_for_another_root_is_not_given() -> None:
     assert choose(entries, "broadcast", 4, None, 0, True, root=2) == entries[0]
 
 
+def test_a_file_serves_further_groups_of_the_same_network() -> None:
+    root = {"collective": "broadcast", "root": 2}
+    entries = parsed([entry_row(groups=[[8, 10, 12, 14], [1, 0, 3, 2]], **root)])
+    one = choose(entries, "broadcast", 4, (1, 0, 3, 2), 4096, True, root=0)
+    assert one is not None
+    assert (one.file, one.communicator, one.root) == ("msccl/a.xml", (1, 0, 3, 2), 0)
+    assert choose(entries, "broadcast", 4, (1, 0, 3, 2), 4096, True, root=2) is None  # it is in another place there
+    assert choose(entries, "broadcast", 4, (0, 1, 2, 3), 4096, True, root=0) is None  # in this order it is no group
+    own = entry_row(file="msccl/b.xml", group=[1, 0, 3, 2], communicator=[1, 0, 3, 2], **root | {"root": 0})
+    both = choose([*entries, *parsed([own])], "broadcast", 4, (1, 0, 3, 2), 4096, True, root=0)
+    assert both is not None
+    assert both.file == "msccl/b.xml"
+
+
+def test_wrong_further_groups() -> None:
+    assert "groups: must each be 4 ranks" in wrong(entry_row(groups=[[1, 2, 3]]))
+    assert "groups: must each be 4 ranks as the group is, and no group twice" in wrong(entry_row(groups=[[0, 2, 4, 6]]))
+    assert "groups: must be an array" in wrong(
+        entry_row(groups=[[5, 7, 9, 11]], relays=[1], communicator=[0, 2, 4, 6, 1])
+    )
+    assert "groups: names a rank twice" in wrong(entry_row(groups=[[1, 1, 2, 3]]))
+
+
 def test_entries_of_two_libraries_that_both_serve() -> None:
     entries = parsed([entry_row()]) + parsed([entry_row(file="msccl/b.xml")])
     with pytest.raises(InputError, match="both serve it"):
