@@ -154,6 +154,16 @@ class _Rank:
             work = dist.barrier(group, async_op=wait)
         elif name == "chain":  # each receives from the one before it
             work = dist.irecv(x, (self.rank - 1) % n, group=group)
+        elif name == "circle":  # and sends to the one after it
+            sent = dist.isend(x, (self.rank + 1) % n, group=group)
+            dist.irecv(torch.empty_like(x), (self.rank - 1) % n, group=group).wait()
+            sent.wait()
+        elif name == "future":  # as DDP waits
+            future = dist.all_reduce(x, group=group, async_op=True).get_future()
+            try:
+                future.wait()
+            except RuntimeError as error:  # torch puts the place of a callback's error after it
+                raise RuntimeError(str(error).partition("\n\nAt:\n")[0]) from error
         if work is not None:
             work.wait()
 

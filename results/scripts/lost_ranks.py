@@ -67,6 +67,7 @@ CALLS = {
     "raises an error": ("all_reduce", "barrier", "all_gather"),
     "ends after its part": ("broadcast",),
     "stopped": ("all_reduce", "all_to_all", "barrier"),
+    "killed amid a large message": ("all_reduce", "all_reduce", "all_reduce", "future", "circle", "circle"),
 }
 
 
@@ -83,12 +84,12 @@ class Seen:
 
 
 def cases() -> list[Any]:
-    """Each fault three times: over 2 to 4 ranks, in each mode, waited for at once or later, in all or a sub-group."""
+    """Each fault, for three turns or its calls: 2 to 4 ranks, each mode, at once or later, all or a sub-group."""
     from results.measuring.failing_ranks import Case  # needs PyTorch
 
     found = []
     for i, fault in enumerate(SAYS):
-        for turn in range(3):
+        for turn in range(max(3, len(CALLS.get(fault, ())))):
             ranks, mode = 2 + (turn + i) % 3, MODES[(turn + 2 * i) % 3]
             if fault == "ends after its part":
                 ranks = max(ranks, 3)
@@ -96,7 +97,7 @@ def cases() -> list[Any]:
             call = calls[turn % len(calls)]
             alone = fault in ("killed", "stopped", "raises an error", "destroys its groups", "killed in a call")
             group = "two" if alone and ranks == 4 and call != "chain" else "all"
-            found.append(Case(fault, ranks, mode, call, (turn + i) % 2 == 1, group, (1000, 30_000, 10)[turn]))
+            found.append(Case(fault, ranks, mode, call, (turn + i) % 2 == 1, group, (1000, 30_000, 10)[turn % 3]))
     return found
 
 

@@ -109,6 +109,11 @@ class Calls:
         if wait is not None and closes:
             self.close(wait.waiting)
 
+    def leave(self) -> None:
+        """End the futures of those that are not over, as their `leave` does."""
+        for key in list(self._waits):
+            getattr(key, "leave", bool)()
+
     def waits(self) -> list[Wait]:
         """Those that are not over; what has completed by itself is forgotten."""
         for key in [key for key in self._waits if getattr(key, "is_completed", bool)()]:

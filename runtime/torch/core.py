@@ -256,7 +256,8 @@ class Core:
         waiting = issued.waiting
         tag = FIRST_TAG | (zlib.crc32(f"{waiting.number} {issued.text}".encode()) & 0x7FFF) << 15
         waited: dict[int, float] = defaultdict(float)
-        transport = Transport(self.messages, self.ranks, self.rank, tag, waiting.text, waited, terms.timeout)
+        text, limit, in_vain = waiting.text, terms.timeout, self.watch.is_left
+        transport = Transport(self.messages, self.ranks, self.rank, tag, text, waited, limit, in_vain)
 
         def function() -> None:
             try:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from runtime.torch.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.blocks import Blocks, Buffers
 from runtime.torch.causes import Waiting
 from runtime.torch.choice import CHOSEN
 from runtime.torch.core import Core, Issued, Terms, type_name, type_text
 from runtime.torch.counters import counters
-from runtime.torch.lost import OWN_TAG, FailureWatch
-from runtime.torch.messages import error_text
+from runtime.torch.lost import FailureWatch
+from runtime.torch.messages import OWN_TAG, error_text
 from runtime.torch.operations import OPERATIONS, Operation
 from runtime.torch.pass_through import PassThrough
 from runtime.torch.run import Transport
@@ -219,12 +221,13 @@ class Dispatcher:
             opts.reduceOp = dist.ReduceOp.SUM  # not every version of Gloo knows averages
         with core.watch.guard(issued.waiting, new=True, closes=False):
             work = getattr(wrapped, operation.method)(*arguments(copies), opts)
+        wait = partial(wait_in_turns, work, core.watch.is_left) if name == "gloo" else work.wait
         if not averages and not copies:
-            return WrappedWork(work, record, core.watch, issued.waiting)
+            return WrappedWork(work, record, core.watch, issued.waiting, wait)
 
         def finish() -> None:
             with core.watch.guard(issued.waiting):
-                work.wait()
+                wait()
             copies.write_back(buffers.written)
             if averages:
                 core.divide(buffers.written)
@@ -240,7 +243,8 @@ class Dispatcher:
         waiting = Waiting(f"{method} of several tensors a rank", peers=range(len(self._core.ranks)))
         with watch.guard(waiting, new=True, closes=False):
             work = getattr(wrapped, method)(*[each for each in arguments if each is not None])
-        return WrappedWork(work, counters.count(method, wrapped.name(), 0), watch, waiting)
+        record = counters.count(method, wrapped.name(), 0)
+        return WrappedWork(work, record, watch, waiting, partial(wait_in_turns, work, watch.is_left))
 
     # ---- what is no collective of data
 
@@ -265,7 +269,10 @@ class Dispatcher:
         with watch.guard(waiting, new=True, closes=False):
             work = getattr(wrapped, method)(tensors, *peers, tag)
         record = counters.count(method.removesuffix("_anysource"), wrapped.name(), size_bytes)
-        return WrappedWork(work, record, watch, waiting)
+        wait = work.wait
+        if wrapped.name() == "gloo" and size_bytes >= PARTS_FROM_BYTES:
+            wait = partial(wait_apart, work.wait, partial(watch.is_left, peers))
+        return WrappedWork(work, record, watch, waiting, wait)
 
     def shutdown(self) -> None:
         if self._core.lane.interrupted:  # what is under way waits for ranks that may be gone

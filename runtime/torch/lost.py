@@ -8,24 +8,23 @@ wait for a rank that only waited for the one that ended. At a time-out a rank as
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-
-import torch
 
 from runtime.torch.calls import Calls, Wait
 from runtime.torch.causes import FAILED, Cause, Fact, Gone, Waiting, find_cause
 from runtime.torch.compare import different_calls
 from runtime.torch.deadlock import HeldCall
 from runtime.torch.meeting import call_unless, meet
-from runtime.torch.messages import Messages, error_text
+from runtime.torch.messages import CLOSED_BY_US, Messages, any_closed, close_all, error_text
 from runtime.torch.presence import End, Message, Presence, presence
 
 
@@ -38,11 +37,10 @@ class Tuning:
     making: float = 0.25  # for the making of a group, when one of its ranks has ended
     spread: float = 1.5  # for the cause, where a connection was closed: somebody has given up, and is about to say why
     answers: float = 1.0  # to "what do you do?"
+    ending: float = 0.25  # of waits, after connections were closed: those that go on are left
 
 
 _TUNING = Tuning()
-OWN_TAG = (1 << 30) - 1  # above callers', below schedules': nobody waits for what is sent with it
-_BY_US = "Application timeout caused pair closure"  # what Gloo says of waits that `_end_waits` has ended
 
 
 class _Key:
@@ -65,6 +63,7 @@ class FailureWatch:
         own: Callable[[], Presence] = presence,
     ) -> None:
         self.me, self.ranks, self.tuning = me, tuple(ranks), tuning
+        self._others = [place for place in range(len(self.ranks)) if place != me]
         few = ", ".join(map(str, self.ranks[:16])) + (", …" if len(self.ranks) > 16 else "")
         self.group = f"group {name} (ranks {few})".replace("  ", " ")
         self.messages: Any = messages
@@ -83,7 +82,7 @@ class FailureWatch:
         self._question = ""
         self.cause: Cause | None = None
         self._told = False  # the others, of it
-        self._woken = False
+        self._woken, self._leaves_at = False, math.inf
 
     @property
     def ends(self) -> Mapping[str, End]:
@@ -170,16 +169,23 @@ class FailureWatch:
             if not isinstance(error, RuntimeError):
                 raise
             vain = str(error) == waiting.text
-            if self.cause is None and not self._woken and not vain and not self._any_closed():
+            if self.cause is None and not self._woken and not vain and not any_closed(self.messages, self._others):
                 raise  # all can be reached: what failed is the call itself
             # when it was too late for one message, Gloo has closed all connections
             late = not self._woken and bool(re.search("timed out|timeout", str(error), re.IGNORECASE))
             text = waiting.text if vain else error_text(error)
-            text = text.replace(_BY_US, "given up") if self._woken else text
+            text = text.replace(CLOSED_BY_US, "given up") if self._woken else text
             text = text if text.startswith(waiting.text) else f"{waiting.text}: {text}"
             raise RuntimeError(f"{text}{self._find_cause(waiting, late)}") from None
         finally:
             self.end(key, closes)
+
+    def is_left(self, peers: Collection[int] = ()) -> bool:
+        """Whether waits that have not ended are in vain, or those for messages of any of these peers."""
+        now = time.monotonic()
+        gone = [self._gone(peer) for peer in peers] if self._names else []
+        dead = [each is not None and each.closed and now > each.at + self.tuning.grace for each in gone]
+        return now > self._leaves_at or (bool(dead) and all(dead))
 
     def leave(self, why: str = "has left the group", over: bool = True) -> None:
         """Tell the others that this rank makes no more calls. over: those under way come to their end all the same."""
@@ -268,15 +274,6 @@ class FailureWatch:
             names = (name for place, name in enumerate(self._names) if place != self.me)
             self._presence.tell(names, message | {"group": self.id})
 
-    def _any_closed(self) -> bool:
-        try:
-            for peer in range(len(self.ranks)):
-                if peer != self.me:
-                    self.messages.send([torch.zeros(1)], peer, OWN_TAG)
-        except RuntimeError:
-            return True
-        return False
-
     # ---- as the presence's thread calls it
 
     def state(self, asked: Message) -> Message:
@@ -360,6 +357,8 @@ class FailureWatch:
         now = time.monotonic()
         with self._change:
             waits = self.calls.waits()
+        if self._woken and self.is_left():
+            self.calls.leave()
         if self._woken or self.messages is None:
             return
         for wait in waits:
@@ -391,8 +390,5 @@ class FailureWatch:
         return False
 
     def _end_waits(self) -> None:
-        self._woken = True
-        for peer in range(len(self.ranks)):
-            if peer != self.me:
-                with suppress(RuntimeError):  # Gloo closes all of a group's connections when a wait takes too long
-                    self.messages.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))
+        self._woken, self._leaves_at = True, time.monotonic() + self.tuning.ending
+        close_all(self.messages, self._others)

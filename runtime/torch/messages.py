@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, Protocol
+
+import torch
+
+OWN_TAG = (1 << 30) - 1  # above callers', below schedules': nobody waits for what is sent with it
+CLOSED_BY_US = "Application timeout caused pair closure"  # what Gloo says of waits that `close_all` has ended
 
 
 class Messages(Protocol):
@@ -22,6 +29,23 @@ class Messages(Protocol):
 
     def allgather(self, outputs: Sequence[list[Any]], inputs: list[Any]) -> Any:
         """Begin to gather one small tensor of every rank's into outputs[0], a tensor for each."""
+
+
+def any_closed(messages: Messages, peers: Iterable[int]) -> bool:
+    """Whether the connection to any of them is closed."""
+    try:
+        for peer in peers:
+            messages.send([torch.zeros(1)], peer, OWN_TAG)
+    except RuntimeError:
+        return True
+    return False
+
+
+def close_all(messages: Messages, peers: Iterable[int]) -> None:
+    """End waits for all of them, but for messages that have arrived in part: `runtime.torch.apart`."""
+    for peer in peers:
+        with suppress(RuntimeError):  # Gloo closes all of a group's connections when a wait takes too long
+            messages.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))
 
 
 def error_text(error: BaseException) -> str:

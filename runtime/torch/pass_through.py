@@ -12,12 +12,14 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch.distributed import Work
 
+from runtime.torch.apart import PARTS_FROM_BYTES, wait_in_turns
 from runtime.torch.blocks import Buffers
 from runtime.torch.causes import Waiting
 from runtime.torch.choice import CHOSEN, Method
@@ -101,7 +103,7 @@ class PassThrough:
                 with watch.guard(waiting, new=True, closes=False):
                     work = method(tensors, opts) if buffers is None else method(*arguments, opts)
                 tally.start(size_bytes)
-                return WrappedWork(work, tally.end, watch, waiting)
+                return WrappedWork(work, tally.end, watch, waiting, partial(wait_in_turns, work, watch.is_left))
 
             number = 0
             try:
@@ -113,7 +115,10 @@ class PassThrough:
                 lately.append(entry)
                 tally.sizes.append(size_bytes)
                 last_ran[collective] = by
-                work.wait()
+                if size_bytes < PARTS_FROM_BYTES:
+                    work.wait()
+                else:
+                    wait_in_turns(work, watch.is_left)
             except RuntimeError:
                 with watch.guard(Waiting(describe(size_bytes, kind, opts), calls.made)):
                     raise

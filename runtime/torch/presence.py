@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from runtime.torch.causes import error_end
 from runtime.torch.deadlock import Deadlocks, Held, Watch, own_state
-from runtime.torch.threads import lane_threads
+from runtime.torch.threads import own_threads
 
 log = logging.getLogger("synth.torch")
 Message = dict[str, Any]
@@ -286,7 +286,7 @@ class Presence:
                 log.exception("synth: looking after waits")
 
     def _held(self) -> tuple[Held | None, float]:
-        return own_state(self._listening(), lane_threads() | {self._thread.ident})
+        return own_state(self._listening(), own_threads() | {self._thread.ident})
 
     def _reach_expected(self) -> None:
         for name, (due, address) in list(self._expected.items()):

@@ -9,6 +9,7 @@ nothing. Messages are sent without waiting for room, so a program's FIFO depth d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
 from emit.columns import Columns
@@ -52,6 +53,11 @@ class RankProgram:
     steps: tuple[RankStep, ...]
     even: bool  # no chunk takes the place of one that may be longer or shorter
     order: tuple[int, ...] | None = None
+
+    @cached_property
+    def most_chunks(self) -> int:
+        """Of a message."""
+        return max((len(step.lengths) for step in self.steps), default=0)
 
     def fits(self, elements: int) -> bool:
         """Whether it can be run on blocks of so many elements."""

@@ -15,15 +15,16 @@ import torch
 
 from emit.program import RECEIVES
 from runtime.buffers import Layout, part_in_place
+from runtime.torch.apart import PARTS_FROM_BYTES, wait_apart
 from runtime.torch.messages import Messages, error_text
 from runtime.torch.rank_program import AHEAD, RankProgram, RankStep
+from runtime.torch.threads import helping
 from topologies.errors import InputError, MessageLost
 
 Tensor: TypeAlias = Any  # torch's; there need be no torch where types are checked
 Reducer = Callable[..., Tensor]  # (a, b, out=)
 FIRST_TAG = 1 << 30  # tags from here on are schedules'; those of callers lie below
 MAX_CHANNELS = 1 << 15
-THREADS_FROM_BYTES = 32 << 10  # of a chunk: below, threads that wake one another take longer than they save
 
 
 REDUCERS: dict[str, Reducer] = {"sum": torch.add, "avg": torch.add, "prod": torch.mul, "max": torch.maximum,
@@ -41,6 +42,14 @@ class Transport:
     call: str  # for error texts
     waited: MutableMapping[int, float] = field(default_factory=dict)  # by peer, seconds spent waiting for it
     timeout: timedelta | None = None  # None: that of the messages
+    in_vain: Callable[[], bool] = bool  # whether waits that have not ended never will
+
+    def wait_for(self, work: Callable[[], None], longest_bytes: int) -> None:
+        """Do what waits for messages of so many bytes at most, from PARTS_FROM_BYTES on so that it can be left."""
+        if longest_bytes < PARTS_FROM_BYTES:
+            work()
+        else:
+            wait_apart(work, self.in_vain)
 
     def send(self, values: Tensor, peer: int, channel: int) -> tuple[Any, Tensor, int]:
         """Begin to send; what `finish` takes."""
@@ -84,10 +93,14 @@ def exchange(transport: Transport, out: Sequence[Tensor | None], into: Sequence[
         return [begin(values, peer, values.nbytes % MAX_CHANNELS) for values, peer in here if values.numel()]
 
     received, sent = each(transport.receive, into), each(transport.send, out)
-    for begun in received:
-        transport.finish(begun)
-    for begun in sent:
-        transport.finish(begun, "sends to")
+
+    def wait() -> None:
+        for begun in received:
+            transport.finish(begun)
+        for begun in sent:
+            transport.finish(begun, "sends to")
+
+    transport.wait_for(wait, max((values.nbytes for _, values, _ in (*received, *sent)), default=0))
 
 
 def run(
@@ -97,7 +110,7 @@ def run(
     elements: int,
     op: str,
     transport: Transport,
-    threads_from: int = THREADS_FROM_BYTES,
+    threads_from: int = PARTS_FROM_BYTES,
 ) -> None:
     """Execute a rank's part of a program on blocks of so many elements; avg leaves sums.
 
@@ -123,7 +136,8 @@ def run(
         given = like.new_empty(sizes[0]) if only_receives else like.clone()
     buffers = [t if t is not None else like.new_empty(n) for t, n in zip((given, made), sizes, strict=True)]
     buffers.append(like.new_empty(part.program.gpus[part.rank].s_chunks * layout.longest))
-    _Run(part, buffers, layout, REDUCERS[op], transport).go(threads_from)
+    execution = _Run(part, buffers, layout, REDUCERS[op], transport)
+    transport.wait_for(lambda: execution.go(threads_from), part.most_chunks * layout.longest * like.element_size())
     if after is not None:
         after[0].copy_(after[1])
 
@@ -227,7 +241,12 @@ class _Run:
                 progress.stop()
 
         first, *others = (ready[tb] for tb in waits) if waits else (_Block(deque()),)
-        threads = [threading.Thread(target=walk, args=(block,), daemon=True) for block in others]
+
+        def help_walk(block: _Block) -> None:
+            with helping():
+                walk(block)
+
+        threads = [threading.Thread(target=help_walk, args=(block,), daemon=True) for block in others]
         for thread in threads:
             thread.start()
         walk(first)

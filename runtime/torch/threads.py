@@ -1,4 +1,4 @@
-"""Which threads run tasks, and which wait for one: known here to whoever looks for deadlocks.
+"""Which threads run tasks, help others or wait for a task: known here to whoever looks for deadlocks.
 
 Apart from `runtime.torch.tasks`, since what ends threads at exit is registered there, and must run before what closes
 connections, so be registered after it.
@@ -6,13 +6,28 @@ connections, so be registered after it.
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 waiting_threads: set[int] = set()  # those that wait for a task, however long
 lanes: weakref.WeakSet[Any] = weakref.WeakSet()  # every `TaskThread`
+_helping: set[int | None] = set()
 
 
-def lane_threads() -> set[int | None]:
-    """All threads of tasks."""
-    return {lane._thread.ident for lane in list(lanes) if lane._thread is not None}
+@contextmanager
+def helping() -> Iterator[None]:
+    """A context for a thread that makes no calls of its own: another one, which made one, waits for it."""
+    me = threading.get_ident()
+    _helping.add(me)
+    try:
+        yield
+    finally:
+        _helping.discard(me)
+
+
+def own_threads() -> set[int | None]:
+    """All threads of tasks, and those that help others."""
+    return {lane._thread.ident for lane in list(lanes) if lane._thread is not None} | _helping

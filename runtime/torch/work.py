@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
+from runtime.torch.apart import LEFT
 from runtime.torch.causes import Waiting
 from runtime.torch.lost import FailureWatch
 from runtime.torch.tasks import Record, Task
@@ -24,12 +26,22 @@ class TaskWork(Task, Work):  # type: ignore[misc]
 class WrappedWork(Work):  # type: ignore[misc]
     """The wrapped back end's work: its time is recorded when it is waited for.
 
-    watch: watches it from now on, as `waiting`, and says who is to blame for its errors.
+    watch: watches it from now on, as `waiting`, and says who is to blame for its errors. wait: until `inner` is over,
+    by default `inner.wait`; what is given can be left where it would be in vain.
     """
 
-    def __init__(self, inner: Any, record: Record, watch: FailureWatch, waiting: Waiting) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        record: Record,
+        watch: FailureWatch,
+        waiting: Waiting,
+        wait: Callable[[], Any] | None = None,
+    ) -> None:
         super().__init__()
         self._inner, self._record, self._watch, self._waiting = inner, record, watch, waiting
+        self._wait = wait or inner.wait
+        self._leave: list[Callable[[], None]] = []  # which end its futures
         self._context = copy_context()  # what is asked for by `using`: callbacks choose as their call did
         self._start = time.perf_counter()
         self._recorded = False
@@ -38,7 +50,7 @@ class WrappedWork(Work):  # type: ignore[misc]
     def wait(self, timeout: timedelta | None = None) -> bool:
         """As the inner's. Raises RuntimeError."""
         if timeout is None:
-            return bool(self._ended(self._inner.wait))
+            return bool(self._ended(self._wait))
         return bool(self._ended(partial(self._inner.wait, timeout), limited=True))
 
     def _ended(self, ask: Callable[[], Any], limited: bool = False) -> Any:
@@ -68,9 +80,26 @@ class WrappedWork(Work):  # type: ignore[misc]
     def get_future(self) -> Any:
         """The inner's, which also records its time and says who was lost."""
         inner, context, end = self._inner.get_future(), self._context.copy(), torch.futures.Future()
-        future = end.then(lambda _: self._ended(inner.value))
-        inner.add_done_callback(lambda _: context.run(end.set_result, None))
+        once = threading.Lock()
+
+        def finish() -> None:
+            if once.acquire(blocking=False):
+                context.run(end.set_result, None)
+
+        def value() -> Any:
+            if not inner.done():
+                raise RuntimeError(LEFT)
+            return inner.value()
+
+        future = end.then(lambda _: self._ended(value))
+        self._leave.append(finish)
+        inner.add_done_callback(lambda _: finish())
         return future
+
+    def leave(self) -> None:
+        """End its futures: it is in vain, and may never end."""
+        while self._leave:
+            threading.Thread(target=self._leave.pop(), daemon=True).start()  # for callbacks wait for what they please
 
     def source_rank(self) -> int:
         return int(self._inner.source_rank())

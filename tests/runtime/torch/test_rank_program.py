@@ -22,8 +22,9 @@ from emit.compiler.compile import compile_instructions
 from emit.language import load_script
 from emit.program import ROOTED, Gpu, Program, Step, ThreadBlock
 from runtime.algorithms.built_in import built_in, names
+from runtime.torch.apart import PARTS_FROM_BYTES
 from runtime.torch.rank_program import RankProgram, rank_program
-from runtime.torch.run import THREADS_FROM_BYTES, Transport, run
+from runtime.torch.run import Transport, run
 from topologies.errors import InputError
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -114,7 +115,7 @@ def executed(
     parts: list[RankProgram],
     elements: int,
     early: bool,
-    threads_from: int = THREADS_FROM_BYTES,
+    threads_from: int = PARTS_FROM_BYTES,
     op: str = "sum",
 ) -> list[str]:
     """Which ranks hold what they must not, after all parts have run, a thread each."""

@@ -1,0 +1,130 @@
+"""Waits that nothing ends are left as soon as they are in vain; all others end as they would by themselves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+if find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
+
+import torch
+
+from runtime.torch.apart import LEFT, PARTS_FROM_BYTES, wait_apart, wait_in_turns
+from runtime.torch.causes import Waiting
+from runtime.torch.lost import FailureWatch
+from runtime.torch.run import Transport, exchange
+from runtime.torch.threads import own_threads
+from runtime.torch.work import WrappedWork
+
+
+class Endless:
+    """A work of the wrapped back end that only `end` ends."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.error: Exception | None = None
+        self.future: Any = torch.futures.Future()
+
+    def end(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.over.set()
+
+    def is_completed(self) -> bool:
+        return self.over.is_set()
+
+    def get_future(self) -> Any:
+        return self.future
+
+    def wait(self, limit: timedelta | None = None) -> str:
+        if not self.over.wait(None if limit is None else limit.total_seconds()):
+            raise RuntimeError("Operation timed out!")
+        if self.error is not None:
+            raise self.error
+        return "over"
+
+
+WAYS: list[Callable[[Endless, Callable[[], bool]], Any]] = [
+    lambda work, in_vain: wait_apart(work.wait, in_vain),
+    wait_in_turns,
+]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_wait_ends_as_it_would_by_itself_or_when_it_is_in_vain(way: Callable[..., Any]) -> None:
+    work, failing, stuck = Endless(), Endless(), Endless()
+    threading.Timer(0.15, work.end).start()
+    assert way(work, lambda: False) == "over"
+    threading.Timer(0.15, failing.end, (ValueError("no such luck"),)).start()
+    with pytest.raises(ValueError, match="no such luck"):
+        way(failing, lambda: False)
+    looks = iter((False, True))
+    with pytest.raises(RuntimeError, match=LEFT):
+        way(stuck, lambda: next(looks))
+    assert way(work, lambda: True) == "over"  # what is over is not in vain
+    stuck.end()
+
+
+def test_threads_that_wait_are_used_again_and_are_known_not_to_make_calls() -> None:
+    used = {wait_apart(threading.get_ident, lambda: False) for _ in range(20)}
+    assert len(used) == 1
+    assert used <= own_threads()
+    gate = threading.Event()
+    with pytest.raises(RuntimeError, match=LEFT):
+        wait_apart(gate.wait, lambda: True)
+    assert wait_apart(threading.get_ident, lambda: False) not in used  # that one waits still
+    gate.set()
+    with torch.inference_mode():
+        assert wait_apart(torch.is_inference_mode_enabled, lambda: False)
+
+
+class Messages:
+    """Their waits never end."""
+
+    def __init__(self) -> None:
+        self.work = Endless()
+
+    def send(self, *_: Any) -> Endless:
+        return self.work
+
+    recv = send
+
+
+@pytest.mark.parametrize(("elements", "leaves"), [(PARTS_FROM_BYTES // 8, True), (PARTS_FROM_BYTES // 8 - 1, False)])
+def test_what_may_arrive_in_parts_is_left(elements: int, leaves: bool) -> None:
+    messages = Messages()
+    transport = Transport(messages, (0, 1), 0, 0, "a call", in_vain=lambda: True)
+    room = torch.zeros(elements, dtype=torch.float64)
+    if leaves:
+        with pytest.raises(RuntimeError, match=LEFT):
+            exchange(transport, [None, room], [None, room.clone()])
+        messages.work.end()
+    else:
+        threading.Timer(0.3, messages.work.end).start()
+        exchange(transport, [None, room], [None, room.clone()])
+
+
+def test_a_future_ends_with_its_cause_when_its_work_is_left() -> None:
+    watch = FailureWatch(0, (0, 1))
+    work = Endless()
+    wrapped = WrappedWork(work, lambda _: None, watch, Waiting("allreduce", 1), partial(work.wait))
+    ended, later = wrapped.get_future(), Endless()
+    assert not ended.done()
+    watch.messages = later
+    watch._woken, watch._leaves_at = True, time.monotonic()
+    watch.look()
+    with pytest.raises(RuntimeError, match=f"allreduce: {LEFT}"):
+        ended.wait()
+    work.future.set_result([1])  # too late, and harmless
+    other = Endless()
+    future = WrappedWork(other, lambda _: None, FailureWatch(0, (0, 1)), Waiting("allreduce", 1)).get_future()
+    other.end()
+    other.future.set_result([2])
+    assert future.wait() == [2]
