@@ -2,5 +2,6 @@
 
 from emit.library.index import load_index
 from emit.library.lookup import choose
+from emit.library.selector import Selector
 
-__all__ = ["choose", "load_index"]
+__all__ = ["Selector", "choose", "load_index"]

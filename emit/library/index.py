@@ -19,16 +19,17 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
                 pattern asks for; a question in another network of that name is another question
     communicator    the rank of the topology that each rank of the file stands for: group, then relays
     file        FOLDER/NAME as above, for the executor `target`
+    sha256      of the file's bytes, as hexadecimal digits; of files written by an earlier version not there
     target      a key of TARGETS
     protocol    what the file is to run with, as its executor spells it
     inplace     true: for calls in place; false: for calls out of place
     threadblocks    the most that a rank has, all of which its device must run at once
     min_bytes, max_bytes    the message sizes that it serves, both inclusive, max_bytes null where there is no end;
                 a size is the larger of a rank's send and receive buffer
-    groups      further groups, each its ranks in order, that the file serves as it does `group`: their networks are the
-                same, rank by rank, so that the i-th of a group runs as the file's rank i (its communicator is the group
-                in this order), and its root is where `root` is in `group`. Absent where there are none; only without
-                relays. An entry whose `group` is asked for goes before those that have it in `groups`
+    isomorphic_groups   further groups, each its ranks in order, that the file serves as it does `group`: their networks
+                are the same, rank by rank, so that the i-th of a group runs as the file's rank i (its communicator is
+                the group in this order), and its root is where `root` is in `group`. Absent where there are none; only
+                without relays. Entries whose `group` is asked for go before those that have it here
     divides     bytes: of these sizes it serves those that are a multiple of it, and for types of b bytes of b times it
                 where the executor counts elements (all but mscclpp); 1 where it is not there
     otherwise   what serves a call that no file does
@@ -69,6 +70,7 @@ from topologies.text.files import origin_of, read_bytes
 FORMAT = "synth-index-2"
 INDEX = "index.json"
 SCHEDULES = "schedules"  # their folder
+ISOMORPHIC = "isomorphic_groups"
 MAX_INDEX_BYTES = 24 << 20  # of hostile text Python makes thirty times as much
 _MOST = (1 << 63) - 1  # what executors' readers take for a size
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,249}"
@@ -98,7 +100,7 @@ class Entry:
     proof_file: str | None
     folder: Path
     values: Mapping[str, Any] = field(repr=False, compare=False)
-    groups: tuple[tuple[int, ...], ...] = ()
+    isomorphic_groups: tuple[tuple[int, ...], ...] = ()
 
     @property
     def path(self) -> Path:
@@ -116,11 +118,16 @@ class Entry:
         return self.collective, self.topology, self.group, self.relays, self.root, self.target
 
     def for_group(self, group: tuple[int, ...]) -> Entry:
-        """The same for one of `groups`: its ranks in place of those of `group`, the root among them."""
+        """The same for one of `isomorphic_groups`: its ranks in place of those of `group`, the root among them."""
         root = None if self.root is None else group[self.group.index(self.root)]
         stated = {"group": list(group), "communicator": list(group), "root": root}
-        values = {key: value for key, value in self.values.items() if key != "groups"} | stated
-        return replace(self, group=group, root=root, values=values, groups=())
+        values = {key: value for key, value in self.values.items() if key != ISOMORPHIC} | stated
+        return replace(self, group=group, root=root, values=values, isomorphic_groups=())
+
+    @property
+    def counts_elements(self) -> bool:
+        """Whether its executor counts elements of the call's type, not bytes."""
+        return not TARGETS[self.target].cell_bytes
 
     def in_range(self, size_bytes: int) -> bool:
         """Whether a size is in its range; ours execute it at any, executors of others only where `serves`."""
@@ -128,7 +135,7 @@ class Entry:
 
     def serves(self, size_bytes: int, element_bytes: int = 1) -> bool:
         """Whether its executor takes it for messages of this size, of elements of a type of so many bytes."""
-        unit = self.divides * (1 if TARGETS[self.target].cell_bytes else element_bytes)
+        unit = self.divides * (element_bytes if self.counts_elements else 1)
         return self.in_range(size_bytes) and size_bytes % unit == 0
 
     def goal(self) -> Goal | None:
@@ -225,7 +232,7 @@ def _entry(table: Fields, folder: Path) -> Entry:
         proof_file=_optional_file(table, "proof_file", ".proof.json"),
         folder=folder,
         values=table.values,
-        groups=_groups(table, group, relays),
+        isomorphic_groups=_groups(table, group, relays),
     )
 
 
@@ -269,12 +276,12 @@ def _ranks(table: Fields, key: str) -> tuple[int, ...]:
 
 
 def _groups(table: Fields, group: tuple[int, ...], relays: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    rows = table.values.get("groups", [])
+    rows = table.values.get(ISOMORPHIC, [])
     if not isinstance(rows, list) or (rows and relays):
-        table.fail("groups", "must be an array of groups, and none where there are relays")
-    found = tuple(_ranks(Fields({"groups": row}, "", table.origin), "groups") for row in rows)
+        table.fail(ISOMORPHIC, "must be an array of groups, and none where there are relays")
+    found = tuple(_ranks(Fields({ISOMORPHIC: row}, "", table.origin), ISOMORPHIC) for row in rows)
     if any(len(one) != len(group) for one in found) or len({group, *found}) <= len(found):
-        table.fail("groups", f"must each be {len(group)} ranks as the group is, and no group twice")
+        table.fail(ISOMORPHIC, f"must each be {len(group)} ranks as the group is, and no group twice")
     return found
 
 

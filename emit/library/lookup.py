@@ -12,10 +12,8 @@ from pathlib import Path
 from emit.formats import FORMATS, name_in
 from emit.goal import Goal
 from emit.library.index import INDEX, MAX_INDEX_BYTES, Entry, goal_stated, load_index, read_index, state_goal
+from emit.library.selector import Selector
 from emit.targets import TARGETS
-from synth.model.numbers import as_flag, as_text, whole, whole_numbers
-from synth.model.registry import parse_name
-from synth.present.text import format_listed
 from synth.storage.columns import json_object
 from topologies.errors import InputError
 from topologies.load import load
@@ -38,61 +36,34 @@ def choose(
     root: int | None = None,
     relays: Sequence[int] = (),
     element_bytes: int = 1,
+    any_order: bool = False,
 ) -> Entry | None:
     """The entry that serves a call; None where the executor's own algorithm does, as none of the library's fits, or
-    the message does not divide as its file needs. collective: torch's spellings too.
+    the message does not divide as its file needs. For many calls make one `Selector`.
 
-    ranks: of the topology, on which the group's `nranks` stand in order; None: wherever they are.  size_bytes: the
-    larger of a rank's send and receive buffer.  target, topology: None: any, where all that fit have the same.  root:
-    rank of the topology: a file is for one root only.  relays: ranks of the topology after the group's in the
-    communicator.  element_bytes: of the call's type. Raises InputError where it cannot be, or more than one entry fits;
-    the line says what would tell them apart.
+    Args:
+        collective: torch's spellings too.
+        ranks: of the topology, on which the group's `nranks` stand in order; None: wherever they are.
+        size_bytes: the larger of a rank's send and receive buffer.
+        target, topology: None: any, where all that fit have the same.
+        root: rank of the topology: a file is for one root only.
+        relays: ranks of the topology after the group's in the communicator.
+        element_bytes: of the call's type.
+        any_order: also a file for these ranks in another order, if there is none for this one: the communicator must
+            then be made in the order of the entry's `communicator`.
+
+    Raises InputError where it cannot be, or more than one entry fits; the line says what would tell them apart.
     """
-    if not all(isinstance(entry, Entry) for entry in (entries if isinstance(entries, list | tuple) else [None])):
-        raise InputError("entries: hold something else; it must be a list of entries, as load_index gives it")
-    collective = as_text(collective, "collective")
-    nranks, size_bytes = whole(nranks, "nranks"), whole(size_bytes, "size_bytes")
-    ranks, relays = None if ranks is None else whole_numbers(ranks, "ranks"), whole_numbers(relays, "relays")
-    target = None if target is None else as_text(target, "target")
-    topology = None if topology is None else as_text(topology, "topology")
-    root, inplace = None if root is None else whole(root, "root"), as_flag(inplace, "inplace")
-    if whole(element_bytes, "element_bytes") < 1:
-        raise InputError(f"element_bytes {element_bytes}: is not possible; it must be 1 or more")
-    if collective not in {entry.collective for entry in entries}:
-        collective = parse_name(collective)
-    if nranks < 1 or (ranks is not None and not len(set(ranks)) == len(ranks) == nranks):
-        which = "" if ranks is None else f" and ranks {format_listed(ranks)}"
-        raise InputError(
-            f"nranks {nranks}{which}: is not possible; it must be 1 or more, and as many different ranks if given"
-        )
-    if size_bytes < 0:
-        raise InputError(f"size_bytes {size_bytes}: is not possible; it must be 0 or more")
-    wanted = {"collective": collective, "nranks": nranks, "relays": relays, "inplace": inplace}
-    given = {"group": ranks, "target": target, "topology": topology, "root": root}
-    wanted |= {key: value for key, value in given.items() if value is not None}
-    able = [e for e in _of_group(entries, ranks) if all(getattr(e, key) == value for key, value in wanted.items())]
-    fit = [e for e in able if e.serves(size_bytes, element_bytes)]
-    asked = f"{collective} of {nranks} ranks, {size_bytes} bytes"
-    if root is None and any(entry.root is not None for entry in fit):
-        raise InputError(f"{asked}: the library's files are for one root each; give root")
-    if len(fit) < 2:
-        return fit[0] if fit else None
-    one, other = fit[:2]
-    for key, word in (("target", "target"), ("topology", "topology"), ("group", "ranks")):
-        values = [getattr(entry, key) for entry in (one, other)]
-        if values[0] != values[1]:
-            both = " and ".join(v if isinstance(v, str) else format_listed(v) for v in values)
-            raise InputError(f"{asked}: there are files for {word} {both}; give {word}")
-    raise InputError(f"{asked}: {one.file} and {other.file} both serve it; take entries of one index")
-
-
-def _of_group(entries: Sequence[Entry], ranks: tuple[int, ...] | None) -> list[Entry]:
-    """The entries, those that name the group among others as entries of it, unless the same question has its own."""
-    if ranks is None:
-        return list(entries)
-    shared = [entry.for_group(ranks) for entry in entries if ranks in entry.groups]
-    own = {(entry.question, entry.inplace) for entry in entries} if shared else set()
-    return [*entries, *(one for one in shared if (one.question, one.inplace) not in own)]
+    call = collective, nranks, ranks, size_bytes, inplace
+    return Selector(entries).choose(
+        *call,
+        target=target,
+        topology=topology,
+        root=root,
+        relays=relays,
+        element_bytes=element_bytes,
+        any_order=any_order,
+    )
 
 
 def entry_beside(path: str | Path) -> Entry | None:

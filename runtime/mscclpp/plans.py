@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from emit.library.index import Entry, load_index
-from emit.library.lookup import choose
+from emit.library.selector import Selector, entries_in_order
 from emit.mscclpp.memory import counted_chunks
 from emit.mscclpp.plan import SUMS, Plan
 from emit.mscclpp.read import read_plan
@@ -107,14 +107,17 @@ class Plans:
             )
         self.rank, self.world_size, self.ranks_per_node = rank, world_size, ranks_per_node
         self._api = _package("mscclpp")
-        wanted = {"target": TARGET, "topology": topology, "communicator": None if group is None else tuple(group)}
-        asked = {key: value for key, value in wanted.items() if value is not None}
+        entries = load_index(library)
+        if group is not None:
+            ranks, relaying = tuple(group), [entry for entry in entries if entry.relays]
+            entries = [e for e in (*entries_in_order(entries, ranks), *relaying) if e.communicator == ranks]
         self._entries = [
             entry
-            for entry in load_index(library)
-            if len(entry.communicator) == world_size and all(getattr(entry, key) == v for key, v in asked.items())
+            for entry in entries
+            if entry.target == TARGET and len(entry.communicator) == world_size and topology in (None, entry.topology)
         ]
         self._check_one_group(library)
+        self._selector = Selector(self._entries)
         self._loaded = [self._load(entry) for entry in self._entries]
         self._registered: set[str] = set()
         self._by_file = {one.entry.file: one for one in self._loaded}
@@ -238,8 +241,7 @@ class Plans:
         if not entries or dtype is None or dtype not in runs:
             return None
         asked = entries[0]
-        entry = choose(
-            entries,
+        entry = self._selector.choose(
             collective,
             asked.nranks,
             asked.group,

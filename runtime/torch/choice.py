@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -22,6 +23,7 @@ from typing import NamedTuple
 from emit.formats import plain_name, verify_program
 from emit.library.index import Entry, load_index, state_goal
 from emit.library.lookup import goal_beside
+from emit.library.selector import entries_of
 from emit.program import Program
 from emit.targets import TARGETS
 from runtime.algorithms.built_in import DIRECT, built_in, names, usual
@@ -123,6 +125,10 @@ class Chooser:
             self.rows = [] if self.table is None else load_table(self.table)
         except InputError as error:
             raise InputError(f"table {error}") from None
+        self._runnable: dict[tuple[str, int], list[Entry]] = defaultdict(list)
+        for entry in self.entries:
+            if _runs_here(entry):
+                self._runnable[entry.collective, entry.nranks].append(entry)
         stems = {Path(entry.file).stem for entry in self.entries}
         for row in self.rows:
             if row.algorithm is not None and row.algorithm not in {*stems, *names(row.collective, row.ranks)}:
@@ -142,7 +148,18 @@ class Chooser:
     def basis(self) -> str:
         """All that choices depend on, for comparison between ranks. Raises InputError for a file that is not there."""
         listed = [
-            (e.file, e.inplace, e.min_bytes, e.max_bytes, e.group, e.collective, e.root, e.target, _content(e))
+            (
+                e.file,
+                e.inplace,
+                e.min_bytes,
+                e.max_bytes,
+                e.group,
+                e.isomorphic_groups,
+                e.collective,
+                e.root,
+                e.target,
+                _content(e),
+            )
             for e in self.entries
         ]
         return json.dumps([self.backend, listed, self.rows])
@@ -278,15 +295,14 @@ class Chooser:
 
         Of either form, the call's first: our executor copies, and cuts what does not divide.
         """
+        mine, able = sorted(call.ranks), self._runnable.get((call.collective, len(call.ranks)), [])
+        made = entries_of(able, call.ranks)
+        files = {entry.file for entry in made}
         found = [
             entry
-            for entry in self.entries
-            if entry.collective == call.collective
-            and entry.nranks == len(call.ranks)
-            and _runs_here(entry)
-            and (entry.root is None or _place_of_root(entry, call.ranks) == call.root)
+            for entry in (*made, *(one for one in able if one.file not in files))
+            if entry.root is None or _place_of_root(entry, call.ranks) == call.root
         ]
-        mine = sorted(call.ranks)
         return sorted(found, key=lambda e: (sorted(e.group) != mine, e.group != call.ranks, e.inplace != call.inplace))
 
     def _read(self, entry: Entry) -> Program:

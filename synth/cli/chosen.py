@@ -13,6 +13,7 @@ from emit.formats import FORMATS, format_of
 from emit.goal import Goal
 from emit.library.index import Entry, load_index
 from emit.library.lookup import entry_beside
+from emit.library.selector import entries_of
 from emit.program import Program
 from emit.targets import TARGETS, target_named
 from synth.cli.programs import read_program
@@ -94,7 +95,9 @@ def chooser(
     if collective is not None:
         entries = [e for e in entries if e.collective == parse_name(collective)]
     if group is not None:
-        entries = [e for e in entries if e.group == parse_ranks(group, "--group", 1 << 20)]
+        ranks = parse_ranks(group, "--group", 1 << 20)
+        entries = entries_of(entries, ranks)
+        entries = [e for e in entries if e.group == ranks] or entries  # in whatever order a symmetry gave them
     readers = {TARGETS[e.target].reader for e in entries if not TARGETS[e.target].runs_here}
     entries = [e for e in entries if TARGETS[e.target].runs_here]
     if readers and not entries:

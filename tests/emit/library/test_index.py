@@ -138,7 +138,7 @@ def test_a_file_for_another_root_is_not_given() -> None:
 
 def test_a_file_serves_further_groups_of_the_same_network() -> None:
     root = {"collective": "broadcast", "root": 2}
-    entries = parsed([entry_row(groups=[[8, 10, 12, 14], [1, 0, 3, 2]], **root)])
+    entries = parsed([entry_row(isomorphic_groups=[[8, 10, 12, 14], [1, 0, 3, 2]], **root)])
     one = choose(entries, "broadcast", 4, (1, 0, 3, 2), 4096, True, root=0)
     assert one is not None
     assert (one.file, one.communicator, one.root) == ("msccl/a.xml", (1, 0, 3, 2), 0)
@@ -151,12 +151,14 @@ def test_a_file_serves_further_groups_of_the_same_network() -> None:
 
 
 def test_wrong_further_groups() -> None:
-    assert "groups: must each be 4 ranks" in wrong(entry_row(groups=[[1, 2, 3]]))
-    assert "groups: must each be 4 ranks as the group is, and no group twice" in wrong(entry_row(groups=[[0, 2, 4, 6]]))
-    assert "groups: must be an array" in wrong(
-        entry_row(groups=[[5, 7, 9, 11]], relays=[1], communicator=[0, 2, 4, 6, 1])
+    assert "isomorphic_groups: must each be 4 ranks" in wrong(entry_row(isomorphic_groups=[[1, 2, 3]]))
+    assert "isomorphic_groups: must each be 4 ranks as the group is, and no group twice" in wrong(
+        entry_row(isomorphic_groups=[[0, 2, 4, 6]])
     )
-    assert "groups: names a rank twice" in wrong(entry_row(groups=[[1, 1, 2, 3]]))
+    assert "isomorphic_groups: must be an array" in wrong(
+        entry_row(isomorphic_groups=[[5, 7, 9, 11]], relays=[1], communicator=[0, 2, 4, 6, 1])
+    )
+    assert "isomorphic_groups: names a rank twice" in wrong(entry_row(isomorphic_groups=[[1, 1, 2, 3]]))
 
 
 def test_entries_of_two_libraries_that_both_serve() -> None:

@@ -163,6 +163,10 @@ def test_refusals(library: Path, tmp_path: Path, builder: AlgorithmCollectionBui
     with pytest.raises(InputError, match=r"plans for several groups: dgx1 0,2,4,6; dgx1 1,3,5,7; give group"):
         Plans(two, 0, 4, 4)
     assert Plans(two, 0, 4, 4, group=(1, 3, 5, 7)).register(only_sums=True) == 1
+    alike = add(tmp_path / "alike", (ring_allreduce(4), True), isomorphic_groups=[[1, 3, 5, 7]])
+    assert Plans(alike, 0, 4, 4, group=(1, 3, 5, 7)).register(only_sums=True) == 1
+    with pytest.raises(InputError, match="holds no execution plan for a communicator of 4 ranks"):
+        Plans(alike, 0, 4, 4, group=(1, 3, 7, 5))
     for file in (two / "mscclpp").iterdir():
         file.write_text(json.dumps(json.loads(file.read_text()) | {"name": "one"}))
     add(two, (ring_allgather(4), True))

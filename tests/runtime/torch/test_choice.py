@@ -231,6 +231,18 @@ def test_a_group_in_another_order_has_its_row_and_its_program(tmp_path: Path) ->
     assert (other.reason, other.order) == ("in the library", None)  # made for others: place by place
 
 
+def test_a_further_group_of_a_file(tmp_path: Path) -> None:
+    """As if it were its own, in its order; a file for these ranks comes before one for as many others."""
+    folder = library(tmp_path, (0, 1, 2, 3), high=None)
+    rows = json.loads((folder / "index.json").read_bytes())["algorithms"]
+    rows[0]["isomorphic_groups"] = [[9, 8, 7, 6]]
+    (folder / "index.json").write_bytes(index_text(rows))
+    chooser = Chooser("synth", folder)
+    assert chooser.choose(CALL._replace(ranks=(9, 8, 7, 6))).order is None
+    found = chooser.choose(CALL._replace(ranks=(6, 7, 8, 9)))
+    assert (found.reason, found.order) == ("in the library", (3, 2, 1, 0))
+
+
 def test_the_root_of_a_program_is_a_rank_of_the_job(tmp_path: Path) -> None:
     path = tmp_path / "from1.xml"
     path.write_text(write_msccl(built_in("broadcast", "tree", 3, 1)))

@@ -1,0 +1,115 @@
+"""`Selector`: the same answers as looking at every entry, at every size, asked again, and for ranks in any order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from emit.library.index import Entry, index_text, parse_index
+from emit.library.selector import Selector
+from emit.targets import TARGETS
+from tests.emit.library.made_indices import Row, asked_of, entry_row, indices
+from topologies.errors import InputError
+
+
+def parsed(rows: list[Row]) -> list[Entry]:
+    return parse_index(index_text(rows), "index.json", Path("library"))
+
+
+@st.composite
+def libraries(draw: st.DrawFn) -> tuple[list[Row], list[Row]]:
+    """An index with files that serve further groups and with sizes that must divide; and it, an entry a group."""
+    rows = [row | {"divides": draw(st.integers(1, 3))} for row in draw(indices())]
+    owner = {asked_of(row): asked_of(row) for row in rows}  # a question's files are its own, or of one other's
+    orders = draw(st.lists(st.permutations(range(6)), max_size=2))
+    every = list(rows)
+    for row in rows:
+        groups = dict.fromkeys(tuple(order[rank] for rank in row["group"]) for order in orders if not row["relays"])
+        further = []
+        for group in groups:
+            root = None if row["root"] is None else group[row["group"].index(row["root"])]
+            other = row | {"group": list(group), "communicator": list(group), "root": root}
+            if list(group) != row["group"] and owner.setdefault(asked_of(other), asked_of(row)) == asked_of(row):
+                further.append(list(group))
+                every.append(other)
+        if further:
+            row["isomorphic_groups"] = further
+    return rows, every
+
+
+def looked_up(rows: list[Row], row: Row, size: int, element_bytes: int) -> list[str]:
+    """The files that serve it, by the words at the head of `emit.library.index`."""
+    return [
+        other["file"]
+        for other in rows
+        if asked_of(other) == asked_of(row)
+        and other["min_bytes"] <= size <= (size if other["max_bytes"] is None else other["max_bytes"])
+        and size % (other["divides"] * (1 if TARGETS[other["target"]].cell_bytes else element_bytes)) == 0
+    ]
+
+
+@given(libraries(), st.data())
+def test_every_size_as_the_index_says(library: tuple[list[Row], list[Row]], data: st.DataObject) -> None:
+    rows, every = library
+    assume(rows)
+    selector, row = Selector(parsed(rows)), data.draw(st.sampled_from(every))
+    element_bytes = data.draw(st.sampled_from([1, 2, 4]))
+    full: dict[str, Any] = {key: row[key] for key in ("target", "topology", "root", "relays")}
+    for size in [*range(64), 1 << 40]:
+        right = looked_up(every, row, size, element_bytes)
+        for ranks, any_order in ((row["group"], False), (tuple(row["group"]), True)):
+            call = row["collective"], row["nranks"], ranks, size, row["inplace"]
+            found = selector.choose(*call, **full, element_bytes=element_bytes, any_order=any_order)
+            if not any_order or right:
+                assert ([] if found is None else [found.file]) == right
+            if found is not None:
+                assert list(found.communicator) in (row["communicator"], list(found.group) + row["relays"])
+                assert sorted(found.group) == sorted(row["group"])
+
+
+def test_ranks_in_another_order() -> None:
+    """The order is the answer's; an entry in the order of the call comes first, whatever the index has first."""
+    other = entry_row(group=[6, 4, 2, 0], communicator=[6, 4, 2, 0], max_bytes=9, file="msccl/b.xml")
+    selector = Selector(parsed([other, entry_row(max_bytes=4)]))
+
+    def found(size: int, *, any_order: bool, ranks: tuple[int, ...] = (0, 2, 4, 6)) -> tuple[int, ...] | None:
+        entry = selector.choose("allreduce", 4, ranks, size, True, any_order=any_order)
+        return None if entry is None else entry.communicator
+
+    assert found(4, any_order=True) == found(4, any_order=False) == (0, 2, 4, 6)
+    assert found(5, any_order=True) == (6, 4, 2, 0)
+    assert found(5, any_order=False) is None
+    assert found(4, any_order=True, ranks=(2, 0, 4, 6)) == (6, 4, 2, 0)
+    assert found(4, any_order=True, ranks=(2, 0, 4, 5)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"ranks": [[0], 2, 4, 6]}, "ranks: an array of 1 is no whole number"),
+        ({"ranks": "0246"}, "ranks: '0246' is no list"),
+        ({"ranks": 4}, "ranks: 4 is no list"),
+        ({"size_bytes": 1.5}, "size_bytes: 1.5 is no whole number"),
+        ({"size_bytes": -1}, "size_bytes -1"),
+        ({"size_bytes": True}, "size_bytes: True is no whole number"),
+        ({"inplace": 1}, "inplace"),
+        ({"nranks": 4.0}, "nranks"),
+        ({"element_bytes": 0}, "element_bytes 0"),
+        ({"collective": {}}, "collective"),
+        ({"relays": {"a": 1}}, "relays"),
+        ({"any_order": "yes"}, "any_order"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_asked_also_after_what_can(changes: Row, words: str) -> None:
+    """What is remembered of one call is no excuse for another that is equal and not the same."""
+    selector = Selector(parsed([entry_row()]))
+    call = {"collective": "allreduce", "nranks": 4, "ranks": (0, 2, 4, 6), "size_bytes": 1, "inplace": True}
+    assert selector.choose(**call) is not None
+    with pytest.raises(InputError) as error:
+        selector.choose(**(call | changes))
+    assert str(error.value).startswith(words)
