@@ -37,14 +37,20 @@ from topologies.load import NO_COSTS, load, put_costs
 from topologies.topology import Topology, without_switch_ops
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Synthesis:
-    """The answer to a question: algorithms by size, each replayed and right, with bounds."""
+    """The answer to a question: algorithms by size, each replayed and right, with bounds.
+
+    found: what was found, with the times of schedules or of a target's programs; once saved those of what was written.
+    """
 
     found: SearchResult
     sms: int | None = None  # as it was asked for
     groups_overlap: bool = False  # likewise
     scratch_limit: int | None = None  # likewise
+
+    def __post_init__(self) -> None:
+        self._searched = self.found  # of which each target's files are made
 
     @property
     def algorithms(self) -> list[dict[str, Any]]:
@@ -74,14 +80,15 @@ class Synthesis:
     ) -> list[Path]:
         """Write the files, as `emit.library.save` does; InputError where the target or the folder cannot take them.
 
-        replace: what the library has for the question gives way, also where it is faster.
+        replace: what the library has for the question gives way, also where it is faster. From then on the answer is
+        what was written: what there was no time to lower is lowered now, and has the times of its program.
         """
         folder, target = as_folder(folder, "folder"), as_text(target, "target")
         proof, replace = as_flag(proof, "proof"), as_flag(replace, "replace")
         # what the target cannot express is said before anything is written
         executor_for(self.found.problem, target, self.sms, self.groups_overlap, self.scratch_limit)
         written = save(
-            self.found,
+            self._searched,
             folder,
             target,
             sms=self.sms,
@@ -90,6 +97,7 @@ class Synthesis:
             proof=proof,
             anew=replace,
         )
+        self.found = written.found
         if written.refused and target != "auto":
             raise InputError(written.refused)
         return written.paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,10 +25,11 @@ _ROUNDING = 1e-9  # of times that are compared
 
 @dataclass
 class Compiled:
-    """A program, and what was done to get it, a line each."""
+    """A program, and what was done to get it, a line each; first: of `now`, when there was any that could be it."""
 
     program: Program
     log: list[str]
+    first: float = math.inf
 
 
 class Compiler:
@@ -55,15 +57,20 @@ class Compiler:
             ir = logged(log, name, ir, apply(ir, limits))
         self.variants = Variants(ir, limits, without, log)
 
-    def best(self, timer: Timer | None = None, enough: Times | None = None, **header: Any) -> Compiled:
-        """The best program; timer and enough as those of `compile_instructions`, header: what it says otherwise."""
-        search = Search(self.variants, replace(self.header, **header), timer, enough)
+    def best(
+        self, timer: Timer | None = None, enough: Times | None = None, until: float = math.inf, **header: Any
+    ) -> Compiled:
+        """The best program; timer and enough as those of `compile_instructions`, header: what it says otherwise.
+
+        until: of `synth.model.deadline.now`, after which the best of those that were made is taken, or the first.
+        """
+        search = Search(self.variants, replace(self.header, **header), timer, enough, until)
         best = search.best()
         log = self.variants.log + self.variants.by(best.variant)[1]
         if len(search.tried) > 1:
             log.append("tried: " + "; ".join(search.tried))
         log.append(f"program: {describe_size(best.program)}")
-        return Compiled(best.program, log)
+        return Compiled(best.program, log, search.first)
 
 
 def compile_instructions(

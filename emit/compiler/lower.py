@@ -7,6 +7,7 @@ order is the schedule's in time.
 from __future__ import annotations
 
 import heapq
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -45,6 +46,7 @@ class Lowering:
 
     Attributes:
         goal: where the collective's name does not say it.
+        first: of `synth.model.deadline.now`, when there was a program, if not yet the best.
 
     Raises InputError: a rank has more steps than a file of the target.
     """
@@ -76,16 +78,24 @@ class Lowering:
         self.common = common or common_chunk(problem.collective)
         self.algorithm, self.goal, self.compiler = algorithm, ir.goal, Compiler(ir, limits)
         self.narrow = partial(Compiler, ir.copy(), limits, ("deal",))
+        self.first = math.inf
 
     def is_of(self, algorithm: Algorithm, common: CommonChunk) -> bool:
         """Whether it is of that algorithm in those cells."""
         return self.algorithm is algorithm and np.array_equal(self.common.count, common.count)
 
     def program(
-        self, protocol: str = "Simple", *, min_bytes: int = 0, max_bytes: int = 0, narrow: bool = False
+        self,
+        protocol: str = "Simple",
+        *,
+        min_bytes: int = 0,
+        max_bytes: int = 0,
+        narrow: bool = False,
+        until: float = math.inf,
     ) -> Program:
         """For messages of min_bytes to max_bytes (0: no limit); narrow: on as few channels as hold it.
 
+        until: of `synth.model.deadline.now`, after which the best of what was made is taken, or the first.
         Raises InputError: more than the target holds.
         """
         problem = self.algorithm.problem
@@ -94,7 +104,9 @@ class Lowering:
         enough = tuple(cut_time_us(self.algorithm, self.common, size) for size in sizes)
         header = {"protocol": protocol, "min_bytes": min_bytes, "max_bytes": max_bytes}
         compiler = self.narrow() if narrow else self.compiler
-        return compiler.best(timer, enough, **header).program
+        made = compiler.best(timer, enough, until, **header)
+        self.first = min(self.first, made.first)
+        return made.program
 
 
 def lower(

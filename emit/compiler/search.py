@@ -16,6 +16,7 @@ from emit.compiler.tuning import TUNING
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Program
 from emit.targets import Limits, check_limits
+from synth.model.deadline import now
 from topologies.errors import InputError
 
 Times = tuple[float, ...]
@@ -149,12 +150,16 @@ class Search:
     Attributes:
         header: of the program, but for its gpus.
         enough: times in µs that are as good as it need be; None: nobody knows, all is compared with all.
+        until: of `now`, after which nothing more is tried than it takes to have a program.
+        first: of `now`, when there was one; inf: not yet.
     """
 
     variants: Variants
     header: Program
     timer: Timer | None
     enough: Times | None = None
+    until: float = math.inf
+    first: float = math.inf
     tried: list[str] = field(default_factory=list)
     _seen: dict[tuple[int, bool, int], Candidate | None] = field(default_factory=dict)
     _deadlocked: bool = False
@@ -239,6 +244,8 @@ class Search:
         """The variant's program; None where it does not fit, does not end, is not to be tried, or exceeds `least`."""
         if "turn" in variant and not self._deadlocked:
             return None
+        if self.first < math.inf and now() >= self.until:
+            return None
         key = (*self.variants.key(variant), level)
         if key not in self._seen:
             self._seen[key] = self._timed(variant, level, least * TUNING.as_fast)
@@ -260,6 +267,7 @@ class Search:
             if self._excess(times) > most:
                 break
         self.tried.append(f"{name}: {' and '.join(f'{t:.6g} µs' for t in times) or 'taken'}")
+        self.first = min(self.first, now())
         return Candidate(variant, level, program, times) if self._excess(times) <= most else None
 
     def _is_enough(self, candidate: Candidate) -> bool:

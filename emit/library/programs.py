@@ -27,6 +27,7 @@ from emit.targets import (
     without_packets,
 )
 from synth.model.common_chunk import CommonChunk, common_chunk
+from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, Problem, question
 from synth.search.contest import Contest
 from synth.search.frontier import Contender, Range
@@ -51,7 +52,8 @@ class Programs:
     sms: threadblocks that a rank may have; None: all SMs of its device but RESERVED_SMS, where these are known.
     groups_overlap: no packets, as ranks are in several groups at a time. scratch_limit: as `on_devices` takes it. size:
     in bytes, where only messages of one are of interest. inplace: for calls whose input and output are one memory;
-    None: as `lower_to_instructions` takes it. Raises InputError where the target cannot express the question at all, or
+    None: as `lower_to_instructions` takes it. first_s: seconds that the last lowering took until it had a program, if
+    not yet the best. Raises InputError where the target cannot express the question at all, or
     a device has not so many SMs.
     """
 
@@ -69,6 +71,7 @@ class Programs:
         self.problem, self.size = problem, size
         self.inplace = forms(problem)[0] if inplace is None else inplace
         self._lowering: Lowering | None = None  # the last one, which the next program may share
+        self.first_s = 0.0
         chosen = target_for(problem, target)
         self.target = on_devices(
             without_packets(chosen) if groups_overlap else chosen, problem.topology.sms, sms, scratch_limit
@@ -105,12 +108,13 @@ class Programs:
             return [name for name in protocols if name == self.protocol(None)]
         return [name for name in protocols if self.target.protocols.get(name) == name]
 
-    def lower(self, algorithm: Algorithm) -> LoweredBoth | Lowered:
+    def lower(self, algorithm: Algorithm, until: float = math.inf) -> LoweredBoth | Lowered:
         """Both programs of an algorithm; that of its protocol, where costs are on.
 
+        until: of `synth.model.deadline.now`, after which the best of what was made is taken, or the first.
         Raises InputError where the target can hold none.
         """
-        sends = len(algorithm.schedule)
+        sends, begun = len(algorithm.schedule), now()
         if algorithm.problem.quotient is not None:
             raise InputError("an executor's file of so many ranks would be too large")
         if sends > MOST_SENDS:
@@ -118,28 +122,36 @@ class Programs:
         own = algorithm.problem.topology.protocol
         if own:
             first = own == self.able(protocols_of(algorithm.problem.topology))[0]
-            return self.lower_once(algorithm, own, SMALLEST if first else _LEAST_OF_OTHERS, LARGEST)
-        large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST)
+            made = self.lower_once(algorithm, own, SMALLEST if first else _LEAST_OF_OTHERS, LARGEST, until)
+            self.first_s = self._first_s(begun)
+            return made
+        large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST, until)
+        self.first_s = self._first_s(begun)
         try:
-            small = self.lower_once(algorithm, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES)
+            small = self.lower_once(algorithm, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES, until)
         except InputError:
             small = large
         self._lowering = None
         return LoweredBoth(small, large)
 
-    def lower_once(self, algorithm: Algorithm, protocol: str, low: int, high: int) -> Lowered:
-        """The program of one protocol for messages of `low` to `high` bytes. Raises InputError as `lower`.
+    def _first_s(self, begun: float) -> float:
+        """Seconds since `begun` (of `now`) until the first program was there."""
+        first = math.inf if self._lowering is None else self._lowering.first
+        return max(0.0, min(now(), first) - begun)
+
+    def lower_once(self, algorithm: Algorithm, protocol: str, low: int, high: int, until: float = math.inf) -> Lowered:
+        """The program of one protocol for messages of `low` to `high` bytes; until, InputError: as `lower`.
 
         In cells that divide what is sent; where that is refused, in a cell a chunk.
         """
         plain = common_chunk(algorithm.problem.collective)
         common = best_cut(algorithm, self._cells(algorithm, low, high))
         try:
-            return self._made(algorithm, protocol, low, high, common)
+            return self._made(algorithm, protocol, low, high, common, until)
         except InputError:
             if common.cells.nchunks == plain.cells.nchunks:
                 raise
-            return self._made(algorithm, protocol, low, high, plain)
+            return self._made(algorithm, protocol, low, high, plain, until)
 
     def _cells(self, algorithm: Algorithm, low: int, high: int) -> list[int]:
         """Numbers of cells of a block, none less than its chunks: all that divide the one size that is of interest.
@@ -166,16 +178,17 @@ class Programs:
         low: int,
         high: int,
         common: CommonChunk,
+        until: float,
     ) -> Lowered:
         lowering = self._lowering
         if lowering is None or not lowering.is_of(algorithm, common):
             name = algorithm.problem.collective.name
             lowering = Lowering(algorithm, name, limits=self.target.limits, inplace=self.inplace, common=common)
         self._lowering = lowering
-        program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high), lowering.goal
+        program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until), lowering.goal
         parts = 1
         if algorithm.problem.topology.protocol:
-            parts, program = filled(lowering, program, self.target.limits, low, high)
+            parts, program = filled(lowering, program, self.target.limits, low, high, until)
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if not form.holds_program:  # which it may refuse yet
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)

@@ -20,15 +20,22 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 LATE = "no time was left to lower it; give --budget {} or more"
-_WRITING = 1.5  # time of lowering a program and of writing its file, over that of lowering it
+_WRITING = 2.0  # time of lowering a program in haste and of writing its file, over that of lowering it in haste
+_SEARCHED = 0.4  # of the time until the deadline, for which the best program of an algorithm is looked for
 _MOST_RESERVED = 0.5  # of the time until the deadline, for lowering and writing
-_AT_ONCE = 0.2  # of the budget: what one lowering may take while engines are still to be asked
+_AT_ONCE = 0.15  # of the budget: for which that is looked for while engines are still to be asked
+_PATIENCE = 1.5  # so many times that, until there is one at all
 _FEW = 1_000  # sends up to which lowering is mostly what it takes at any number
 WORTH_SAYING = 0.98  # of the time of what an executor can hold: what a schedule takes that it cannot
 
 
 class Executor(Protocol):
-    """What lowers algorithms for an executor. rank_sends: see `synth.engines.request.Options`."""
+    """What lowers algorithms for an executor. rank_sends: see `synth.engines.request.Options`.
+
+    first_s: seconds that the last lowering took until it had a program, if not yet the best.
+    """
+
+    first_s: float
 
     @property
     def rank_sends(self) -> int: ...
@@ -36,8 +43,11 @@ class Executor(Protocol):
     def able(self, protocols: Sequence[str]) -> list[str]:
         """Those of these protocols that its files can have."""
 
-    def lower(self, algorithm: Algorithm) -> Execution:
-        """The algorithm as a program. Raises InputError where the executor can hold none."""
+    def lower(self, algorithm: Algorithm, until: float) -> Execution:
+        """The algorithm as a program. Raises InputError where the executor can hold none.
+
+        until: of `now`, after which the best of what was made is taken, or the first.
+        """
 
     def files(self, ranges: Sequence[Range]) -> list[Range]:
         """The same ranges, each served by one file."""
@@ -52,8 +62,8 @@ class Contest:
         report: told of what takes long.
         deadline: of `now`; what is not lowered, with time left to write its file, before it is not.
         contenders: what can be shown. refused: of which the executor can hold no program, or for which time was short.
-        s_a_send: seconds that lowering takes, as far as that is known.
-        longest_s: that it took. lowering: whether it is under way.
+        s_a_send: seconds that lowering in haste takes, as far as that is known.
+        longest_s: that it took to find a best program. lowering: whether it is under way.
         racing: whether engines are still asked: what takes long to lower waits until they are not.
         postponed: what waits, with its schedule's time until then.
     """
@@ -145,14 +155,15 @@ class Contest:
         sends = len(one.algorithm.schedule)
         self.report(f"lowering {sends} sends")
         begun = now()
-        until = begun + (self.deadline - begun) / _WRITING
+        enough, until = (begun + part * (self.deadline - begun) for part in (_SEARCHED, 1 / _WRITING))
         if self.racing:
-            until = min(until, begun + _AT_ONCE * (self.deadline - self.begun))
+            enough = min(enough, begun + _AT_ONCE * (self.deadline - self.begun))
+            until = min(until, begun + _PATIENCE * _AT_ONCE * (self.deadline - self.begun))
         elif not any(c.execution for c in self.contenders):  # the first one
             until = max(until, self.deadline + GRACE_S / 2)
         self.lowering = True
         try:
-            one.execution = limited(until, partial(self.executor.lower, one.algorithm))
+            one.execution = limited(until, partial(self.executor.lower, one.algorithm, enough))
         except TimeUp:
             self.s_a_send = max(self.s_a_send, (now() - begun) / max(sends, _FEW))
             if self.racing:
@@ -162,7 +173,7 @@ class Contest:
         except InputError as error:
             self._refuse(one, str(error))
         else:
-            self.s_a_send = max(self.s_a_send, (now() - begun) / max(sends, _FEW))
+            self.s_a_send = max(self.s_a_send, self.executor.first_s / max(sends, _FEW))
             self.longest_s = max(self.longest_s, now() - begun)
         finally:
             self.lowering = False

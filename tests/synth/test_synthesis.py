@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import synth
+from emit.library.index import load_index
 from synth import InputError
+from synth.search.frontier import Contender
 
 
 def test_texts_of_the_command_line_are_taken() -> None:
@@ -67,3 +71,17 @@ def test_sizes_of_questions_to_an_answer_are_checked() -> None:
     for size in (-5, 0, 1.5, "x"):
         with pytest.raises(InputError, match="size_bytes"):
             answer.algorithm(size)  # type: ignore[arg-type]
+
+
+def test_what_is_saved_is_what_the_answer_then_says(tmp_path: Path) -> None:
+    """Also where there was no time to lower it, or another target was asked for."""
+    found = synth.synthesize("allgather", "ring:4", budget=5, steps=2, rounds=3, chunks=2).found
+    late = [replace(one, contender=Contender(one.algorithm, refused="no time")) for one in found.ranges]
+    answer = synth.Synthesis(replace(found, ranges=late, ended="budget"))
+    for target in ("msccl", "mscclpp"):
+        answer.save(tmp_path / target, target)
+        assert not any(row["refused"] for row in answer.algorithms)
+        usual = [entry for entry in load_index(tmp_path / target) if entry.inplace]
+        shown = {entry.values["shown_bytes"]: entry.values["time_us"] for entry in usual}
+        assert shown == {row["shown_bytes"]: row["time_us"] for row in answer.algorithms}
+        assert {one.contender.execution.target.name for one in answer.found.ranges} == {target}  # type: ignore[union-attr]

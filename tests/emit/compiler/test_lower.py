@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
 from emit.check.program import check
-from emit.compiler.lower import lower
+from emit.compiler.lower import Lowering, lower
 from emit.targets import TARGETS
 from emit.timing.predict import Predictor
 from synth.baselines import baseline
@@ -37,3 +38,17 @@ def test_limits_of_ones_own() -> None:
     least = replace(TARGETS["executor-nccl"].limits, tbs_per_gpu=blocks - 1)
     with pytest.raises(InputError, match=f"threadblocks {blocks}; executor-nccl takes at most {blocks - 1}"):
         lower(algorithm, "x", limits=least)
+
+
+def test_lowered_in_haste() -> None:
+    """Without time to look for the best program there is one, right if slower."""
+    slower = 0
+    for spec in ("ring:8", "dgx1", "torus:2x4"):
+        for algorithm in baseline(ask("allgather", spec).problem):
+            hasty, patient = (Lowering(algorithm, "x") for _ in range(2))
+            first, best = hasty.program(min_bytes=1 << 20, until=-math.inf), patient.program(min_bytes=1 << 20)
+            assert check(first, hasty.goal).ok
+            first_us, best_us = (Predictor(made, algorithm.problem.topology).time_us(1 << 30) for made in (first, best))
+            assert first_us >= 0.99 * best_us
+            slower += first != best
+    assert slower

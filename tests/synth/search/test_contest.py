@@ -41,9 +41,10 @@ class Executor:
     most_sends: float = math.inf
     factors: dict[str, float] = field(default_factory=dict)
     rank_sends: int = 0
+    first_s: float = 0.0
     lowered: list[str] = field(default_factory=list)
 
-    def lower(self, algorithm: Algorithm) -> Slower:
+    def lower(self, algorithm: Algorithm, _until: float) -> Slower:
         self.lowered.append(algorithm.engine)
         if len(algorithm.schedule) > self.most_sends:
             raise InputError("too many sends")
@@ -114,7 +115,7 @@ def test_what_is_lowered_too_long_is_given_up(algorithms: list[Algorithm]) -> No
     """The other programs are tried as long as there is time; the reason names a budget that is enough."""
 
     class Endless(Executor):
-        def lower(self, algorithm: Algorithm) -> Slower:
+        def lower(self, algorithm: Algorithm, _until: float) -> Slower:
             while algorithm:
                 sum(range(1000))
             raise AssertionError
@@ -134,10 +135,10 @@ def test_what_takes_long_waits_until_all_engines_were_asked(algorithms: list[Alg
     class Patient(Executor):
         racing: bool = True
 
-        def lower(self, algorithm: Algorithm) -> Slower:
+        def lower(self, algorithm: Algorithm, _until: float) -> Slower:
             while self.racing:
                 sum(range(1000))
-            return super().lower(algorithm)
+            return super().lower(algorithm, _until)
 
     executor, begun = Patient(), now()
     made = Contest(executor, deadline=begun + 1.5, racing=True)
@@ -148,6 +149,24 @@ def test_what_takes_long_waits_until_all_engines_were_asked(algorithms: list[Alg
     executor.racing = made.racing = False
     made.s_a_send = 0.0  # however slow this machine is
     assert all(isinstance(served.contender.execution, Slower) for served in made.frontier())
+
+
+def test_who_searches_for_long_is_given_its_time(algorithms: list[Algorithm]) -> None:
+    """What would look for a better program until it is told to stop is lowered, while engines are asked and after."""
+
+    class Thorough(Executor):
+        def lower(self, algorithm: Algorithm, _until: float) -> Slower:
+            while now() < _until:
+                sum(range(1000))
+            return super().lower(algorithm, _until)
+
+    for racing in (True, False):
+        executor = Thorough()
+        made = Contest(executor, deadline=now() + 1.0, racing=racing, s_a_send=0.0)
+        made.add(algorithms[0], LARGEST)
+        assert executor.lowered == [algorithms[0].engine]
+        assert isinstance(made.contenders[0].execution, Slower)
+        assert now() < made.deadline
 
 
 def test_nothing_is_lowered_too_late_while_engines_are_asked(algorithms: list[Algorithm]) -> None:
@@ -173,10 +192,10 @@ def test_what_a_small_program_takes_says_little_of_large_ones(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     class Slow(Executor):
-        def lower(self, algorithm: Algorithm) -> Slower:
+        def lower(self, algorithm: Algorithm, _until: float) -> Slower:
             clock[0] += 1.0
-            return super().lower(algorithm)
+            return super().lower(algorithm, _until)
 
-    made = contest(Slow(), algorithms[:1], deadline=100.0)
+    made = contest(Slow(first_s=1.0), algorithms[:1], deadline=100.0)
     assert len(algorithms[0].schedule) < 100
     assert made.s_a_send <= 1e-3
