@@ -42,6 +42,20 @@ def candidates(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools
     return list({flags.tobytes(): flags for flags in found if flags.any() and not flags.all()}.values())
 
 
+def blocks(problem: Problem, tuning: Tuning) -> list[Bools]:
+    """Sending sides of cuts for a quotient problem: of what translations bring onto each other one is enough.
+
+    The first rank, the first node, the first ranks up to every stride and half of them; and what is outside them.
+    """
+    assert problem.quotient is not None
+    n, every = problem.nranks, np.arange(problem.nranks)
+    node = problem.topology.nodes[np.array(problem.ranks)]
+    strides = [size for s, e in problem.quotient.translations for size in (s, s * max(1, e // 2), s * e)]
+    sets = [node == node[0], *(every < size for size in sorted({1, *strides}))]
+    distinct = {one.tobytes(): one for one in sets if 0 < one.sum() < n}
+    return _both_sides([*distinct.values()][: tuning.most_sets])
+
+
 def _single_ranks(problem: Problem, traffic: Traffic, tuning: Tuning) -> list[Bools]:
     """Every rank of the group and what is outside it, or the worst few where there are many."""
     net, n, k = problem.network, problem.nranks, problem.collective.nranks

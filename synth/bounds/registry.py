@@ -59,7 +59,9 @@ _LENGTHS = {Cost.QUICK: "find_uniform", Cost.ROUTING: "find_by_loads", Cost.LINE
 for _row in (
     Kind("path", witness.path_limit, _HOPS, {Cost.QUICK: "find_path"}, of_quotients=True),
     Kind("direct", witness.direct_limit, _HOPS, {Cost.QUICK: "find_direct"}),
-    Kind("cut", witness.cut_limit, _CUT, {Cost.QUICK: "find_cuts", Cost.MAX_FLOW: "find_worst_cuts"}),
+    Kind(
+        "cut", witness.cut_limit, _CUT, {Cost.QUICK: "find_cuts", Cost.MAX_FLOW: "find_worst_cuts"}, of_quotients=True
+    ),
     Kind("parts", witness.parts_limit, _CUT, {Cost.QUICK: "find_parts"}),
     Kind("arrivals", witness.ends_limit, _ENDS, {Cost.QUICK: "find_arrivals"}, of_quotients=True),
     Kind("departures", witness.ends_limit, _ENDS, {Cost.QUICK: "find_departures"}, of_quotients=True),

@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import cached_property
 
 from synth.bounds.traffic import Traffic
-from synth.bounds.witness import Witness
+from synth.bounds.witness import Witness, whole_network
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 from synth.solvers.workers import Workers
@@ -38,7 +38,7 @@ class Tuning:
     split_work: int = 4_000_000  # links and vertices looked at for these: about a second
     path_work: int = 15_000_000  # links and ranks looked at for the longest shortest path: some seconds
     widths: int = 32  # bandwidths at which ranks are joined to parts
-    max_flow_work: int = 1_200_000  # edges looked at over all flows: some ten seconds
+    max_flow_work: int = 40_000_000  # arcs and ranks of all flows' graphs together: some seconds
     # of prices drawn from loads more of each find little more, and take as much longer:
     near_full: tuple[float, ...] = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)  # of the highest load: one price
     steepness: tuple[float, ...] = (5.0, 10.0, 20.0, 50.0, 100.0, 200.0)  # price exp(steepness · load / highest load)
@@ -97,6 +97,7 @@ class Search:
         self, kind: str, text: str, resources: Ints, ranks: Ints | None = None, parts: tuple[tuple[int, ...], ...] = ()
     ) -> Witness:
         """A witness that claims nothing, of resources whose GB/s together end its text for the reader."""
-        gbs = float(self.problem.network.capacity_gbs[resources].sum())
+        net = whole_network(self.problem) if kind == "cut" else self.problem.network
+        gbs = float(net.capacity_gbs[resources].sum())
         members = () if ranks is None else tuple(ranks.tolist())
         return Witness(kind, members, parts, tuple(resources.tolist()), text=f"{text}, {gbs:.6g} GB/s")

@@ -8,7 +8,7 @@ engine and no solver; it shares with them only `metric` and `distances`, by whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -22,11 +22,13 @@ from synth.bounds.metric import (
     pairs,
     required_lengths,
 )
-from synth.model.collective import Bools, Floats, Ints
+from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.problem import Problem
+from synth.model.registry import OWN, PAIR
 from synth.model.requirements import find_requirements
 from topologies.arrays import marked, row_of_entry, segment_sums
 from topologies.errors import BadWitness
+from topologies.network import Network
 
 MOST_DIRECT = 6000  # ranks: the check of a direct exchange holds a table of all pairs
 
@@ -131,19 +133,18 @@ def _members(problem: Problem, witness: Witness, ranks: Iterable[int]) -> Bools:
     return marked(problem.nranks, chosen)
 
 
-def _times(problem: Problem, flags: Bools) -> Ints:
+def _times(net: Network, flags: Bools) -> Ints:
     """Pairs flagged of every link and hyperlink, by flags of `Network.pairs`."""
-    return segment_sums(flags, problem.network.pairs.ptr)
+    return segment_sums(flags, net.pairs.ptr)
 
 
-def _capacity(problem: Problem, witness: Witness, times: Ints) -> float:
+def _capacity(net: Network, witness: Witness, times: Ints, name: Callable[[int], str]) -> float:
     """GB/s of the witness's resources together, of which all that is counted takes some when it is sent.
 
     times: how often each link and hyperlink counts when it is used once; 0: not at all. Each link that counts must use
     one of the resources. A hyperlink that counts more often than it uses them makes that much more of all of them;
-    where it uses none, they are inf.
+    where it uses none, they are inf. `name`: of a link.
     """
-    net = problem.network
     chosen = np.unique(np.array(witness.resources, dtype=np.int64))
     if not len(chosen) or chosen[0] < 0 or chosen[-1] >= net.nresources:
         raise refused(witness, "resources are missing or do not exist; they must be the network's")
@@ -151,8 +152,7 @@ def _capacity(problem: Problem, witness: Witness, times: Ints) -> float:
     taken = segment_sums(marked(net.nresources, chosen)[uses_idx], uses_ptr)
     beside = (times > 0) & (taken == 0)
     if beside[: net.nlinks].any():
-        name = problem.link_name(int(np.argmax(beside)))
-        raise refused(witness, f"link {name} uses none of its resources; it must use one")
+        raise refused(witness, f"link {name(int(np.argmax(beside)))} uses none of its resources; it must use one")
     if beside.any():
         return np.inf
     most = (times / np.maximum(taken, 1)).max(initial=1.0)
@@ -175,11 +175,16 @@ def path_limit(problem: Problem, witness: Witness) -> Limit:
 
 def cut_limit(problem: Problem, witness: Witness) -> Limit:
     """What must leave a set of ranks shares the capacity of all links out of it."""
-    net, collective = problem.network, problem.collective
+    net, collective = whole_network(problem), problem.collective
     inside = _members(problem, witness, witness.ranks)
     _, src, dst = net.pairs
     crossed = inside[src] & ~inside[dst]
-    capacity = _capacity(problem, witness, np.minimum(_times(problem, crossed), 1))
+    capacity = _capacity(net, witness, np.minimum(_times(net, crossed), 1), problem.link_name)
+    if problem.quotient is not None:  # α as if all that crosses were next to the cut
+        share = _whole_leaving(collective, inside)
+        if share <= 0 or not crossed.any():
+            return 0.0, 0.0, np.inf
+        return float(net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]].min()), share / capacity / 1e3, np.inf
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
     need = find_requirements(collective)
     within = segment_sums(inside[hold], hold_ptr)
@@ -195,6 +200,24 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
     alpha = net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]]
     leaving = float(collective.fraction[crossing].sum()) / capacity / 1e3
     return float(before + (alpha + after).min()), leaving, np.inf
+
+
+def whole_network(problem: Problem) -> Network:
+    """The network of a problem, of a quotient problem that of the whole."""
+    return problem.network if problem.quotient is None else problem.quotient.whole
+
+
+def _whole_leaving(collective: Collective, inside: Bools) -> float:
+    """What must leave a set of ranks of the collective that a quotient's is a part of, as a share of the message."""
+    k, kind = collective.nranks, collective.kind
+    within = int(inside[:k].sum())
+    if not 0 < within < k:
+        return 0.0
+    if kind.unit == PAIR:
+        return within * (k - within) / k**2
+    if kind.before == OWN:  # to all ranks; sums from all
+        return within / k
+    return (k - within) / k if kind.after == OWN else 1.0
 
 
 def parts_limit(problem: Problem, witness: Witness) -> Limit:
@@ -213,7 +236,7 @@ def parts_limit(problem: Problem, witness: Witness) -> Limit:
     if len(np.unique(part[: collective.nranks])) < len(witness.parts):
         raise refused(witness, "a part has no member of the group; it must have one")
     # a hyperlink may bring something to, or take it from, as many parts as it has pairs between parts
-    capacity = _capacity(problem, witness, _times(problem, part[net.pairs.src] != part[net.pairs.dst]))
+    capacity = _capacity(net, witness, _times(net, part[net.pairs.src] != part[net.pairs.dst]), problem.link_name)
     there = np.unique(collective.pre[:, 1] * len(witness.parts) + part[collective.pre[:, 0]]) // len(witness.parts)
     sends = 2 * (np.bincount(there, minlength=collective.nchunks) - 1)
     if not sends.any():
@@ -296,11 +319,11 @@ def ends_limit(problem: Problem, witness: Witness) -> Limit:
     if problem.quotient is not None and not ranks.all():
         raise refused(witness, "of a quotient problem it must be all ranks")
     at_ranks = ranks[net.pairs.dst if arrivals else net.pairs.src]
-    times = _times(problem, at_ranks)
+    times = _times(net, at_ranks)
     if net.hyperlinks is not None:  # a multicast leaves one rank, a reduction comes to one
         single = np.append(np.ones(net.nlinks, dtype=bool), net.hyperlinks.multicast != arrivals)
         times = np.where(single, np.minimum(times, 1), times)
-    capacity = _capacity(problem, witness, times)
+    capacity = _capacity(net, witness, times, problem.link_name)
     need = find_requirements(collective)
     if arrivals:
         counts, chunk = need.arrive & ranks[collective.goals[1]], need.goal_chunk

@@ -8,9 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 
-from synth.bounds.cut import worst_cuts
 from synth.bounds.cut_candidates import candidates
 from synth.bounds.prove import prove
 from synth.bounds.registry import check, recompute
@@ -21,9 +19,8 @@ from synth.bounds.witness import Witness
 from synth.concurrent.plans import direct
 from synth.concurrent.union import Member, union_problem
 from synth.model.collective import named
-from synth.model.problem import make_problem
 from synth.timing.simulate import time_us, timed
-from tests.random_problems import random_problem, random_topology
+from tests.random_problems import random_problem
 from tests.synth.bounds.cases import LARGE, SEEDS
 from topologies.errors import BadWitness
 from topologies.load import load
@@ -86,28 +83,6 @@ def test_candidates_are_sets() -> None:
         found = candidates(problem, Traffic(problem), DEFAULT)
         assert all(one.any() and not one.all() for one in found)
         assert len({one.tobytes() for one in found}) == len(found)
-
-
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(SEEDS, st.sampled_from(["allgather", "reducescatter", "broadcast", "gather", "scatter"]))
-def test_max_flow_finds_the_worst_of_all_cuts(seed: int, name: str) -> None:
-    """Against every set of ranks, on networks without switches or limits (there a cut's links are its resources)."""
-    rng = random.Random(seed)
-    topology = replace(random_topology(rng, 7), limits=())
-    assume(not topology.switches)
-    problem = make_problem(topology, name)
-    net, n = problem.network, problem.nranks
-    subsets = np.array([[bits >> r & 1 for r in range(n)] for bits in range(1, 2**n - 1)], dtype=bool)
-    ratio = Traffic(problem).leaving(subsets) / capacities_out(net, subsets) / 1e3
-    worst = float(ratio[np.isfinite(ratio)].max())
-    found = worst_cuts(problem, 0.0, DEFAULT.max_flow_work)
-    sides = np.array([inside for inside, _ in found])
-    best = float((Traffic(problem).leaving(sides) / capacities_out(net, sides) / 1e3).max())
-    assert best == pytest.approx(worst, rel=1e-6)
-    for inside, crossed in found:
-        ways = np.flatnonzero(inside[net.src] & ~inside[net.dst])
-        assert uses_one(net, ways, crossed)
-    assert worst_cuts(problem, worst * (1 + 1e-6), DEFAULT.max_flow_work) == []
 
 
 def test_parts_of_several_groups_add_up() -> None:
