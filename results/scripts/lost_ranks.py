@@ -214,9 +214,9 @@ def _wait(children: Sequence[int], case: Any) -> list[int | None]:
 def plants() -> dict[str, tuple[Any, str, Callable[[], None]]]:
     """Faults of our own in the back end: a case, the verdict that must be found, and what plants it."""
     from results.measuring.failing_ranks import Case  # needs PyTorch
-    from runtime.torch import lost
-    from runtime.torch.causes import Cause, Waiting
-    from runtime.torch.lost import FailureWatch
+    from runtime.torch.failures import lost
+    from runtime.torch.failures.causes import Cause, Waiting
+    from runtime.torch.failures.lost import FailureWatch
 
     def accuse() -> None:
         lost.find_cause = lambda *given: Cause(f"lost: rank {min(given[-1])} (it does not answer)")

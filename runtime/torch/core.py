@@ -22,11 +22,11 @@ from runtime.algorithms.built_in import DIRECT
 from runtime.buffers import Layout
 from runtime.torch.agree import agree_on_block, check_blocks, wait_for_all
 from runtime.torch.blocks import Blocks, Buffers
-from runtime.torch.causes import Waiting
 from runtime.torch.choice import Choice, Chooser, Method
-from runtime.torch.compare import check_same_call, check_same_choices
 from runtime.torch.counters import counters
-from runtime.torch.lost import FailureWatch
+from runtime.torch.failures.causes import Waiting
+from runtime.torch.failures.compare import check_same_call, check_same_choices
+from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.rank_program import RankProgram, rank_program
 from runtime.torch.run import FIRST_TAG, MAX_CHANNELS, REDUCERS, Transport
 from runtime.torch.table import REDUCED_TYPES, Call

@@ -12,13 +12,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from runtime.torch.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
 from runtime.torch.blocks import Blocks, Buffers
-from runtime.torch.causes import Waiting
 from runtime.torch.choice import CHOSEN
 from runtime.torch.core import Core, Issued, Terms, type_name, type_text
 from runtime.torch.counters import counters
-from runtime.torch.lost import FailureWatch
+from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart, wait_in_turns
+from runtime.torch.failures.causes import Waiting
+from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.messages import OWN_TAG, error_text
 from runtime.torch.operations import OPERATIONS, Operation
 from runtime.torch.pass_through import PassThrough

@@ -42,7 +42,7 @@ def any_closed(messages: Messages, peers: Iterable[int]) -> bool:
 
 
 def close_all(messages: Messages, peers: Iterable[int]) -> None:
-    """End waits for all of them, but for messages that have arrived in part: `runtime.torch.apart`."""
+    """End waits for all of them, but for messages that have arrived in part: `runtime.torch.failures.apart`."""
     for peer in peers:
         with suppress(RuntimeError):  # Gloo closes all of a group's connections when a wait takes too long
             messages.recv([torch.zeros(1)], peer, OWN_TAG).wait(timedelta(milliseconds=1))

@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Work
 
-from runtime.torch.apart import PARTS_FROM_BYTES, wait_in_turns
 from runtime.torch.blocks import Buffers
-from runtime.torch.causes import Waiting
 from runtime.torch.choice import CHOSEN, Method
 from runtime.torch.core import Core, asked_method, type_text
 from runtime.torch.counters import HELD, Tally, counters
+from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_in_turns
+from runtime.torch.failures.causes import Waiting
 from runtime.torch.operations import Operation
 from runtime.torch.table import Call
 from runtime.torch.work import WrappedWork

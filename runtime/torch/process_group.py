@@ -12,7 +12,7 @@ A rank whose process ends makes the others raise RuntimeError at once, with its 
 "lost: rank N" where it ended without a word, otherwise why ("rank N raised …", "was interrupted", "has left the
 group"). So do calls that differ, a second after all have begun. What lives and only waits, computes or is stopped is
 never lost: at the time-out, and a second in which ranks ask one another, the message says where it is
-(`runtime.torch.lost`). A group is of no use after that.
+(`runtime.torch.failures.lost`). A group is of no use after that.
 
 Before torch 2.15 its monitored_barrier asks for Gloo by name: call the group's own,
 `torch.distributed.group.WORLD.monitored_barrier()`.

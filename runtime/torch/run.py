@@ -15,7 +15,7 @@ import torch
 
 from emit.program import RECEIVES
 from runtime.buffers import Layout, part_in_place
-from runtime.torch.apart import PARTS_FROM_BYTES, wait_apart
+from runtime.torch.failures.apart import PARTS_FROM_BYTES, wait_apart
 from runtime.torch.messages import Messages, error_text
 from runtime.torch.rank_program import AHEAD, RankProgram, RankStep
 from runtime.torch.threads import helping

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
-from runtime.torch.apart import LEFT
-from runtime.torch.causes import Waiting
-from runtime.torch.lost import FailureWatch
+from runtime.torch.failures.apart import LEFT
+from runtime.torch.failures.causes import Waiting
+from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.tasks import Record, Task
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
@@ -81,4 +80,3 @@ def test_the_question_of_the_page() -> None:
     """The rows that the page names are there under these names."""
     kind = import_module("synth.model.registry").KINDS["allgather"]
     assert "allgatherintotensor" in kind.spellings
-    assert Path(ROOT, "runtime", "torch", "lost.py").exists()

@@ -20,7 +20,7 @@ import torch
 from runtime.torch.blocks import Buffers, exchange_blocks
 from runtime.torch.choice import Method
 from runtime.torch.core import Core, Terms, asked_method
-from runtime.torch.lost import FailureWatch
+from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.table import Call
 from tests.runtime.torch.test_rank_program import End, Post
 

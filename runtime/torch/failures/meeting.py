@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from runtime.torch.presence import Presence
+from runtime.torch.failures.presence import Presence
 
 _LOOK_S = 0.25  # after which those that have come are looked at one by one
 _ATTEMPT = "attempt"  # the key of the latest attempt's number

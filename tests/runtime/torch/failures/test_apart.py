@@ -17,9 +17,9 @@ if find_spec("torch") is None:
 
 import torch
 
-from runtime.torch.apart import LEFT, PARTS_FROM_BYTES, wait_apart, wait_in_turns
-from runtime.torch.causes import Waiting
-from runtime.torch.lost import FailureWatch
+from runtime.torch.failures.apart import LEFT, PARTS_FROM_BYTES, wait_apart, wait_in_turns
+from runtime.torch.failures.causes import Waiting
+from runtime.torch.failures.lost import FailureWatch
 from runtime.torch.run import Transport, exchange
 from runtime.torch.threads import own_threads
 from runtime.torch.work import WrappedWork

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.torch.compare import different_calls
+from runtime.torch.failures.compare import different_calls
 
 FAILED = "a call of its had failed: "  # in the words of one that ends
 _MOST = 8  # ranks named in a line

@@ -14,8 +14,8 @@ import pytest
 if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
-from runtime.torch.causes import Cause
-from runtime.torch.deadlock import Deadlocks, Held, HeldCall, Watch, describe, find_stuck, own_state
+from runtime.torch.failures.causes import Cause
+from runtime.torch.failures.deadlock import Deadlocks, Held, HeldCall, Watch, describe, find_stuck, own_state
 
 Groups = dict[str, list[str]]  # names of processes, which are their ranks in words
 
@@ -75,7 +75,7 @@ def test_who_is_stuck_never_goes_on_and_who_never_goes_on_is_stuck() -> None:
         stuck = find_stuck(program.states())
         over = {name for name in names if program.at[name] == len(calls[name])}
         assert said <= set(names) - over
-        # a process that is over makes no more calls: that is `runtime.torch.lost`'s to say
+        # a process that is over makes no more calls: that is `runtime.torch.failures.lost`'s to say
         assert over or set(stuck) == set(names)
         if stuck:
             seen += 1

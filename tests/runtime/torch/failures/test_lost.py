@@ -19,11 +19,11 @@ if find_spec("torch") is None:
 
 import torch.distributed as dist
 
-from runtime.torch.causes import Fact, Waiting, error_end, find_cause
-from runtime.torch.lost import FailureWatch, Tuning
+from runtime.torch.failures.causes import Fact, Waiting, error_end, find_cause
+from runtime.torch.failures.lost import FailureWatch, Tuning
+from runtime.torch.failures.presence import Presence
+from runtime.torch.failures.presence import Tuning as PresenceTuning
 from runtime.torch.messages import error_text
-from runtime.torch.presence import Presence
-from runtime.torch.presence import Tuning as PresenceTuning
 
 RANKS = (7, 3, 5)  # of the group, as the job numbers them
 SOON = Tuning(long=0.05, grace=0.1, spread=0.2, answers=0.3)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from runtime.torch.causes import Cause
+from runtime.torch.failures.causes import Cause
 from runtime.torch.threads import waiting_threads
 
 Message = dict[str, Any]

@@ -11,8 +11,8 @@ import pytest
 if find_spec("torch") is None:
     pytest.skip("PyTorch is not installed: pip install 'synth-collectives[torch]'", allow_module_level=True)
 
-from runtime.torch.calls import KEPT, Calls
 from runtime.torch.counters import HELD, Counters
+from runtime.torch.failures.calls import KEPT, Calls
 
 
 def describe(size_bytes: int, kind: Any, opts: Any) -> str:

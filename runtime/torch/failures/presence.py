@@ -28,8 +28,8 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Protocol
 
-from runtime.torch.causes import error_end
-from runtime.torch.deadlock import Deadlocks, Held, Watch, own_state
+from runtime.torch.failures.causes import error_end
+from runtime.torch.failures.deadlock import Deadlocks, Held, Watch, own_state
 from runtime.torch.threads import own_threads
 
 log = logging.getLogger("synth.torch")

@@ -18,7 +18,7 @@ if find_spec("torch") is None:
 
 import torch.distributed as dist
 
-from runtime.torch.meeting import meet
+from runtime.torch.failures.meeting import meet
 from tests import ROOT
 
 RANKS = (5, 3, 8)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
-from runtime.torch.causes import Waiting
+from runtime.torch.failures.causes import Waiting
 
 KEPT = 64  # of the last calls, what was called
 _LATELY = 4  # of the last that were handed on: what is kept of more is no longer in the processor's caches

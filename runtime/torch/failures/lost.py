@@ -1,9 +1,9 @@
 """Who is to blame when a call fails or takes too long: each rank's watch over its waits for the others of a group.
 
-Where the wrapped back end's connection breaks, `runtime.torch.presence` knows which process has ended, and why. A rank
-that gives up a call tells the group's others the cause, and they give up that call for the same cause, also where they
-wait for a rank that only waited for the one that ended. At a time-out a rank asks the others what they do
-(`runtime.torch.causes`): one whose connection is open is never said to be lost.
+Where the wrapped back end's connection breaks, `runtime.torch.failures.presence` knows which process has ended, and
+why. A rank that gives up a call tells the group's others the cause, and they give up that call for the same cause, also
+where they wait for a rank that only waited for the one that ended. At a time-out a rank asks the others what they do
+(`runtime.torch.failures.causes`): one whose connection is open is never said to be lost.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from runtime.torch.calls import Calls, Wait
-from runtime.torch.causes import FAILED, Cause, Fact, Gone, Waiting, find_cause
-from runtime.torch.compare import different_calls
-from runtime.torch.deadlock import HeldCall
-from runtime.torch.meeting import call_unless, meet
+from runtime.torch.failures.calls import Calls, Wait
+from runtime.torch.failures.causes import FAILED, Cause, Fact, Gone, Waiting, find_cause
+from runtime.torch.failures.compare import different_calls
+from runtime.torch.failures.deadlock import HeldCall
+from runtime.torch.failures.meeting import call_unless, meet
+from runtime.torch.failures.presence import End, Message, Presence, presence
 from runtime.torch.messages import CLOSED_BY_US, Messages, any_closed, close_all, error_text
-from runtime.torch.presence import End, Message, Presence, presence
 
 
 @dataclass(frozen=True)
