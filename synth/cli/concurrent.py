@@ -5,34 +5,19 @@
 tp=8;allreduce:tp=8,dp=*:dp  parts along axes too
 allgather@64M:8-15           and another size; @64M:8-15 another size only
 
-Axes are over the ranks that live; ranks are the topology's own numbers. How groups are written:
-
-0-7;8-15          each group's ranks, in order
-tp=8              every group along an axis of the ranks: blocks of 8 consecutive ranks
-tp=8,dp=4         axes from the fastest to the slowest, as Megatron's order tp-dp; the groups are those along the
-                  first axis. What is left over of the ranks is one more axis, the slowest
-tp=8,dp=*:dp      the groups along another axis (here every 8th rank); * stands for as many as there are left
-tp=2,cp=2,dp=*:tp+cp   the groups along several axes together
-tp=8;tp=8,dp=*:dp      one list after the other: a rank may be in several groups
-
-All lists of axes are of one mesh, each from its fastest axis on: tp=8;dp=4:dp is refused, since dp=4 by itself would be
-blocks of 4 consecutive ranks, not every 8th one. DeviceMesh names the same axes the other way round, the
-slowest first: mesh_shape (dp, tp).
+Axes are over the ranks that live; ranks are the topology's own numbers. How groups are written is said in
+`synth.library.groups`.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import NoReturn
 
 import click
-import numpy as np
 
 from emit.library.group_programs import GroupPrograms
 from emit.library.programs import NONE
@@ -44,16 +29,17 @@ from synth.cli.programs import scratch_bytes
 from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
+from synth.library.groups import Axes, parse_groups
 from synth.model.collective import Collective, named
 from synth.model.pattern import collective_of
 from synth.model.problem import parse_ranks
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
 from synth.present.table import concurrent_table
-from synth.present.text import format_count, format_ranks, format_time
+from synth.present.text import format_count, format_time
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
-from topologies.faults.notation import dead_ranks, live_ranks
+from topologies.faults.notation import dead_ranks
 from topologies.load import NO_COSTS, load
 from topologies.text.fields import shown
 from topologies.topology import Topology
@@ -65,7 +51,6 @@ _SINGLE = {  # options of a single group, and what there is instead
     "rounds": "the k-synchronous model is for one group",
 }
 _FILES = 8  # that are listed one by one
-_AXIS = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,15})\s*=\s*([1-9][0-9]{0,6}|\*)")
 _PART = re.compile(r"(?:\s*(?=[A-Za-z@])(?P<name>[A-Za-z][A-Za-z_-]*)?\s*(?:@(?P<size>[^:=,]*))?:)?(?P<ranks>.*)", re.S)
 
 
@@ -130,14 +115,14 @@ def parse_members(
         InputError: groups, a collective or a size that cannot be, no size, or two for one group.
     """
     named_once = cache(named)  # groups that do the same share the object
-    lists: list[_Axes] = []
+    lists: list[Axes] = []
     found: list[tuple[tuple[int, ...], Collective, str | None]] = []
     for part in text.split(";"):
         match = _PART.fullmatch(part)
         assert match is not None
         with _of_groups():
             what = collective if match["name"] is None else parse_name(match["name"])
-        for ranks in _groups(match["ranks"], topology, dead, lists):
+        for ranks in parse_groups(match["ranks"], topology, dead, lists):
             with _of_groups():
                 stated = named_once(parse_name(what), len(ranks), 1) if isinstance(what, str) else what
             found.append((ranks, stated, match["size"]))
@@ -178,104 +163,6 @@ def _sizes(
             )
         each.append(parse_size(*given_size))
     return each
-
-
-@dataclass(frozen=True)
-class _Axes:
-    """A list of axes as it was written: extents by name, the fastest first, and those that its groups lie along."""
-
-    text: str
-    extents: Mapping[str, int]
-    along: tuple[str, ...]
-
-    def agrees(self, other: _Axes) -> bool:
-        """Whether both begin one mesh."""
-        return all(mine == others for mine, others in zip(self.extents.items(), other.extents.items(), strict=False))
-
-
-def _groups(part: str, topology: Topology, dead: Sequence[int], lists: list[_Axes]) -> list[tuple[int, ...]]:
-    """The groups of one part, in the order written; along axes by their first rank. `lists`: of the parts before it."""
-    if not part.strip():
-        raise InputError(f"--groups: {shown(part)} has an empty group; it must be as in 0-7;8-15 or tp=8")
-    part = part.strip()
-    if "=" in part:
-        living = live_ranks(topology, dead, None, "--groups")
-        axes = _axes(part, len(living))
-        for other in lists:
-            if not axes.agrees(other):
-                _refuse_mesh(axes, other, len(living))
-        lists.append(axes)
-        return _along(axes, living)
-    ranks = parse_ranks(part, "--groups", topology.nranks)
-    if len(ranks) < 2:
-        raise InputError(f"--groups: group {part} has one rank; it must be at least 2")
-    return [live_ranks(topology, dead, ranks, "--groups")]
-
-
-def _refuse_mesh(axes: _Axes, other: _Axes, living: int) -> NoReturn:
-    """Two lists that are not of one mesh: groups along the second are seldom what was meant."""
-    both = {**axes.extents, **other.extents}
-    whole = {**other.extents, **axes.extents}
-    right = "one mesh for all lists, the fastest axis first, as in tp=8;tp=8,dp=*:dp"
-    if both == whole and living % math.prod(whole.values()) == 0:
-        listed = ",".join(f"{name}={extent}" for name, extent in whole.items())
-        right = f"'{listed}:{'+'.join(axes.along)}' for those of one mesh with {shown(other.text)}"
-    raise InputError(
-        f"--groups: {shown(axes.text)} is not of the mesh of {shown(other.text)}, so that its groups would be"
-        f" {_example(axes, living)}…; it must be {right}, or ranks, as in 0-3;4-7"
-    )
-
-
-def _example(axes: _Axes, living: int) -> str:
-    """The first group along axes, of ranks by their position."""
-    return format_ranks(_along(axes, range(living))[0][:4])
-
-
-def _axes(part: str, living: int) -> _Axes:
-    """The axes of a part, * resolved, of so many ranks that live."""
-    listed, colon, chosen = part.partition(":")
-    extents: dict[str, int] = {}  # 0: *
-    for item in listed.split(","):
-        axis = _AXIS.fullmatch(item.strip())
-        if axis is None:
-            raise InputError(
-                f"--groups: {shown(item.strip())} is no axis;"
-                " it must be a name and how many ranks it has, as in tp=8,dp=*"
-            )
-        if axis[1] in extents:
-            raise InputError(f"--groups: axis {axis[1]} is given twice in {shown(part)}; it must be once")
-        extents[axis[1]] = 0 if axis[2] == "*" else int(axis[2])
-    open_axes = [name for name, extent in extents.items() if not extent]
-    if len(open_axes) > 1:
-        raise InputError(f"--groups: {shown(part)} has several *; it must be one axis at most that is what is left")
-    fixed = math.prod(extent for extent in extents.values() if extent)
-    rest, over = divmod(living, fixed)
-    if over or not rest:
-        raise InputError(
-            f"--groups: {shown(listed)} is {fixed} ranks, which does not divide the {living} there are;"
-            " it must be a divisor of that"
-        )
-    extents |= dict.fromkeys(open_axes, rest)
-    wanted = tuple(name.strip() for name in chosen.split("+")) if colon else tuple(extents)[:1]
-    for name in wanted:
-        if name not in extents:
-            raise InputError(
-                f"--groups: {shown(name)} in {shown(part)} is no axis of it; it must be one of {', '.join(extents)}"
-            )
-    if math.prod(extents[name] for name in set(wanted)) < 2:
-        raise InputError(f"--groups: {shown(part)} makes groups of one rank; it must be at least 2")
-    return _Axes(part, extents, wanted)
-
-
-def _along(axes: _Axes, living: Sequence[int]) -> list[tuple[int, ...]]:
-    """The groups along one or several axes of the ranks that live; what is left over of these is one axis more."""
-    extents = tuple(axes.extents.values())
-    # the slowest axis first; those of a group last, in the same order
-    grid = np.array(living).reshape(-1, *extents[::-1])
-    inner = [axis for axis, name in enumerate(reversed(tuple(axes.extents)), 1) if name in axes.along]
-    outer = [axis for axis in range(grid.ndim) if axis not in inner]
-    size = math.prod(grid.shape[axis] for axis in inner)
-    return [tuple(row) for row in grid.transpose(*outer, *inner).reshape(-1, size).tolist()]
 
 
 def _report(found: ConcurrentResult, programs: GroupPrograms, asked: Asked) -> None:

@@ -58,11 +58,11 @@ def free_symmetry(problem: Problem) -> Symmetry:
         return trivial(problem)  # whatever keeps the root in its place is not free
     perms = automorphisms(net, [c for c in (list(range(k)), list(range(k, net.nranks))) if c])
     group = free_subgroup(perms, range(k))
-    chunks = [_chunk_image(collective, p) for p in group]
+    chunks = [chunk_image(collective, p) for p in group]
     if any(c is None for c in chunks):
-        perms = [p for p in perms if _chunk_image(collective, p) is not None]
+        perms = [p for p in perms if chunk_image(collective, p) is not None]
         group = free_subgroup(perms, range(k))
-        chunks = [_chunk_image(collective, p) for p in group]
+        chunks = [chunk_image(collective, p) for p in group]
     if len(group) < 2 or any(c is None for c in chunks):
         return trivial(problem)
     table = np.array(chunks, dtype=np.int64)
@@ -74,9 +74,15 @@ def free_symmetry(problem: Problem) -> Symmetry:
     return Symmetry(np.array(group, dtype=np.int64), links, table, np.flatnonzero(table.min(axis=0) == every))
 
 
-def _chunk_image(collective: Collective, perm: Ints) -> Ints | None:
-    """The image of every chunk under a relabelling of the ranks; None where the pattern is not kept."""
-    signs, moved = _signatures(collective), _signatures(collective, perm[: collective.nranks])
+def chunk_image(collective: Collective, perm: Ints, onto: Collective | None = None) -> Ints | None:
+    """The image of every chunk under a relabelling of the ranks; None where the pattern is not kept.
+
+    onto: the pattern that it is to become, such as the same one with its root elsewhere; None: itself.
+    """
+    into = onto or collective
+    signs, moved = _signatures(into), _signatures(collective, perm[: collective.nranks])
+    if len(signs) != len(moved):
+        return None
     # of chunks that nothing tells apart the first goes to the first
     here, there = (sorted(range(len(s)), key=s.__getitem__) for s in (signs, moved))
     if any(signs[a] != moved[b] for a, b in zip(here, there, strict=True)):
