@@ -29,7 +29,9 @@ from runtime.torch.table import Call
 from synth.present.text import format_size
 
 SIZES = [4**k for k in range(1, 13)]  # 4 B to 16 MiB
+NAMES = ("gloo", "auto", "again", "method")  # again: a second group of Gloo's, a control
 BLOCK_S = 0.01  # of one group's calls in a row
+CPU = "CPU µs of Gloo, auto, a method alone"
 ASKED = 1.05, 1.15  # times Gloo's median: at every size, and at none more
 
 
@@ -92,7 +94,7 @@ def work(sizes: list[int], rounds: int) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("cpu:synth,cuda:synth")
-    plain = dist.new_group(backend="gloo")
+    plain, again = dist.new_group(backend="gloo"), dist.new_group(backend="gloo")
 
     class Method:
         """What any method in Python costs that calls Gloo and does nothing else."""
@@ -100,7 +102,8 @@ def work(sizes: list[int], rounds: int) -> None:
         def __init__(self, gloo: Any) -> None:
             self.allreduce = lambda tensors, opts: gloo.allreduce(tensors, opts)
 
-    groups = {"gloo": plain, "auto": dist.group.WORLD, "method": Method(plain._get_backend(torch.device("cpu")))}
+    method = Method(plain._get_backend(torch.device("cpu")))
+    groups = {"gloo": plain, "auto": dist.group.WORLD, "again": again, "method": method}
     rows = []
     for size in sizes:
         tensor = torch.zeros(size // 4)
@@ -129,34 +132,36 @@ def work(sizes: list[int], rounds: int) -> None:
 
 def figures(row: dict[str, Any]) -> dict[str, float]:
     """Medians in µs, their ratio, and the quartiles of the ratios of neighbouring blocks."""
-    wall = {name: [pair[0] for pair in row[name]] for name in ("gloo", "auto", "method")}
+    wall = {name: [pair[0] for pair in row[name]] for name in NAMES}
     found = {name: 1e6 * statistics.median(times) for name, times in wall.items()}
     found |= {f"{name} busy": 1e6 * statistics.median(pair[1] for pair in row[name]) for name in wall}
     quarters = statistics.quantiles([a / g for a, g in zip(wall["auto"], wall["gloo"], strict=True)])
-    return found | {"ratio": found["auto"] / found["gloo"], "low": quarters[0], "high": quarters[2]}
+    ratios = {"ratio": found["auto"] / found["gloo"], "control": found["again"] / found["gloo"]}
+    return found | ratios | {"low": quarters[0], "high": quarters[2]}
 
 
 def section(ranks: int, tunings: list[list[str]], rows: list[dict[str, Any]]) -> str:
     made = [(row, figures(row)) for row in rows]
     table = grid(
-        ("size", "ran on", "Gloo µs", "auto µs", "auto / Gloo", "quartiles", "CPU µs of Gloo, auto, a method alone"),
+        ("size", "ran on", "Gloo µs", "auto µs", "auto / Gloo", "quartiles", "Gloo again / Gloo", CPU),
         (
             (
                 format_size(row["size"]), row["by"], f"{f['gloo']:.1f}", f"{f['auto']:.1f}", f"{f['ratio']:.3f}",
-                f"{f['low']:.2f}–{f['high']:.2f}",
+                f"{f['low']:.2f}–{f['high']:.2f}", f"{f['control']:.3f}",
                 ", ".join(f"{f[name]:.1f}" for name in ("gloo busy", "auto busy", "method busy")),
             )
             for row, f in made
         ),
     )  # fmt: skip
-    ratios = [f["ratio"] for _, f in made]
-    above = [sum(ratio > limit for ratio in ratios) for limit in ASKED]
+    ratios, controls = ([f[name] for _, f in made] for name in ("ratio", "control"))
+    above, noise = ([sum(each > limit for each in every) for limit in ASKED] for every in (ratios, controls))
     agree = all(one == tunings[0] for one in tunings)
     return "\n\n".join([
         f"## {ranks} ranks",
         table,
         f"Largest ratio of medians: {max(ratios):.3f}; above {ASKED[0]}: {above[0]} of {len(ratios)} sizes, above"
-        f" {ASKED[1]}: {above[1]}. {len(tunings)} tunings {'agree at every size' if agree else 'differ'}:"
+        f" {ASKED[1]}: {above[1]}; of Gloo's second group, which is the measurement's own noise, {max(controls):.3f};"
+        f" {noise[0]} and {noise[1]}. {len(tunings)} tunings {'agree at every size' if agree else 'differ'}:"
         f" {'; '.join(', '.join(sorted(set(one))) for one in tunings)}.",
     ])  # fmt: skip
 
@@ -177,8 +182,9 @@ def main() -> None:
     parts = [
         "All-reduces of float32 after the README's steps (`calibrate`, `allreduce`, `tune`), PyTorch"
         f" {version('torch')}. Medians of {given.rounds} blocks of calls, the slowest rank's, Gloo's group and ours in"
-        " turn in one job; quartiles of the ratios of neighbouring blocks. CPU: of one rank's process, all its threads;"
-        " a method alone is one in Python that calls Gloo and does nothing else. Load before the run:"
+        " turn in one job; quartiles of the ratios of neighbouring blocks; a second group of Gloo's beside its first,"
+        " as a control. CPU: of one rank's process, all its threads; a method alone is one in Python that calls Gloo"
+        " and does nothing else. Load before the run:"
         f" {os.getloadavg()[0]:.1f} processes."
     ]
     for ranks in given.ranks:
