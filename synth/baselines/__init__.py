@@ -1,4 +1,4 @@
-"""What others would run, in the same model of time: direct, rings, recursive doubling and two levels."""
+"""What others run, in the same model of time: direct, rings, recursive doubling, two levels; closed forms of papers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from synth.baselines.bine import bine_baselines
+from synth.baselines.bucket import bucket_baselines
 from synth.baselines.direct import direct_baselines
+from synth.baselines.dissemination import dissemination_baselines
+from synth.baselines.doubling import doubling_baselines
 from synth.baselines.fifo import Unordered, is_new
+from synth.baselines.pat import pat_baselines
 from synth.baselines.ring import RINGED, ring_baselines
-from synth.baselines.spreading import doubling_baselines
+from synth.baselines.swing import swing_baselines
 from synth.baselines.tree import tree_baselines
+from synth.baselines.trivance import trivance_baselines
 from synth.baselines.tuning import TUNING
 from synth.baselines.two_level import two_level_baselines
 from synth.model.problem import Problem
@@ -81,7 +87,17 @@ BASELINES: dict[str, Callable[[Problem, int], list[Unordered]]] = {
     "recursive doubling": doubling_baselines,
     "two-level": two_level_baselines,
     "tree": tree_baselines,
+    "bucket": bucket_baselines,
+    "trivance": trivance_baselines,
+    "swing": swing_baselines,
+    "bine": bine_baselines,
+    "pat": pat_baselines,
+    "dissemination": dissemination_baselines,
 }
+LIBRARY = ("direct", "direct in turns", "ring", "recursive doubling", "two-level", "tree")
+"""What libraries run today."""
+CLOSED_FORMS = ("bucket", "trivance", "swing", "bine", "pat", "dissemination")
+"""What the engine of that name asks for, the likeliest first."""
 
 
 def _made(problem: Problem, name: str, most: int, size_bytes: float | None = None) -> list[Algorithm]:

@@ -33,6 +33,7 @@ class Engine:
         processes: solver processes that are worth starting before the question is read.
         constructive: whether it answers at once; one that does not has others answer before it.
         asked: whether `auto` asks it; a variant of another engine is for those who name it.
+        form: which of the module's algorithms it is, handed on as a last argument; empty: the module is one engine.
     """
 
     name: str
@@ -42,17 +43,23 @@ class Engine:
     processes: tuple[str, ...] = ()
     constructive: bool = True
     asked: bool = True
+    form: str = ""
 
     def accepts(self, problem: Problem, options: Options) -> str:
         """Why the engine cannot work on a problem; empty where it can."""
-        return str(import_module(self.module).accepts(problem, options))
+        return str(import_module(self.module).accepts(problem, options, *self._form))
 
     def solve(self, problem: Problem, request: Request) -> Iterator[Outcome]:
         """What the engine finds and proves."""
-        found: Iterator[Outcome] = import_module(self.module).solve(problem, request)
+        found: Iterator[Outcome] = import_module(self.module).solve(problem, request, *self._form)
         return found
 
+    @property
+    def _form(self) -> tuple[str, ...]:
+        return (self.form,) if self.form else ()
 
+
+_CLOSED = "synth.engines.closed_forms"
 _KSYNC, _EXACT = "synth.engines.ksync.search", ("cpsat", "linear")
 ENGINES: dict[str, Engine] = {
     engine.name: engine
@@ -60,6 +67,18 @@ ENGINES: dict[str, Engine] = {
         Engine("route", "constructive, for few ranks, at once", "synth.engines.greedy.search"),
         Engine("baseline", "what a library would run", "synth.engines.library"),
         Engine("switch", "reductions and multicasts in switches", "synth.engines.switch"),
+        Engine("closed", "exchanges by formula: the next six", _CLOSED),
+        *(
+            Engine(form, source, _CLOSED, asked=False, form=form)
+            for form, source in (
+                ("bucket", "rings along a grid's dimensions"),
+                ("trivance", "both neighbours joined, in powers of three"),
+                ("swing", "partners at swinging distances, for even tori"),
+                ("bine", "binomial trees in base -2"),
+                ("pat", "NCCL's parallel aggregated trees"),
+                ("dissemination", "Bruck's partners at powers of two"),
+            )
+        ),
         Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search"),
         Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),
         Engine("cpsat", "CP-SAT alone", _KSYNC, ("cpsat",), _EXACT, constructive=False, asked=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from synth.baselines import BASELINES, baseline_named
+from synth.baselines import LIBRARY, baseline_named
 from synth.concurrent.isolated import problem_digest
 from synth.concurrent.search import plan
 from synth.concurrent.union import UnionProblem, isolated_problems, merge_schedules, union_problem
@@ -19,7 +19,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, TooManySends
 
 
-def library_schedules(asked: Reduction, step: ConcreteStep, names: Iterable[str] = BASELINES) -> list[StepSchedule]:
+def library_schedules(asked: Reduction, step: ConcreteStep, names: Iterable[str] = LIBRARY) -> list[StepSchedule]:
     """What a vendor library would run, begun in all groups at once; the fastest first, one a baseline.
 
     Groups that are alike run the same. Empty where there is none for this collective in these groups, or where ranks of

@@ -33,6 +33,7 @@ class Turn:
         gap: it is asked only for sizes that are still this far from the bound (time / bound); 0: for all.
         as_first: whether it answers before a named exact engine, so that there is an answer at once.
         always: whether it answers whatever engine is named.
+        in_shares: True: for all-reduce and its like only; False: for all others.
     """
 
     engine: str
@@ -45,6 +46,7 @@ class Turn:
     gap: float = 0.0
     as_first: bool = False
     always: bool = False
+    in_shares: bool | None = None
 
 
 class Ledger(Protocol):

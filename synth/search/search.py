@@ -52,11 +52,14 @@ class Tuning:
 
     turns: tuple[Turn, ...] = (
         Turn("route", most_ranks=16, as_first=True),
+        # before baselines, of which each would be lowered; elsewhere others come close to the bound
+        Turn("closed", share=0.25, gap=1.02, in_shares=True),
         # queues of more sends take longer to run than the search beside them
         Turn("baseline", most_sends=15_000, always=True),
         Turn("switch"),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
         Turn("flow", share=0.7, from_ranks=9),
+        Turn("closed", share=0.1, gap=1.02, in_shares=False),
         Turn("ksync", share=0.9),
         Turn("milp"),
         # what exact search leaves open; with more sends a file takes longer to compile than the answer took to find
@@ -260,6 +263,7 @@ class _Search:
             return True
         few_enough = turn.most_sends is None or estimated_sends(problem) <= turn.most_sends
         fits = turn.from_ranks <= problem.nranks <= (turn.most_ranks or problem.nranks)
+        fits &= turn.in_shares in (None, problem.collective.kind.in_shares)
         late = turn.once and self.answered and now() >= self.deadline
         return (engine in asked or turn.always) and few_enough and fits and not late
 

@@ -108,7 +108,7 @@ def test_which_there_are_none_of() -> None:
         assert not baseline_named(asked("fattree:4", name, [0, 2]), "two-level")
     assert not baseline_named(asked("ring:4", "alltoall"), "ring")
     assert not baseline_named(asked("ring:4", "broadcast"), "recursive doubling")
-    with pytest.raises(InputError, match=r"'rings' is not known; did you mean ring\? It is one of: direct, "):
+    with pytest.raises(InputError, match=r"'rings' is not known; did you mean ring or swing\? It is one of: direct, "):
         baseline_named(asked("ring:4", "allgather"), "rings")
     for problem in (
         asked("ring:4", "allgather").with_chunks(2),

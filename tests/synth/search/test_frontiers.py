@@ -16,7 +16,7 @@ from emit.library.save import save
 from emit.targets import TARGETS
 from synth import synthesize
 from synth.bounds.registry import check
-from synth.engines.registry import names
+from synth.engines.registry import AUTO, ENGINES, names
 from synth.model.collective import alltoallv
 from synth.model.problem import LARGEST, SMALLEST
 from synth.solvers.workers import Workers
@@ -143,7 +143,7 @@ def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path)
     assert written[0] == written[1]
 
 
-@pytest.mark.parametrize("engine", names())
+@pytest.mark.parametrize("engine", [name for name in names() if name == AUTO or not ENGINES[name].form])
 def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, engine: str) -> None:
     where = "dgx-h100" if engine == "switch" else "dgx1"  # whose answers the library's own stand in for
     answer = synthesize("allgather", where, [0, 1, 2, 3], engine=engine, budget=1.5, workers=workers)

@@ -1,0 +1,26 @@
+"""Recursive doubling and halving (Thakur, Rabenseifner and Gropp 2005, sections 3 and 4)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synth.baselines.exchange import exchange_baselines
+from synth.baselines.fifo import Unordered
+from synth.baselines.spreading import GATHERING
+from synth.baselines.tuning import TUNING
+from synth.model.problem import Problem
+
+NAME = "recursive doubling"
+
+
+def doubling_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
+    """In phase i = 0, 1, … positions whose numbers differ in bit i exchange all that they have.
+
+    An allgather so; a reduce-scatter by the same backwards (recursive halving); an allreduce by both, and by exchanging
+    whole sums. Empty for other collectives and where the number of ranks is no power of two.
+    """
+    k = problem.collective.nranks
+    if problem.collective.name not in GATHERING or k & (k - 1):
+        return []
+    partners = np.arange(k) ^ (1 << np.arange(k.bit_length() - 1))[:, None]
+    return exchange_baselines(problem, NAME, [[[goals] for goals in partners]], most)

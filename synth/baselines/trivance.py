@@ -1,0 +1,33 @@
+"""Trivance (Jürß, Addanki, Schmid, arXiv 2602.17254): both neighbours' sums joined in one step, ⌈log₃ n⌉ steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from synth.baselines.exchange import Pattern, exchange_baselines, fewest, in_turns
+from synth.baselines.fifo import Unordered
+from synth.baselines.grid import grid_extents
+from synth.baselines.tuning import TUNING
+from synth.model.problem import Problem
+
+NAME = "trivance"
+
+
+def trivance_baselines(problem: Problem, most: int = TUNING.most_sends) -> list[Unordered]:
+    """In each step of a dimension members exchange with those 3^i places away on either side.
+
+    On a grid of D dimensions as many exchanges side by side, each of which begins with another dimension. Any extents:
+    what a member has already is not sent to it again. Whole sums are exchanged where all are powers of three (else
+    two windows of sums would overlap).
+    """
+    extents = grid_extents(problem)
+    lines = [trivance_line(extent) for extent in extents]
+    return exchange_baselines(problem, NAME, [in_turns(lines, extents, first) for first in range(len(extents))], most)
+
+
+def trivance_line(extent: int) -> Pattern:
+    """Partners on a ring, the farthest first."""
+    place, steps = np.arange(extent), range(fewest(3, extent))
+    if extent == 2:
+        return [[1 - place]]
+    return [[(place + 3**step) % extent, (place - 3**step) % extent] for step in reversed(steps)]
