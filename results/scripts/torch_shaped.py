@@ -13,15 +13,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,21 +25,17 @@ from emit.library.index import load_index
 from emit.msccl.read import read_msccl
 from emit.timing.predict import Predictor
 from results.measuring.measure import grid, page, synth, write
+from results.measuring.shaped import Links, built, everywhere, missing, topology
 from runtime.measure.tune import LEAST_PAIRS
 from runtime.torch.choice import Chooser, Method
 from runtime.torch.table import Call
 from topologies.load import load
 
 THICK, THIN = 50, 12.5  # Mbit/s
-MTU = 9000  # bytes; with fewer packets two cores keep up with all links at once
-GOODPUT = (MTU - 52) / (MTU + 14)  # of what tbf counts, TCP's payload
 ALPHA_US = 200  # about what a message takes from process to process; `synth calibrate` measures it
-# Megabytes queued in front of a slow link hold up the acknowledgements of the other direction.
-QUEUES = ("net.ipv4.tcp_limit_output_bytes=32768", "net.ipv4.tcp_slow_start_after_idle=0")
 OPS = ("allreduce", "allgather", "alltoall")
 BUDGET = "20s"
 UNBOUND = 1 << 20  # slots: messages do not wait for room here
-Links = dict[tuple[int, int], float]  # pair of ranks → Mbit/s each way
 
 
 def networks() -> dict[str, tuple[int, Links]]:
@@ -56,99 +47,6 @@ def networks() -> dict[str, tuple[int, Links]]:
         "2 × 4, thin between": (8, halves | {(r, r + 4): THIN for r in range(4)}),
         "mesh 3 × 3": (9, mesh),
     }
-
-
-def topology(ranks: int, links: Links) -> str:
-    """As synth reads it."""
-    lines = [
-        'name = "shaped"',
-        f"ranks = {ranks}",
-        'summary = "namespaces joined by shaped links"',
-        'source = "tc tbf"',
-    ]
-    for (a, b), rate in links.items():
-        gbs = rate / 8000 * GOODPUT
-        lines += [
-            "",
-            "[[links]]",
-            f'pairs = "{a}>{b}"',
-            "both = true",
-            f"gbs = {gbs:.6f}",
-            f"alpha_us = {ALPHA_US}",
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def command(*words: object) -> None:
-    subprocess.run([str(word) for word in words], check=True, capture_output=True)
-
-
-@contextmanager
-def built(ranks: int, links: Links) -> Iterator[list[str]]:
-    """The namespaces' names; they are gone afterwards."""
-    spaces = [f"synth-{os.getpid()}-{r}" for r in range(ranks)]
-    near: dict[int, list[int]] = {r: [] for r in range(ranks)}
-    try:
-        for r, space in enumerate(spaces):
-            command("ip", "netns", "add", space)
-            inside = ("ip", "-n", space)
-            command(*inside, "link", "set", "lo", "up")
-            command(*inside, "link", "add", "me", "type", "veth", "peer", "name", "myself")  # holds the address
-            command(*inside, "addr", "add", f"10.77.0.{r + 1}/32", "dev", "me")
-            command(*inside, "link", "set", "me", "mtu", MTU, "up")
-            command("ip", "netns", "exec", space, "sysctl", "-qw", "net.ipv4.ip_forward=1",
-                    "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0", *QUEUES)  # fmt: skip
-        for (a, b), rate in links.items():
-            command("ip", "link", "add", f"e{b}", "netns", spaces[a], "type", "veth",
-                    "peer", "name", f"e{a}", "netns", spaces[b])  # fmt: skip
-            for one, other in ((a, b), (b, a)):
-                near[one].append(other)
-                command("ip", "-n", spaces[one], "link", "set", f"e{other}", "mtu", MTU, "up")
-                command("tc", "-n", spaces[one], "qdisc", "add", "dev", f"e{other}", "root", "tbf",
-                        "rate", f"{rate}mbit", "burst", "32kb", "limit", "4mb")  # fmt: skip
-        for r in range(ranks):
-            for goal, first in first_steps(r, near).items():
-                command("ip", "-n", spaces[r], "route", "add", f"10.77.0.{goal + 1}/32", "via", f"10.77.0.{first + 1}",
-                        "dev", f"e{first}", "onlink", "src", f"10.77.0.{r + 1}")  # fmt: skip
-        yield spaces
-    finally:
-        for space in spaces:
-            subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
-
-
-def first_steps(rank: int, near: dict[int, list[int]]) -> dict[int, int]:
-    """Goal → the neighbour by way of which it is reached in the fewest steps."""
-    first = {other: other for other in near[rank]}
-    ready = deque(near[rank])
-    while ready:
-        at = ready.popleft()
-        for other in near[at]:
-            if other != rank and other not in first:
-                first[other] = first[at]
-                ready.append(other)
-    return first
-
-
-def everywhere(spaces: list[str], words: list[object], about: dict[str, str]) -> None:
-    """The same command as a rank in each namespace."""
-    plain = dict(os.environ) | about | {
-        "GLOO_SOCKET_IFNAME": "me",
-        "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "10.77.0.1",
-        "MASTER_PORT": "29500",
-        "WORLD_SIZE": str(len(spaces)),
-    }  # fmt: skip
-    ranks = [
-        subprocess.Popen(
-            ["ip", "netns", "exec", space, *map(str, words)],
-            env=plain | {"RANK": str(r)},
-            stdout=None if r == 0 else subprocess.DEVNULL,
-        )
-        for r, space in enumerate(spaces)
-    ]
-    ends = [process.wait() for process in ranks]
-    if any(ends):
-        raise SystemExit(f"a rank failed: {words}")
 
 
 def worker(result: Path, sizes: list[int], turns: int) -> None:
@@ -205,7 +103,7 @@ def measured(
         wired, topo, library, table, result = (
             Path(folder) / part for part in ("wired.toml", "shaped.toml", "library", "table.json", "rows.json")
         )
-        wired.write_text(topology(ranks, links))
+        wired.write_text(topology(ranks, links, ALPHA_US))
         cli = [sys.executable, "-m", "synth.cli"]
         everywhere(spaces, [*cli, "calibrate", "--topo", wired, "-o", topo], {})
         library_for(topo, library, ranks, sizes)
@@ -238,8 +136,7 @@ def measured(
 
 
 def main() -> None:
-    lacks = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
-    lacks += ["root"] if os.geteuid() else []
+    lacks = missing()
     lacks += [] if find_spec("torch") else ["PyTorch"]
     if lacks:
         print(f"torch_shaped: needs {', '.join(lacks)}; nothing was measured")

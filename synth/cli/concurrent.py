@@ -26,6 +26,7 @@ from emit.targets import AUTO
 from synth.cli.answer import check_target, check_writable, clear_progress, ending, progress_line, written_until
 from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
+from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
@@ -35,14 +36,16 @@ from synth.model.pattern import collective_of
 from synth.model.problem import parse_ranks
 from synth.model.registry import parse_name
 from synth.model.sizes import parse_size
+from synth.parallelism.program_plans import PROGRAMS, program_plans
 from synth.present.table import concurrent_table
 from synth.present.text import format_count, format_time
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
+from topologies.faults.apply import degraded
 from topologies.faults.notation import dead_ranks
 from topologies.load import NO_COSTS, load
 from topologies.text.fields import shown
-from topologies.topology import Topology
+from topologies.topology import Topology, without_switch_ops
 
 _SINGLE = {  # options of a single group, and what there is instead
     "group": "the groups are all named in --groups",
@@ -74,10 +77,11 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         size=asked.size,
         sizes=asked.group_sizes,
     )
+    relays = asked.relay if asked.relay in ("none", "all") else parse_ranks(asked.relay, "--relay", topology.nranks)
     found = plan(
         topology,
         members,
-        relays=asked.relay if asked.relay in ("none", "all") else parse_ranks(asked.relay, "--relay", topology.nranks),
+        relays=relays,
         without=asked.without,
         degrade=asked.degrade,
         objective="makespan" if asked.objective is None else asked.objective,
@@ -89,8 +93,24 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         progress=progress_line(asked.begun),
         executor=None if asked.target == NONE else programs,
         begun=asked.begun,
+        first=_programs(topology, members, relays, asked, programs),
     )
     return partial(_report, found, programs, asked)
+
+
+def _programs(
+    topology: Topology,
+    members: Sequence[Member],
+    relays: Sequence[int] | str,
+    asked: Asked,
+    programs: GroupPrograms,
+) -> list[ConcurrentPlan]:
+    """Reduction programs for the groups, where nothing is asked that they do not know of."""
+    if asked.chunks is not None or asked.engine != "auto" or not isinstance(relays, str) or asked.without:
+        return []
+    network = degraded(without_switch_ops(topology), (), asked.degrade)
+    until, executor = asked.begun + PROGRAMS * asked.budget, None if asked.target == NONE else programs
+    return list(program_plans(network, members, relays=relays, until=until, executor=executor))
 
 
 def parse_members(

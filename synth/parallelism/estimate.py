@@ -19,7 +19,7 @@ import numpy as np
 from synth.baselines.ring import RINGED
 from synth.baselines.routes import Routes
 from synth.model.collective import Collective, Floats, Ints, named
-from synth.parallelism.hierarchy import Hierarchy
+from synth.parallelism.hierarchy import Hierarchy, nested
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import row_entries
 from topologies.network import Network, network
@@ -51,12 +51,10 @@ class Estimator:
         net = network(self.topology, range(self.topology.nranks))
         object.__setattr__(self, "net", net)
         object.__setattr__(self, "routes", Routes(net, np.arange(net.nranks)))
-        object.__setattr__(self, "position", np.argsort(self.hierarchy.ranks))
-        object.__setattr__(self, "level_of", _levels_of_resources(net, self.hierarchy, self.position))
+        object.__setattr__(self, "level_of", _levels_of_resources(net, self.hierarchy, self.hierarchy.position))
 
     net: Network = field(init=False)
     routes: Routes = field(init=False)
-    position: Ints = field(init=False)  # of every rank in the hierarchy
     level_of: Ints = field(init=False)  # (nresources,): the innermost level between whose parts a resource's links go
 
     def estimate(self, collective: str, groups: Ints, size_bytes: float) -> RequestTime:
@@ -73,10 +71,10 @@ class Estimator:
 
     def _by_levels(self, groups: Ints, size_bytes: float, passes: int) -> tuple[Floats, float]:
         """Reduce-scatter and/or all-gather, the innermost level first: busy times and latency in µs."""
-        members, counts = self._nested(groups)
+        members, levels = nested(self.hierarchy, groups)
         busy, latency, share = np.zeros(self.net.nresources), 0.0, float(size_bytes)
-        for level in reversed(range(len(counts))):
-            p = counts[level]
+        for level in reversed(range(len(levels))):
+            p = levels[level].size
             rows = np.moveaxis(members, level + 1, -1).reshape(-1, p)
             best = self._ring(rows, share)
             if p > 2 and self._hops(rows) <= _HOPS:  # far longer routes than a ring's are no faster
@@ -132,25 +130,6 @@ class Estimator:
             load += np.bincount(used, np.repeat(amount[begin:end][message], count), net.nresources)
             alpha[begin:end] = np.bincount(message, net.alpha_us[link], end - begin)
         return load * US_PER_BYTE_AT_1_GBS / net.capacity_gbs, alpha
-
-    def _nested(self, groups: Ints) -> tuple[Ints, tuple[int, ...]]:
-        """Groups as (groups, c₀, c₁, …): members by level, and the c; one level where a group is not regular."""
-        position = np.sort(self.position[groups], axis=1)
-        counts, size = [], len(self.hierarchy.ranks)
-        shape, regular = [1], True
-        for level in self.hierarchy.sizes:
-            size //= level
-            part = position // size
-            new = np.diff(part, axis=1, prepend=-1) != 0
-            starts = new.sum(axis=1)
-            regular &= bool((starts == starts[0]).all()) and groups.shape[1] % int(starts[0]) == 0
-            regular = regular and bool(new[:, :: groups.shape[1] // int(starts[0])].all())
-            counts.append(int(starts[0]) // shape[-1] if starts[0] % shape[-1] == 0 else 0)
-            shape.append(int(starts[0]))
-        if not regular or math.prod(counts) != groups.shape[1]:
-            counts = [groups.shape[1]]
-        kept = tuple(count for count in counts if count > 1)
-        return self.hierarchy.ranks[position].reshape(len(groups), *kept), kept
 
 
 def _slowest(sent: tuple[Floats, Floats]) -> tuple[Floats, float]:

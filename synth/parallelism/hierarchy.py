@@ -13,6 +13,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 
 import numpy as np
@@ -51,6 +52,11 @@ class Hierarchy:
         """Of the levels, outermost first."""
         return tuple(level.size for level in self.levels)
 
+    @cached_property
+    def position(self) -> Ints:
+        """Of every rank."""
+        return np.argsort(self.ranks)
+
     def parts(self, level: int) -> Ints:
         """Ranks of every part of a level, a row each: int64 (parts, ranks of a part)."""
         return self.ranks.reshape(math.prod(self.sizes[: level + 1]), -1)
@@ -58,6 +64,29 @@ class Hierarchy:
     def __str__(self) -> str:
         """As `parse_levels` reads them."""
         return ",".join(f"{level.name}:{level.size}" for level in self.levels)
+
+
+def nested(hierarchy: Hierarchy, groups: Ints) -> tuple[Ints, tuple[Level, ...]]:
+    """Groups (a row of ranks each) by level: members (groups, c₀, c₁, …), and the levels of c₀, c₁, … parts, all > 1.
+
+    They have c₀ parts of an outer level, in each of these c₁ of the next one, and so on; one level of all ranks of a
+    group where they do not lie alike.
+    """
+    position = np.sort(hierarchy.position[groups], axis=1)
+    counts, size, before, regular = [], len(hierarchy.ranks), 1, True
+    for level in hierarchy.sizes:
+        size //= level
+        new = np.diff(position // size, axis=1, prepend=-1) != 0
+        starts = new.sum(axis=1)
+        now = int(starts[0])
+        regular = regular and bool((starts == now).all()) and groups.shape[1] % now == 0 and now % before == 0
+        regular = regular and bool(new[:, :: groups.shape[1] // now].all())
+        counts.append(now // before)
+        before = now
+    kept = [Level(level.name, count) for level, count in zip(hierarchy.levels, counts, strict=True) if count > 1]
+    if not regular:
+        kept = [Level("rank", groups.shape[1])]
+    return hierarchy.ranks[position].reshape(len(groups), *(level.size for level in kept)), tuple(kept)
 
 
 def find_levels(topology: Topology) -> Hierarchy:

@@ -2,14 +2,12 @@
 
 Every parallelism matrix is timed by the estimate, in the best order of the axes within a level where that matters; the
 best ones, and the default order, then by schedules that are searched for all groups at once (`synth.concurrent`), which
-are replayed. A step is the sum of its phases; the calls of a phase run at the same time, so that a phase takes as long
-as its longest call and as its busiest resource.
+are replayed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, permutations, product
@@ -17,17 +15,14 @@ from itertools import islice, permutations, product
 import numpy as np
 
 from synth.concurrent.result import ConcurrentResult
-from synth.concurrent.search import plan
-from synth.concurrent.union import Member
-from synth.model.collective import Floats, Ints, named
-from synth.model.deadline import now
+from synth.model.collective import Ints
 from synth.parallelism.axes import Axis, Matrix, matrices, mesh, process_groups
-from synth.parallelism.estimate import Estimator, RequestTime
+from synth.parallelism.estimate import Estimator
 from synth.parallelism.hierarchy import Hierarchy
 from synth.parallelism.placement_bound import step_bound
-from synth.parallelism.workload import Call, Workload
-from synth.solvers.workers import Workers
-from synth.timing.simulate import resource_loads_us
+from synth.parallelism.placement_search import Searches
+from synth.parallelism.step_time import StepTime, step_time
+from synth.parallelism.workload import Workload
 from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.automorphism import automorphisms
@@ -36,38 +31,7 @@ from topologies.topology import Topology
 
 MOST_MATRICES = 20_000
 MOST_ORDERS = 24  # of the axes within levels, for one matrix
-MOST_ALWAYS = 128  # ranks up to which the best placement and the default order are searched whatever the budget
 MOST_EXHAUSTIVE = 9  # ranks; their permutations are 9!
-_LATENCY = "latency"
-
-
-@dataclass(frozen=True, eq=False)
-class StepTime:
-    """A step under one placement.
-
-    Attributes:
-        time_us: of the whole step, every call as often as it is done.
-        call_us: what one of each call's runs takes, in the workload's order, all its groups at once.
-        bottleneck: the resource that is busy longest, or "latency" where none is for half of the time.
-        busy_us: how long it is.
-        level_us: for each level how long its busiest resource is busy.
-        searched: whether the times are those of replayed schedules; else they are estimated (and scaled by how
-            far those estimates were off, in the median, beside which there are searched times).
-    """
-
-    time_us: float
-    call_us: tuple[float, ...]
-    bottleneck: str
-    busy_us: float
-    level_us: tuple[float, ...]
-    searched: bool = False
-
-    def scaled(self, factor: float) -> StepTime:
-        """The same with all times longer by a factor."""
-        calls, levels = (tuple(factor * time for time in times) for times in (self.call_us, self.level_us))
-        return replace(
-            self, time_us=factor * self.time_us, call_us=calls, busy_us=factor * self.busy_us, level_us=levels
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +133,7 @@ def rank_placements(
     order = sorted(range(len(made)), key=lambda i: (estimates[i], made[i].matrix is None, i))
     # the default order second, so that there is something to compare with when time is short
     chosen = list(dict.fromkeys([*order[: min(top, 1)], at, *order[:top]])) if top else []
-    searches = _Searches(estimator, workload, budget, seed)
+    searches = Searches(estimator, workload, budget, seed)
     errors = []
     for i, step in zip(chosen, searches.run([made[i].mesh for i in chosen], progress), strict=True):
         if step is not None:
@@ -306,84 +270,4 @@ def _estimated(estimator: Estimator, workload: Workload, ranks: Ints) -> StepTim
         estimator.estimate(call.collective, process_groups(ranks, call.over), call.size_bytes)
         for call in workload.calls
     ]
-    return _step(workload, times, estimator)
-
-
-def _step(workload: Workload, times: Sequence[RequestTime], estimator: Estimator, searched: bool = False) -> StepTime:
-    """The step of these calls; all `busy_us` are of the resources of the estimator's network."""
-    net, total = estimator.net, 0.0
-    busy = np.zeros(net.nresources)
-    for phase in workload.phases:
-        together = np.zeros(net.nresources)
-        for i in phase:
-            together += workload.calls[i].times * times[i].busy_us
-        longest = max(workload.calls[i].times * times[i].time_us for i in phase)
-        total += max(longest, float(together.max(initial=0.0)))
-        busy += together
-    most = int(np.argmax(np.round(busy, 6))) if len(busy) else 0
-    busiest = float(busy[most]) if len(busy) else 0.0
-    name = net.resource_names[most] if busiest * 2 >= total else _LATENCY
-    levels = np.zeros(len(estimator.hierarchy.levels))
-    np.maximum.at(levels, estimator.level_of, busy)
-    return StepTime(total, tuple(t.time_us for t in times), name, busiest, tuple(levels.tolist()), searched)
-
-
-class _Searches:
-    """Searched plans of one ranking: each request once, as many as there is time for."""
-
-    def __init__(self, estimator: Estimator, workload: Workload, budget: float, seed: int) -> None:
-        self.estimator, self.workload, self.seed = estimator, workload, seed
-        self.end, self.interrupted = now() + budget, False
-        self.known: dict[tuple[str, int, bytes, int], ConcurrentResult] = {}
-        self.plans: dict[tuple[int, bytes], ConcurrentResult] = {}
-        self.number = {name: i for i, name in enumerate(estimator.net.resource_names)}
-
-    def run(self, meshes: Sequence[Ints], progress: Callable[[str], None] | None) -> list[StepTime | None]:
-        """The step under each mesh by the best plans for its calls; None where time was up, not for the first two."""
-        calls = self.workload.calls
-        wanted = [[_request_key(call, ranks) for call in calls] for ranks in meshes]
-        found: list[StepTime | None] = []
-        with ExitStack() as stack:
-            workers = stack.enter_context(Workers())
-            for at, (ranks, keys) in enumerate(zip(meshes, wanted, strict=True)):
-                always = at < 2 and ranks.size <= MOST_ALWAYS and not self.interrupted
-                for call, key in zip(calls, keys, strict=True):
-                    left = len({other for row in wanted for other in row} - set(self.known))
-                    if key in self.known or not (always or now() < self.end):
-                        continue
-                    if progress is not None:
-                        progress(f"{call.name}: {left} searches left")
-                    groups, share = process_groups(ranks, call.over), max(0.01, (self.end - now()) / left)
-                    self.known[key] = plan_groups(self.estimator.topology, call, groups, share, self.seed, workers)
-                    if self.known[key].ended == "interrupted":
-                        self.end, self.interrupted, always = now(), True, False
-                if not all(key in self.known for key in keys):
-                    found.append(None)
-                    continue
-                self.plans.update(((i, ranks.tobytes()), self.known[key]) for i, key in enumerate(keys))
-                times = [self._time(self.known[key]) for key in keys]
-                found.append(_step(self.workload, times, self.estimator, searched=True))
-        return found
-
-    def _time(self, made: ConcurrentResult) -> RequestTime:
-        busy: Floats = np.zeros(self.estimator.net.nresources)
-        at = [self.number[name] for name in made.problem.network.resource_names]
-        busy[at] = resource_loads_us(made.problem, made.at_size)
-        return RequestTime(made.makespan_us, busy)
-
-
-def _request_key(call: Call, ranks: Ints) -> tuple[str, int, bytes, int]:
-    groups = process_groups(ranks, call.over)
-    return call.collective, call.size_bytes, groups.tobytes(), groups.shape[1]
-
-
-def plan_groups(
-    topology: Topology, call: Call, groups: Ints, budget: float, seed: int = 0, workers: Workers | None = None
-) -> ConcurrentResult:
-    """Searched schedules for a call's groups at once, relays only where a group needs them; see `concurrent.plan`."""
-    collective = named(call.collective, groups.shape[1], 1)
-    members = [Member(tuple(map(int, group)), collective, float(call.size_bytes)) for group in groups]
-    try:
-        return plan(topology, members, budget=budget, seed=seed, workers=workers)
-    except InputError:
-        return plan(topology, members, relays="all", budget=budget, seed=seed, workers=workers)
+    return step_time(workload, times, estimator)

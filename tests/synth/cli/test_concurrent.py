@@ -269,3 +269,14 @@ def test_axes_are_over_the_ranks_that_live() -> None:
     assert [m.size_bytes for m in sized] == [1024, 2048]
     own = alltoallv([[0, 1], [2, 0]])
     assert [m.collective for m in parse_members("0-1;3-4", own, ring, size="1K")] == [own, own]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_reduction_program_is_what_a_library_takes_where_it_is_faster(synth: Call) -> None:
+    asked = ("allreduce", "--topo", "dgx-a100:2", "--groups", "0-1,8-9;2-3,10-11", "--size", "64M", "--budget", "2s")
+    said = json.loads(synth(*asked, "--target", "none", "--json", "--out", "there").out)
+    programs = [plan["time_us"] for name, plan in said["plans"].items() if name.startswith("reduction program: ")]
+    assert len(programs) >= 2
+    assert said["time_us"] <= min(programs) * (1 + 1e-9)
+    without = json.loads(synth(*asked, "--target", "none", "--json", "--out", "there", "--chunks", "1").out)
+    assert not any(name.startswith("reduction program") for name in without["plans"])

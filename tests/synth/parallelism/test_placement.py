@@ -11,7 +11,7 @@ import pytest
 
 from synth.concurrent.result import ConcurrentResult
 from synth.parallelism import estimate as estimate_module
-from synth.parallelism import placement as placement_module
+from synth.parallelism import placement_search
 from synth.parallelism.axes import Axis, mesh, parse_axes, process_groups
 from synth.parallelism.estimate import Estimator
 from synth.parallelism.hierarchy import find_levels
@@ -21,10 +21,10 @@ from synth.parallelism.placement import (
     find_interchangeable_levels,
     find_rigid_levels,
     placement_key,
-    plan_groups,
     rank_placements,
 )
 from synth.parallelism.placement_bound import crossing_gbs, least_crossing, step_bound
+from synth.parallelism.placement_search import plan_groups
 from synth.parallelism.workload import Call, Workload
 from synth.timing.simulate import predict_us
 from synth.verify.replay import replay
@@ -161,7 +161,7 @@ def test_an_interrupt_ends_the_searches_and_leaves_a_ranking(monkeypatch: pytest
         asked.append(call)
         return replace(plan_groups(topology, call, *rest), ended="interrupted")
 
-    monkeypatch.setattr(placement_module, "plan_groups", interrupted)
+    monkeypatch.setattr(placement_search, "plan_groups", interrupted)
     one = Workload((STEP.calls[2],))
     found = ranked("fattree:2x4x1", "dp=2,tp=4", top=4, workload=one)
     assert found.ended == "interrupted"

@@ -1,0 +1,151 @@
+"""Networks of namespaces on one host: veth pairs as links, each direction held to its rate by tc tbf.
+
+Vertices from `ranks` on are switches: namespaces that only forward. What has no link of its own is routed by the
+shortest way, as IP does. Needs root, ip and tc.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+MTU = 9000  # bytes; with fewer packets two cores keep up with all links at once
+GOODPUT = (MTU - 52) / (MTU + 14)  # of what tbf counts, TCP's payload
+# Megabytes queued in front of a slow link hold up the acknowledgements of the other direction.
+QUEUES = ("net.ipv4.tcp_limit_output_bytes=32768", "net.ipv4.tcp_slow_start_after_idle=0")
+# Where several connections meet at a switch, its queue has room for all that they have on the way.
+SMALL_WINDOWS = ("net.ipv4.tcp_rmem=4096 65536 262144", "net.ipv4.tcp_wmem=4096 65536 262144")
+Links = dict[tuple[int, int], float]  # pair of vertices → Mbit/s each way
+
+
+def missing() -> list[str]:
+    """What this host lacks."""
+    lacks = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    return lacks + (["root"] if os.geteuid() else [])
+
+
+def topology(ranks: int, links: Links, alpha_us: float) -> str:
+    """As synth reads it. alpha_us: of a message; half of it on each link of a rank, none between switches.
+
+    Between two ranks that are joined directly it is that link's.
+    """
+    above = sorted({v for pair in links for v in pair if v >= ranks})
+    lines = [
+        'name = "shaped"',
+        f"ranks = {ranks}",
+        'summary = "namespaces joined by shaped links"',
+        'source = "tc tbf"',
+        "switches = [" + ", ".join(f'"s{v}"' for v in above) + "]",
+    ]
+    for pair, rate in links.items():
+        ends = sum(v < ranks for v in pair)
+        a, b = (str(v) if v < ranks else f"s{v}" for v in pair)
+        lines += [
+            "",
+            "[[links]]",
+            f'from = "{a}"',
+            f'to = "{b}"',
+            "both = true",
+            f"gbs = {rate / 8000 * GOODPUT:.6f}",
+            f"alpha_us = {ends / 2 * alpha_us:.1f}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def command(*words: object) -> None:
+    subprocess.run([str(word) for word in words], check=True, capture_output=True)
+
+
+@contextmanager
+def built(ranks: int, links: Links, burst_kb: int = 32, settings: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """The names of the ranks' namespaces; they are gone afterwards.
+
+    burst_kb: what an idle link passes at once. settings: more for sysctl.
+    """
+    vertices = 1 + max(v for pair in links for v in pair)
+    spaces = [f"synth-{os.getpid()}-{v}" for v in range(vertices)]
+    near: dict[int, list[int]] = {v: [] for v in range(vertices)}
+    try:
+        for r, space in enumerate(spaces):
+            command("ip", "netns", "add", space)
+            inside = ("ip", "-n", space)
+            command(*inside, "link", "set", "lo", "up")
+            command(*inside, "link", "add", "me", "type", "veth", "peer", "name", "myself")  # holds the address
+            command(*inside, "addr", "add", f"10.77.0.{r + 1}/32", "dev", "me")
+            command(*inside, "link", "set", "me", "mtu", MTU, "up")
+            command("ip", "netns", "exec", space, "sysctl", "-qw", "net.ipv4.ip_forward=1",
+                    "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.default.rp_filter=0",
+                    *QUEUES, *settings)  # fmt: skip
+        for (a, b), rate in links.items():
+            command("ip", "link", "add", f"e{b}", "netns", spaces[a], "type", "veth",
+                    "peer", "name", f"e{a}", "netns", spaces[b])  # fmt: skip
+            for one, other in ((a, b), (b, a)):
+                near[one].append(other)
+                command("ip", "-n", spaces[one], "link", "set", f"e{other}", "mtu", MTU, "up")
+                command("tc", "-n", spaces[one], "qdisc", "add", "dev", f"e{other}", "root", "tbf",
+                        "rate", f"{rate}mbit", "burst", f"{burst_kb}kb", "limit", "4mb")  # fmt: skip
+        for r in range(vertices):
+            for goal, first in first_steps(r, near).items():
+                command("ip", "-n", spaces[r], "route", "add", f"10.77.0.{goal + 1}/32", "via", f"10.77.0.{first + 1}",
+                        "dev", f"e{first}", "onlink", "src", f"10.77.0.{r + 1}")  # fmt: skip
+        yield spaces[:ranks]
+    finally:
+        for space in spaces:
+            subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
+
+
+def first_steps(rank: int, near: dict[int, list[int]]) -> dict[int, int]:
+    """Goal → the neighbour by way of which it is reached in the fewest steps."""
+    first = {other: other for other in near[rank]}
+    ready = deque(near[rank])
+    while ready:
+        at = ready.popleft()
+        for other in near[at]:
+            if other != rank and other not in first:
+                first[other] = first[at]
+                ready.append(other)
+    return first
+
+
+def started(spaces: list[str], words: list[object], about: dict[str, str]) -> list[subprocess.Popen[bytes]]:
+    """The same command as a rank in each namespace, begun."""
+    plain = dict(os.environ) | about | {
+        "GLOO_SOCKET_IFNAME": "me",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "10.77.0.1",
+        "MASTER_PORT": "29500",
+        "WORLD_SIZE": str(len(spaces)),
+    }  # fmt: skip
+    return [
+        subprocess.Popen(
+            ["ip", "netns", "exec", space, *map(str, words)],
+            env=plain | {"RANK": str(r)},
+            stdout=None if r == 0 else subprocess.DEVNULL,
+        )
+        for r, space in enumerate(spaces)
+    ]
+
+
+def everywhere(spaces: list[str], words: list[object], about: dict[str, str]) -> None:
+    """The same command as a rank in each namespace, until all have ended; SystemExit if one fails."""
+    wait_for(started(spaces, words, about))
+
+
+def wait_for(ranks: list[subprocess.Popen[bytes]]) -> None:
+    """Until all have ended. Where one fails the others are ended too. Raises SystemExit."""
+    try:
+        while any(process.poll() is None for process in ranks):
+            if any(process.poll() for process in ranks):
+                break
+            time.sleep(0.1)
+        if any(process.poll() != 0 for process in ranks):
+            raise SystemExit(f"a rank failed: {ranks[0].args!r}")
+    finally:
+        for process in ranks:
+            with suppress(ProcessLookupError):
+                process.kill()
