@@ -1,4 +1,4 @@
-"""The README's blocks, and how to make its shown output anew: `python -m tests.readme.blocks`."""
+"""The blocks of the README and its guides, and how to make its shown output anew: `python -m tests.readme.blocks`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 
 from tests.synth.cli.calling import without_compiling
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+DOCUMENTS = (README, *sorted(ROOT.glob("examples/guides/*.md")))
 EXAMPLE = "synth allreduce --topo dgx-a100 --group 0,2,4,6"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 
@@ -21,7 +23,13 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 class Block:
     kind: str
     text: str
+    document: Path
     line: int
+
+    @property
+    def place(self) -> str:
+        """As a test's name has it."""
+        return f"{self.document.stem}-line{self.line}"
 
     @property
     def name(self) -> str:
@@ -31,8 +39,17 @@ class Block:
 
 
 def blocks(*kinds: str) -> list[Block]:
-    text = README.read_text(encoding="utf-8")
-    return [Block(m[1], m[2], text.count("\n", 0, m.start()) + 1) for m in _BLOCK.finditer(text) if m[1] in kinds]
+    found = []
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        of_kind = (m for m in _BLOCK.finditer(text) if m[1] in kinds)
+        found += [Block(m[1], m[2], document, text.count("\n", 0, m.start()) + 1) for m in of_kind]
+    return found
+
+
+def all_text() -> str:
+    """Of the README and its guides."""
+    return "\n".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
 
 
 def files() -> list[Block]:
@@ -41,7 +58,7 @@ def files() -> list[Block]:
 
 
 def write_files(folder: Path) -> None:
-    """The files that the README shows, each under the name in its first line."""
+    """The files that they show, each under the name in its first line."""
     for block in files():
         (folder / block.name).write_text(block.text, encoding="utf-8")
 
@@ -78,4 +95,5 @@ def _renewed(match: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(_BLOCK.sub(_renewed, README.read_text(encoding="utf-8")), encoding="utf-8")
+    for each in DOCUMENTS:
+        each.write_text(_BLOCK.sub(_renewed, each.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""All that the README shows as a command or a file works, and its output is what the program prints."""
+"""All that the README and its guides show as a command or a file works, and its output is what the program prints."""
 
 from __future__ import annotations
 
@@ -12,12 +12,23 @@ import click
 import pytest
 
 from synth.cli import cli
-from tests.readme.blocks import EXAMPLE, README, Block, blocks, files, run, without_seconds, write_files
+from tests.readme.blocks import (
+    DOCUMENTS,
+    EXAMPLE,
+    README,
+    Block,
+    all_text,
+    blocks,
+    files,
+    run,
+    without_seconds,
+    write_files,
+)
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the README shows, where its first example has been run."""
+    """A folder with the files that they show, where the README's first example has been run."""
     folder = tmp_path_factory.mktemp("readme")
     write_files(folder)
     assert run(EXAMPLE, folder).returncode == 0
@@ -25,7 +36,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _at(block: Block) -> str:
-    return f"line{block.line}"
+    return block.place
 
 
 def test_opening() -> None:
@@ -48,7 +59,7 @@ def test_shown_output(example: Path, block: Block) -> None:
 def _commands() -> list[tuple[str, str]]:
     found = []
     for block in blocks("sh"):
-        found += [(f"line{block.line + i}", c) for i, c in enumerate(block.text.splitlines(), 1)]
+        found += [(f"{block.document.stem}-line{block.line + i}", c) for i, c in enumerate(block.text.splitlines(), 1)]
     return found
 
 
@@ -79,16 +90,25 @@ def test_every_file_that_is_shown_is_used() -> None:
         assert block.name in commands
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.stem)
+def test_links_lead_somewhere(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", text):
+        assert (document.parent / target).exists(), target
+    for anchor in re.findall(r"\]\(#([^)]*)\)", text):
+        assert anchor in {title.lower().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.M)}
+    assert document == README or f"]({document.relative_to(README.parent)})" in README.read_text(encoding="utf-8")
+
+
 def test_kinds_of_blocks() -> None:
     """No block that nobody runs."""
-    text = README.read_text(encoding="utf-8")
-    shown = re.findall(r"^```(\w*)$", text, re.M)
+    shown = re.findall(r"^```(\w*)$", all_text(), re.M)
     assert {kind for kind in shown if kind} <= {"console", "sh", "python", "toml", "csv", "text"}
     assert len([kind for kind in shown if kind]) * 2 == len(shown)
 
 
 def test_all_commands_options_and_fields_are_named(example: Path) -> None:
-    text = README.read_text(encoding="utf-8")
+    text = all_text()
     context = click.Context(cli)
     for name in cli.list_commands(context):
         assert name in text
@@ -111,6 +131,6 @@ def test_all_commands_options_and_fields_are_named(example: Path) -> None:
 def test_families_are_named() -> None:
     from topologies.families import FAMILIES
 
-    text = README.read_text(encoding="utf-8")
+    text = all_text()
     for name in FAMILIES:
         assert f"`{name}:" in text

@@ -18,7 +18,7 @@ from emit.msccl.read import read_msccl
 from emit.program import Program
 from emit.targets import TARGETS, Target
 from tests import EXAMPLES
-from tests.readme.blocks import README
+from tests.readme.blocks import all_text
 from tests.synth.cli.calling import Call
 from topologies.errors import InputError
 
@@ -96,11 +96,7 @@ def test_a_target_that_is_not_there(synth: Call) -> None:
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_what_a_row_says_is_what_the_readme_and_the_help_tell(target: Target, synth: Call) -> None:
-    rows = [
-        line
-        for line in README.read_text().splitlines()
-        if line.startswith(f"| `{target.folder}/NAME{target.suffix}` |")
-    ]
+    rows = [line for line in all_text().splitlines() if line.startswith(f"| `{target.folder}/NAME{target.suffix}` |")]
     assert len(rows) == 1
     assert all(words in rows[0] for words in (f"| `{target.name}` | {target.reader}", f"| `{target.load}`"))
     for command in ("allreduce", "compile", "lower", "convert"):
