@@ -80,6 +80,7 @@ ENGINES: dict[str, Engine] = {
             )
         ),
         Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search"),
+        Engine("lns", "large neighbourhood search, routes and times together", "synth.engines.lns.search"),
         Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),
         Engine("cpsat", "CP-SAT alone", _KSYNC, ("cpsat",), _EXACT, constructive=False, asked=False),
         Engine("smt", "Z3 alone", _KSYNC, ("smt",), _EXACT, constructive=False, asked=False),

@@ -58,9 +58,11 @@ class Tuning:
         Turn("baseline", most_sends=15_000, always=True),
         Turn("switch"),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
-        Turn("flow", share=0.7, from_ranks=9),
+        Turn("flow", share=0.3, from_ranks=9),
         Turn("closed", share=0.1, gap=1.02, in_shares=False),
-        Turn("ksync", share=0.9),
+        # far from the bound routes and times depend on each other
+        Turn("lns", share=0.4, gap=1.1),
+        Turn("ksync", share=0.4),
         Turn("milp"),
         # what exact search leaves open; with more sends a file takes longer to compile than the answer took to find
         Turn("flow", share=0.2, once=True, refined=1_500, most_ranks=8, gap=1.05),

@@ -1,0 +1,224 @@
+"""How near the optimum answers are on questions that nobody tuned for, drawn by a seed.
+
+    python -m results.scripts.census [--count N] [--seed N] [--every N] [--only NUMBER …] [--budget S] [--dgx1-groups]
+
+makes census.md. Machines, clusters of two nodes, tori, meshes, hypercubes and random irregular networks; random groups,
+half of them with all other ranks as relays; six collectives, five sizes. `--dgx1-groups` asks, instead of what a seed
+draws, for all groups of a DGX-1 up to its symmetry with relays (census-dgx1.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from results.measuring.measure import TABLES, grid, page, save, write
+from results.scripts.groups import groups_up_to_symmetry
+from synth.engines.registry import AUTO, processes
+from synth.model.problem import make_problem
+from synth.present.text import format_size
+from synth.solvers.workers import Workers
+from synth.synthesis import synthesize
+from topologies.errors import InputError
+from topologies.load import load
+from topologies.topology import Topology
+
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce")
+SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20, 1 << 30)
+MACHINES = ("dgx1", "dgx-a100", "dgx-h100", "ndv2", "mi250", "mi300x", "z52", "gaudi3")
+CLUSTERS = ("dgx-a100:2", "dgx-h100:2", "ndv2:2", "mi250:2")
+GRIDS = ("torus:3x3", "torus:4x4", "torus:2x3x2", "mesh:3x3", "mesh:3x4", "mesh:2x5", "mesh:4x4", "ring:7", "fattree:4")
+CUBES = ("hypercube:3", "hypercube:4")
+RANDOM = "random"  # and the number of the question
+_MOST_RANKS = 12  # of a group
+_NEAR = 1.05
+
+
+@dataclass(frozen=True)
+class Question:
+    """spec: as of `--topo`, or a random network by the question's number."""
+
+    number: int
+    seed: int
+    spec: str
+    group: tuple[int, ...]
+    relay: str
+    collective: str
+    size: int
+
+    @property
+    def topology(self) -> Topology:
+        return random_network(self.seed, self.number) if self.spec == RANDOM else load(self.spec)
+
+    @property
+    def name(self) -> str:
+        """`dgx1 {0,3,5} + relays`."""
+        relays = " + relays" if self.relay == "all" else ""
+        return f"{self.spec} {{{','.join(map(str, self.group))}}}{relays}"
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What came of it: time / bound, what found the algorithm, what proves the bound, seconds, and what moved last."""
+
+    question: Question
+    gap: float
+    engine: str
+    proof: str
+    seconds: float
+    moved: str
+
+
+def random_network(seed: int, number: int) -> Topology:
+    """6–12 ranks, joined both ways by a random tree and as many links again; unlike bandwidths and latencies."""
+    rng = random.Random(f"{seed} network {number}")
+    ranks = rng.randint(6, 12)
+    pairs = {(rng.randrange(i), i) for i in range(1, ranks)}
+    while len(pairs) < 2 * ranks - 2 and len(pairs) < ranks * (ranks - 1) // 2:
+        a, b = sorted(rng.sample(range(ranks), 2))
+        pairs.add((a, b))
+    ends = np.array(sorted(pairs)).T
+    gbs = np.array([rng.choice((12.5, 25.0, 50.0, 100.0)) for _ in range(ends.shape[1])])
+    alpha = np.array([rng.choice((0.5, 0.7, 1.0, 2.0)) for _ in range(ends.shape[1])])
+    src, dst = np.concatenate([ends, ends[::-1]], axis=1)
+    return Topology(f"random-{seed}-{number}", ranks, (), src, dst, np.tile(alpha, 2), np.tile(gbs, 2))
+
+
+def question(seed: int, number: int) -> Question:
+    """The question of a number; sizes and collectives take turns, all else is drawn."""
+    rng = random.Random(f"{seed} question {number}")
+    kinds: tuple[tuple[str, ...], ...] = (MACHINES, CLUSTERS, GRIDS, CUBES, (RANDOM,), (RANDOM,))
+    spec = rng.choice(rng.choice(kinds))
+    drawn = Question(number, seed, spec, (), "none", COLLECTIVES[number // len(SIZES) % len(COLLECTIVES)],
+                     SIZES[number % len(SIZES)])  # fmt: skip
+    topology = drawn.topology
+    size = rng.randint(min(3, topology.nranks), min(topology.nranks, _MOST_RANKS))
+    group = tuple(sorted(rng.sample(range(topology.nranks), size)))
+    relay = rng.choice(("none", "all")) if size < topology.nranks else "none"
+    try:
+        make_problem(topology, drawn.collective, group, () if relay == "none" else _others(topology, group))
+    except InputError:
+        relay = "all"  # not joined without
+    return Question(number, seed, spec, group, relay, drawn.collective, drawn.size)
+
+
+def _others(topology: Topology, group: Sequence[int]) -> list[int]:
+    return [rank for rank in range(topology.nranks) if rank not in group]
+
+
+def dgx1_questions() -> list[Question]:
+    """All groups of a DGX-1 up to its symmetry, with relays, the collectives in turn, at every size."""
+    groups = groups_up_to_symmetry("dgx1")
+    asked = [(group, size) for group in groups for size in SIZES]
+    return [
+        Question(number, 0, "dgx1", group, "all" if len(group) < 8 else "none", COLLECTIVES[number % 6], size)
+        for number, (group, size) in enumerate(asked)
+    ]
+
+
+def answered(asked: Question, budget_s: float, workers: Workers) -> Answered:
+    """Ask; what fails is a defect and ends the script."""
+    begun = time.monotonic()
+    answer = synthesize(
+        asked.collective,
+        asked.topology,
+        asked.group,
+        relay=asked.relay,
+        size=asked.size,
+        budget=budget_s,
+        workers=workers,
+    )
+    found = answer.found
+    (served,) = found.ranges
+    row = answer.algorithms[0]
+    proof = found.bound.at(asked.size)[1].kind
+    moved = getattr(found, "moved", "")
+    return Answered(asked, row["gap"], served.algorithm.engine, proof, time.monotonic() - begun, moved)
+
+
+def summary(name: str, answers: Sequence[Answered]) -> tuple[str, ...]:
+    """A row: median, p90, p95 and largest gap, and how many are near."""
+    gaps = sorted(a.gap for a in answers)
+
+    def part(share: float) -> str:
+        return f"{gaps[min(len(gaps) - 1, int(share * len(gaps)))]:.3f}"
+
+    near = sum(gap <= _NEAR for gap in gaps) / len(gaps)
+    return (
+        name,
+        str(len(gaps)),
+        f"{statistics.median(gaps):.3f}",
+        part(0.9),
+        part(0.95),
+        f"{gaps[-1]:.3f}",
+        f"{near:.0%}",
+    )
+
+
+def table(answers: Sequence[Answered], key: Callable[[Answered], str], title: str) -> str:
+    """Summaries of the answers by a key, all together last."""
+    groups: dict[str, list[Answered]] = {}
+    for one in answers:
+        groups.setdefault(key(one), []).append(one)
+    rows = [summary(name, some) for name, some in groups.items()]
+    titles = (title, "questions", "median gap", "p90", "p95", "largest", f"within {_NEAR:g}")
+    return grid(titles, [*rows, summary("all", answers)])
+
+
+def worst(answers: Sequence[Answered], count: int = 10) -> str:
+    """The largest gaps, and what stands in the way."""
+    first = sorted(answers, key=lambda a: -a.gap)[:count]
+    titles = ("number", "question", "collective", "size", "gap", "algorithm", "bound", "moved last")
+    return grid(titles, [
+        (a.question.number, a.question.name, a.question.collective, format_size(a.question.size), f"{a.gap:.3f}",
+         a.engine, a.proof, a.moved) for a in first
+    ])  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Ask all, and write the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--count", type=int, default=240, help="questions that are drawn")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th question only")
+    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER")
+    parser.add_argument("--budget", type=float, default=8.0, help="seconds a question")
+    parser.add_argument("--dgx1-groups", action="store_true", help="all groups of a DGX-1 instead")
+    parser.add_argument("--dry", action="store_true", help="write no table")
+    given = parser.parse_args(arguments)
+    asked = dgx1_questions() if given.dgx1_groups else [question(given.seed, number) for number in range(given.count)]
+    chosen = [q for q in asked[:: given.every] if not given.only or q.number in given.only]
+    answers: list[Answered] = []
+    with Workers(processes(AUTO)) as workers:
+        for one in chosen:
+            answers.append(a := answered(one, given.budget, workers))
+            print(f"{one.number:4d} {a.gap:.3f} {a.seconds:5.1f} s {one.collective} {format_size(one.size)}"
+                  f" {one.name}: {a.engine}, {a.proof} {a.moved}", flush=True)  # fmt: skip
+    whose = "groups of a DGX-1 up to its symmetry" if given.dgx1_groups else f"questions of seed {given.seed}"
+    over = sum(a.seconds > given.budget * _NEAR for a in answers)
+    parts = [
+        f"{len(answers)} of {len(asked)} {whose}, {given.budget:g} s each; gap: time / proved bound. {over} answers"
+        f" took over {_NEAR:g} × the budget.",
+        table(answers, lambda a: format_size(a.question.size), "size"),
+        table(sorted(answers, key=lambda a: a.question.collective), lambda a: a.question.collective, "collective"),
+        table(answers, lambda a: "with relays" if a.question.relay == "all" else "without", "relays"),
+        "The worst:",
+        worst(answers),
+    ]
+    text = page(__file__, "Gaps on questions drawn by a seed", parts)
+    if given.dry:
+        print(text)
+    elif given.dgx1_groups:
+        save(TABLES / "census-dgx1.md", text)
+    else:
+        write(__file__, text)
+
+
+if __name__ == "__main__":
+    main()

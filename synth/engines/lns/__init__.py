@@ -1,0 +1,1 @@
+"""The engine `lns`: large neighbourhood search over schedules."""

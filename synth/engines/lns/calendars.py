@@ -1,0 +1,160 @@
+"""Calendars: how much of every resource is in use when, and where a send of some length fits; loops for `compiled`.
+
+A calendar is a step function of time: breakpoints, and the GB/s in use from each to the next. It begins long before
+time 0 with nothing in use, and ends with nothing in use.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from synth.model.collective import Floats, Ints
+from topologies.network import Network
+
+BEFORE = -1e18  # µs: the first breakpoint
+_SAME = 1e-9  # of a send's length, and of a capacity: what rounding may take
+
+
+class Calendars(NamedTuple):
+    """Of every resource, the links after them.
+
+    Attributes:
+        at: float, shape (resources, most): breakpoints in µs, ascending. used: the same: GB/s from there on.
+        count: int, shape (resources,): breakpoints of each.
+        capacity: float, shape (resources,): GB/s.
+        uses_ptr, uses: CSR by link: what it uses. rate: float, shape (links,): GB/s.
+    """
+
+    at: Any
+    used: Any
+    count: Any
+    capacity: Any
+    uses_ptr: Any
+    uses: Any
+    rate: Any
+
+
+def calendars(net: Network, sends: int) -> Calendars:
+    """Empty calendars of a network with room for so many sends."""
+    uses_ptr, uses, capacity = net.uses_and_links()
+    shape = len(capacity), 2 * sends + 4
+    found = Calendars(
+        np.empty(shape),
+        np.empty(shape),
+        np.zeros(len(capacity), dtype=np.int64),
+        _floats(capacity),
+        _ints(uses_ptr),
+        _ints(uses),
+        _floats(net.bandwidth_gbs),
+    )
+    clear(found)
+    return found
+
+
+def _ints(column: Ints) -> Ints:
+    return np.array(column, dtype=np.int64)
+
+
+def _floats(column: Floats) -> Floats:
+    return np.array(column, dtype=np.float64)
+
+
+def clear(calendars: Calendars) -> None:
+    """Nothing is in use."""
+    for r in range(len(calendars.count)):
+        calendars.count[r] = 1
+        calendars.at[r, 0] = BEFORE
+        calendars.used[r, 0] = 0.0
+
+
+def book(calendars: Calendars, link: int, start: float, busy: float) -> None:
+    """A send takes its link and what this uses from `start` for `busy` µs."""
+    for j in range(calendars.uses_ptr[link], calendars.uses_ptr[link + 1]):
+        r = calendars.uses[j]
+        first = _breakpoint(calendars, r, start)
+        last = _breakpoint(calendars, r, start + busy)
+        for k in range(first, last):
+            calendars.used[r, k] += calendars.rate[link]
+
+
+def earliest(calendars: Calendars, link: int, ready: float, busy: float) -> float:
+    """When a send of `busy` µs can start over a link, from `ready` on."""
+    begin = ready
+    moved = True
+    while moved:
+        moved = False
+        for j in range(calendars.uses_ptr[link], calendars.uses_ptr[link + 1]):
+            r = calendars.uses[j]
+            then = _first_room(calendars, r, begin, busy, calendars.rate[link])
+            if then > begin:
+                begin = then
+                moved = True
+    return begin
+
+
+def latest(calendars: Calendars, link: int, start: float, busy: float) -> float:
+    """The last moment up to `start` at which a send of `busy` µs can start over a link; may be before 0."""
+    begin = start
+    moved = True
+    while moved:
+        moved = False
+        for j in range(calendars.uses_ptr[link], calendars.uses_ptr[link + 1]):
+            r = calendars.uses[j]
+            then = _last_room(calendars, r, begin, busy, calendars.rate[link])
+            if then < begin:
+                begin = then
+                moved = True
+    return begin
+
+
+def _place(calendars: Calendars, r: int, when: float) -> int:
+    """The last breakpoint before or at a time."""
+    low, high = 0, calendars.count[r]
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if calendars.at[r, middle] <= when:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _breakpoint(calendars: Calendars, r: int, when: float) -> int:
+    """The place of a breakpoint at this time, which is made where there is none."""
+    k = _place(calendars, r, when)
+    if calendars.at[r, k] == when:
+        return k
+    count = calendars.count[r]
+    for i in range(count, k + 1, -1):
+        calendars.at[r, i] = calendars.at[r, i - 1]
+        calendars.used[r, i] = calendars.used[r, i - 1]
+    calendars.at[r, k + 1] = when
+    calendars.used[r, k + 1] = calendars.used[r, k]
+    calendars.count[r] = count + 1
+    return k + 1
+
+
+def _first_room(calendars: Calendars, r: int, begin: float, busy: float, rate: float) -> float:
+    """From `begin` on, the first time from which so much fits for so long."""
+    most = calendars.capacity[r] * (1.0 + _SAME) - rate
+    count = calendars.count[r]
+    for k in range(_place(calendars, r, begin), count):
+        if calendars.used[r, k] > most:
+            begin = calendars.at[r, k + 1]  # there is a next: in the end nothing is in use
+        elif k + 1 == count or calendars.at[r, k + 1] >= begin + busy * (1.0 - _SAME):
+            break
+    return begin
+
+
+def _last_room(calendars: Calendars, r: int, begin: float, busy: float, rate: float) -> float:
+    """Up to `begin`, the last time from which so much fits for so long."""
+    most = calendars.capacity[r] * (1.0 + _SAME) - rate
+    end = begin + busy
+    for k in range(_place(calendars, r, end - busy * _SAME), -1, -1):
+        if calendars.used[r, k] > most:
+            begin = calendars.at[r, k] - busy
+        elif calendars.at[r, k] <= begin + busy * _SAME:
+            break
+    return begin

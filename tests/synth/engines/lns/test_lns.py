@@ -1,0 +1,99 @@
+"""Large neighbourhood search: calendars against a list of bookings, plans against the clock."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from synth.bounds.prove import prove
+from synth.engines.lns.calendars import BEFORE, book, calendars, earliest, latest
+from synth.engines.lns.search import Tuning, solve
+from synth.engines.request import Candidate, Options, Request
+from synth.model.compiled import Runner
+from synth.model.problem import Problem, make_problem
+from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
+from tests.random_problems import random_topology
+from topologies.load import load
+from topologies.network import Network
+
+INTERPRETED = Runner(interpreted=True)
+SMALL = Tuning(counts=(1, 3), starts=2, rate=2e3, rounds=1)
+
+
+class _Nothing:
+    """What is known before anything is."""
+
+    def best_us(self, _size: float) -> float:
+        return np.inf
+
+    def time_us(self, _candidate: Candidate) -> float:
+        return np.inf
+
+    def fewest_steps(self) -> None:
+        return None
+
+    def shown_bytes(self) -> list[int]:
+        return []
+
+
+def _fits(net: Network, booked: list[tuple[int, float, float]], link: int, start: float, busy: float) -> bool:
+    """Whether a send fits beside those booked (link, start, busy), looked at whenever something begins."""
+    for r in net.uses(link).tolist():
+        users = [(one, s, b) for one, s, b in booked if r in net.uses(one).tolist()]
+        for when in [start, *(s for _, s, _ in users if start <= s < start + busy - 1e-9)]:
+            used = sum(net.bandwidth_gbs[one] for one, s, b in users if s <= when + 1e-9 < s + b)
+            if used + net.bandwidth_gbs[link] > net.capacity_gbs[r] * (1 + 1e-6):
+                return False
+    return all(s + b <= start + 1e-9 or s >= start + busy - 1e-9 for one, s, b in booked if one == link)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calendars_give_the_first_and_the_last_time_that_fits(seed: int) -> None:
+    rng = random.Random(seed)
+    net = make_problem(load("dgx-h100" if seed % 2 else "mi250"), "allgather", (0, 1, 4, 5, 6), (2, 3, 7)).network
+    table, booked = calendars(net, 40), []
+    for _ in range(30):
+        link, ready, busy = rng.randrange(net.nlinks), rng.choice((0.0, 1.0, 2.5)), rng.choice((0.5, 1.0, 2.0))
+        start = earliest(table, link, ready, busy)
+        assert start >= ready
+        assert _fits(net, booked, link, start, busy)
+        sooner = [ready, *(s + b for _, s, b in booked if ready < s + b < start - 1e-6)]
+        assert start == ready or not any(_fits(net, booked, link, when, busy) for when in sooner if when < start - 1e-6)
+        before = latest(table, link, 6.0, busy)
+        assert before <= 6.0
+        assert _fits(net, booked, link, before, busy)
+        later = [6.0, *(s - busy for _, s, _ in booked if before + 1e-6 < s - busy < 6.0)]
+        assert before == 6.0 or not any(_fits(net, booked, link, when, busy) for when in later if when > before + 1e-6)
+        book(table, link, start, busy)
+        booked.append((link, start, busy))
+    assert (np.diff(table.at[0, : table.count[0]]) > 0).all()
+    assert table.at[0, 0] == BEFORE
+
+
+def _request(problem: Problem, size: int, workers: Workers) -> Request:
+    return Request(Options(size=size), (size,), np.inf, workers, _Nothing(), prove(problem), work_s=1.0)
+
+
+@pytest.mark.parametrize("name", ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce"])
+def test_schedules_are_right_and_no_faster_than_the_bound(name: str, workers: Workers) -> None:
+    rng = random.Random(name)
+    topology = random_topology(rng, 5)
+    group = sorted(rng.sample(range(topology.nranks), max(2, topology.nranks - 1)))
+    problem = make_problem(topology, name, group, [r for r in range(topology.nranks) if r not in group])
+    request = _request(problem, 1 << 18, workers)
+    found = [one for one in solve(problem, request, SMALL, INTERPRETED) if isinstance(one, Candidate)]
+    times = [Algorithm(one.problem, one.schedule, one.engine).time_us(1 << 18) for one in found]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] >= request.bound.at(1 << 18)[0] * (1 - 1e-9)
+
+
+def test_a_pipeline_along_a_line(workers: Workers) -> None:
+    problem = make_problem(load("line:4"), "broadcast")
+    request = _request(problem, 1 << 18, workers)
+    *_, last = (one for one in solve(problem, request, SMALL, INTERPRETED) if isinstance(one, Candidate))
+    hold_us, alpha_us = (1 << 18) / 3 * 1e-3 / 50, 0.7
+    assert last.problem.collective.chunks == 3
+    assert Algorithm(last.problem, last.schedule, "").time_us(1 << 18) == pytest.approx(5 * hold_us + 3 * alpha_us)
