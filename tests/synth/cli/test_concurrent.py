@@ -273,7 +273,7 @@ def test_axes_are_over_the_ranks_that_live() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_reduction_program_is_what_a_library_takes_where_it_is_faster(synth: Call) -> None:
-    asked = ("allreduce", "--topo", "dgx-a100:2", "--groups", "0-1,8-9;2-3,10-11", "--size", "64M", "--budget", "2s")
+    asked = ("allreduce", "--topo", "dgx-a100:2", "--groups", "0-1,8-9", "--size", "64M", "--budget", "60s")
     said = json.loads(synth(*asked, "--target", "none", "--json", "--out", "there").out)
     programs = [plan["time_us"] for name, plan in said["plans"].items() if name.startswith("reduction program: ")]
     assert len(programs) >= 2
