@@ -96,7 +96,7 @@ def columns_of(program: Program, found: Findings) -> Columns:
     steps = list(chain.from_iterable(tb.steps for _, _, tb in blocks))
     lengths = _integers([len(tb.steps) for _, _, tb in blocks], "threadblocks")
     try:
-        op = np.array([_OP_CODE[x] for x in [s.op for s in steps]], dtype=np.int64)
+        op = np.array([OP_CODE[x] for x in [s.op for s in steps]], dtype=np.int64)
         src = np.array([_BUFFER_CODE[x] for x in [s.src_buf for s in steps]], dtype=np.int64)
         dst = np.array([_BUFFER_CODE[x] for x in [s.dst_buf for s in steps]], dtype=np.int64)
     except (KeyError, TypeError) as error:
@@ -122,25 +122,25 @@ def columns_of(program: Program, found: Findings) -> Columns:
         sender=[],
         receiver=[],
     )
-    flags = np.array([bool(s.has_dep) for s in steps], dtype=bool) & (op != _OP_CODE["nop"])  # which never say so
+    flags = np.array([bool(s.has_dep) for s in steps], dtype=bool) & (op != OP_CODE["nop"])  # which never say so
     dep_tb, dep_step = (_integers([getattr(s, name) for s in steps], name) for name in ("dep_tb", "dep_step"))
     _check_buffers(c, program, found)
     for kind, message, step in chain(
         _nop_faults(c, dep_tb, dep_step), _link_dependencies(c, program, dep_tb, dep_step, flags)
     ):
         found.add(kind, message, *c.place(step))
-    _link_connections(c, program, [(r, t, tb.send, tb.recv, tb.channel) for r, t, tb in blocks], found)
+    link_connections(c, program.nranks, [(r, t, tb.send, tb.recv, tb.channel) for r, t, tb in blocks], found)
     _check_pairs(c, found)
     return c
 
 
-_OP_CODE = {name: code for code, name in enumerate(OPS)}
+OP_CODE = {name: code for code, name in enumerate(OPS)}
 _SIDES = ("send", "recv")
 _BUFFER_CODE = {name: code for code, name in enumerate(BUFFERS)}
 
 
 def _check_buffers(c: Columns, program: Program, found: Findings) -> None:
-    nop = c.op == _OP_CODE["nop"]
+    nop = c.op == OP_CODE["nop"]
     for step in np.flatnonzero(np.where(nop, c.count != 0, c.count < 1)).tolist():
         right = "; it must be 0" if nop[step] else " moves nothing; it must be 1 or more"
         found.add("inconsistent", f"{OPS[c.op[step]]} with count {c.count[step]}{right}", *c.place(step))
@@ -165,7 +165,7 @@ def _nop_faults(c: Columns, dep_tb: Column, dep_step: Column) -> Iterator[Fault]
     for step in np.flatnonzero((dep_tb < 0) != (dep_step < 0)).tolist():
         waits = f"waits for tb {dep_tb[step]} step {dep_step[step]}"
         yield "dangling dependency", f"{waits}; it must be both -1 or both 0 or more", step
-    nop = c.op == _OP_CODE["nop"]
+    nop = c.op == OP_CODE["nop"]
     last, after = np.zeros((2, len(nop)), dtype=bool)
     last[c.start[1:][np.diff(c.start) > 0] - 1] = True
     after[1:] = nop[:-1] & (c.block[1:] == c.block[:-1])
@@ -206,9 +206,8 @@ def _link_dependencies(
             yield "dangling dependency", f"waits for tb {t} step {s}, {never}", step
 
 
-def _link_connections(
-    c: Columns, program: Program, blocks: list[tuple[int, int, int, int, int]], found: Findings
-) -> None:
+def link_connections(c: Columns, nranks: int, blocks: list[tuple[int, int, int, int, int]], found: Findings) -> None:
+    """Set the connections and their steps; blocks: (rank, tb, sends to, receives from, channel) of each."""
     known: dict[tuple[int, int, int], int] = {}
     ends: tuple[list[int], list[int]] = (c.sender, c.receiver)
     _integers([x for b in blocks for x in b[2:]], "send, recv, channel")
@@ -218,8 +217,8 @@ def _link_connections(
             found.add("inconsistent", f"channel {channel}; it must be 0 or more", rank, tb)
         for side, peer in enumerate((send, recv)):
             word = _SIDES[side]
-            if peer != -1 and (peer == rank or not 0 <= peer < program.nranks):
-                right = f"-1 or another rank in 0..{program.nranks - 1}"
+            if peer != -1 and (peer == rank or not 0 <= peer < nranks):
+                right = f"-1 or another rank in 0..{nranks - 1}"
                 found.add("unpaired", f"{word} {peer}; it must be {right}", rank, tb)
             if peer == -1 or peer == rank:
                 of_block[side].append(-1)

@@ -331,29 +331,44 @@ def choose_protocol(
 
 def check_limits(program: Program, limits: Limits, found: Findings) -> None:
     """Add a finding for all that is beyond the limits."""
+    blocks = [[(tb.channel, tb.send, tb.recv, len(tb.steps)) for tb in gpu.threadblocks] for gpu in program.gpus]
+    check_threadblocks(program.nranks, blocks, limits, found)
+    check_steps(program, limits, found)
 
-    def over(
-        what: str, number: int, most: int, rank: int | None = None, tb: int | None = None, step: int | None = None
-    ) -> None:
-        if number > most:
-            found.add("limit", f"{what} {number}; {limits.name} takes at most {most}", rank, tb, step)
 
-    over("gpus", program.nranks, limits.children)
-    check_resident([len(gpu.threadblocks) for gpu in program.gpus], limits.sms, found)
-    for rank, gpu in enumerate(program.gpus):
-        if not 0 < limits.sms < len(gpu.threadblocks):  # which was said
-            over("threadblocks", len(gpu.threadblocks), min(limits.tbs_per_gpu, limits.children), rank)
-        nodes = 1 + program.nranks + len(gpu.threadblocks) + sum(len(t.steps) for t in gpu.threadblocks)
-        over(limits.node, nodes, limits.nodes, rank)
-        for side in ("send", "recv"):
-            used = Counter(block.channel for block in gpu.threadblocks if getattr(block, side) >= 0)
+def check_threadblocks(
+    nranks: int, blocks: Sequence[Sequence[tuple[int, int, int, int]]], limits: Limits, found: Findings
+) -> None:
+    """Add a finding for what of threadblocks is beyond the limits.
+
+    blocks: of every rank (channel, rank it sends to, rank it receives from, steps) of each.
+    """
+    _over(limits, found, "gpus", nranks, limits.children)
+    check_resident([len(mine) for mine in blocks], limits.sms, found)
+    for rank, mine in enumerate(blocks):
+        if not 0 < limits.sms < len(mine):  # which was said
+            _over(limits, found, "threadblocks", len(mine), min(limits.tbs_per_gpu, limits.children), rank)
+        nodes = 1 + nranks + len(mine) + sum(steps for *_, steps in mine)
+        _over(limits, found, limits.node, nodes, limits.nodes, rank)
+        for at, side in ((1, "send"), (2, "recv")):
+            used = Counter(block[0] for block in mine if block[at] >= 0)
             for channel, number in sorted(used.items()):
-                over(f"{side} threadblocks on channel {channel}:", number, limits.tbs_per_channel, rank)
-        for tb, block in enumerate(gpu.threadblocks):
-            over("steps", len(block.steps), limits.steps_per_tb, rank, tb)
-            if block.channel >= limits.channels:
-                message = f"channel {block.channel}; {limits.name} has channels 0..{limits.channels - 1}"
+                _over(limits, found, f"{side} threadblocks on channel {channel}:", number, limits.tbs_per_channel, rank)
+        for tb, (channel, _, _, steps) in enumerate(mine):
+            _over(limits, found, "steps", steps, limits.steps_per_tb, rank, tb)
+            if channel >= limits.channels:
+                message = f"channel {channel}; {limits.name} has channels 0..{limits.channels - 1}"
                 found.add("limit", message, rank, tb)
+
+
+def _over(limits: Limits, found: Findings, what: str, number: int, most: int, *place: int) -> None:
+    if number > most:
+        rank, tb, step, *_ = (*place, None, None, None)
+        found.add("limit", f"{what} {number}; {limits.name} takes at most {most}", rank, tb, step)
+
+
+def check_steps(program: Program, limits: Limits, found: Findings) -> None:
+    """Add a finding for each step that is beyond the limits by itself, or with those before it."""
     key: tuple[str, int, str] | None = None  # of the last step, where the kernel would go on with a re of the same
     chain, total = 0, 0  # re in one loop of the kernel, and in the threadblock
     for rank, tb, position, step in program.steps():
@@ -362,11 +377,11 @@ def check_limits(program: Program, limits: Limits, found: Findings) -> None:
             runs = ", ".join(x for x in OPS if x in limits.ops)
             found.add("limit", f"{step.op}; {limits.name} runs only {runs}", rank, tb, position)
         if most > limits.offset:
-            over("offset", most, limits.offset, rank, tb, position)
+            _over(limits, found, "offset", most, limits.offset, rank, tb, position)
         if step.count > limits.count:
-            over("cnt", step.count, limits.count, rank, tb, position)
+            _over(limits, found, "cnt", step.count, limits.count, rank, tb, position)
         if step.dep_tb > limits.dep_tb:
-            over("depid", step.dep_tb, limits.dep_tb, rank, tb, position)
+            _over(limits, found, "depid", step.dep_tb, limits.dep_tb, rank, tb, position)
         if position == 0:
             key, total = None, 0
         if step.op != "re":

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emit.compiler.ir import BUFFER, NONE, Instructions, peers, scratch_chunks
+from emit.columns import Columns, link_connections
+from emit.compiler.ir import NONE, Instructions
 from emit.compiler.manual import Block, asked_blocks
-from emit.compiler.tuning import TUNING
-from emit.program import BUFFERS, Gpu, Program, Step, ThreadBlock
-from emit.targets import Limits
+from emit.compiler.prepared import Prepared
+from emit.compiler.waits import waits_of
+from emit.findings import Findings
+from emit.program import BUFFERS, OPS, Gpu, Program, Step, ThreadBlock
+from emit.targets import Limits, check_steps, check_threadblocks
+from synth.model.collective import Ints
+from topologies.arrays import pointers, positions
 from topologies.errors import InputError
 
 
@@ -32,17 +37,128 @@ class Layout:
     few_nops: bool = False
 
 
-def assemble(ir: Instructions, limits: Limits, layout: Layout, after: list[list[int]]) -> Program:
-    """A program that executes the instructions; `after`: what `predecessors` says about them.
+class Assembled:
+    """Instructions in threadblocks: as columns at once, as a Program where one is asked for.
+
+    Attributes:
+        prepared: the instructions. header: of the program.
+        blocks: of every rank. block_of: of every instruction, the number of its block there.
+        waits: of every instruction, those in other blocks that it names.
+        lengths: steps of every block, rank after rank.
+    """
+
+    def __init__(
+        self, prepared: Prepared, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]
+    ) -> None:
+        self.prepared, self.header = prepared, prepared.ir.header
+        self.blocks, self.block_of, self.waits = blocks, block_of, waits
+        many = np.array([len(mine) for mine in blocks], dtype=np.int64)
+        self._block = pointers(many)[prepared.rank] + np.array(block_of, dtype=np.int64)
+        self._names = np.array([len(others) for others in waits], dtype=np.int64)
+        steps = np.maximum(1, self._names)  # each wait but the last is a nop's
+        self.lengths = np.bincount(self._block, steps, minlength=int(many.sum())).astype(np.int64)
+        order = np.argsort(self._block, kind="stable")
+        self._step = np.empty(len(order), dtype=np.int64)  # of every instruction, in the program
+        self._step[order] = np.cumsum(steps[order]) - 1
+
+    @property
+    def nchannels(self) -> int:
+        """As `Program.nchannels`."""
+        return max((channel for mine in self.blocks for channel, _, _ in mine), default=0) + 1
+
+    @property
+    def longest_threadblock(self) -> int:
+        """The most steps of a threadblock."""
+        return int(self.lengths.max(initial=0))
+
+    def check_limits(self, limits: Limits, found: Findings) -> None:
+        """Add a finding for what is beyond the limits, as `emit.targets.check_limits` does."""
+        lengths = iter(self.lengths.tolist())
+        shapes = [[(*block, next(lengths)) for block in mine] for mine in self.blocks]
+        check_threadblocks(self.header.nranks, shapes, limits, found)
+        named = max((self.block_of[other] for others in self.waits for other in others), default=NONE)
+        if named > limits.dep_tb or not self.prepared.surely_within(limits):
+            check_steps(self.program(), limits, found)
+
+    def columns(self) -> Columns:
+        """Those of its program: what `columns_of` says of it."""
+        p, total = self.prepared, int(self.lengths.sum())
+        made = {name: np.full(total, value, dtype=np.int64) for name, value in _NOP.items()}
+        for name, column in made.items():
+            column[self._step] = getattr(p, name)
+        dep = np.full(total, NONE, dtype=np.int64)
+        waiting = np.repeat(np.arange(len(p)), self._names)
+        ends = np.cumsum(self._names)
+        dep[self._step[waiting] - (ends[waiting] - 1 - np.arange(len(waiting)))] = self._step[
+            np.fromiter(chain.from_iterable(self.waits), dtype=np.int64, count=len(waiting))
+        ]
+        named = [(rank, tb, *block) for rank, mine in enumerate(self.blocks) for tb, block in enumerate(mine)]
+        ranks, numbers = (np.array([row[at] for row in named], dtype=np.int64) for at in (0, 1))
+        c = Columns(
+            **made,
+            block=np.repeat(np.arange(len(named), dtype=np.int64), self.lengths),
+            dep=dep,
+            sends=np.full(total, NONE, dtype=np.int64),
+            receives=np.full(total, NONE, dtype=np.int64),
+            rank=ranks,
+            tb=numbers,
+            start=pointers(self.lengths),
+            connections=[],
+            sender=[],
+            receiver=[],
+        )
+        found = Findings()
+        link_connections(c, p.ir.header.nranks, [(*row[:2], *row[3:], row[2]) for row in named], found)
+        assert not found.reported
+        return c
+
+    def program(self) -> Program:
+        """With all its steps."""
+        c, p = self.columns(), self.prepared
+        flags = np.zeros(len(c.op), dtype=bool)
+        flags[c.dep[c.dep != NONE]] = True
+        waited = c.block[c.dep]
+        at = np.where(c.dep == NONE, NONE, c.dep - c.start[waited]), np.where(c.dep == NONE, NONE, c.tb[waited])
+        columns = (
+            [OPS[code] for code in c.op.tolist()],
+            [BUFFERS[code] for code in c.src.tolist()],
+            c.src_at.tolist(),
+            [BUFFERS[code] for code in c.dst.tolist()],
+            c.dst_at.tolist(),
+            c.count.tolist(),
+            at[1].tolist(),
+            at[0].tolist(),
+            flags.tolist(),
+        )
+        steps = list(map(Step, *columns))
+        begins = c.start.tolist()
+        first = 0
+        gpus = []
+        for old, scratch, mine in zip(self.header.gpus, p.scratch, self.blocks, strict=True):
+            made = [
+                ThreadBlock(out, into, channel, steps[begins[b] : begins[b + 1]])
+                for b, (channel, out, into) in enumerate(mine, first)
+            ]
+            first += len(mine)
+            gpus.append(Gpu(old.i_chunks, old.o_chunks, scratch, made))
+        return replace(self.header, gpus=gpus)
+
+
+_NOP = {"op": OPS.index("nop"), "src": 0, "src_at": NONE, "dst": 1, "dst_at": NONE, "count": 0}
+
+
+def assemble(prepared: Prepared, limits: Limits, layout: Layout) -> Assembled:
+    """Threadblocks that execute the instructions.
 
     Raises InputError where its fused instructions do not fit together on their channels.
     """
-    channel = _channels(ir, limits, layout)
-    blocks, block_of = _threadblocks(ir, channel, layout, after, limits.steps_per_tb)
-    waits = _waits(ir, blocks, block_of, after, layout)
+    ir = prepared.ir
+    channel = _channels(prepared, limits, layout)
+    blocks, block_of = _threadblocks(prepared, channel, layout, limits.steps_per_tb)
+    waits = waits_of(ir, [len(mine) for mine in blocks], block_of, prepared.after, layout.few_nops)
     if any(len(mine) > limits.dep_tb for mine in blocks):
         block_of = _awaited_first(ir, blocks, block_of, waits)
-    return _program(ir, blocks, block_of, waits)
+    return Assembled(prepared, blocks, block_of, waits)
 
 
 def _awaited_first(
@@ -58,52 +174,46 @@ def _awaited_first(
     return [new[rank][b] for rank, b in zip(ir.rank, block_of, strict=True)]
 
 
-def _channels(ir: Instructions, limits: Limits, layout: Layout) -> list[int]:
+def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
     """The channel of every instruction that sends or receives; a chain of fused ones has one channel."""
-    nranks, spread = ir.header.nranks, layout.spread
+    p, nranks, spread = prepared, prepared.ir.header.nranks, layout.spread
     crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # a channel has room for so many peers
-    passed: dict[tuple[int, int], int] = defaultdict(int)
-    channel = [0] * len(ir)
-    for n, source in enumerate(ir.source):
-        if source == NONE:
-            continue
-        u, v = ir.rank[source], ir.rank[n]
-        at = passed[u, v]
-        passed[u, v] += 1
-        if ir.source[source] != NONE:
-            channel[n] = channel[source]  # fused: what it sends goes on the channel that it receives on
-            continue
-        first = ir.channel[n]
-        if first == NONE:
-            # one channel in both directions, so that a threadblock can serve a peer in both
-            first = (min((v - u) % nranks, (u - v) % nranks) - 1) * crowd // max(1, nranks // 2)
-        channel[n] = channel[source] = first * spread + at % spread
+    received = np.flatnonzero(p.source != NONE)
+    source, u, v = p.source[received], p.into[received], p.rank[received]
+    _, pair, many = np.unique(u * nranks + v, return_inverse=True, return_counts=True)
+    at = np.empty(len(received), dtype=np.int64)  # of each message, how many were before it between these ranks
+    at[np.argsort(pair, kind="stable")] = positions(many)
+    first = np.array(p.ir.channel, dtype=np.int64)[received]
+    # one channel in both directions, so that a threadblock can serve a peer in both
+    shared = (np.minimum((v - u) % nranks, (u - v) % nranks) - 1) * crowd // max(1, nranks // 2)
+    channel = np.zeros(len(p), dtype=np.int64)
+    own = np.where(first == NONE, shared, first) * spread + at % spread
+    channel[received] = channel[source] = own
+    if (p.source[source] == NONE).all():
+        return channel
+    channel[:] = 0
+    begins = p.source[source] == NONE
+    channel[received[begins]] = channel[source[begins]] = own[begins]
+    for n in received[~begins].tolist():  # fused: what it sends goes on the channel that it receives on
+        channel[n] = channel[p.source[n]]
     return channel
 
 
-def _threadblocks(
-    ir: Instructions, channel: list[int], layout: Layout, after: list[list[int]], room: int
-) -> tuple[list[list[Block]], list[int]]:
+def _threadblocks(prepared: Prepared, channel: Ints, layout: Layout, room: int) -> tuple[list[list[Block]], list[int]]:
     """Per rank its blocks, and for every instruction the number of its block there."""
-    nranks = ir.header.nranks
-    sends: list[set[tuple[int, int]]] = [set() for _ in range(nranks)]  # channel, peer
-    receives: list[set[tuple[int, int]]] = [set() for _ in range(nranks)]
+    p, ir = prepared, prepared.ir
+    nranks, channels = ir.header.nranks, channel.tolist()
+    free = np.array(ir.threadblock, dtype=np.int64) == NONE
+    sends = _ends_of(p, channel, p.out, free)
+    receives = _ends_of(p, channel, p.into, free)
     tied: list[dict[tuple[int, int], int]] = [{} for _ in range(nranks)]  # (channel, receives from) → sends to
-    local = [0] * nranks
-    ends = [peers(ir, n) for n in range(len(ir))]
-    for n, rank in enumerate(ir.rank):
-        into, out = ends[n]
-        if ir.threadblock[n] != NONE:
-            continue
-        if into != NONE:
-            receives[rank].add((channel[n], into))
-        if out != NONE:
-            sends[rank].add((channel[n], out))
-        if into != NONE and out != NONE and tied[rank].setdefault((channel[n], into), out) != out:
-            raise InputError(f"channel {channel[n]}: rank {rank} forwards what comes from rank {into} to two ranks")
-        local[rank] += into == out == NONE
-    flows = _flows(ir, channel, ends, after) if layout.few_nops else [[] for _ in range(nranks)]
-    asked = asked_blocks(ir, channel)
+    for n in np.flatnonzero(free & (p.into != NONE) & (p.out != NONE)).tolist():
+        rank, into, out = ir.rank[n], int(p.into[n]), int(p.out[n])
+        if tied[rank].setdefault((channels[n], into), out) != out:
+            raise InputError(f"channel {channels[n]}: rank {rank} forwards what comes from rank {into} to two ranks")
+    local = np.bincount(p.rank[free & (p.into == NONE) & (p.out == NONE)], minlength=nranks).tolist()
+    flows = _flows(prepared, channels) if layout.few_nops else [[] for _ in range(nranks)]
+    asked: list[dict[int, Block]] = [{} for _ in range(nranks)] if free.all() else asked_blocks(ir, channels)
     blocks: list[list[Block]] = []
     for rank in range(nranks):
         manual = list(asked[rank].values())
@@ -121,17 +231,29 @@ def _threadblocks(
             mine += [(k, NONE, NONE) for k in range(-(-2 * local[rank] // room))]
         blocks.append(manual + sorted(mine))
     number = [{name: b for b, name in enumerate(mine)} for mine in asked]
-    return blocks, _place_instructions(ir, channel, ends, blocks, number, after, room)
+    return blocks, _place_instructions(prepared, channel, blocks, number, room)
 
 
-def _flows(
-    ir: Instructions, channel: list[int], ends: list[tuple[int, int]], after: list[list[int]]
-) -> list[list[Block]]:
+def _ends_of(prepared: Prepared, channel: Ints, peer: Ints, free: NDArray[np.bool_]) -> list[set[tuple[int, int]]]:
+    """Per rank the (channel, peer) of what it sends, or receives."""
+    found: list[set[tuple[int, int]]] = [set() for _ in prepared.ir.header.gpus]
+    moves = free & (peer != NONE)
+    ends = np.stack([prepared.rank[moves], channel[moves], peer[moves]])
+    width = int(ends[1].max(initial=0)) + 1
+    names = np.unique((ends[0] * width + ends[1]) * len(found) + ends[2])
+    place, other = np.divmod(names, len(found))
+    for rank, ch, who in zip(*np.divmod(place, width), other, strict=True):
+        found[rank].add((int(ch), int(who)))
+    return found
+
+
+def _flows(prepared: Prepared, channel: list[int]) -> list[list[Block]]:
     """Per rank (channel, sends to, receives from) of messages that are sent on from one rank to another, most first."""
+    ir, into, out = prepared.ir, prepared.into.tolist(), prepared.out.tolist()
     common: list[Counter[Block]] = [Counter() for _ in range(ir.header.nranks)]
-    for n, others in enumerate(after):
+    for n, others in enumerate(prepared.after):
         if ir.op[n] == "s":
-            mine = ((channel[n], ends[n][1], ends[o][0]) for o in others if channel[o] == channel[n])
+            mine = ((channel[n], out[n], into[o]) for o in others if channel[o] == channel[n])
             common[ir.rank[n]].update(block for block in mine if block[2] != NONE)
     return [sorted(flow, key=lambda block: (-flow[block], block)) for flow in common]
 
@@ -153,168 +275,56 @@ def _pair_threadblocks(outs: list[tuple[int, int]], ins: list[tuple[int, int]], 
 
 
 def _place_instructions(
-    ir: Instructions,
-    channel: list[int],
-    ends: list[tuple[int, int]],
-    blocks: list[list[Block]],
-    asked: list[dict[int, int]],
-    after: list[list[int]],
-    room: int,
+    prepared: Prepared, channel: Ints, blocks: list[list[Block]], asked: list[dict[int, int]], room: int
 ) -> list[int]:
     """The block of every instruction; a local one stands beside what needs it, else beside what it needs."""
-    by_send = [{(ch, out): b for b, (ch, out, _) in enumerate(mine) if out != NONE} for mine in blocks]
-    by_receive = [{(ch, into): b for b, (ch, _, into) in enumerate(mine) if into != NONE} for mine in blocks]
+    p, ir, after = prepared, prepared.ir, prepared.after
+    nranks, width = ir.header.nranks, max((ch for mine in blocks for ch, _, _ in mine), default=0) + 1
+    placed = np.full(len(p), NONE, dtype=np.int64)
+    for side, peer, opposite in ((1, p.out, p.into), (2, p.into, p.out)):
+        keys = [
+            ((rank * width + block[0]) * nranks + block[side], b)
+            for rank, mine in enumerate(blocks)
+            for b, block in enumerate(mine)
+            if block[side] != NONE
+        ]
+        names, numbers = np.array(sorted(keys), dtype=np.int64).reshape(-1, 2).T
+        # what is fused stands with what it sends
+        moves = np.flatnonzero((peer != NONE) & ((opposite == NONE) | (side == 1)))
+        placed[moves] = numbers[np.searchsorted(names, (p.rank[moves] * width + channel[moves]) * nranks + peer[moves])]
+    place: list[int] = placed.tolist()
+    if max(ir.threadblock, default=NONE) != NONE:
+        for n, wanted in enumerate(ir.threadblock):
+            if wanted != NONE:
+                place[n] = asked[ir.rank[n]][wanted]
+    homeless = [n for n, here in enumerate(place) if here == NONE]
+    if not homeless:
+        return place
     own = [[b for b, key in enumerate(mine) if key[1:] == (NONE, NONE)] for mine in blocks]
     load = [[0] * len(mine) for mine in blocks]
-    place = [NONE] * len(ir)
-    for n, (rank, (into, out)) in enumerate(zip(ir.rank, ends, strict=True)):
-        if ir.threadblock[n] != NONE:
-            place[n] = asked[rank][ir.threadblock[n]]
-            load[rank][place[n]] += 1
-        elif into != NONE or out != NONE:
-            place[n] = by_receive[rank][channel[n], into] if out == NONE else by_send[rank][channel[n], out]
-            load[rank][place[n]] += 1
+    for rank, here in zip(ir.rank, place, strict=True):
+        if here != NONE:
+            load[rank][here] += 1
     needs: dict[int, int] = {}
     for others, here in zip(after, place, strict=True):
         for other in others:
             if place[other] == NONE and here != NONE:
                 needs.setdefault(other, here)
-    for n, rank in enumerate(ir.rank):
-        if place[n] != NONE:
-            continue
+    for n in homeless:
+        rank = ir.rank[n]
         came = [place[o] for o in after[n] if ir.source[o] != NONE]
         if ir.op[n] == "re" and came:
-            at = came[-1]  # an executor takes no nop between sums, so each stands behind what brought it
+            best = came[-1]  # an executor takes no nop between sums, so each stands behind what brought it
         elif own[rank]:
-            at = next((b for b in own[rank] if 2 * load[rank][b] < room), own[rank][-1])
+            best = next((b for b in own[rank] if 2 * load[rank][b] < room), own[rank][-1])
         else:
             beside = [needs[n]] if n in needs else [place[o] for o in after[n]]
-            at = min(beside or range(len(blocks[rank])), key=lambda b: load[rank][b])
-            if load[rank][at] >= room:
-                at = min(range(len(blocks[rank])), key=lambda b: load[rank][b])
-        place[n] = at
-        load[rank][at] += 1
+            best = min(beside or range(len(blocks[rank])), key=lambda b: load[rank][b])
+            if load[rank][best] >= room:
+                best = min(range(len(blocks[rank])), key=lambda b: load[rank][b])
+        place[n] = best
+        load[rank][best] += 1
     return place
-
-
-def _waits(
-    ir: Instructions, blocks: list[list[Block]], block_of: list[int], after: list[list[int]], layout: Layout
-) -> list[list[int]]:
-    """For every instruction those others that it must name: in another block, and not implied by the rest.
-
-    Vector clocks: entry b of an instruction's row is how many instructions of block b are over when it is.
-    """
-    first = np.concatenate([[0], np.cumsum([len(mine) for mine in blocks])]).tolist()
-    everywhere = len(ir) * first[-1] <= TUNING.clock_entries
-    width = first[-1] if everywhere else max((len(mine) for mine in blocks), default=0)
-    if len(ir) * width > TUNING.most_clock_entries:
-        return _last_of_each_block(block_of, after)
-    known: NDArray[np.int32] = np.zeros((len(ir), width), dtype=np.int32)
-    # a message of many chunks begins to arrive while it is still being sent: what was over when that began
-    overlap = everywhere and any(count > 1 and s != NONE for count, s in zip(ir.count, ir.source, strict=True))
-    begun: NDArray[np.int32] = np.zeros((len(ir), width) if overlap else (0, 0), dtype=np.int32)
-    latest: dict[tuple[int, int], int] = {}
-    index = [0] * len(ir)
-    waits: list[list[int]] = [[] for _ in range(len(ir))]
-    waited_by: list[list[int]] = [[] for _ in range(len(ir))]
-    for n, rank in enumerate(ir.rank):
-        block = block_of[n]
-        row = known[n]
-        base = first[rank] if everywhere else 0
-        before = latest.get((rank, block), NONE)
-        if before != NONE:
-            np.copyto(row, known[before])
-        source = ir.source[n] if everywhere else NONE
-        if source != NONE:
-            np.maximum(row, (known if ir.count[n] == 1 else begun)[source], out=row)
-        others = [o for o in after[n] if block_of[o] != block]
-        if len(others) > 1:
-            others.sort(key=lambda o: (-int(known[o].sum()), o))
-        if layout.few_nops and len(others) > 1:
-            entry = {o: (base + block_of[o], index[o]) for o in others}
-            waiting = [x for o in others for x in waited_by[o] if block_of[x] != block]
-            others = _joint_waits(entry, waiting, known, row) + others
-        for other in others:
-            if row[base + block_of[other]] < index[other]:
-                waits[n].append(other)
-                waited_by[other].append(n)
-                np.maximum(row, known[other], out=row)
-        if overlap:
-            begun[n] = row
-        if source != NONE and ir.count[n] > 1:
-            np.maximum(row, known[source], out=row)
-        index[n] = 1 if before == NONE else index[before] + 1
-        row[base + block] = index[n]
-        latest[rank, block] = n
-        waits[n].sort()
-    return waits
-
-
-def _joint_waits(
-    entry: dict[int, tuple[int, int]], waiting: list[int], known: NDArray[np.int32], row: NDArray[np.int32]
-) -> list[int]:
-    """Of those `waiting` for some of the instructions in `entry`, the fewest that know of two or more each.
-
-    entry: of each instruction where a row of `known` has its block, and what stands there once it is over.
-    """
-    found: list[int] = []
-    row = row.copy()
-    while True:
-        needed = [(at, index) for at, index in entry.values() if row[at] < index]
-        knows = {x: sum(bool(known[x][at] >= index) for at, index in needed) for x in waiting}
-        best = max(knows, key=lambda x: (knows[x], -x), default=NONE)
-        if knows.get(best, 0) < 2:
-            return found
-        found.append(best)
-        np.maximum(row, known[best], out=row)
-
-
-def _last_of_each_block(block_of: list[int], after: list[list[int]]) -> list[list[int]]:
-    """For every instruction the last of each other block of its rank that it must come after."""
-    waits = []
-    for mine, others in zip(block_of, after, strict=True):
-        last = {block_of[other]: other for other in sorted(others)}
-        waits.append(sorted(other for block, other in last.items() if block != mine))
-    return waits
-
-
-def _program(ir: Instructions, blocks: list[list[Block]], block_of: list[int], waits: list[list[int]]) -> Program:
-    members: list[list[list[int]]] = [[[] for _ in mine] for mine in blocks]
-    position = [0] * len(ir)
-    lengths = [[0] * len(mine) for mine in blocks]
-    for n, (rank, block) in enumerate(zip(ir.rank, block_of, strict=True)):
-        members[rank][block].append(n)
-        lengths[rank][block] += max(1, len(waits[n]))
-        position[n] = lengths[rank][block] - 1
-    awaited = {other for others in waits for other in others}
-    scratch = scratch_chunks(ir)
-    places = _places(ir)
-    gpus = []
-    for rank, mine in enumerate(blocks):
-        made = []
-        for (channel, out, into), numbers in zip(mine, members[rank], strict=True):
-            steps: list[Step] = []
-            for n in numbers:
-                at = [(block_of[o], position[o]) for o in waits[n]]
-                steps += [Step("nop", "i", -1, "o", -1, 0, tb, step, False) for tb, step in at[:-1]]
-                tb, step = at[-1] if at else (-1, -1)
-                steps.append(Step(ir.op[n], *places[n], ir.count[n], tb, step, n in awaited))
-            made.append(ThreadBlock(out, into, channel, steps))
-        old = ir.header.gpus[rank]
-        gpus.append(Gpu(old.i_chunks, old.o_chunks, scratch[rank], made))
-    return replace(ir.header, gpus=gpus)
-
-
-def _places(ir: Instructions) -> list[tuple[str, int, str, int]]:
-    """Of every instruction source and destination, as buffer and offset.
-
-    What it does not use is written as readers expect it: the place that it does use.
-    """
-    src, dst = np.array(ir.src, dtype=np.int64), np.array(ir.dst, dtype=np.int64)
-    ends = np.where(src == NONE, dst, src), np.where(dst == NONE, src, dst)
-    (src_buf, src_off), (dst_buf, dst_off) = (((end // BUFFER).tolist(), (end % BUFFER).tolist()) for end in ends)
-    names = [[BUFFERS[code] for code in codes] for codes in (src_buf, dst_buf)]
-    return list(zip(names[0], src_off, names[1], dst_off, strict=True))
 
 
 def longest_threadblock(program: Program) -> int:

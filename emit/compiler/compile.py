@@ -66,11 +66,12 @@ class Compiler:
         """
         search = Search(self.variants, replace(self.header, **header), timer, enough, until)
         best = search.best()
+        program = best.program
         log = self.variants.log + self.variants.by(best.variant)[1]
         if len(search.tried) > 1:
             log.append("tried: " + "; ".join(search.tried))
-        log.append(f"program: {describe_size(best.program)}")
-        return Compiled(best.program, log, search.first)
+        log.append(f"program: {describe_size(program)}")
+        return Compiled(program, log, search.first)
 
 
 def compile_instructions(

@@ -15,7 +15,8 @@ from dataclasses import replace
 from emit.check.order import run
 from emit.columns import columns_of
 from emit.compiler.assembly import Layout, assemble, describe_size
-from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, instructions_of, predecessors
+from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, instructions_of
+from emit.compiler.prepared import Prepared
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Gpu, Program
 from emit.targets import Limits, check_limits
@@ -49,12 +50,12 @@ def side_by_side(one: Program, ir: Instructions, limits: Limits) -> Program:
     """
     manual = max(ir.threadblock, default=NONE) != NONE  # then all is where it was
     many = repeat(instructions_of(one, ir.goal, manual), ir.instances, ir.interleaved)
-    before = predecessors(many)
+    prepared = Prepared(many)
     fits: list[Program] = []
     fault = ""
     for layout in _LAYOUTS if _is_paired(one) else _LAYOUTS[::-1]:
         try:
-            made = assemble(many, limits, layout, before)
+            made = assemble(prepared, limits, layout).program()
         except InputError as error:
             fault = fault or str(error)
             continue

@@ -6,7 +6,7 @@ Instructions and return better ones; `assembly` makes the Program.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,7 +18,8 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.goal import Goal, goals_of
 from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
-from topologies.arrays import pointers, ranges
+from synth.model.collective import Ints
+from topologies.arrays import Bools, pointers, ranges
 from topologies.errors import InputError
 
 BUFFER = 1 << 40  # a cell is buffer code × BUFFER + offset, so that the next chunk's cell is the next
@@ -81,11 +82,14 @@ class Instructions:
         """Append an instruction; its number. `source`: the instruction whose message it receives."""
         number = len(self.op)
         self.op.append(op)
-        row = (rank, src, dst, count, source, NONE, channel, threadblock)
-        messages = (self.source, self.target, self.channel)
-        columns = (self.rank, self.src, self.dst, self.count, *messages, self.threadblock)
-        for column, value in zip(columns, row, strict=True):
-            column.append(value)
+        self.rank.append(rank)
+        self.src.append(src)
+        self.dst.append(dst)
+        self.count.append(count)
+        self.source.append(source)
+        self.target.append(NONE)
+        self.channel.append(channel)
+        self.threadblock.append(threadblock)
         if source != NONE:
             self.target[source] = number
         return number
@@ -135,27 +139,17 @@ def predecessors(ir: Instructions) -> list[list[int]]:
 
     Of those that write a cell the last before it; if it writes, also those that have read the cell since then.
     """
-    ops = [[op in kind for op in ir.op] for kind in (READS_SRC, READS_DST, WRITES_DST)]
-    accesses = [
-        (np.flatnonzero(flags), first, writes)
-        for flags, first, writes in zip(ops, (ir.src, ir.dst, ir.dst), (False, False, True), strict=True)
-    ]
-    rank, count = np.array(ir.rank, dtype=np.int64), np.array(ir.count, dtype=np.int64)
+    after, before = predecessor_pairs(ir)
+    ptr, others = pointers(np.bincount(after, minlength=len(ir))).tolist(), before.tolist()
+    return [others[low:high] for low, high in pairwise(ptr)]
+
+
+def predecessor_pairs(ir: Instructions) -> tuple[Ints, Ints]:
+    """The same as pairs, each instruction and one that it must come after, in rising order of these."""
     pairs = []
-    for _, alias in ir.calls():
-        shift = np.array([0 if one is None else one - BUFFER for one in alias], dtype=np.int64)
-        shares = np.array([one is not None for one in alias], dtype=bool)
-        parts = []
-        for who, column, writes in accesses:
-            first = np.array(column, dtype=np.int64)[who]
-            moved = shares[rank[who]] & (first >= BUFFER) & (first < SCRATCH)
-            first = first + np.where(moved, shift[rank[who]], 0)
-            n = np.repeat(who, count[who])
-            parts.append((ranges(first, count[who]), n, np.full(len(n), writes)))
-        place, n, is_write = (np.concatenate(column) for column in zip(*parts, strict=True))
-        order = np.lexsort((is_write, n, place, rank[n]))
-        place, n, is_write = place[order], n[order], is_write[order]
-        begins = np.flatnonzero(np.diff(place, prepend=-1) | np.diff(rank[n], prepend=-1))
+    for call in ir.calls():
+        rank, place, n, is_write = accesses(ir, call)
+        begins = np.flatnonzero(np.diff(place, prepend=-1) | np.diff(rank, prepend=-1))
         begin = np.repeat(begins, np.diff(begins, append=len(n)))
         at = np.arange(len(n))
         # the last write before each access, and the next one after each read
@@ -170,9 +164,31 @@ def predecessors(ir: Instructions) -> list[list[int]]:
     after, before = (np.concatenate(column) for column in zip(*pairs, strict=True))
     size = len(ir)
     key = np.unique(after[after != before] * size + before[after != before])
-    ptr = pointers(np.bincount(key // max(size, 1), minlength=size)).tolist()
-    others = (key % max(size, 1)).tolist()
-    return [others[low:high] for low, high in pairwise(ptr)]
+    later, earlier = np.divmod(key, max(size, 1))
+    return later, earlier
+
+
+def accesses(ir: Instructions, call: tuple[Goal | None, tuple[int | None, ...]]) -> tuple[Ints, Ints, Ints, Bools]:
+    """Every cell that an instruction reads or writes in a kind of call (see `Instructions.calls`).
+
+    Rank, cell (those of o as cells of i where they share memory), instruction and whether it writes; sorted by these,
+    so that those of a cell stand side by side, and what an instruction reads before what it writes.
+    """
+    alias = call[1]
+    shift = np.array([0 if one is None else one - BUFFER for one in alias], dtype=np.int64)
+    shares = np.array([one is not None for one in alias], dtype=bool)
+    rank, count = np.array(ir.rank, dtype=np.int64), np.array(ir.count, dtype=np.int64)
+    parts = []
+    for names, column, writes in ((READS_SRC, ir.src, False), (READS_DST, ir.dst, False), (WRITES_DST, ir.dst, True)):
+        who = np.flatnonzero([op in names for op in ir.op])
+        first = np.array(column, dtype=np.int64)[who]
+        moved = shares[rank[who]] & (first >= BUFFER) & (first < SCRATCH)
+        first = first + np.where(moved, shift[rank[who]], 0)
+        n = np.repeat(who, count[who])
+        parts.append((ranges(first, count[who]), n, np.full(len(n), writes)))
+    place, n, is_write = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.lexsort((is_write, n, place, rank[n]))
+    return rank[n[order]], place[order], n[order], is_write[order]
 
 
 def memory_span(first: int, count: int, o_in_i: int | None) -> range:
@@ -238,11 +254,6 @@ def peers(ir: Instructions, n: int) -> tuple[int, int]:
     """(rank that instruction `n` receives from, rank that it sends to), −1 for none."""
     source, target = ir.source[n], ir.target[n]
     return (ir.rank[source] if source != NONE else NONE, ir.rank[target] if target != NONE else NONE)
-
-
-def message_counts(ir: Instructions) -> Counter[tuple[int, int]]:
-    """How many messages each rank sends to each other one."""
-    return Counter((ir.rank[source], ir.rank[n]) for n, source in enumerate(ir.source) if source != NONE)
 
 
 def scratch_chunks(ir: Instructions) -> list[int]:

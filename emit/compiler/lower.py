@@ -6,7 +6,6 @@ order is the schedule's in time.
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left
 from collections import defaultdict
@@ -16,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from emit.columns import Columns
 from emit.compiler.compile import Compiler
 from emit.compiler.cuts import cut_time_us
-from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, predecessors
+from emit.compiler.in_time import in_time
+from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions
 from emit.compiler.search import Timer
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
@@ -149,8 +150,8 @@ def timer_for(topology: Topology, ranks: Sequence[int], min_bytes: int, max_byte
 
 
 def _timer(topology: Topology, ranks: Sequence[int], sizes: Sequence[float]) -> Timer:
-    def times_us(program: Program) -> Iterator[float]:
-        return map(Predictor(program, topology, ranks).time_us, sizes)
+    def times_us(program: Program, columns: Columns | None = None) -> Iterator[float]:
+        return map(Predictor(program, topology, ranks, columns=columns).time_us, sizes)
 
     return times_us
 
@@ -223,7 +224,7 @@ def lower_to_instructions(
     schedule = algorithm.schedule
     if max_bytes and min_bytes < max_bytes <= LL_MOST_BYTES:  # what is sent at once in small messages is not in large
         schedule = timed(problem, schedule, float(max(min_bytes, SMALLEST)))
-    return _in_time(ir, *_fill(ir, problem.network, schedule, ranks, common.count.tolist()))
+    return in_time(ir, *_fill(ir, problem.network, schedule, ranks, common.count.tolist()))
 
 
 def goal_columns(collective: Collective) -> dict[str, Any]:
@@ -353,58 +354,3 @@ def _last_steps(schedule: Schedule, src: list[int], dst: list[int]) -> Ints:
         at = bisect_left(mine, step[row])
         last[row] = mine[at] if at < len(mine) else schedule.nsteps
     return last
-
-
-def _in_time(ir: Instructions, due: list[float], rows: list[int]) -> Instructions:
-    """The instructions in the order of time, as far as what must come before what allows it.
-
-    Both ends of a connection have its messages in the order of the schedule's rows, which is that of its links at any
-    message size. Where a chunk comes to a rank twice that can contradict its steps: then step by step, as they are.
-    """
-    by_time = np.lexsort((rows, due))
-    place = np.argsort(by_time).tolist()
-    after = predecessors(ir)
-    for messages in (np.argsort(rows, kind="stable"), np.arange(len(ir))):
-        chained = _chained(ir, after, messages.tolist())
-        if all(place[o] < place[n] for n, others in enumerate(chained) for o in others):
-            return ir.select(by_time.tolist())
-        order = _topological(place, chained)
-        if len(order) == len(ir):
-            return ir.select(order)
-    raise InputError("the schedule's order of sends contradicts its steps; it cannot be lowered")
-
-
-def _chained(ir: Instructions, after: list[list[int]], messages: list[int]) -> list[list[int]]:
-    """`after`, and of every connection each message behind the one before it; `messages`: receives in that order."""
-    chained = list(map(list, after))
-    latest: dict[tuple[int, int], int] = {}
-    for n in messages:
-        source = ir.source[n]
-        if source == NONE:
-            continue
-        chained[n].append(source)
-        for key, end in (((ir.rank[source], ir.rank[n]), n), ((ir.rank[source], ~ir.rank[n]), source)):
-            if key in latest:
-                chained[end].append(latest[key])
-            latest[key] = end
-    return chained
-
-
-def _topological(place: list[int], after: list[list[int]]) -> list[int]:
-    """Everything behind what it must follow, else by `place`; what goes round in a circle is left out."""
-    followers: list[list[int]] = [[] for _ in after]
-    waits = list(map(len, after))
-    for n, others in enumerate(after):
-        for other in others:
-            followers[other].append(n)
-    ready = [(place[n], n) for n, count in enumerate(waits) if not count]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, n = heapq.heappop(ready)
-        order.append(n)
-        for later in followers[n]:
-            waits[later] -= 1
-            if not waits[later]:
-                heapq.heappush(ready, (place[later], later))
-    return order

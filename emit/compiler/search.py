@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from emit.check.order import run
-from emit.columns import columns_of
-from emit.compiler.assembly import Layout, assemble, longest_threadblock
-from emit.compiler.ir import Instructions, message_counts, predecessors, scratch_chunks
+from emit.columns import Columns
+from emit.compiler.assembly import Assembled, Layout, assemble
+from emit.compiler.ir import Instructions, scratch_chunks
 from emit.compiler.passes.registry import ORDER, PASSES
+from emit.compiler.prepared import Prepared
 from emit.compiler.tuning import TUNING
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Program
-from emit.targets import Limits, check_limits
+from emit.targets import Limits
 from synth.model.deadline import now
 from topologies.errors import InputError
 
 Times = tuple[float, ...]
-Timer = Callable[[Program], Iterator[float]]  # µs at some message sizes, always the same ones, one after another
 Variant = tuple[str, ...]  # those passes that are a choice which are used
+
+
+class Timer(Protocol):
+    """Tells a program's times in µs at some message sizes, always the same ones, one after another."""
+
+    def __call__(self, program: Program, columns: Columns | None = None) -> Iterator[float]:
+        """columns: of the program, which then need not have its steps."""
+        ...
+
 
 _LEAST_US = 1e-9  # copies within a rank take no time in the model; a ratio needs some
 # those of few threadblocks first, and of these the shortest programs
@@ -54,9 +64,9 @@ class Variants:
         self.fault: InputError | None = None
         self._made: dict[Variant, tuple[Instructions, list[str]]] = {}
         self._scratch: dict[int, tuple[Instructions, Instructions]] = {}  # before and after that pass
-        self._before: dict[int, list[list[int]]] = {}  # what `predecessors` says
+        self._prepared: dict[int, Prepared] = {}
         self._least: dict[tuple[int, bool], int] = {}  # channels a connection
-        self._programs: dict[tuple[int, bool, int], Program | None] = {}
+        self._programs: dict[tuple[int, bool, int], Assembled | None] = {}
 
     def usable(self) -> list[Variant]:
         """Those whose passes may all be used."""
@@ -86,7 +96,7 @@ class Variants:
         """Equal for variants of one program: those whose other passes have nothing to do."""
         return id(self.by(variant)[0]), "pair" in variant
 
-    def program(self, variant: Variant, level: int) -> Program | None:
+    def program(self, variant: Variant, level: int) -> Assembled | None:
         """On `level` times as many channels as it needs at least; None where the target cannot hold that."""
         key = (*self.key(variant), level)
         if key not in self._programs:
@@ -97,25 +107,24 @@ class Variants:
                 self._programs[key] = None
         return self._programs[key]
 
-    def _assembled(self, variant: Variant, level: int) -> Program:
+    def _assembled(self, variant: Variant, level: int) -> Assembled:
         ir, paired, limits = self.by(variant)[0], "pair" in variant, self.limits
         name, key = ir.header.name, self.key(variant)
-        nodes = 1 + ir.header.nranks + max(Counter(ir.rank).values(), default=0)
+        prepared = self._prepared.get(id(ir)) or self._prepared.setdefault(id(ir), Prepared(ir))
+        nodes = 1 + ir.header.nranks + prepared.most
         if nodes > limits.nodes:
             raise InputError(
                 f"{name}: a rank has {nodes} {limits.node} or more; {limits.name} takes at most {limits.nodes};"
                 " use fewer chunks (--chunks)"
             )
-        if id(ir) not in self._before:
-            self._before[id(ir)] = predecessors(ir)
-        crowd = max(message_counts(ir).values(), default=0)
+        crowd = prepared.crowd
         least = self._least.get(key, max(1, -(-crowd // limits.steps_per_tb)))
         while True:
-            program = assemble(ir, limits, Layout(least * level, paired), self._before[id(ir)])
-            most = longest_threadblock(program)
-            if most <= limits.steps_per_tb and program.nchannels <= limits.channels:
+            made = assemble(prepared, limits, Layout(least * level, paired))
+            most = made.longest_threadblock
+            if most <= limits.steps_per_tb and made.nchannels <= limits.channels:
                 break
-            if program.nchannels > limits.channels or least >= max(crowd, 1):
+            if made.nchannels > limits.channels or least >= max(crowd, 1):
                 raise InputError(
                     f"{name}: needs {most} steps in a threadblock even with {limits.channels} channels;"
                     f" {limits.name} has room for {limits.steps_per_tb}; use fewer chunks (--chunks)"
@@ -123,10 +132,10 @@ class Variants:
             least = max(least + 1, least * most // limits.steps_per_tb)
         self._least[key] = least
         found = Findings()
-        check_limits(program, limits, found)
+        made.check_limits(limits, found)
         if found.reported:
             raise InputError(f"{name}: {found.reported[0].message}")
-        return program
+        return made
 
     def _apply(self, name: str, ir: Instructions, log: list[str]) -> Instructions:
         apply = PASSES[name].apply
@@ -139,8 +148,14 @@ class Candidate:
 
     variant: Variant
     level: int
-    program: Program
+    assembled: Assembled
+    header: Program
     times: Times = ()
+
+    @property
+    def program(self) -> Program:
+        """With all its steps."""
+        return replace(self.header, gpus=self.assembled.program().gpus)
 
 
 @dataclass
@@ -252,23 +267,23 @@ class Search:
         return self._seen[key]
 
     def _timed(self, variant: Variant, level: int, most: float) -> Candidate | None:
-        program = self.variants.program(variant, level)
-        if program is None:
+        made = self.variants.program(variant, level)
+        if made is None:
             return None
-        program = replace(self.header, gpus=program.gpus)
+        columns, protocol = made.columns(), self.header.protocol
         name = (" + ".join(variant) or "none of these") + (f" on {level} × the channels" if level > 1 else "")
-        if not _ends(program):
+        if not run(columns, FIFO_DEPTH[protocol]).complete:
             self._deadlocked = True
-            self.tried.append(f"{name}: deadlocks at {FIFO_DEPTH[program.protocol]} slots")
+            self.tried.append(f"{name}: deadlocks at {FIFO_DEPTH[protocol]} slots")
             return None
         times: Times = ()
-        for time_us in () if self.timer is None else self.timer(program):
+        for time_us in () if self.timer is None else self.timer(self.header, columns):
             times = (*times, time_us)
             if self._excess(times) > most:
                 break
         self.tried.append(f"{name}: {' and '.join(f'{t:.6g} µs' for t in times) or 'taken'}")
         self.first = min(self.first, now())
-        return Candidate(variant, level, program, times) if self._excess(times) <= most else None
+        return Candidate(variant, level, made, self.header, times) if self._excess(times) <= most else None
 
     def _is_enough(self, candidate: Candidate) -> bool:
         if self.timer is None:
@@ -309,13 +324,6 @@ def worst_ratio(times: Times, others: Times) -> float:
 
 def _ratio(time_us: float, other_us: float) -> float:
     return max(time_us, _LEAST_US) / max(other_us, _LEAST_US)
-
-
-def _ends(program: Program) -> bool:
-    """Whether it runs to its end at the protocol's FIFO depth."""
-    found = Findings()
-    c = columns_of(program, found)
-    return not found.reported and run(c, FIFO_DEPTH[program.protocol]).complete
 
 
 def logged(log: list[str], name: str, before: Instructions, after: Instructions) -> Instructions:

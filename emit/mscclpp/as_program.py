@@ -13,7 +13,8 @@ from pathlib import Path
 
 from emit.check.program import check
 from emit.compiler.assembly import Layout, assemble
-from emit.compiler.ir import NONE, Instructions, cell, predecessors
+from emit.compiler.ir import NONE, Instructions, cell
+from emit.compiler.prepared import Prepared
 from emit.findings import Verdict
 from emit.goal import Goal
 from emit.mscclpp.acts import Move, Run, acts_of
@@ -78,7 +79,7 @@ def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
     for block, act in order:
         for move in act.moves:
             _add(ir, made.rank[block], move, cells)
-    return assemble(ir, _NO_LIMITS, Layout(), predecessors(ir))
+    return assemble(Prepared(ir), _NO_LIMITS, Layout()).program()
 
 
 def _header(plan: Plan, units: int, root: int) -> Program:

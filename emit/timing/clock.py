@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from synth.model.collective import Floats, Ints
-from synth.model.compiled import Runner
+from synth.model.compiled import Runner, is_loaded
 
 SAME = 1 + 1e-12  # times and sums of rates that differ by rounding only are one
 TURN_US, MOST_TURNS = 1.0, 16  # of a shared link: the least length, and their number for one transmission
 # Transmissions executed by this process from which on the compiled loop pays: by the interpreter one takes 2.4 µs, and
 # to import Numba and load the loop takes as long as so many of them (to compile it, once, three times that).
 COMPILED_FROM = 400_000
+_LOADED_FROM = 40_000  # the same where Numba is there already, as an engine's loops were compiled
 _executed = 0  # so far
 _LEAVES, _ARRIVES, _FREES, _KINDS = 0, 1, 2, 3  # events
 
@@ -79,7 +80,8 @@ class Clock:
         global _executed
         turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), MOST_TURNS)) if self._shared else 1
         _executed += self._nmoves * turns
-        runner = Runner(interpreted=_executed + ahead < self._compiled_from)
+        least = min(self._compiled_from, _LOADED_FROM) if is_loaded() else self._compiled_from
+        runner = Runner(interpreted=_executed + ahead < least)
         fixed = self._fixed
         if runner.interpreted:
             fixed = self._lists = self._lists or runner.columns(*fixed)

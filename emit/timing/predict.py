@@ -154,6 +154,7 @@ class Predictor:
         split: bool = False,
         compiled_from: int = COMPILED_FROM,
         weight: Floats | None = None,
+        columns: Columns | None = None,
     ) -> None:
         """
         Args:
@@ -162,6 +163,7 @@ class Predictor:
             split: a step of several chunks is as many transmissions, as for large messages; else it is one.
             weight: how large each rank's chunks are beside those of the program, shape (nranks,); None: 1.
             compiled_from: transmissions executed by this process, from which on the loop runs compiled.
+            columns: of the program, nothing being wrong in them; the program then need not have its steps.
 
         Raises InputError: a group that does not fit, two ranks that send without a link, or a program whose sends and
                 receives do not pair up.
@@ -174,7 +176,7 @@ class Predictor:
         if self.fifo_depth < 1:
             raise InputError(f"fifo_depth {fifo_depth}; it must be 1 or more")
         found = Findings()
-        self.columns: Columns = columns_of(program, found)
+        self.columns: Columns = columns_of(program, found) if columns is None else columns
         for finding in found.reported:
             if finding.kind not in _HARMLESS:
                 raise InputError(f"cannot be timed: {finding.kind}: {finding.message}")

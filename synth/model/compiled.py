@@ -35,6 +35,11 @@ def compiled(loop: Loop) -> Loop:
     return made
 
 
+def is_loaded() -> bool:
+    """Whether Numba is imported, so that only a loop is to be loaded."""
+    return "numba" in sys.modules
+
+
 @cache
 def _compiled(loop: FunctionType) -> Any:
     import numba  # a third of a second

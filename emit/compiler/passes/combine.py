@@ -70,6 +70,8 @@ class Neighbours:
 
 def absorb(ir: Instructions) -> Instructions:
     """What is received into scratch only to be reduced is reduced as it arrives (r, re → rrc)."""
+    if "re" not in ir.op:
+        return ir
     near = Neighbours(ir)
     made = near.ir
     for r in range(len(made)):

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 
-from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, memory_span, predecessors
+import numpy as np
+
+from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, accesses, memory_span, predecessors
 from emit.compiler.tuning import TUNING
 from emit.goal import Goal
+from emit.program import WRITES_DST
 
 
 def prune(ir: Instructions) -> Instructions:
     """Without instructions whose result nobody needs; a forwarded sum that is not kept is an rrs."""
+    return ir if all_used(ir) else without_unused(ir)
+
+
+def without_unused(ir: Instructions) -> Instructions:
+    """The same, whether or not there are any."""
     needed: list[bool] = [False] * len(ir)
     kept_here: list[bool] = [True] * len(ir)  # whether a fused instruction's own write is needed
     calls = [(_required(ir, *call), call[1]) for call in ir.calls()]
@@ -41,6 +49,24 @@ def prune(ir: Instructions) -> Instructions:
         if needed[n] and made.op[n] in ("rcs", "rrcs") and not needed[made.target[n]]:
             made.op[n] = {"rcs": "r", "rrcs": "rrc"}[made.op[n]]
     return made.select([n for n in range(len(made)) if needed[n]])
+
+
+def all_used(ir: Instructions) -> bool:
+    """Whether all that is written is read before it is written anew, or stays and is required: then all are needed.
+
+    By induction from the last instruction on, for each that reads is needed itself.
+    """
+    calls = ir.calls()
+    needed = np.zeros(len(ir), dtype=bool)
+    writes = np.array([op in WRITES_DST for op in ir.op], dtype=bool)
+    for (goal, o_in_i), (rank, place, n, is_write) in zip(calls, map(partial(accesses, ir), calls), strict=True):
+        same = (place[1:] == place[:-1]) & (rank[1:] == rank[:-1])
+        last = np.flatnonzero(is_write & ~np.append(same, False))
+        required = _required(ir, goal, o_in_i)
+        kept = [cell in required for cell in zip(rank[last].tolist(), place[last].tolist(), strict=True)]
+        needed[n[last[np.array(kept, dtype=bool)]]] = True
+        needed[n[:-1][is_write[:-1] & same & ~is_write[1:]]] = True
+    return bool((needed | (~writes & (np.array(ir.target, dtype=np.int64) != NONE))).all())
 
 
 def _places(ir: Instructions, n: int, first: int, alias: tuple[int | None, ...]) -> list[tuple[int, int]]:

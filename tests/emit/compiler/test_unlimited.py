@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from emit.check.program import check
-from emit.compiler import assembly
+from emit.compiler import waits
 from emit.compiler.unlimited import MOST_RANKS, lower_unlimited
 from emit.goal import Goal
 from emit.program import Program
@@ -43,7 +43,7 @@ def test_what_no_reader_takes_runs(collective: str, topo: str) -> None:
 def test_waits_that_name_everything_are_right_too(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = direct("allgather", "mesh:3x3")
     few = lower_unlimited(algorithm, "one")[0]
-    monkeypatch.setattr(assembly, "TUNING", replace(assembly.TUNING, most_clock_entries=0))
+    monkeypatch.setattr(waits, "TUNING", replace(waits.TUNING, most_clock_entries=0))
     many, goal = lower_unlimited(algorithm, "other")
     assert many.nsteps >= few.nsteps
     assert check(many, goal, target=None).ok
