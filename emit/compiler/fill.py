@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from emit.compiler.instances import side_by_side
 from emit.compiler.ir import instructions_of
 from emit.compiler.lower import Lowering
@@ -15,34 +17,48 @@ from emit.program import Program
 from emit.targets import Limits
 from emit.timing.predict import Predictor
 from synth.model.deadline import now
+from topologies.costed import protocol_costs
 from topologies.errors import InputError
 
-_FILLED = 1.02  # times the schedule's time, from which on more threadblocks are not worth theirs
-_GAIN = 0.99  # of the best time, that more instances must come to
+_GAIN = 0.99  # of the best score, that more instances must come to
 _MOST = 16  # instances
+_SIZES = tuple(1 << e for e in range(20, 31, 2))  # bytes; below, latencies are what a time is made of
 
 
 def filled(
-    lowering: Lowering, program: Program, limits: Limits, low: int, high: int, until: float = math.inf
+    lowering: Lowering,
+    program: Program,
+    limits: Limits,
+    low: int,
+    high: int,
+    size: int | None = None,
+    until: float = math.inf,
 ) -> tuple[int, Program]:
-    """A lowered program in as many instances as gain for messages of `high` bytes, within the target's limits.
+    """A lowered program in as many instances as gain for messages of `low` to `high` bytes, or of `size`.
 
     First of the program itself; then of the one on fewest channels, for where chunks that go one behind the other
-    through several ranks are spread over channels, a pipeline becomes shorter: instances have one each.
+    through several ranks are spread over channels, a pipeline becomes shorter: instances have one each. A score is the
+    mean of its times over those of the schedule: a program may be faster, since it moves large chunks in slices.
 
-    Returns how many, a power of two, and the program: its cells are so many times as fine. One where the schedule's
-    time, which no number of threadblocks can better, is reached; and of a goal of one's own, whose cells are what is
-    asked. until: of `synth.model.deadline.now`, when no more are made.
+    Returns how many, a power of two, and the program: its cells are so many times as fine. One where no threadblocks
+    are needed to fill links; and of a goal of one's own, whose cells are what is asked. until: of
+    `synth.model.deadline.now`, when no more are made.
     """
     problem = lowering.algorithm.problem
-    enough_us = _FILLED * lowering.algorithm.time_us(high)
+    sizes = [size] if size is not None else [one for one in _SIZES if low <= one <= high] or [high]
+    schedule_us = np.array([lowering.algorithm.time_us(one) for one in sizes])
 
-    def time_us(made: Program) -> float:
-        return Predictor(made, problem.topology, problem.ranks).time_us(high)
+    def score(made: Program) -> float:
+        predictor = Predictor(made, problem.topology, problem.ranks)
+        return float((predictor.times_us(sizes) / schedule_us).mean())
 
-    best, best_us, number = program, time_us(program), 1
+    best, number = program, 1
+    costs = protocol_costs(problem.topology)
+    if lowering.goal is not None or costs is None or costs.threadblock_gbs >= problem.network.bandwidth_gbs.max():
+        return number, best
+    best_score = score(program)
     for narrow in (False, True):
-        if lowering.goal is not None or best_us <= enough_us or now() >= until:
+        if now() >= until:
             break
         try:
             one = lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True) if narrow else program
@@ -50,17 +66,17 @@ def filled(
             break
         if narrow and one.nchannels == program.nchannels:
             break
-        last_us, instances = time_us(one), 2
-        while instances <= _MOST and best_us > enough_us and now() < until:
+        last, instances = score(one) if narrow else best_score, 2
+        while instances <= _MOST and now() < until:
             ir = replace(instructions_of(one, None, False), instances=instances, interleaved=None)
             try:
                 made = side_by_side(one, ir, limits)
             except InputError:
                 break
-            made_us = time_us(made)
-            if made_us <= _GAIN * best_us:
-                best, best_us, number = made, made_us, instances
-            elif made_us > _GAIN * last_us:
+            made_score = score(made)
+            if made_score <= _GAIN * best_score:
+                best, best_score, number = made, made_score, instances
+            elif made_score > _GAIN * last:
                 break
-            last_us, instances = made_us, 2 * instances
+            last, instances = made_score, 2 * instances
     return number, best

@@ -188,7 +188,7 @@ class Programs:
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until), lowering.goal
         parts = 1
         if algorithm.problem.topology.protocol:
-            parts, program = filled(lowering, program, self.target.limits, low, high, until)
+            parts, program = filled(lowering, program, self.target.limits, low, high, self.size, until)
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if not form.holds_program:  # which it may refuse yet
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)

@@ -25,7 +25,7 @@ from emit.mscclpp.execution import execution_order
 from emit.mscclpp.memory import memory_of
 from emit.mscclpp.plan import Plan, PlanGpu
 from emit.mscclpp.structure import ensure_executable
-from emit.timing.clock import Clock
+from emit.timing.clock import MOST_TURNS, Clock
 from emit.timing.predict import assign_links, block_rates, place_ranks
 from synth.model.collective import Bools, Floats, Ints
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
@@ -325,7 +325,7 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
         slots=_FREE,
         gap_us=gap,
         start_us=net.start_us,
-        shared=bool((rate < link_gbs).any()),
+        most_turns=MOST_TURNS if (rate < link_gbs).any() else 1,
     )
     return clock, hold_us
 

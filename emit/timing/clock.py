@@ -41,7 +41,7 @@ class Clock:
         slots: int,
         gap_us: Floats | None = None,
         start_us: float = 0.0,
-        shared: bool = False,
+        most_turns: int = 1,
         compiled_from: int = COMPILED_FROM,
     ) -> None:
         """
@@ -55,14 +55,14 @@ class Clock:
             slots: transmissions in flight on a connection before the sender waits.
             gap_us: of every link, how long a transmission keeps the limits busy after it has left; None: not at all.
             start_us: when all begins.
-            shared: transmissions take links in turns, up to MOST_TURNS each: where a threadblock moves less than a link
+            most_turns: up to MOST_TURNS, in which transmissions take links: where a threadblock moves less than a link
                 carries, as many as want it share it about evenly, whatever their number.
             compiled_from: transmissions executed by this process, from which on the loop runs compiled.
         """
         of_steps = [start, dep, sends, receives, block, by_tie, np.argsort(by_tie), link, moves]
         gap = np.zeros(len(alpha_us)) if gap_us is None or not len(gap_us) else gap_us
         self._fixed: list[Any] = [*of_steps, alpha_us, rate_gbs, gap, *limits]
-        self._start_us, self._shared = start_us, shared
+        self._start_us, self._most_turns = start_us, most_turns
         self._lists: list[Any] = []  # the same for Python's loop, once it is asked for
         self._nmoves, self._nsteps, self._slots = int(moves[-1]), len(dep), slots
         self._compiled_from = compiled_from
@@ -78,7 +78,7 @@ class Clock:
         transmission when it took its link and when it was received (0 where not so).
         """
         global _executed
-        turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), MOST_TURNS)) if self._shared else 1
+        turns = int(min(max(lasts_us.max(initial=0.0) / TURN_US, 1), self._most_turns))
         _executed += self._nmoves * turns
         least = min(self._compiled_from, _LOADED_FROM) if is_loaded() else self._compiled_from
         runner = Runner(interpreted=_executed + ahead < least)

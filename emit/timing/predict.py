@@ -9,7 +9,7 @@ the receiver has what is in it. Copies and sums within a rank take no time.
 
 Where an executor's costs are on (`topologies.costs`), they are those of the program's protocol: a threadblock moves no
 more than it can, so that several fill a link, a message keeps links busy for the gap, and all begins with the call's
-start.
+start. Large chunks are then moved slice by slice, as MSCCL's executors do (`slices`).
 
 Where several wait for one link, port or limit, the one that has waited longest goes first; a wait holds up only what
 needs the same place. A connection uses the widest link of its pair of ranks; equally wide ones serve channels in turn.
@@ -28,11 +28,12 @@ from emit.check.order import report_stopped, run
 from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Gpu, Program, ThreadBlock
-from emit.timing.clock import COMPILED_FROM, Clock
+from emit.timing.clock import COMPILED_FROM, MOST_TURNS, Clock
+from emit.timing.slices import Passes, passes, slices_of
 from synth.model.collective import Floats, Ints
 from synth.model.registry import find_kind
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
-from topologies.arrays import pointers, positions
+from topologies.arrays import positions
 from topologies.costed import protocol_costs, under
 from topologies.errors import InputError
 from topologies.network import Network, network
@@ -87,9 +88,8 @@ class Timed(Protocol):
     """What an executor runs, on some ranks of a topology, ready to be timed at any size.
 
     Attributes:
-        topology, group, network: where; see `Predictor`.
+        topology, group, network: where; see `Predictor`. fifo_depth: slots of a connection; None: it has no FIFO.
         nsteps, nthreadblocks, nchannels: of all ranks together; the most of a pair of ranks.
-        fifo_depth: slots of a connection; None: it has no FIFO.
     """
 
     topology: Topology
@@ -128,10 +128,8 @@ class Timed(Protocol):
     ) -> float:
         """When the last of several ends that begin at once, in µs.
 
-        Args:
-            timed: no two on one rank.
-            positions: of the ranks of each among `ranks`.
-            chunk_bytes: of a chunk of each. ranks: of the topology.
+        timed: no two on one rank. positions: of the ranks of each among `ranks`, which are the topology's. chunk_bytes:
+        of a chunk of each.
         """
         ...
 
@@ -158,8 +156,7 @@ class Predictor:
     ) -> None:
         """
         Args:
-            group: ranks of the topology, one for each of the program's; None: 0, 1, ….
-            fifo_depth: slots of a connection; None: the protocol's.
+            group: the topology's rank of each of the program's; None: 0, 1, …. fifo_depth: None: the protocol's.
             split: a step of several chunks is as many transmissions, as for large messages; else it is one.
             weight: how large each rank's chunks are beside those of the program, shape (nranks,); None: 1.
             compiled_from: transmissions executed by this process, from which on the loop runs compiled.
@@ -187,14 +184,13 @@ class Predictor:
                 f"cannot be timed: rank {rank} tb {tb} step {position}: count {c.count[bad]}; it must be 1 or more"
             )
         self.split = split
-        times = c.transmissions() if split else np.ones_like(c.count)
+        self._times = times = c.transmissions() if split else np.ones_like(c.count)
         if int(times.sum()) > CAPACITY.moves:
             raise InputError(
                 f"program moves {times.sum()} chunks; it must be at most {CAPACITY.moves} to be timed one by one"
             )
         self._chunks = c.count // times  # of one transmission
         self._weight = np.ones(program.nranks) if weight is None else weight
-        self._moves = pointers(times)
         self._ends = np.array(c.connections, dtype=np.int64).reshape(-1, 3)
         self._link = assign_links(self.network, self._ends, topology)
         sending = np.flatnonzero(c.sends >= 0)
@@ -203,25 +199,8 @@ class Predictor:
         self._hold_us = np.zeros(len(times))  # a byte a chunk
         chunks = self._chunks[sending] * self._weight[c.rank[c.block[sending]]]
         self._hold_us[sending] = chunks * US_PER_BYTE_AT_1_GBS / rate
-        net = self.network
-        self._clock = Clock(
-            start=c.start,
-            dep=c.dep,
-            sends=c.sends,
-            receives=c.receives,
-            block=c.block,
-            by_tie=_by_tie(c, self._ends, program.nranks),
-            link=self._link,
-            moves=self._moves,
-            alpha_us=net.alpha_us.copy(),
-            rate_gbs=link_gbs,
-            limits=net.uses_and_links(),
-            slots=self.fifo_depth,
-            gap_us=net.gap_us,
-            start_us=net.start_us,
-            shared=bool((link_gbs < net.bandwidth_gbs).any()),
-            compiled_from=compiled_from,
-        )
+        self._link_gbs, self._compiled_from = link_gbs, compiled_from
+        self._runs: dict[int, tuple[Passes, Clock]] = {}  # by slices
 
     @property
     def nsteps(self) -> int:
@@ -270,23 +249,25 @@ class Predictor:
     def times_us(self, sizes: Iterable[float]) -> Floats:
         """`time_us` of each size."""
         asked = list(sizes)
-        ahead = int(self._moves[-1]) * len(asked)
-        return np.array([self._run(size, ahead)[0] for size in asked], dtype=np.float64)
+        return np.array([self._run(size, len(asked))[0] for size in asked], dtype=np.float64)
 
     def transfers(self, size_bytes: float) -> Transfers:
         """Every transmission at this size. Raises InputError for a deadlock."""
         _, start, took = self._run(size_bytes)
         c, ends, chunk_bytes = self.columns, self._ends, self.chunk_bytes(size_bytes)
+        slices = self._slices(size_bytes)
+        moves, number = self._runs[slices][0].moves, self._runs[slices][0].number
         step, into = c.messages()
-        times = np.diff(self._moves)[step]
+        step, into, run = np.tile(step, slices), np.tile(into, slices), np.repeat(np.arange(slices), len(step))
+        times = self._times[step]
         nth = positions(times)
-        step, into = np.repeat(step, times), np.repeat(into, times)
-        order = np.lexsort((nth, step, start[self._moves[step] + nth]))
-        step, into, nth = step[order], into[order], nth[order]
-        begin, received = start[self._moves[step] + nth], took[self._moves[into] + nth]
+        step, into, run = np.repeat(step, times), np.repeat(into, times), np.repeat(run, times)
+        order = np.lexsort((nth, step, start[moves[number[run, step]] + nth]))
+        step, into, run, nth = step[order], into[order], run[order], nth[order]
+        begin, received = start[moves[number[run, step]] + nth], took[moves[number[run, into]] + nth]
         by = c.sends[step]
         link = self._link[by]
-        end = begin + self._hold_us[step] * chunk_bytes
+        end = begin + self._hold_us[step] * chunk_bytes / slices
         alpha = self.network.alpha_us[link]
         reads = c.is_op(frozenset({"s", "rrs"}))[step]
         writes = ~c.is_op(frozenset({"rrs"}))[into]
@@ -299,7 +280,7 @@ class Predictor:
             end_us=end,
             arrive_us=end + alpha,
             received_us=received,
-            bytes=self._chunks[step] * self._weight[ends[by, 0]] * chunk_bytes,
+            bytes=self._chunks[step] * self._weight[ends[by, 0]] * chunk_bytes / slices,
             count=self._chunks[step],
             step=step,
             into=into,
@@ -311,9 +292,45 @@ class Predictor:
             dst_offset=np.where(writes, c.dst_at[into] + nth, -1),
         )
 
-    def _run(self, size_bytes: float, ahead: int = 0) -> tuple[float, Floats, Floats]:
-        """The time, and of each transmission when it took its link and when it was received; see `Clock.run`."""
-        time, ended, start, took = self._clock.run(self._hold_us * self.chunk_bytes(size_bytes), ahead)
+    def _slices(self, size_bytes: float) -> int:
+        """In how many passes over its steps the program runs: one where costs are off."""
+        if not self.topology.protocol:
+            return 1
+        return slices_of(self.program.protocol, self.chunk_bytes(size_bytes) * float(self._weight.max()))
+
+    def _prepared(self, slices: int) -> tuple[Passes, Clock]:
+        """The steps in so many passes, and their clock."""
+        if slices not in self._runs:
+            c, net, made = self.columns, self.network, passes(self.columns, self._times, slices)
+            self._runs[slices] = (
+                made,
+                Clock(
+                    start=made.start,
+                    dep=made.dep,
+                    sends=made.sends,
+                    receives=made.receives,
+                    block=made.block,
+                    by_tie=made.by_tie(_by_tie(c, self._ends, self.program.nranks)),
+                    link=self._link,
+                    moves=made.moves,
+                    alpha_us=net.alpha_us.copy(),
+                    rate_gbs=self._link_gbs,
+                    limits=net.uses_and_links(),
+                    slots=self.fifo_depth,
+                    gap_us=net.gap_us,
+                    start_us=net.start_us,
+                    most_turns=MOST_TURNS // slices if (self._link_gbs < net.bandwidth_gbs).any() else 1,
+                    compiled_from=self._compiled_from,
+                ),
+            )
+        return self._runs[slices]
+
+    def _run(self, size_bytes: float, sizes: int = 0) -> tuple[float, Floats, Floats]:
+        """See `Clock.run`; as many `sizes` are about to be asked for."""
+        slices = self._slices(size_bytes)
+        made, clock = self._prepared(slices)
+        lasts_us = self._hold_us[made.step] * self.chunk_bytes(size_bytes) / slices
+        time, ended, start, took = clock.run(lasts_us, int(made.moves[-1]) * sizes)
         if not ended:
             c, depth, found = self.columns, self.fifo_depth, Findings()
             report_stopped(c, run(c, depth, self.split), depth, found)

@@ -79,6 +79,7 @@ ENGINES: dict[str, Engine] = {
                 ("dissemination", "Bruck's partners at powers of two"),
             )
         ),
+        Engine("two-hops", "broadcast and reduce where all ranks are linked", "synth.engines.two_hops"),
         Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search"),
         Engine("lns", "large neighbourhood search, routes and times together", "synth.engines.lns.search"),
         Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),

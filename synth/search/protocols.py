@@ -1,8 +1,9 @@
 """The search where an executor's costs are on: each protocol is a network of its own, and a call has one protocol.
 
-Every protocol's problem is searched as any other, at those sizes at which its bound is near the least; what was found
-then competes, each algorithm under the protocol that it was found for: what wins by its schedule's time is lowered,
-until all winners are. The bound is the least of the protocols'.
+The first protocol's problem is searched as any other, at those sizes at which its bound is near the least. The others
+differ from it in times alone: they get what it found, and what constructive engines make for their own latencies. All
+that was found then competes, each algorithm under the protocol that it was found for: what wins by its schedule's time
+is lowered, until all winners are. The bound is the least of the protocols'.
 """
 
 from __future__ import annotations
@@ -11,15 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from synth.bounds.prove import Bound, prove
+from synth.engines.registry import AUTO
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, Problem
 from synth.search.contest import Contest, Executor
-from synth.search.portfolio import compiled_interrupts
+from synth.search.frontier import Contender
+from synth.search.portfolio import Turn, compiled_interrupts
 from synth.search.result import Report, SearchResult
 from synth.search.search import TUNING, Tuning, search
 from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
+
+_AHEAD = Turn("flow", share=0.25, once=True, refined=1_500, most_ranks=8, gap=1.05)
 
 
 @dataclass(frozen=True)
@@ -32,13 +38,20 @@ class ProtocolTuning:
             bound is seldom further from it than this.
         most: sizes of a protocol.
         searching: the part of the budget in which schedules are looked for, where an executor's programs are made in
-            the rest.
+            the rest. first: the part of it that is the first protocol's.
+        others: engines that are asked under the others, too.
+        taken_over: sends of the schedules that these get from the first.
+        ahead: before exact search, which counts steps and rounds and knows nothing of latencies and gaps.
     """
 
-    sizes: tuple[int, ...] = (LARGEST, 16 << 20, 1 << 20, 128 << 10, 16 << 10, SMALLEST)
+    sizes: tuple[int, ...] = (LARGEST, 16 << 20, 4 << 20, 1 << 20, 256 << 10, 64 << 10, 16 << 10, SMALLEST)
     near: float = 1.3
-    most: int = 3
+    most: int = 4
     searching: float = 0.6
+    first: float = 0.6
+    others: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "flow")
+    taken_over: int = 3_000
+    ahead: Turn = _AHEAD
 
 
 PROTOCOL_TUNING = ProtocolTuning()
@@ -74,9 +87,11 @@ def search_protocols(
     for place, (name, sizes) in enumerate(asked.items()):
         if found and now() >= until:
             break
-        share = replace(options, begun=now(), budget_s=max(until - now(), 0.05) / (len(asked) - place), rank_sends=most)
+        part = 1.0 / (len(asked) - place) if found or len(asked) == 1 else chosen.first
+        share = replace(options, begun=now(), budget_s=max(until - now(), 0.05) * part, rank_sends=most)
+        its = _tuning(replace(tuning, sizes=sizes), options, bool(found), chosen)
         try:
-            found[name] = search(problems[name], share, workers, report, replace(tuning, sizes=sizes))
+            found[name] = search(problems[name], share, workers, report, its)
         except (InputError, KeyboardInterrupt) as error:
             if not found:
                 raise  # what cannot be under this protocol cannot be at all, or there is nothing to show yet
@@ -85,8 +100,8 @@ def search_protocols(
         if name in found and found[name].ended == "interrupted":
             break
     contest = Contest(executor, lambda text: report and report(text, None), begun + options.budget_s)
-    contest.contenders = [c for one in found.values() for c in (*(r.contender for r in one.ranges), *one.others)]
-    contest.contenders = list({id(c): c for c in contest.contenders}.values())
+    contest.contenders = [c for one in found.values() for c in _contenders(one)]
+    contest.contenders += _taken_over(problems, found, able, chosen)
     contest.begun = begun
     result = _merged(problem, options, found, bounds, contest)
     result.seconds = now() - begun
@@ -104,6 +119,41 @@ def _sizes(
     }
     order = sorted((name for name in able if near[name]), key=lambda name: bounds[name].at(near[name][0])[0])
     return {name: tuple(near[name]) for name in sorted(order, key=lambda name: -near[name][0])}
+
+
+def _tuning(tuning: Tuning, options: Options, again: bool, chosen: ProtocolTuning) -> Tuning:
+    """How a protocol is searched: the first with all engines, one `again` with those that mind latencies."""
+    if options.engine != AUTO or options.pinned:
+        return tuning
+    if again:
+        turns = tuple(turn for turn in tuning.turns if turn.engine in chosen.others)
+        return replace(tuning, turns=turns, others=False)
+    at = next((place for place, turn in enumerate(tuning.turns) if turn.engine == "ksync"), len(tuning.turns))
+    return replace(tuning, turns=(*tuning.turns[:at], chosen.ahead, *tuning.turns[at:]))
+
+
+def _contenders(found: SearchResult) -> list[Contender]:
+    """All that a search found and that can be shown, each once."""
+    return list({id(c): c for c in (*(served.contender for served in found.ranges), *found.others)}.values())
+
+
+def _taken_over(
+    problems: dict[str, Problem], found: dict[str, SearchResult], able: Sequence[str], chosen: ProtocolTuning
+) -> list[Contender]:
+    """What was found under the first protocol, under the others: the same sends at other times."""
+    first = next(iter(found))
+    made = []
+    for one in _contenders(found[first]):
+        algorithm = one.algorithm
+        if algorithm.problem.quotient is not None or len(algorithm.schedule) > chosen.taken_over:
+            continue
+        for name in able:
+            if name != first:
+                problem = problems[name].with_chunks(algorithm.problem.collective.chunks)
+                made.append(
+                    Contender(Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes))
+                )
+    return made
 
 
 def _merged(

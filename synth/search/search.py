@@ -57,6 +57,7 @@ class Tuning:
         # queues of more sends take longer to run than the search beside them
         Turn("baseline", most_sends=15_000, always=True),
         Turn("switch"),
+        Turn("two-hops", most_sends=15_000),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
         Turn("flow", share=0.3, from_ranks=9),
         Turn("closed", share=0.1, gap=1.02, in_shares=False),

@@ -1,0 +1,107 @@
+"""The engine `two-hops`: broadcast and reduce where every two ranks are linked, each piece in two hops.
+
+The root deals pieces out to its peers in turn, and each peer sends what it was dealt to all others: van de Geijn's
+scatter and all-gather (Barnett and others, 1994) as one pipeline. In every slot of time each rank sends at most once
+and receives at most once, so that through a switch all ports work from the second round on; the last piece is two
+latencies and a round behind the root, where a chain of ranks takes a latency each. A reduction is the same backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from synth.engines.request import Candidate, Options, Outcome, Request
+from synth.model.collective import Ints
+from synth.model.problem import Problem
+from synth.model.schedule import Schedule, untimed
+from synth.phases.reversal import backwards
+from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, predict_us
+
+NAME = "two-hops"
+_MOST_SENDS = 20_000  # of a schedule
+_WORTH = 0.03  # of the time, that twice as many pieces must gain: each takes as long again to compile
+
+
+def accepts(problem: Problem, options: Options) -> str:
+    """Broadcast or reduce of three ranks or more, all linked to all; no steps or rounds."""
+    if problem.quotient is not None or problem.allowed is not None or problem.collective.chunks != 1:
+        return "two-hops is for one group that is not planned by its symmetry, stated with one chunk a block"
+    if options.steps is not None or options.rounds is not None:
+        return "two-hops takes no steps or rounds; leave --steps and --rounds out"
+    if problem.collective.name not in ("broadcast", "reduce") or problem.collective.nranks < 3:
+        return "two-hops is for broadcast and reduce of three ranks or more"
+    if (_links(problem) < 0).any():
+        return "two-hops needs a link between every two ranks of the group"
+    return ""
+
+
+def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
+    """For each size the best number of pieces."""
+    peers = problem.collective.nranks - 1
+    most = min(request.most_sends or _MOST_SENDS, _MOST_SENDS) // peers
+    # powers of two divide the sizes that messages have
+    counts = [1 << e for e in range(peers.bit_length(), max(most, 2 * peers).bit_length())]
+    if request.options.chunks is not None:
+        counts = [request.options.chunks]
+    for size in request.sizes:
+        best_us = np.inf
+        for pieces in counts:
+            whole = problem.with_chunks(pieces)
+            schedule = _schedule(whole, size)
+            time_us = predict_us(whole, schedule, size)
+            if time_us > best_us * (1 - _WORTH):
+                break
+            best_us = time_us
+            found = Candidate(whole, schedule, NAME, size, supersedes=True)
+        yield found
+
+
+def _links(problem: Problem) -> Ints:
+    """The link between two places of the group, shape (k, k); -1 where there is none, 0 of a rank to itself."""
+    net, k = problem.network, problem.collective.nranks
+    between = np.full((net.nranks, net.nranks), -1)
+    # the widest of several links is written last
+    order = np.argsort(net.bandwidth_gbs, kind="stable")
+    between[net.src[order], net.dst[order]] = order
+    between = between[:k, :k]
+    np.fill_diagonal(between, 0)
+    return between
+
+
+def _schedule(problem: Problem, size_bytes: float) -> Schedule:
+    """Sends in the order of their slots.
+
+    In slot t the root sends to peer a = t mod m. Meanwhile peer a + 2d sends to peer a + d, for d = 1, …, m - 1, what
+    it was dealt before: m is odd, so these all differ, and in m slots every peer meets every other once. Where the
+    peers are even in number one more, who is not there, makes them odd.
+    """
+    collective, between = problem.collective, _links(problem)
+    reduces, k, pieces = collective.reducing, collective.nranks, collective.nchunks
+    root = int((collective.post if reduces else collective.pre)[0, 0])
+    peers = np.array([rank for rank in range(k) if rank != root])
+    if reduces:
+        between = between.T
+    m = len(peers) + (1 - len(peers) % 2)
+    net = problem.network
+    slot_us = collective.chunk_bytes(size_bytes)[0] * US_PER_BYTE_AT_1_GBS / float(net.bandwidth_gbs.max())
+    ahead = 1 + int(
+        min(np.ceil(float(net.alpha_us.max()) / max(slot_us, 1e-12) - 1e-9), pieces)
+    )  # slots till it is there
+    rounds, at = np.divmod(np.arange(pieces), len(peers))
+    dealt = m * rounds + at  # the slot of each piece
+    chunk, slot, source, goal = [np.arange(pieces)], [dealt], [np.full(pieces, root)], [peers[at]]
+    for d in range(1, m):
+        # peer p = a + 2d sends to a + d, in the first slot of a = p - 2d in which it has what it was dealt
+        to = (at - d) % m
+        there = to < len(peers)
+        chunk.append(np.flatnonzero(there))
+        slot.append(dealt[there] + ahead + (-2 * d - ahead) % m)
+        source.append(peers[at][there])
+        goal.append(peers[to[there]])
+    columns = [np.concatenate(column) for column in (chunk, slot, source, goal)]
+    order = np.lexsort((columns[0], columns[1]))
+    chunks, _, sources, goals = (column[order] for column in columns)
+    copies = untimed(chunks, between[sources, goals], (sources != root).astype(np.int64), np.zeros(len(chunks), bool))
+    return backwards(problem, copies) if reduces else copies

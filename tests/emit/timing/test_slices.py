@@ -1,0 +1,63 @@
+"""Large chunks move slice by slice where costs are on: pipelines fill sooner, and nothing else changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from emit.compiler.lower import lower
+from emit.program import Program
+from emit.timing.predict import Predictor
+from emit.timing.slices import MOST_SLICES, SLICE_BYTES, slices_of
+from synth.baselines import baseline_named
+from synth.model.problem import make_problem
+from topologies.costed import under, with_costs, without_costs
+from topologies.load import load
+from topologies.topology import Topology
+
+
+def chain(topology: Topology) -> Program:
+    """A broadcast of one piece along a chain of all ranks."""
+    problem = make_problem(topology, "broadcast")
+    ring = min(baseline_named(problem, "ring", 1 << 20), key=lambda a: len(a.schedule))
+    return lower(ring, "chain", protocol="Simple")[0]
+
+
+COSTED = under(with_costs(load("dgx-a100")), "Simple")
+
+
+@pytest.mark.parametrize("protocol", sorted(SLICE_BYTES))
+def test_a_chunk_is_in_as_many_slices_as_fit_and_no_more_than_an_executor_makes(protocol: str) -> None:
+    unit = SLICE_BYTES[protocol]
+    assert [slices_of(protocol, size) for size in (0.5, unit, 1.5 * unit, 2 * unit, 5 * unit)] == [1, 1, 2, 2, 4]
+    assert slices_of(protocol, 1e12) == MOST_SLICES
+
+
+def test_a_chain_of_ranks_with_one_large_chunk_is_a_pipeline_of_slices() -> None:
+    size = 256 << 20
+    predictor = Predictor(chain(COSTED), COSTED)
+    assert predictor.program.nchunks_per_loop == 1
+    whole_us = size / 24 * 1e-3  # by a threadblock of 24 GB/s
+    latency_us = 7 * 3.4 + 8.4
+    expected_us = latency_us + whole_us * (1 + 6 / MOST_SLICES)
+    assert predictor.time_us(size) == pytest.approx(expected_us, rel=1e-3)
+
+
+def test_small_chunks_and_topologies_without_costs_are_as_before() -> None:
+    plain = without_costs(load("dgx-a100"))
+    predictor = Predictor(chain(plain), plain)
+    assert predictor.time_us(256 << 20) == pytest.approx(7 * ((256 << 20) / 300 * 1e-3 + 0.7))
+    costed = Predictor(chain(COSTED), COSTED)
+    assert costed.time_us(1 << 20) == pytest.approx(7 * ((1 << 20) / 24 * 1e-3 + 3.4) + 8.4)
+
+
+def test_transfers_are_slices_and_end_when_the_program_does() -> None:
+    size = 64 << 20
+    predictor = Predictor(chain(COSTED), COSTED)
+    moved = predictor.transfers(size)
+    assert len(moved) == 7 * MOST_SLICES
+    assert moved.bytes.sum() == pytest.approx(7 * size)
+    assert moved.arrive_us.max() == pytest.approx(predictor.time_us(size))
+    assert (moved.start_us[1:] >= moved.start_us[:-1]).all()
+    for source in range(7):  # every rank sends a slice only when it has it
+        sent, got = moved.start_us[moved.src == source + 1], moved.arrive_us[moved.src == source]
+        assert (sent >= got[: len(sent)] - 1e-6).all()
