@@ -19,7 +19,8 @@ index.json is {"format": "synth-index-2", "algorithms": [entry, …]}. An entry 
                 pattern asks for; a question in another network of that name is another question
     communicator    the rank of the topology that each rank of the file stands for: group, then relays
     file        FOLDER/NAME as above, for the executor `target`
-    sha256      of the file's bytes, as hexadecimal digits; of files written by an earlier version not there
+    sha256      of the bytes of `file`, `schedule` and `proof_file`, by these names, as hexadecimal digits; those that
+                an earlier version wrote are not there
     target      a key of TARGETS
     protocol    what the file is to run with, as its executor spells it
     inplace     true: for calls in place; false: for calls out of place
@@ -123,6 +124,12 @@ class Entry:
         stated = {"group": list(group), "communicator": list(group), "root": root}
         values = {key: value for key, value in self.values.items() if key != ISOMORPHIC} | stated
         return replace(self, group=group, root=root, values=values, isomorphic_groups=())
+
+    def stated_digest(self, field_name: str) -> str | None:
+        """The SHA-256 of the file named in `file`, `schedule` or `proof_file`, None where it is not stated."""
+        stated = self.values.get("sha256")
+        found = stated.get(field_name) if isinstance(stated, dict) else None
+        return found if isinstance(found, str) else None
 
     @property
     def counts_elements(self) -> bool:

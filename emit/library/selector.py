@@ -57,7 +57,8 @@ def entries_in_order(entries: Iterable[Entry], ranks: tuple[int, ...]) -> list[E
 def entries_of(entries: Sequence[Entry], ranks: tuple[int, ...]) -> list[Entry]:
     """The entries for ranks in this order, then those for the same ranks in others; each says which."""
     mine = sorted(ranks)
-    groups = (group for entry in entries for group in (entry.group, *entry.isomorphic_groups))
+    groups = [entry.group for entry in entries]
+    groups += [group for entry in entries for group in entry.isomorphic_groups]
     orders = dict.fromkeys([ranks, *(group for group in groups if sorted(group) == mine)])
     return [entry for order in orders for entry in entries_in_order(entries, order)]
 
@@ -69,6 +70,7 @@ class Selector:
         """Sort them. Raises InputError for what is no list of entries."""
         if not all(isinstance(entry, Entry) for entry in (entries if isinstance(entries, list | tuple) else [None])):
             raise InputError("entries: hold something else; it must be a list of entries, as load_index gives it")
+        self._entries = entries
         self._names = {entry.collective for entry in entries}
         self._of: dict[tuple[str, bool, int], list[Entry]] = defaultdict(list)
         self._own: dict[_Key, list[Entry]] = defaultdict(list)
@@ -78,10 +80,11 @@ class Selector:
             asked = entry.collective, entry.inplace
             self._of[*asked, entry.nranks].append(entry)
             self._own[*asked, entry.group].append(entry)
+            self._orders[*asked, tuple(sorted(entry.group))][entry.group] = None
+        for entry in entries:
             for group in entry.isomorphic_groups:
-                self._shared[*asked, group].append(entry)
-            for group in (entry.group, *entry.isomorphic_groups):
-                self._orders[*asked, tuple(sorted(group))][group] = None
+                self._shared[entry.collective, entry.inplace, group].append(entry)
+                self._orders[entry.collective, entry.inplace, tuple(sorted(group))][group] = None
         self._ranges = lru_cache(_KEPT, typed=True)(self._make_ranges)
 
     def choose(
@@ -159,6 +162,11 @@ class Selector:
             orders = self._orders.get((name, inplace, tuple(sorted(ranks))), ())
             found += able([e for order in orders if order != ranks for e in self._in_order((name, inplace, order))])
         return _cut(found, element_bytes, any_order=any_order)
+
+    def expanded(self) -> list[Entry]:
+        """The entries in their order, then one for each further group that an entry serves."""
+        shared = (one for key in self._shared for one in self._in_order(key)[len(self._own.get(key, ())) :])
+        return [*self._entries, *shared]
 
     def _in_order(self, key: _Key) -> list[Entry]:
         return entries_in_order([*self._own.get(key, ()), *self._shared.get(key, ())], key[2])

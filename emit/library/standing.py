@@ -86,7 +86,7 @@ def wanted_by(programs: Programs) -> Wanted:
     custom = named == CUSTOM
 
     def is_goal(entry: Entry) -> bool:
-        return (entry.values["goal"] is not None) == custom and (not custom or _states_goal(entry, problem))
+        return (entry.values["goal"] is not None) == custom and (not custom or states_goal(entry, problem))
 
     root = None if custom or not problem.collective.kind.rooted else problem.collective.root
     return Wanted(named, root, problem.topology, problem.ranks, programs.target, is_goal)
@@ -116,8 +116,15 @@ def network_digest(problem: Problem) -> str:
 
 def read_again(entry: Entry, wanted: Wanted) -> File:
     """A file that was there, checked. Raises InputError, beginning with its name, where it is not what it must be."""
+    text, program = read_right(entry, wanted)
+    predictor = FORMATS[TARGETS[entry.target].format].predictor(text, program, wanted.topology, wanted.ranks)
+    within = _within(program, text, entry, wanted)
+    return File(entry.values, text, predictor.time_us, there=True, within=within, predictor=predictor)
+
+
+def read_right(entry: Entry, wanted: Wanted) -> tuple[str, Program]:
+    """The text and the program of a file that was there; errors as those of `read_again`."""
     target = TARGETS[entry.target]
-    form = FORMATS[target.format]
     try:
         text = read_text(entry.path, "a file of the library", MOST_BYTES)
         goal = entry.goal()
@@ -125,14 +132,13 @@ def read_again(entry: Entry, wanted: Wanted) -> File:
         raise InputError(str(error).replace(origin_of(entry.path), entry.file)) from None
     if not wanted.is_goal(entry):
         raise InputError(f"{entry.file}: its entry states another goal than what is asked")
-    verdict = verify_program(entry.path, goal) if form.converter else verify_file(entry.path, goal, None, target.name)
+    converts = FORMATS[target.format].converter
+    verdict = verify_program(entry.path, goal) if converts else verify_file(entry.path, goal, None, target.name)
     program = _right(verdict, entry.file)
     wrong = _mismatch(entry, program, wanted) or _other_sizes(entry, text)
     if wrong:
         raise InputError(f"{entry.file}: {wrong}, which is not what its entry says")
-    predictor = form.predictor(text, program, wanted.topology, wanted.ranks)
-    within = _within(program, text, entry, wanted)
-    return File(entry.values, text, predictor.time_us, there=True, within=within, predictor=predictor)
+    return text, program
 
 
 def schedule_again(path: Path, found: Algorithm, sizes: Collection[float]) -> tuple[Algorithm | None, bool]:
@@ -192,7 +198,7 @@ def _other_sizes(entry: Entry, text: str) -> str:
     return "" if stated == wanted else f"it is for {' to '.join(stated)} bytes"
 
 
-def _states_goal(entry: Entry, problem: Problem) -> bool:
+def states_goal(entry: Entry, problem: Problem) -> bool:
     """Whether an entry's goal is that of a problem whose program has a name of no collective."""
     stated, whole = entry.values["goal"], problem.collective
     cells, rest = divmod(len(stated["initial"][0]), len(whole.pre))

@@ -7,6 +7,7 @@ never finds it pointing at what is not there. For the layout and the index see `
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
@@ -81,7 +82,7 @@ class Library:
             for entry in self.entries
             if entry.question not in asked
         ]
-        data = index_text([*kept[:first], *rows, *kept[first:]])
+        data = index_text([self._with_digests(row) for row in (*kept[:first], *rows, *kept[first:])])
         now = parse_index(data, origin, self.folder)
         if rows or now != self.entries:
             gone |= _files(self.entries) - _files(now)
@@ -105,6 +106,16 @@ class Library:
             (self.folder / name).unlink(missing_ok=True)
         self.moving = False
         return [self.folder / name for name in self.placed]
+
+    def _with_digests(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A row with the digests of its files, as far as they were placed."""
+        fresh = {}
+        for key in ("file", "schedule", "proof_file"):
+            if row[key] in self.placed:
+                with (self.staging / row[key]).open("rb") as file:
+                    fresh[key] = hashlib.file_digest(file, "sha256").hexdigest()
+        known = row.get("sha256")
+        return {**row, "sha256": (known if isinstance(known, dict) else {}) | fresh} if fresh else row
 
 
 _open: list[Library] = []  # now

@@ -37,7 +37,9 @@ COMMANDS = {
     "reduce-program": Row(
         "reduce_program:reduce_program", "Sequences of collectives for a reduction over axes of parallelism."
     ),
-    "library": Row("library:library", "Libraries: what makes an executor load one."),
+    "library": Row(
+        "library:library", "Libraries: what they answer, whether they are right, what makes an executor load one."
+    ),
     "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),
     "simulate": Row(
         "simulate:simulate",

@@ -1,4 +1,4 @@
-"""The commands about libraries: what makes an executor load one."""
+"""The commands about libraries: what they answer, whether they are right, and what makes an executor load one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import click
 
 from emit.library.environment import environments
 from emit.library.index import load_index
+from synth.cli.library_files import check, export
+from synth.cli.library_questions import diff, pick_, show
 from synth.cli.options import json_option, print_json
 from synth.cli.values import StrictGroup
 from synth.model.registry import parse_name
@@ -14,9 +16,11 @@ from topologies.errors import InputError
 
 @click.group("library", cls=StrictGroup)
 def library() -> None:
-    """Libraries: what makes an executor load one.
+    """Libraries: what they answer, whether they are right, and what makes an executor load one.
 
     \b
+    synth library show out
+    synth library check out
     synth library env out
     """
 
@@ -48,3 +52,7 @@ def _library_env(folder: str, target: str | None, collective: str | None, as_jso
         print_json({"environments": rows})
         return
     click.echo("\n".join(line for one in found for line in one.lines()))
+
+
+for _command in (show, pick_, diff, check, export):
+    library.add_command(_command)

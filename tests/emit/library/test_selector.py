@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from emit.library.index import Entry, index_text, parse_index
@@ -52,6 +52,7 @@ def looked_up(rows: list[Row], row: Row, size: int, element_bytes: int) -> list[
     ]
 
 
+@settings(max_examples=50, deadline=None)
 @given(libraries(), st.data())
 def test_every_size_as_the_index_says(library: tuple[list[Row], list[Row]], data: st.DataObject) -> None:
     rows, every = library

@@ -1,0 +1,148 @@
+"""A library's index as a table for programs in C: records of a fixed size, to be mapped and asked without parsing.
+
+The layout (version 1), how it is searched and how it may grow are said in `static/synth_table.h`, which reads it; all
+numbers are little-endian. It answers as `emit.library.selector.Selector` does: an entry that serves further groups is a
+record for each of them. A table is of one topology, whose ranks its groups are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from emit.library.index import Entry
+from emit.library.selector import Selector
+from topologies.errors import InputError
+
+HEADER = Path(__file__).parent / "static" / "synth_table.h"
+MAGIC, VERSION, BYTE_ORDER = b"SYNTHTAB", 1, 0x01020304
+_HEAD = struct.Struct("<8sIIIIQIIIIQQQQQII32s")
+_RECORD = struct.Struct("<IIIIIIqQQQIIIIdQ")
+_GROUP = struct.Struct("<IIII")
+_IN_PLACE, _COUNTS_ELEMENTS = 1, 2
+_NO_END, _MOST = (1 << 64) - 1, (1 << 32) - 1
+
+
+def table_bytes(entries: Sequence[Entry], index: bytes, topology: str | None = None) -> bytes:
+    """The table of an index's entries.
+
+    index: the bytes of index.json.  topology: of which entries; None: the only one. Raises InputError where there is
+    more than one, or none of this name, or two entries serve one question and size.
+    """
+    names = list(dict.fromkeys(entry.topology for entry in entries))
+    if topology is None and len(names) != 1:
+        has = f"files for topologies {', '.join(names)}; give --topology" if names else "no file; it must have some"
+        raise InputError(f"the library has {has}")
+    topology = names[0] if topology is None else topology
+    if topology not in names:
+        raise InputError(f"--topology {topology}: the library has no file for it; it has files for {', '.join(names)}")
+    entries = Selector([entry for entry in entries if entry.topology == topology]).expanded()
+    _check(entries)
+    text, ranks = _Text(), _Ranks()
+    words = sorted({word.encode() for e in entries for word in (e.collective, e.target, e.protocol)})
+    place = {word.decode(): number for number, word in enumerate(words)}
+    keys = sorted({_key(entry) for entry in entries})
+    group_of = {key: number for number, key in enumerate(keys)}
+    groups = b"".join(_GROUP.pack(ranks.place((*key[2], *key[3])), key[0], key[1], 0) for key in keys)
+    orders = {order: number for number, order in enumerate(dict.fromkeys(entry.communicator for entry in entries))}
+
+    def asked(e: Entry) -> tuple[int, ...]:
+        who = group_of[_key(e)], place[e.collective], place[e.target], int(e.inplace), _root(e)
+        return *who, orders[e.communicator], e.min_bytes
+
+    records = b"".join(_record(entry, group_of, place, text, ranks) for entry in sorted(entries, key=asked))
+    sections = [
+        records,
+        groups,
+        struct.pack(f"<{len(words)}I", *(text.place(word.decode()) for word in words)),
+        struct.pack(f"<{len(ranks.all)}I", *ranks.all),
+    ]
+    where, at = text.place(topology), _HEAD.size
+    starts = []
+    for section in (*sections, text.all):
+        starts.append(at)
+        at += -(-len(section) // 8) * 8
+    counts = len(entries), len(keys), len(words), len(ranks.all)
+    head = _HEAD.pack(
+        MAGIC, VERSION, BYTE_ORDER, _HEAD.size, _RECORD.size, at, *counts, *starts, len(text.all), where,
+        hashlib.sha256(index).digest(),
+    )  # fmt: skip
+    return head + b"".join(section + bytes(-len(section) % 8) for section in (*sections, bytes(text.all)))
+
+
+class _Text:
+    """Strings, each once, ended by zero bytes."""
+
+    def __init__(self) -> None:
+        self.all = bytearray()
+        self._known: dict[str, int] = {}
+
+    def place(self, word: str) -> int:
+        if word not in self._known:
+            self._known[word] = len(self.all)
+            self.all += word.encode() + b"\0"
+        return self._known[word]
+
+
+class _Ranks:
+    """Lists of ranks behind each other, each once."""
+
+    def __init__(self) -> None:
+        self.all: list[int] = []
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def place(self, ranks: tuple[int, ...]) -> int:
+        if ranks not in self._known:
+            self._known[ranks] = len(self.all)
+            self.all += ranks
+        return self._known[ranks]
+
+
+def _key(entry: Entry) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    return len(entry.group), len(entry.relays), tuple(sorted(entry.group)), tuple(sorted(entry.relays))
+
+
+def _root(entry: Entry) -> int:
+    return -1 if entry.root is None else entry.root
+
+
+def _record(
+    entry: Entry, group_of: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int], place: dict[str, int],
+    text: _Text, ranks: _Ranks,
+) -> bytes:  # fmt: skip
+    time_us, shown, blocks = (entry.values.get(key) for key in ("time_us", "shown_bytes", "threadblocks"))
+    known = isinstance(time_us, int | float) and type(shown) is int and 0 <= shown <= _NO_END
+    return _RECORD.pack(
+        group_of[_key(entry)],
+        place[entry.collective],
+        place[entry.target],
+        place[entry.protocol],
+        (_IN_PLACE if entry.inplace else 0) | (_COUNTS_ELEMENTS if entry.counts_elements else 0),
+        len(entry.relays),
+        _root(entry),
+        entry.min_bytes,
+        _NO_END if entry.max_bytes is None else entry.max_bytes,
+        entry.divides,
+        text.place(entry.file),
+        ranks.place(entry.communicator),
+        entry.nranks,
+        blocks if type(blocks) is int and 0 <= blocks <= _MOST else 0,
+        float(time_us) if known and isinstance(time_us, int | float) else math.nan,
+        shown if known and type(shown) is int else 0,
+    )
+
+
+def _check(entries: Sequence[Entry]) -> None:
+    largest = max((rank for entry in entries for rank in entry.communicator), default=0)
+    if largest > _MOST:
+        raise InputError(f"rank {largest}: is beyond what a table holds; it must be at most {_MOST}")
+    found: dict[object, Entry] = {}
+    for entry in sorted(entries, key=lambda e: e.min_bytes):
+        before = found.get((entry.question, entry.inplace))
+        if before is not None and before.in_range(entry.min_bytes):
+            both = f"{before.file} and {entry.file} both serve {entry.min_bytes} bytes"
+            raise InputError(f"{both} of {entry.collective} on one group; it must be one")
+        found[entry.question, entry.inplace] = entry

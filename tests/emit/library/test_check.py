@@ -1,0 +1,163 @@
+"""What `check_library` finds: every fault that is planted in a library, and nothing in one that is right."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from emit.library.check import Report, check_library
+from emit.library.index import INDEX, index_text, load_index
+from emit.library.programs import Programs, run_by
+from emit.library.save import save
+from synth import synthesize
+from topologies.load import load
+
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two questions with schedules and proofs, files for both forms of calls, which serve three groups each."""
+    folder = tmp_path_factory.mktemp("library")
+    for collective in ("allgather", "allreduce"):
+        found = synthesize(collective, "full:3", engine="baseline", budget=1.0).found
+        save(run_by(found, Programs(found.problem)), folder, "executor-nccl", proof=True)
+    edit(folder, lambda rows: [row.update(isomorphic_groups=[[1, 2, 0], [2, 1, 0]]) for row in rows])
+    return folder
+
+
+def edit(folder: Path, change: Callable[[Rows], object]) -> None:
+    rows = json.loads((folder / INDEX).read_bytes())["algorithms"]
+    change(rows)
+    (folder / INDEX).write_bytes(index_text(rows))
+
+
+def checked(folder: Path) -> Report:
+    return check_library(folder, load_index(folder))
+
+
+@pytest.fixture
+def library(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "lib"))
+
+
+def without_digests(folder: Path) -> None:
+    """As an earlier version wrote it: the check must see by itself."""
+    edit(folder, lambda rows: [row.pop("sha256") for row in rows])
+
+
+def paths(folder: Path, pattern: str) -> list[Path]:
+    found = sorted(folder.glob(pattern))
+    assert found
+    return found
+
+
+def test_a_right_library(library: Path) -> None:
+    report = checked(library)
+    assert (report.wrong, dict(report.remarks)) == ([], {})
+    assert report.files == len(load_index(library)) >= 4
+    assert report.schedules == report.proofs >= 2
+    without_digests(library)
+    assert checked(library).wrong == []
+
+
+@pytest.mark.parametrize("pattern", ["msccl/*.xml", "schedules/*.synth", "schedules/*.proof.json"])
+def test_a_flipped_byte(library: Path, pattern: str) -> None:
+    """Anywhere in the file."""
+    path = paths(library, pattern)[0]
+    good = path.read_bytes()
+    for at in range(0, len(good), max(1, len(good) // 5)):
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        assert any(path.stem.split(".")[0] in f"{name} {why}" for name, why in checked(library).wrong), (path, at)
+
+
+def swap(one: Path, other: Path) -> None:
+    data = one.read_bytes(), other.read_bytes()
+    assert data[0] != data[1]
+    one.write_bytes(data[1])
+    other.write_bytes(data[0])
+
+
+def swap_forms(folder: Path) -> None:
+    swap(*paths(folder, "msccl/allgather*.xml")[:2])
+
+
+def swap_questions(folder: Path) -> None:
+    swap(paths(folder, "msccl/allgather*.xml")[0], paths(folder, "msccl/allreduce*.xml")[0])
+
+
+def swap_schedules(folder: Path) -> None:
+    swap(*(paths(folder, f"schedules/{name}*.synth")[0] for name in ("allgather", "allreduce")))
+
+
+def swap_schedules_and_proofs(folder: Path) -> None:
+    swap_schedules(folder)
+    swap(*(paths(folder, f"schedules/{name}*.proof.json")[0] for name in ("allgather", "allreduce")))
+
+
+def stale_proof(folder: Path) -> None:
+    """The other question's, which is right for that."""
+    one, other = (paths(folder, f"schedules/{name}*.proof.json")[0] for name in ("allgather", "allreduce"))
+    one.write_bytes(other.read_bytes())
+
+
+def change(**changes: Any) -> Callable[[Path], None]:
+    return lambda folder: edit(folder, lambda rows: rows[0].update(changes))
+
+
+def scale(key: str, factor: float) -> Callable[[Path], None]:
+    return lambda folder: edit(folder, lambda rows: rows[0].update({key: rows[0][key] * factor}))
+
+
+def remove(pattern: str) -> Callable[[Path], None]:
+    return lambda folder: paths(folder, pattern)[0].unlink()
+
+
+FAULTS: list[tuple[Callable[[Path], object], str]] = [
+    (swap_forms, "in place is"),
+    (swap_questions, "it is all"),
+    (swap_schedules, "is refused"),
+    (swap_schedules_and_proofs, "is for collective"),
+    (stale_proof, "is refused"),
+    (change(min_bytes=7), "bytes"),
+    (change(max_bytes=1 << 40), "bytes"),
+    (change(protocol="LL128"), "protocol"),
+    (change(network="0123456789abcdef"), "another network"),
+    (change(group=[1, 0, 2], communicator=[1, 0, 2], isomorphic_groups=[]), "is for group 0,1,2,"),
+    (scale("time_us", 0.9), "its entry says"),
+    (scale("bound_us", 0.9), "gap"),
+    (scale("bound_us", 1.5), "bound"),
+    (scale("gap", 1.5), "gap"),
+    (remove("msccl/allgather*.xml"), "is not there"),
+    (remove("schedules/allgather*.synth"), "no such file"),
+    (remove("schedules/allgather*.proof.json"), "no such file"),
+    (lambda folder: shutil.copy(paths(folder, "msccl/*.xml")[0], folder / "msccl" / "more.xml"), "no entry names it"),
+]
+
+
+@pytest.mark.parametrize(("plant", "words"), FAULTS, ids=range(len(FAULTS)))
+def test_a_planted_fault(library: Path, plant: Callable[[Path], object], words: str) -> None:
+    without_digests(library)
+    plant(library)
+    wrong = checked(library).wrong
+    assert wrong
+    assert any(words in why for _, why in wrong), wrong
+    assert all(why.isprintable() for _, why in wrong)
+
+
+def test_a_network_that_nobody_knows(library: Path) -> None:
+    """Said, and no fault; given, it is checked."""
+    edit(library, lambda rows: [row.update(topology="mine", schedule=None, proof_file=None) for row in rows])
+    report = checked(library)
+    assert report.wrong == []
+    assert [remark.split(" is not known")[0] for remark in report.remarks] == ["the network mine"]
+    slower = load("full:3,bw=5")
+    object.__setattr__(slower, "name", "mine")
+    found = check_library(library, load_index(library), slower)
+    assert found.wrong
+    assert all("another network" in why for _, why in found.wrong)

@@ -1,0 +1,203 @@
+"""The table for C: what an independent reader and the header's own find in it is what `Selector` answers."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from emit.library.index import index_text, parse_index
+from emit.library.selector import Selector
+from emit.library.table import HEADER, table_bytes
+from tests.emit.library.made_indices import Row, entry_row
+from tests.emit.library.table_reader import TableReader
+from tests.emit.library.test_selector import libraries, parsed
+from topologies.errors import InputError
+
+MAIN = r"""
+#include "synth_table.h"
+#include <stdio.h>
+#include <stdlib.h>
+/* asks FILE what stands on stdin, a call a line: collective target inplace root bytes element_bytes n m ranks */
+int main(int argc, char **argv) {
+  static uint64_t file[1 << 18];
+  FILE *f = fopen(argv[1], "rb");
+  size_t bytes = fread(file, 1, sizeof file, f), i;
+  const struct synth_table *t = (const struct synth_table *)file;
+  const char *error = synth_table_error(file, bytes);
+  char what[256], whom[256];
+  int inplace;
+  long long root;
+  unsigned long long size;
+  uint32_t element, n, m, order[64], sorted[64];
+  (void)argc;
+  if (error) { printf("%s\n", error); return 1; }
+  while (scanf("%255s %255s %d %lld %llu %u %u %u", what, whom, &inplace, &root, &size, &element, &n, &m) == 8) {
+    for (i = 0; i < n + m; i++) {
+      size_t j = i;
+      if (scanf("%u", &order[i]) != 1) return 2;
+      for (; j > (i < n ? 0 : n) && sorted[j - 1] > order[i]; j--) sorted[j] = sorted[j - 1];
+      sorted[j] = order[i];
+    }
+    const struct synth_record *r = synth_choose(t, synth_find_group(t, sorted, n, sorted + n, m),
+        synth_find_name(t, what), synth_find_name(t, whom), inplace, root, size, element, order);
+    printf("%s", r ? synth_text(t, r->file) : "-");
+    for (i = 0; r && i < n + m; i++) printf(" %u", synth_ranks(t, r->communicator)[i]);
+    printf("\n");
+  }
+  return 0;
+}
+"""
+
+
+def made(rows: list[Row]) -> bytes:
+    data = index_text(rows)
+    return table_bytes(parse_index(data, "index.json", Path("library")), data, rows[0]["topology"])
+
+
+def calls(rows: list[Row]) -> Iterator[dict[str, Any]]:
+    """Every question that there is an entry for, for its own and its further groups."""
+    for row in rows:
+        for group in (row["group"], *row.get("isomorphic_groups", ())):
+            root = None if row["root"] is None else group[row["group"].index(row["root"])]
+            yield {key: row[key] for key in ("collective", "target", "inplace", "relays")} | {
+                "group": group,
+                "root": root,
+            }
+
+
+def chosen(selector: Selector, call: dict[str, Any], size: int, element_bytes: int) -> tuple[str, list[int]] | None:
+    ask = {key: call[key] for key in ("target", "root", "relays")}
+    asked = call["collective"], len(call["group"]), tuple(call["group"]), size, call["inplace"]
+    found = selector.choose(*asked, **ask, element_bytes=element_bytes, any_order=True)
+    return None if found is None else (found.file, list(found.communicator))
+
+
+def of_one_topology(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["topology"] == rows[0]["topology"]]
+
+
+@settings(max_examples=30, deadline=None)
+@given(libraries(), st.sampled_from([1, 2, 4]))
+def test_another_reader_finds_what_the_selector_answers(
+    library: tuple[list[Row], list[Row]], element_bytes: int
+) -> None:
+    assume(library[0])
+    rows = of_one_topology(library[0])
+    selector, table = Selector(parsed(rows)), TableReader(made(rows))
+    assert table.topology == rows[0]["topology"]
+    assert table.index == hashlib.sha256(index_text(rows)).digest()
+    for call in calls(rows):
+        for size in range(62):
+            serving = table.serving(call, size, element_bytes)
+            exact = [r for r in serving if table.communicator(r) == [*call["group"], *call["relays"]]]
+            first = next(iter([*exact, *serving]), None)
+            right = None if first is None else (table.text(first.file), table.communicator(first))
+            assert chosen(selector, call, size, element_bytes) == right
+
+
+@settings(max_examples=30, deadline=None)
+@given(libraries())
+def test_ranges_of_a_question_follow_each_other_and_meet_where_the_index_says(
+    library: tuple[list[Row], list[Row]],
+) -> None:
+    assume(library[0])
+    table = TableReader(made(of_one_topology(library[0])))
+
+    def asked(r: Any) -> tuple[Any, ...]:
+        return r.group, r.collective, r.target, r.flags & 1, r.root
+
+    for one, other in pairwise(table.records):
+        assert asked(one) <= asked(other)
+        if asked(one) == asked(other) and table.communicator(one) == table.communicator(other):
+            assert one.max_bytes < other.min_bytes
+    assert table.names == sorted(table.names)
+    assert sorted(set(table.groups)) == sorted(table.groups)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C reader, by the C compiler of this machine."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("table")
+    (folder / "main.c").write_text(MAIN)
+    program = folder / "main"
+    strict = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined", "-I", str(HEADER.parent))
+    subprocess.run([compiler, *strict, str(folder / "main.c"), "-o", str(program)], check=True)
+    return program
+
+
+def asked_in_c(reader: Path, data: bytes, lines: list[str]) -> list[str]:
+    file = reader.parent / "library.table"
+    file.write_bytes(data)
+    ran = subprocess.run([reader, file], input="\n".join(lines), capture_output=True, text=True, check=False)
+    assert ran.stderr == ""
+    return ran.stdout.splitlines()
+
+
+@settings(max_examples=20, deadline=None)
+@given(library=libraries(), element_bytes=st.sampled_from([1, 2, 4]))
+def test_the_header_finds_it(reader: Path, library: tuple[list[Row], list[Row]], element_bytes: int) -> None:
+    assume(library[0])
+    rows = [row | {"topology": "t"} for row in of_one_topology(library[0])]
+    selector = Selector(parsed(rows))
+    lines, right = [], []
+    for call in [*calls(rows), *({**call, "group": call["group"][::-1]} for call in calls(rows))]:
+        for size in (0, 1, 2, 7, 12, 24, 39, 40, 60, 61, 1 << 40):
+            root = -1 if call["root"] is None else call["root"]
+            who = *call["group"], *call["relays"]
+            counts = len(call["group"]), len(call["relays"])
+            words = call["collective"], call["target"], int(call["inplace"]), root, size, element_bytes, *counts, *who
+            lines.append(" ".join(map(str, words)))
+            found = chosen(selector, call, size, element_bytes)
+            right.append("-" if found is None else " ".join(map(str, (found[0], *found[1]))))
+    assert asked_in_c(reader, made(rows), lines) == right
+
+
+def test_the_header_refuses_what_is_broken(reader: Path) -> None:
+    """Whatever byte is changed or cut off: a line or an answer, nothing read beyond the end (the sanitizers see)."""
+    good = made([entry_row(max_bytes=9), entry_row(min_bytes=10, file="msccl/b.xml", isomorphic_groups=[[4, 5, 6, 7]])])
+    call = ["allreduce executor-nccl 1 -1 12 4 4 0 0 2 4 6"]
+    assert asked_in_c(reader, good, call) == ["msccl/b.xml 0 2 4 6"]
+    for at, value, words in (
+        (0, b"X", "is no table"), (8, struct.pack("<I", 2), "another version"), (12, b"\1\2\3\4", "little-endian"),
+        (20, struct.pack("<I", 80), "wrong size"), (24, struct.pack("<Q", 1), "is cut off"),
+        (32, struct.pack("<I", 99), "section beyond"), (48, struct.pack("<Q", 1 << 63), "section beyond"),
+        (88, struct.pack("<I", 1 << 31), "section beyond"), (128, struct.pack("<I", 9), "record beyond"),
+        (128 + 64, struct.pack("<I", 1 << 20), "record beyond"), (128 + 48, bytes(8), "record beyond"),
+    ):  # fmt: skip
+        assert words in asked_in_c(reader, good[:at] + value + good[at + len(value) :], call)[0]
+    assert asked_in_c(reader, good[:-8], call) == ["is cut off"]
+    assert asked_in_c(reader, good[:100], call) == ["is no table"]
+
+
+def test_what_no_table_holds() -> None:
+    rows = [entry_row(), entry_row(topology="u", file="msccl/b.xml")]
+    data = index_text(rows)
+    with pytest.raises(InputError, match="topologies dgx1, u; give --topology"):
+        table_bytes(parsed(rows), data)
+    with pytest.raises(InputError, match="--topology v: the library has no file for it; it has files for dgx1, u"):
+        table_bytes(parsed(rows), data, "v")
+    with pytest.raises(InputError, match="it must have some"):
+        table_bytes([], data)
+    far = entry_row(group=[0, 1 << 32], communicator=[0, 1 << 32], nranks=2)
+    with pytest.raises(InputError, match="rank 4294967296: is beyond"):
+        table_bytes(parsed([far]), data)
+    shared = [[8, 9, 10, 11]]
+    both = [
+        entry_row(isomorphic_groups=shared),
+        entry_row(group=[4, 5, 6, 7], communicator=[4, 5, 6, 7], file="msccl/b.xml", isomorphic_groups=shared),
+    ]
+    with pytest.raises(InputError, match=r"msccl/a\.xml and msccl/b\.xml both serve 0 bytes"):
+        table_bytes(parsed(both), data)
