@@ -11,10 +11,11 @@ import click
 from emit.library.compare import Difference, differences
 from emit.library.index import Entry, load_index
 from emit.library.pick import pick, why_none
+from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.cli.options import json_option, print_json
 from synth.model.problem import parse_ranks
-from synth.model.registry import parse_name
+from synth.model.registry import KINDS, find_kind, parse_name
 from synth.model.sizes import parse_size
 from synth.present.text import format_count, format_ranks, format_served, format_size, format_table, format_time
 from topologies.errors import InputError
@@ -32,6 +33,15 @@ def named(entries: Sequence[Entry], collective: str | None) -> str | None:
     return parse_name(collective)
 
 
+def _known(entries: Sequence[Entry], target: str | None, topology: str | None) -> None:
+    """Raise InputError for an executor that is none, and for a topology without files."""
+    if target is not None:
+        target_named(target)
+    names = sorted({entry.topology for entry in entries})
+    if topology is not None and topology not in names:
+        raise InputError(f"--topology {topology}: the library has no file for it; it has files for {', '.join(names)}")
+
+
 @click.command("show")
 @click.argument("folder", metavar="LIB")
 @click.option("--collective", metavar="NAME", help="Only its files.")
@@ -46,6 +56,7 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     """
     entries = load_index(folder)
     wanted = named(entries, collective)
+    _known(entries, target, None)
     ranks = None if group is None else sorted(parse_ranks(group, "--group", _RANKS))
     left = [
         entry
@@ -96,8 +107,8 @@ def _number(value: Any) -> float | None:
 @click.command("pick")
 @click.argument("folder", metavar="LIB")
 @click.argument("collective")
-@click.argument("group", metavar="RANKS")
-@click.argument("size", metavar="BYTES")
+@click.argument("group", metavar="GROUP")
+@click.argument("size", metavar="SIZE")
 @click.option("--out-of-place", is_flag=True, help="For calls whose output is not their input. Default: in place.")
 @click.option("--type", "kind", default="float", metavar="TYPE", help=f"Of the elements: {', '.join(TYPES)}.")
 @click.option("--root", type=int, metavar="RANK", help="Of the topology, for collectives that have one.")
@@ -115,8 +126,13 @@ def pick_(
     """
     entries = load_index(folder)
     wanted = named(entries, collective) or collective
-    ranks, size_bytes = parse_ranks(group, "RANKS", _RANKS), parse_size(size, "BYTES")
+    ranks, size_bytes = parse_ranks(group, "group", _RANKS), parse_size(size, "size")
     element_bytes = TYPES[parse_type(kind)].itemsize
+    _known(entries, target, topology)
+    if root is not None and root not in ranks:
+        raise InputError(f"--root {root}: must be one of the ranks {format_ranks(ranks)}")
+    if root is not None and wanted in KINDS and not find_kind(wanted).rooted:
+        raise InputError(f"--root {root}: {wanted} has no root; leave it out")
     ask: dict[str, Any] = {"target": target, "topology": topology, "root": root, "element_bytes": element_bytes}
     found = pick(entries, wanted, ranks, size_bytes, not out_of_place, **ask)
     why = "" if found else why_none(entries, wanted, ranks, size_bytes, not out_of_place, **ask)

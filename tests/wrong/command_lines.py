@@ -71,7 +71,8 @@ KINDS: dict[str, list[str]] = {
     "--seed": [*(w for w in WHOLE if w != "0"), "99999999999"], "--root": [*(w for w in WHOLE if w != "0"), "9"],
     "-f": [*FIGURE, "0", "1", "-1", "0.5"], "--slower": [*FIGURE, "0", "-1", "2"],
     "--engine": [*NAME, "milpp", "route,flow"], "--target": [*NAME, "msccl "], "--backend": NAME, "--protocol": NAME,
-    "--collective": NAME, "--without-pass": [*NAME, "Fuse"], "--ops": [*NAME, "allreduce,,x"],
+    "--collective": NAME, "--topology": NAME, "--for": [*NAME, "xml"], "--type": [*NAME, "float8"],
+    "--measured": [*FILE, "m.csv"], "--without-pass": [*NAME, "Fuse"], "--ops": [*NAME, "allreduce,,x"],
     "--types": [*NAME, "float33"], "-d": [*NAME, "float8"], "--format": NAME,
     "--budget": ["", "0", "-1", "abc", "nan", "inf", "1e309", "5 parsecs", "1m1", "9" * 30, "0s", "1e-400s", CONTROL],
     "--out": OUT, "-o": OUT, "--trace": OUT,
@@ -95,8 +96,10 @@ KINDS: dict[str, list[str]] = {
 ARGUMENTS: dict[str, list[str]] = {
     "file": [*FILE, "cut.xml", "cut.json", "cut.synth", "t.toml", "m.csv"], "topology": TOPO, "name": TOPO,
     "files": FILE, "folder": [*FILE, "missing/"], "path": [*FILE, "cut.xml", "cut.json", "cut.synth", "m.csv"],
+    "collective": [*NAME, "allreduc"], "group": [one for one in RANKS if one != "0,9"], "size": [*SIZE, "0"], "one": FILE, "other": FILE,
     "source": [*FILE, "cut.xml", "cut.json", "s.synth", "m.csv"], "out": [*OUT, "missing/x", "a.xml"],
 }  # fmt: skip
+PLACES = {"out": 1, "other": 1, "collective": 1, "group": 2, "size": 3}  # of arguments that are not the first
 # In place of the kind's where the same option means something else, or more
 OWN: dict[tuple[str, str], list[str]] = {
     ("alltoallv", "--sizes"): [*FILE, "ragged.csv", "words.csv", "minus.csv", "cut.json"],
@@ -105,6 +108,7 @@ OWN: dict[tuple[str, str], list[str]] = {
     ("compile", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("bench", "-o"): [*NAME, "mean"],
     ("bench", "--emulate"): ["", "ring:4", "nosuch"],
+    ("library export", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("place", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("place", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("topo import", "--node"): ["", LONG, CONTROL, "nosuch"],
@@ -122,7 +126,11 @@ RIGHT: dict[str, tuple[str, ...]] = {
     ),
     "topo list": ("topo", "list"), "topo show": ("topo", "show", "ring:4"), "topo check": ("topo", "check", "ring:4"),
     "topo import": ("topo", "import", "missing"), "topo here": ("topo", "here"),
-    "library env": ("library", "env", "lib"), "prove": ("prove", "s.synth"),
+    "library env": ("library", "env", "lib"), "library show": ("library", "show", "lib"),
+    "library pick": ("library", "pick", "lib", "allgather", "0-3", "1M"), "library check": ("library", "check", "lib"),
+    "library diff": ("library", "diff", "lib", "lib"),
+    "library export": ("library", "export", "lib", "--for", "table", "-o", "new"),
+    "prove": ("prove", "s.synth"),
     "simulate": ("simulate", "a.xml", "--topo", "ring:4"), "compile": ("compile", "turn.py"),
     "lower": ("lower", "s.synth"),
     "optimize": ("optimize", "a.xml"), "bench": _BENCH, "tune": ("tune", "--ranks", "2"),
@@ -170,6 +178,15 @@ MORE: list[tuple[str, ...]] = [
     ("bench", "lib", "--backend", "host", "--group", "0,1"),
     ("bench", "a.xml", "--backend", "host", "-b", "4M", "-e", "1M"), ("bench", "folder", "--backend", "host"),
     ("bench", "a.xml", "--backend", "host", "--devices", "0"), ("library", "env", "lib", "--collective", "allreduce"),
+    ("library", "export", "lib", "--for", "nccl-tuner", "-o", "new", "--measured", "m.csv"),
+    ("library", "export", "lib", "--for", "nccl-tuner", "-o", "new", "--measured", "missing"),
+    ("library", "export", "lib", "--for", "nccl-tuner", "-o", "new"),
+    ("library", "export", "lib", "--for", "rccl", "-o", "new"),
+    ("library", "export", "lib", "--for", "executor-nccl", "-o", "new", "--group", "0,1"),
+    ("library", "export", "lib", "--for", "table", "-o", "new", "--group", "0-3"),
+    ("library", "export", "lib", "-o", "new"),
+    ("library", "show", "lib", "--collective", "allreduce"), ("library", "show", "lib", "--group", "0,1"),
+    ("library", "diff", "lib"), ("library", "pick", "lib", "allgather"),
     ("prove", "a.xml"), ("prove", "s.synth", "--proof", "s.synth"), ("simulate", "a.xml", "--topo", "ring:3"),
     ("simulate", "a.xml", "--topo", "ring:4", "--group", "0-2"), ("tune", "--ranks", "2", "--turns", "5.5"),
 ]  # fmt: skip
@@ -222,7 +239,7 @@ def cases() -> list[Case]:
             values = OWN.get((command, option)) or KINDS[option]
             found += [Case(command, _with(right, command, option, value), option, value) for value in values]
         else:
-            place = len(command.split()) + (option == "out")
+            place = len(command.split()) + PLACES.get(option, 0)
             values = ARGUMENTS[option]
             found += [Case(command, (*right[:place], value, *right[place + 1 :]), option, value) for value in values]
     return list({case.arguments: case for case in found}.values())
