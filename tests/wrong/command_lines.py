@@ -96,7 +96,8 @@ KINDS: dict[str, list[str]] = {
 ARGUMENTS: dict[str, list[str]] = {
     "file": [*FILE, "cut.xml", "cut.json", "cut.synth", "t.toml", "m.csv"], "topology": TOPO, "name": TOPO,
     "files": FILE, "folder": [*FILE, "missing/"], "path": [*FILE, "cut.xml", "cut.json", "cut.synth", "m.csv"],
-    "collective": [*NAME, "allreduc"], "group": [one for one in RANKS if one != "0,9"], "size": [*SIZE, "0"], "one": FILE, "other": FILE,
+    "collective": [*NAME, "allreduc"], "size": [*SIZE, "0"], "one": FILE, "other": FILE,
+    "group": [one for one in RANKS if one != "0,9"],
     "source": [*FILE, "cut.xml", "cut.json", "s.synth", "m.csv"], "out": [*OUT, "missing/x", "a.xml"],
 }  # fmt: skip
 PLACES = {"out": 1, "other": 1, "collective": 1, "group": 2, "size": 3}  # of arguments that are not the first
