@@ -58,6 +58,7 @@ class Tuning:
         Turn("baseline", most_sends=15_000, always=True),
         Turn("switch"),
         Turn("two-hops", most_sends=15_000),
+        Turn("trees", share=0.2, gap=1.005),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
         Turn("flow", share=0.3, from_ranks=9),
         Turn("closed", share=0.1, gap=1.02, in_shares=False),
@@ -73,7 +74,7 @@ class Tuning:
     met: float = 1.001
     sizes: tuple[int, ...] = (LARGEST, 1 << 20, SMALLEST)
     effort: TighteningEffort = _THOROUGH
-    max_flow_ranks: int = 0
+    max_flow_ranks: int = 128
     quick_bounds: bool = False
     others: bool = True
     windows: float = 0.12

@@ -1,0 +1,1 @@
+"""The engine `trees`: spanning trees packed to the throughput optimum, and pipelined."""

@@ -1,0 +1,144 @@
+"""The engine `trees`: packed to the optimum, pipelined at the period that the packing says."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from synth.bounds.prove import prove
+from synth.bounds.search import DEFAULT
+from synth.bounds.worst_cut import worst_cuts
+from synth.engines.request import Candidate, Options, Request
+from synth.engines.trees.packing import Tree
+from synth.engines.trees.pipeline import offsets_us, one_round
+from synth.engines.trees.search import TUNING, Graph, accepts, solve
+from synth.model.deadline import now
+from synth.model.problem import Problem, make_problem
+from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
+from tests.random_problems import random_topology
+from topologies.load import load
+
+SIZE = 1 << 32
+
+
+@dataclass
+class Known:
+    """What a search would tell the engine."""
+
+    best: dict[float, float] = field(default_factory=dict)
+
+    def best_us(self, size_bytes: float) -> float:
+        return self.best.get(size_bytes, np.inf)
+
+    def time_us(self, candidate: Candidate) -> float:
+        raise NotImplementedError
+
+    def fewest_steps(self) -> int | None:
+        raise NotImplementedError
+
+    def shown_bytes(self) -> list[int]:
+        raise NotImplementedError
+
+
+def answers(problem: Problem, size: int = SIZE, most_sends: int = 0) -> list[Algorithm]:
+    """What it finds, replayed, each faster than those before."""
+    known, found = Known(), []
+    assert accepts(problem, Options()) == ""
+    with Workers() as workers:
+        request = Request(Options(), (size,), now() + 60, workers, known, prove(problem), most_sends=most_sends)
+        for one in solve(problem, request):
+            if isinstance(one, Candidate):
+                found.append(Algorithm(one.problem, one.schedule, one.engine, size_bytes=size))
+                known.best[size] = min(known.best_us(size), found[-1].time_us(size))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("dgx1", "broadcast"),
+        ("dgx1", "reduce"),
+        ("dgx1", "allgather"),
+        ("dgx1", "reducescatter"),
+        ("hypercube:3", "broadcast"),
+        ("mesh:3x4", "allgather"),
+        ("z52", "reducescatter"),
+    ],
+)
+def test_large_messages_take_what_the_worst_cut_takes(spec: str, name: str) -> None:
+    problem = make_problem(load(spec), name)
+    best = min(one.time_us(SIZE) for one in answers(problem, most_sends=120_000))
+    assert best <= 1.005 * float(worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte) * SIZE
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), st.sampled_from(["allgather", "reducescatter", "broadcast", "reduce"]))
+def test_on_networks_of_any_shape(seed: int, name: str) -> None:
+    """Replayed, never under the bound, and near the optimum where it may make enough sends for that."""
+    topology = replace(random_topology(random.Random(seed), 5), limits=())
+    assume(not topology.switches)
+    topology = replace(topology, bandwidth_gbs=np.minimum(topology.bandwidth_gbs, 50.0) // 10 * 10 + 10)
+    problem = make_problem(topology, name)
+    found = answers(problem, most_sends=5_000)
+    optimum = worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte
+    assert min(one.time_us(SIZE) for one in found) <= 1.05 * float(optimum) * SIZE
+    bound = prove(problem)
+    for one in found:
+        assert bound.at(SIZE)[0] <= one.time_us(SIZE) * (1 + 1e-9)
+
+
+def test_small_messages_are_cut_into_fewer_chunks() -> None:
+    problem = make_problem(load("dgx1"), "broadcast")
+    small, large = (min(answers(problem, size, 20_000), key=lambda a: a.time_us(size)) for size in (1 << 14, 1 << 30))
+    assert small.problem.collective.chunks < large.problem.collective.chunks
+
+
+def test_sends_of_a_round_keep_their_slots_in_every_period() -> None:
+    """On no link do two sends of any two rounds meet."""
+    net = make_problem(load("dgx1"), "broadcast").network
+    arcs: list[int] = []
+    reached = {0}
+    for link in range(net.nlinks):  # a tree of links from 0
+        if int(net.src[link]) in reached and int(net.dst[link]) not in reached:
+            arcs.append(link)
+            reached.add(int(net.dst[link]))
+    one = one_round([Tree(0, 3, tuple(arcs))], net.src, net.dst, None)
+    hold_us = 5.0 / net.bandwidth_gbs
+    period_us = float((np.bincount(one.link, minlength=net.nlinks) * hold_us).max())
+    for urgent_first in (False, True):
+        start = offsets_us(one, hold_us, net.alpha_us, period_us, urgent_first=urgent_first)
+        ends = start + hold_us[one.link] + net.alpha_us[one.link]
+        assert (start[one.after] >= ends[one.before] - 1e-9).all()
+        for link in set(one.link.tolist()):
+            at = np.sort(start[one.link == link] % period_us)
+            apart = np.diff(np.append(at, at[0] + period_us))
+            assert (apart >= hold_us[link] - 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "relays", "why"),
+    [
+        ("dgx1", "alltoall", (), "it packs trees for"),
+        ("star:4", "allgather", (), "switches or limits"),
+        ("mi250", "allgather", (9,), "Steiner"),
+    ],
+)
+def test_what_it_does_not_take(spec: str, name: str, relays: tuple[int, ...], why: str) -> None:
+    topology = load(spec)
+    group = [r for r in range(topology.nranks) if r not in relays]
+    assert why in accepts(make_problem(topology, name, group, relays), Options())
+    assert "pins no" in accepts(make_problem(load("dgx1"), "broadcast"), Options(chunks=4))
+
+
+def test_the_optimum_of_a_number_of_trees() -> None:
+    """Of one tree a rank on dgx1 no more than half of a narrow link's rate is of use: 9/7 of the optimum."""
+    graph = Graph(make_problem(load("dgx1"), "allgather"), Fraction(7, 1200000))
+    assert [graph.least_time(k) / graph.least for k in (1, 2, 6)] == [Fraction(9, 7), Fraction(15, 14), 1]
+    assert graph.counts(TUNING)[0] == 6
