@@ -69,9 +69,9 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         print_json({"entries": [dict(entry.values) for entry in left]})
         return
     if not left:
-        raise InputError(
-            f"{folder}: holds no such file of {format_count(len(entries), 'file')}; see synth library show"
-        )
+        asked = {"--collective": collective, "--group": group, "--target": target}
+        options = ", ".join(f"{option} {value}" for option, value in asked.items() if value is not None)
+        raise InputError(f"{options or folder}: {folder} holds no such file; see synth library show {folder}")
     head = "collective", "group", "in place", "size", "algorithm", "target", "predicted", "bound", "gap", "vs NCCL"
     order = sorted(left, key=lambda e: (e.collective, e.topology, e.nranks, e.group, e.target, e.inplace, e.min_bytes))
     click.echo("\n".join(format_table([head, *(_row(entry) for entry in order)], (0, 1, 2, 3, 4, 5))))

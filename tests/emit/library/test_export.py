@@ -1,0 +1,79 @@
+"""Folders for other people's loaders: the files of one communicator and root each, byte for byte, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from emit.library.export import export_folders
+from emit.library.index import index_text, load_index
+from emit.msccl.format import write_msccl
+from runtime.algorithms.built_in import built_in
+from tests.emit.library.made_indices import entry_row
+from topologies.errors import InputError
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    """An all-reduce that serves two groups, and broadcasts with two roots for one of them."""
+    folder = tmp_path / "a library"
+    (folder / "msccl").mkdir(parents=True)
+    rows = [entry_row(protocol="Simple", isomorphic_groups=[[5, 4, 7, 6]])]
+    rows += [
+        entry_row(collective="broadcast", protocol="Simple", root=root, file=f"msccl/from{root}.xml") for root in (0, 2)
+    ]
+    for row in rows:
+        root = 0 if row["root"] is None else row["group"].index(row["root"])
+        name = "allpairs" if row["collective"] == "allreduce" else "tree"
+        (folder / row["file"]).write_text(write_msccl(built_in(row["collective"], name, 4, root)))
+    (folder / "index.json").write_bytes(index_text(rows))
+    return folder
+
+
+def test_a_folder_for_each_communicator_and_root(library: Path, tmp_path: Path) -> None:
+    entries = load_index(library)
+    written = export_folders(entries, "executor-nccl", tmp_path / "out")
+    assert {one.path.name for one in written} == {"dgx1-0.2.4.6-root0", "dgx1-0.2.4.6-root2", "dgx1-5.4.7.6"}
+    for one in written:
+        its = load_index(one.path)
+        assert {entry.communicator for entry in its} == {one.communicator}
+        assert len({entry.root for entry in its if entry.root is not None}) < 2
+        assert len(its) == one.files == len(list((one.path / "msccl").iterdir()))
+        for entry in its:
+            assert entry.path.read_bytes() == (library / entry.file).read_bytes()
+        ran = subprocess.run(
+            ["sh", "-euc", '. "$0"; echo "$MSCCL_ALGO_DIR"', str(one.path / "env.sh")],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert ran.stdout.strip() == str(one.path / "msccl")
+        assert f"communicator: {','.join(map(str, one.communicator))}" in (one.path / "env.sh").read_text()
+    again = export_folders(entries, "executor-nccl", tmp_path / "out", [(5, 4, 7, 6)])
+    assert [one.path.name for one in again] == ["dgx1-5.4.7.6"]
+
+
+def test_what_is_not_exported(library: Path, tmp_path: Path) -> None:
+    entries, out = load_index(library), tmp_path / "out"
+    for target, groups, words in (
+        ("rccl", [], "--for rccl: the library has no file for it; it has files for executor-nccl"),
+        ("nccl", [], "it must be one of executor-nccl"),
+        ("executor-nccl", [(4, 5, 6, 7)], "--group 4,5,6,7: the library has no file"),
+    ):
+        with pytest.raises(InputError) as error:
+            export_folders(entries, target, out, groups)
+        assert words in str(error.value)
+    path = library / "msccl" / "from2.xml"
+    good = path.read_text()
+    for wrong in ("", good[:-20], good.replace('type="s"', 'type="r"', 1)):
+        path.write_text(wrong)
+        with pytest.raises(InputError, match=r"from2\.xml: .*see synth library check"):
+            export_folders(entries, "executor-nccl", out)
+    path.write_text(good)
+    rows = json.loads((library / "index.json").read_bytes())["algorithms"]
+    rows[0]["sha256"] = {"file": "0" * 64}
+    (library / "index.json").write_bytes(index_text(rows))
+    with pytest.raises(InputError, match=r"a\.xml: is not what its entry says"):
+        export_folders(load_index(library), "executor-nccl", out)
+    assert not out.exists()
