@@ -21,7 +21,7 @@ from emit.library.standing import File, network_digest, schedule_again
 from emit.library.write import Library, writing
 from emit.targets import FEWEST_SMS, MSCCL_FILES, TARGETS, Target
 from synth.model.deadline import TimeUp, limited
-from synth.model.problem import LARGEST, question
+from synth.model.problem import LARGEST, Problem, question
 from synth.present.statement import row
 from synth.present.text import format_size, format_time
 from synth.search.frontier import Contender, Range
@@ -315,13 +315,13 @@ def _place_schedule(library: Library, found: SearchResult, served: Range, name: 
     return files
 
 
-def stem(found: SearchResult, served: Range) -> str:
-    """A file's name without its ending: what is asked, and the shape (unique within a library)."""
-    asked = question(found.problem)
+def stem_of_problem(problem: Problem) -> str:
+    """How the names of a problem's files begin: what is asked."""
+    asked = question(problem)
     topology = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(asked["topology"]).name)
     group = asked["group"]
     names = ".".join(map(str, group))
-    if group == list(range(found.problem.topology.nranks)):
+    if group == list(range(problem.topology.nranks)):
         names = f"all{len(group)}"
     elif len(names) > 40:
         names = f"{len(group)}ranks-{zlib.crc32(names.encode()):08x}"
@@ -331,8 +331,13 @@ def stem(found: SearchResult, served: Range) -> str:
     if asked["relays"]:
         relays = ".".join(map(str, asked["relays"]))
         parts.append("relay" + (relays if len(relays) <= 40 else f"{zlib.crc32(relays.encode()):08x}"))
+    return "-".join(parts)
+
+
+def stem(found: SearchResult, served: Range) -> str:
+    """A file's name without its ending: what is asked, and the shape (unique within a library)."""
     shape = served.algorithm
-    return "-".join([*parts, f"{shape.steps}step", f"{shape.rounds}r{shape.chunks}c"])
+    return f"{stem_of_problem(found.problem)}-{shape.steps}step-{shape.rounds}r{shape.chunks}c"
 
 
 def stems(found: SearchResult, others: Iterable[Entry] = ()) -> list[str]:

@@ -6,6 +6,7 @@ import click
 
 from emit.library.environment import environments
 from emit.library.index import load_index
+from synth.cli.library_build import library_build
 from synth.cli.library_files import check, export
 from synth.cli.library_questions import diff, pick_, show
 from synth.cli.options import json_option, print_json
@@ -23,6 +24,9 @@ def library() -> None:
     synth library check out
     synth library env out
     """
+
+
+library.add_command(library_build)
 
 
 @library.command("env")

@@ -1,0 +1,237 @@
+"""A cluster file: all that a library is to answer, in one TOML.
+
+    topology = "dgx-h100:4"                     # a machine, machine:N, a family or a file, as --topo takes it
+    groups = ["tp=8,dp=4", "all 2..8 in a node", "0,2,4,6"]
+    collectives = ["allreduce", "allgather"]    # "all": all that a name says (the default)
+    sizes = "1K:1G"                             # least and most bytes of a message (the default), or one size
+    targets = ["executor-nccl", "mscclpp"]      # "all" (the default), or "none": schedules alone
+    budget = "5m"                               # for the whole build, on this machine (the default)
+    roots = "first"                             # of rooted collectives: each group's first rank; "all": every rank
+    without = ["link:3-5"]                      # dead parts, as --without takes them; degrade likewise
+    degrade = ["rank:3=50%"]
+    seed = 0
+
+Of `groups`, a text with = names axes from the fastest to the slowest, and stands for the groups along each of them;
+all such texts speak of one mesh, so that "tp=8", "dp=2" one after the other is "tp=8,dp=2". With a colon only the axes
+named behind it count (`synth.library.groups`). "all A..B in a node" is every group of A to B ranks of one node,
+ascending; any other text is one group's ranks, in order. Groups are those of the healthy topology; dead ranks are left
+out of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from math import comb
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from emit.library.programs import NONE
+from emit.targets import TARGETS
+from synth.library.groups import Axes, parse_groups
+from synth.model.numbers import parse_seconds
+from synth.model.problem import LARGEST, SMALLEST
+from synth.model.registry import KINDS, parse_name
+from synth.model.sizes import parse_size
+from topologies.errors import InputError, did_you_mean
+from topologies.faults.apply import degraded
+from topologies.faults.notation import dead_ranks
+from topologies.load import load
+from topologies.text.fields import Fields, parse_toml, shown
+from topologies.text.files import origin_of, read_text
+from topologies.topology import Topology
+
+Value = TypeVar("Value")
+MAX_FILE_BYTES = 1 << 20
+MAX_GROUPS = 100_000
+ALL = "all"
+_FIELDS = (
+    "topology", "groups", "collectives", "sizes", "targets", "budget", "roots", "without", "degrade", "seed",
+)  # fmt: skip
+_SUBSETS = re.compile(
+    r"all(?:\s+groups)?(?:\s+of)?\s+(\d{1,4})(?:\s*\.\.\s*(\d{1,4}))?\s+in\s+(?:a|each|one|every)\s+node"
+)
+_FORM = '"tp=8,dp=4", "all 2..8 in a node" or ranks such as "0,2,4-7"'
+_SEEDS = 2**31
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks of the topology, in order, and the text of the file that asks for them."""
+
+    ranks: tuple[int, ...]
+    label: str
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """What a cluster file asks for.
+
+    Attributes:
+        topology: with its dead and slow parts; healthy: without them.
+        groups: each once, in the order of the file.
+        collectives: names of rows of `KINDS`.
+        low, high: message sizes in bytes, both inclusive.
+        targets: names of rows of `TARGETS`; none: schedules alone.
+        budget_s: seconds for the whole build.
+        all_roots: whether every rank of a group is a root of rooted collectives.
+        without, degrade: the parts, as written.
+    """
+
+    topology: Topology
+    healthy: Topology
+    groups: tuple[Group, ...]
+    collectives: tuple[str, ...]
+    low: int
+    high: int
+    targets: tuple[str, ...]
+    budget_s: float
+    all_roots: bool = False
+    without: tuple[str, ...] = ()
+    degrade: tuple[str, ...] = ()
+    seed: int = 0
+
+
+def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
+    """The cluster of a file; without: further dead parts.
+
+    Raises InputError: the file cannot be read, or one of its fields is not what the head of this module says; the line
+    names file, line and field.
+    """
+    text, origin = read_text(path, "a cluster file", MAX_FILE_BYTES), origin_of(path)
+    top = parse_toml(text, origin, "the fields of a cluster file")
+    top.only(_FIELDS)
+    spec = top.string("topology")
+    beside = Path(path).parent / spec
+    healthy = _stated(top, "topology", lambda: load(beside if spec.endswith(".toml") and beside.is_file() else spec))
+    missing, slow = (*_texts(top, "without", ()), *without), _texts(top, "degrade", ())
+    topology = _stated(top, "without" if missing else "degrade", lambda: degraded(healthy, missing, slow))
+    dead = dead_ranks(healthy, missing)
+    low, high = _sizes(top)
+    collectives = _named(top, "collectives", [kind.name for kind in KINDS.values() if kind.by_name], parse_name)
+    roots = top.string("roots", "first")
+    if roots not in ("first", ALL):
+        top.fail("roots", f'{shown(roots)} is not known; it must be "first" or "all"')
+    return Cluster(
+        topology,
+        healthy,
+        _groups(top, healthy, set(dead)),
+        collectives,
+        low,
+        high,
+        _named(top, "targets", list(TARGETS), str, empty=NONE),
+        _stated(top, "budget", lambda: parse_seconds(top.string("budget", "5m"), "")),
+        roots == ALL,
+        missing,
+        slow,
+        top.integer("seed", 0, _SEEDS - 1) if "seed" in top.values else 0,
+    )
+
+
+def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:
+    """What a reader gives of a field; what it refuses is said of that field."""
+    try:
+        return read()
+    except InputError as error:
+        top.fail(key, str(error).lstrip(": "))
+
+
+def _texts(top: Fields, key: str, default: Sequence[str]) -> tuple[str, ...]:
+    """A text, or an array of them."""
+    value = top.values.get(key)
+    return (value,) if isinstance(value, str) else tuple(top.strings(key, default))
+
+
+def _named(top: Fields, key: str, known: Sequence[str], read: Callable[[str], str], empty: str = "") -> tuple[str, ...]:
+    """Names, each once in the order of the file; all that are known for "all", none for `empty`."""
+    given = _texts(top, key, (ALL,))
+    if given in ((ALL,), (empty,)):
+        return tuple(known) if given == (ALL,) else ()
+    if not given:
+        top.fail(key, f'is empty; it must name one or more of {", ".join(known)}, or "all"')
+    names = []
+    for text in given:
+        name = _stated(top, key, partial(read, text))
+        if name not in known:
+            near = did_you_mean(name, known) or f"it must be one of {', '.join(known)}, or all"
+            top.fail(key, f"{shown(text)} is not known here; {near}")
+        names.append(name)
+    return tuple(dict.fromkeys(names))
+
+
+def _sizes(top: Fields) -> tuple[int, int]:
+    text = top.string("sizes", f"{SMALLEST}:{LARGEST}")
+    first, colon, last = text.partition(":")
+    low, high = (_stated(top, "sizes", partial(parse_size, end, "")) for end in (first, last if colon else first))
+    if low > high:
+        top.fail("sizes", f"{shown(text)} runs backwards; it must be as in 1K:1G")
+    return low, high
+
+
+def _groups(top: Fields, topology: Topology, dead: set[int]) -> tuple[Group, ...]:
+    """Every group once, the first text that asks for it."""
+    found: dict[tuple[int, ...], Group] = {}
+    mesh: dict[str, str] = {}
+    lists: list[Axes] = []
+    texts = _texts(top, "groups", ())
+    if not texts:
+        top.fail("groups", f"is empty or missing; it must be an array of texts such as {_FORM}")
+    for text in texts:
+        subsets = _SUBSETS.fullmatch(text.strip().lower())
+        if subsets is not None:
+            made = ((ranks, text) for ranks in _subsets(top, text, subsets, topology))
+        else:
+            parts = list(_along_each(top, text, mesh)) if "=" in text else [(text, text)]
+            made = (
+                (ranks, label)
+                for part, label in parts
+                for ranks in _stated(top, "groups", partial(parse_groups, part, topology, (), lists, ""))
+            )
+        for ranks, label in made:
+            living = tuple(rank for rank in ranks if rank not in dead)
+            if len(living) > 1:
+                found.setdefault(living, Group(living, label))
+            if len(found) > MAX_GROUPS:
+                top.fail(
+                    "groups", f"asks for more than {MAX_GROUPS} groups; it must be fewer, such as fewer sizes of them"
+                )
+    return tuple(found.values())
+
+
+def _along_each(top: Fields, text: str, mesh: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """A list of axes as parts of one mesh with all lists before it, with its label: one a named axis."""
+    listed, colon, chosen = text.partition(":")
+    names = []
+    for item in listed.split(","):
+        name, _, extent = (piece.strip() for piece in item.partition("="))
+        if mesh.setdefault(name, extent) != extent:
+            top.fail(
+                "groups", f"axis {shown(name)} has {mesh[name]} ranks, and {extent} in {shown(text)}; it must be one"
+            )
+        names.append(name)
+    whole = ",".join(f"{name}={extent}" for name, extent in mesh.items())
+    for along in [chosen] if colon else names:
+        if mesh.get(along, "") != "1":
+            yield f"{whole}:{along}", along
+
+
+def _subsets(top: Fields, text: str, asked: re.Match[str], topology: Topology) -> Iterator[tuple[int, ...]]:
+    """All groups of so many ranks of one node, node by node, the smallest first."""
+    least, most = int(asked[1]), int(asked[2] or asked[1])
+    nodes = [np.flatnonzero(topology.nodes == node).tolist() for node in np.unique(topology.nodes).tolist()]
+    largest = max(map(len, nodes))
+    if not 2 <= least <= most or least > largest:
+        top.fail(
+            "groups", f"{shown(text)}: no node has such groups; it must be as in all 2..{max(2, largest)} in a node"
+        )
+    count = sum(comb(len(ranks), size) for ranks in nodes for size in range(least, min(most, len(ranks)) + 1))
+    if count > MAX_GROUPS:
+        top.fail("groups", f"{shown(text)} is {count} groups; it must be at most {MAX_GROUPS}")
+    for ranks in nodes:
+        for size in range(least, min(most, len(ranks)) + 1):
+            yield from combinations(ranks, size)
