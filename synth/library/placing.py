@@ -200,7 +200,8 @@ def _in_its_name(share: Share, answer: Answer, library: Library) -> Answer:
         files[name] = restate_program(text, base, row["min_bytes"], row["max_bytes"], target).encode()
         stored = {kind: _stored(row, kind, answer.stem, stem, files) for kind in _KINDS}
         ranks = {"communicator": list(problem.ranks), "network": network_digest(problem)}
-        rows.append({**row, **asked, **ranks, **stored, "file": name})
+        own = {key: value for key, value in row.items() if key != "sha256"}
+        rows.append({**own, **asked, **ranks, **stored, "file": name})
     unfiled = [
         {**row, **{kind: _stored(row, kind, answer.stem, stem, files) for kind in _KINDS if row.get(kind)}}
         for row in answer.unfiled

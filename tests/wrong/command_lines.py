@@ -91,6 +91,7 @@ KINDS: dict[str, list[str]] = {
     "--top": [w for w in WHOLE if w != "0"],
     "--over": ["", ",", "ep", "dp,dp", "dp,", "dp;tp", "DP", LONG, CONTROL],
     "--matrix": ["", "dp", "dp=2", "dp=2x1", "dp=2x1,tp=2x2", "dp=2x1,dp=1x2", "dp=0x2,tp=2x1", "dp=2,tp=1,pp=2", LONG],
+    "--on": [*NAME, "tcp://", "tcp:1", "http://host:1"], "--jobs": WHOLE, "--cache": ["", "a.xml", LONG],
     "--hierarchy": NAME, "--length": [*WHOLE, "6"], "--costs": [*FILE, "machine", "cut.toml", "t.toml", "nosuch"],
 }  # fmt: skip
 ARGUMENTS: dict[str, list[str]] = {
@@ -109,6 +110,7 @@ OWN: dict[tuple[str, str], list[str]] = {
     ("compile", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("bench", "-o"): [*NAME, "mean"],
     ("bench", "--emulate"): ["", "ring:4", "nosuch"],
+    ("library build", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("library export", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("place", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("place", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
@@ -130,6 +132,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "library env": ("library", "env", "lib"), "library show": ("library", "show", "lib"),
     "library pick": ("library", "pick", "lib", "allgather", "0-3", "1M"), "library check": ("library", "check", "lib"),
     "library diff": ("library", "diff", "lib", "lib"),
+    "library build": ("library", "build", "cluster.toml", "--dry-run", "--out", "new"),
     "library export": ("library", "export", "lib", "--for", "table", "-o", "new"),
     "prove": ("prove", "s.synth"),
     "simulate": ("simulate", "a.xml", "--topo", "ring:4"), "compile": ("compile", "turn.py"),
@@ -268,6 +271,7 @@ def prepare(folder: Path, synth: Callable[..., Answer]) -> None:
         "t.toml": 'name = "t"\nranks = 4\n[[links]]\nfrom = "0-3"\nto = "0-3"\ngbs = 10\nalpha_us = 1\n',
         "apart.toml": f'name = "apart"\nranks = 4\n{link}5\n', "rates.toml": f'name = "rates"\nranks = 4\n{link}-5\n',
         "cut.toml": 'name = "t"\nranks = 4\n[[links]]\nfrom = "0',
+        "cluster.toml": 'topology = "ring:4"\ngroups = ["0-3"]\ncollectives = ["allgather"]\n',
         "pat.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n',
         "rows.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [9]\n',
         "same.toml": 'name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = [0]\n',
