@@ -21,7 +21,7 @@ from emit.library.programs import Programs
 from emit.library.standing import File, Wanted, network_digest, read_again, wanted_by
 from emit.targets import Target
 from synth.model.problem import LARGEST
-from synth.present.statement import compare, row
+from synth.present.statement import compare, over_sizes, row
 from synth.present.text import format_count, format_served
 from synth.search.result import SearchResult
 from synth.verify.algorithm import Algorithm
@@ -239,10 +239,12 @@ def _restated(file: File, low: int, high: int | None, found: SearchResult, fresh
     size = file.entry["shown_bytes"]
     if type(size) is not int or not least <= size <= max(least, most):
         size = _middle(least, max(least, most))
+    end = None if high is None else most
     if file.served is not None:
-        told = row(found, replace(file.served, shown=size))
-        return {key: told[key] for key in compare(found, 1.0, size)}
-    return compare(found, file.time_us(size * scale), size)
+        told = row(found, replace(file.served, low=low, high=end, shown=size))
+        return {key: told[key] for key in (*compare(found, 1.0, size), "worst", "curve")}
+    over = over_sizes(found, lambda at: file.time_us(at * scale), low, end, size, file.entry["sends"] or 0)
+    return compare(found, file.time_us(size * scale), size) | over
 
 
 def _middle(low: int, high: int) -> int:
@@ -287,12 +289,14 @@ def _table_row(found: SearchResult, one: Placed) -> dict[str, Any]:
     ends = {key: entry[key] for key in ("min_bytes", "max_bytes")}
     if served is not None:
         same = all(one.file.entry[key] == entry[key] for key in ends)
-        return row(found, served) if same else row(found, replace(served, shown=entry["shown_bytes"])) | ends
+        anew = {"low": entry["min_bytes"], "high": entry["max_bytes"], "shown": entry["shown_bytes"]}
+        return row(found, served) if same else row(found, replace(served, **anew)) | ends
     size = entry.get("shown_bytes")
     if type(size) is not int or not _in_range(entry, size, size):
         size = _middle(max(1, entry["min_bytes"]), entry["max_bytes"] or LARGEST)
     shape = {key: entry.get(key) for key in ("steps", "rounds", "chunks", "sends", "engine")}
-    return shape | ends | compare(found, one.file.time_us(size), size)
+    over = over_sizes(found, one.file.time_us, ends["min_bytes"], ends["max_bytes"], size, shape["sends"] or 0)
+    return shape | ends | compare(found, one.file.time_us(size), size) | over
 
 
 def _in_range(entry: Mapping[str, Any], low: int, high: int | None) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -131,16 +131,32 @@ def _no_proof(entry: Entry | None, topology: Topology | None) -> str:
     return f"No bound is worked out for it: it is not right, its root is not known, or it has over {_PROVED} ranks."
 
 
+_FIGURES = ("shown_bytes", "time_us", "bound_us")  # of an entry; a row of its curve has the same
+
+
 def _stated(entry: Entry | None) -> Timing:
     """What an index says."""
     if entry is None:
         return Timing(None)
-    known = [entry.values.get(key) for key in ("shown_bytes", "time_us", "bound_us")]
-    figures = [float(value) for value in known if isinstance(value, (int, float)) and 0 < value < math.inf]
-    if len(figures) < len(known):
+    figures = [float(value) for key in _FIGURES if _is_figure(value := entry.values.get(key))]
+    if len(figures) < len(_FIGURES):
         return Timing(entry.topology)
     size, taken, bound_us = figures
-    return Timing(entry.topology, size, taken, bound_us)
+    rows = _curve_rows(entry.values.get("curve"))
+    curve, bound = (tuple((row[0], row[column]) for row in rows) for column in (1, 2))
+    return Timing(entry.topology, size, taken, bound_us, curve, bound)
+
+
+def _curve_rows(curve: object) -> list[list[float]]:
+    """Rows of three numbers of an index's curve; what is none is left out."""
+    rows = (
+        [row for row in curve if isinstance(row, list) and len(row) == len(_FIGURES)] if isinstance(curve, list) else []
+    )
+    return sorted([float(x) for x in row] for row in rows if all(_is_figure(x) for x in row))
+
+
+def _is_figure(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _timed(program: Program, predictor: Timed, size: float, right: bool) -> Timing:

@@ -13,13 +13,19 @@ from synth.baselines.nccl.model import Choice
 from synth.bounds.prove import OPTIMAL
 from synth.engines.request import StepClaim
 from synth.model.pairs import ordinary
-from synth.model.problem import LARGEST, describe_alpha, question
+from synth.model.problem import LARGEST, SMALLEST, describe_alpha, question
 from synth.present.text import format_count
 from synth.search.contest import WORTH_SAYING
 from synth.search.frontier import Range
 from synth.search.result import SearchResult
 
 _LONG = 1_000_000  # sends whose time at a further size takes a second
+_MANY = 20_000  # and with which the sizes of a curve take a moment; with more they are _SPREAD powers of two apart
+_SPREAD = 5
+
+
+TimeAt = Callable[[int], float]
+OverSizes = dict[str, Any]
 
 
 def row(found: SearchResult, served: Range) -> dict[str, Any]:
@@ -30,7 +36,9 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
     where there is no baseline; nccl is what NCCL would take by its own cost model (algorithm, protocol, channels,
     time_us) and vs_nccl its time / this time, both None where it says nothing; vs_healthy is this time / the healthy
     network's, None where no part is dead or slow.
-    sends counts all translated copies. switch_ops: whether switches multicast or reduce in it.
+    sends counts all translated copies. switch_ops: whether switches multicast or reduce in it. worst: the size of the
+    range with the largest gap (bytes, time_us, bound_us, gap), of those in `curve` and the range's ends. curve: rows
+    (bytes, time_us, bound_us) at powers of two over all sizes, beyond the range too; empty of very many sends.
     """
     algorithm = served.algorithm
     return {
@@ -43,6 +51,31 @@ def row(found: SearchResult, served: Range) -> dict[str, Any]:
         "min_bytes": served.low,
         "max_bytes": served.high,
         **compare(found, served.time_us(served.shown), served.shown, lambda: _regime(found, served)),
+        **over_sizes(found, served.taken_us, served.low, served.high, served.shown, len(algorithm.schedule)),
+    }
+
+
+def over_sizes(found: SearchResult, time_us: TimeAt, low: int, high: int | None, shown: int, sends: int) -> OverSizes:
+    """`worst` and `curve` of a row whose time in µs at a size `time_us` says.
+
+    low, high: of the range in bytes, high None where there is no end. sends: with many, fewer sizes are looked at.
+    Sizes of which time_us says inf (no file takes them) are left out.
+    """
+    sizes: set[int] = {shown}
+    powers = range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), 1 if sends <= _MANY else _SPREAD)
+    last = LARGEST if high is None else high
+    if sends <= _LONG:
+        sizes |= {1 << e for e in powers}
+    if sends <= _MANY:
+        sizes |= {size for size in (low, last) if SMALLEST <= size <= LARGEST}
+    taken = {size: time_us(size) for size in sorted(sizes)}
+    at = {size: (us, found.bound.at(size)[0]) for size, us in taken.items() if us < np.inf}
+    inside = [size for size in at if low <= size <= last or size == shown]
+    size = max(inside, key=lambda size: at[size][0] / at[size][1])
+    taken_us, bound_us = at[size]
+    return {
+        "worst": {"bytes": size, "time_us": taken_us, "bound_us": bound_us, "gap": max(1.0, taken_us / bound_us)},
+        "curve": [[size, *figures] for size, figures in at.items() if sends <= _LONG and size & size - 1 == 0],
     }
 
 

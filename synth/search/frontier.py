@@ -73,6 +73,12 @@ class Range:
         """In µs, for messages of `size_bytes`."""
         return self.contender.time_us(size_bytes)
 
+    def taken_us(self, size_bytes: int) -> float:
+        """The same; inf for sizes that the executor's files do not take, but for the one that is shown."""
+        if size_bytes == self.shown or self.contender.serves(size_bytes):
+            return self.time_us(size_bytes)
+        return float(np.inf)
+
 
 def frontier(contenders: Sequence[Contender]) -> list[Range]:
     """Cover all sizes with the fastest of the contenders, in predicted time; few rather than many."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -14,11 +15,13 @@ from emit.check.program import check
 from emit.columns import columns_of
 from emit.findings import Findings
 from emit.goal import goal_for
+from emit.library.save import save
 from emit.msccl.format import write_msccl
 from emit.program import Program
 from emit.report.item import Item, Timing
 from emit.report.page import HEIGHT, MOST_ITEMS, Page, frontier_plot, report
 from emit.report.program import program_view
+from synth import synthesize
 from synth.model.problem import make_problem
 from synth.storage.proof import load_proof, proof_path
 from synth.storage.schedule_file import load_schedule
@@ -305,3 +308,21 @@ def test_sizes_of_the_axes_are_powers() -> None:
     assert ">1 MiB<" in drawn
     assert ">10 µs<" in drawn
     assert math.isfinite(sum(float(v) for v in re.findall(r"[ML]([0-9.]+) ", drawn)))
+
+
+def test_files_of_a_library_are_drawn_as_curves(tmp_path: Path) -> None:
+    """An index holds times and bounds over all sizes; what is no figure in it is left out."""
+    save(synthesize("allgather", "ring:3", engine="route", budget=2).found, tmp_path)
+    index = tmp_path / "index.json"
+    known = json.loads(index.read_text(encoding="utf-8"))
+    rows = known["algorithms"][0]["curve"]
+    assert report(index).html.count('<g class="curve c0"') == 1
+    drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
+    assert drawn is not None
+    assert len(drawn[1].split("L")) == len(rows) == 21
+    known["algorithms"] = known["algorithms"][:1]
+    known["algorithms"][0]["curve"] = [["a", 1, 1], [1024, -1, 1], [1024, 1], None, *rows[:2]]
+    index.write_text(json.dumps(known), encoding="utf-8")
+    drawn = re.search(r'<g class="curve c0"[^>]*><path d="M([^"]+)"', report(index).html)
+    assert drawn is not None
+    assert len(drawn[1].split("L")) == 2

@@ -27,7 +27,7 @@ TOP = {
 }  # fmt: skip
 ROW = {
     "steps", "rounds", "chunks", "sends", "engine", "min_bytes", "max_bytes", "shown_bytes", "time_us",
-    "bound_us", "gap", "optimal", "proof", "vs_baseline",
+    "bound_us", "gap", "optimal", "proof", "vs_baseline", "worst", "curve",
 }  # fmt: skip
 ENTRY = ROW | {
     "collective", "topology", "group", "relays", "root", "file", "target", "protocol", "inplace", "communicator",
@@ -49,6 +49,13 @@ def test_json_of_a_search(synth: Call, here: Path) -> None:
         assert row["bound_us"] <= row["time_us"] * (1 + 1e-9)
         assert row["gap"] >= 1
         assert row["proof"].startswith("optimal: ") == row["optimal"]
+        worst, last = row["worst"], row["max_bytes"] or 1 << 30
+        assert row["min_bytes"] <= worst["bytes"] <= last
+        assert [size for size, _, _ in row["curve"]] == [1 << e for e in range(10, 31)]
+        assert all(bound_us <= time_us * (1 + 1e-9) for _, time_us, bound_us in row["curve"])
+        inside = [taken / bound for size, taken, bound in row["curve"] if row["min_bytes"] <= size <= last]
+        assert worst["gap"] >= max(row["gap"], *inside) * (1 - 1e-9)
+        assert worst["gap"] == pytest.approx(max(1.0, worst["time_us"] / worst["bound_us"]))
     assert rows[0]["min_bytes"] == 0
     assert rows[-1]["max_bytes"] is None
     for row, after in pairwise(rows):
