@@ -48,3 +48,14 @@ def test_rank_correlation() -> None:
     assert shaped.spearman([(1, 30), (2, 20), (3, 10)]) == pytest.approx(-1)
     assert shaped.spearman([(1, 1), (2, 3), (3, 2), (3, 4)]) == pytest.approx(math.sqrt(0.4))
     assert math.isnan(shaped.spearman([(1, 1), (1, 2)]))
+
+
+def test_the_accuracy_says_what_was_not_reached() -> None:
+    right = [program(1.0 + i, 0.01 * (1 + i)) for i in range(4)]
+    wrong = [program(1.0 + i, 0.01 * (4 - i)) for i in range(4)]
+    good, bad = shaped.Accuracy.of([right, right]), shaped.Accuracy.of([right, wrong, wrong])
+    assert (good.first, good.lost, good.within) == ({1: 1.0, 5: 1.0, 10: 1.0}, 0.0, pytest.approx(1))
+    assert "not reached" not in good.verdict
+    assert bad.first[1] == pytest.approx(1 / 3)
+    assert bad.lost == pytest.approx(2.0)
+    assert bad.verdict.count("not reached") == 2
