@@ -18,14 +18,16 @@ from synth.parallelism.concrete import described
 from synth.parallelism.hierarchy import Hierarchy, find_levels, nested
 from synth.parallelism.join_steps import Reduction
 from synth.parallelism.reduce_programs import ALL, METHOD, ProgramSearch, ReductionProgram
+from synth.parallelism.requests import group_hierarchy
 from synth.parallelism.sequences import sequences
-from synth.parallelism.states import ALLREDUCE, SynthesisHierarchy, one_group
+from synth.parallelism.states import ALLREDUCE, SynthesisHierarchy
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.network import links_among
 from topologies.topology import Topology
 
 MOST = 3  # programs, the best by the formula
+LEVELS = 3  # of a group: all sequences over more take seconds
 LOWERED = 512  # sends a rank of what is to be lowered: finer chunks would gain little and take the search's time
 PROGRAMS = 0.3  # of a budget for groups, how much is for programs
 
@@ -59,7 +61,7 @@ def program_plans(
         grouped, within = nested(levels, np.array([m.ranks for m in members], dtype=np.int64))
         if len(within) < 2:
             return
-        own = one_group([level.name for level in within], [level.size for level in within])
+        own = group_hierarchy([level.name for level in within], [level.size for level in within], LEVELS)
         groups = tuple(map(tuple, grouped.reshape(len(members), -1).tolist()))
         asked = Reduction(topology, groups, float(members[0].size_bytes), relays)
         search = limited(until, lambda: ProgramSearch(asked, own, sequences(own), executor))

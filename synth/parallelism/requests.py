@@ -10,8 +10,8 @@ import numpy as np
 from synth.model.collective import Ints
 from synth.parallelism.axes import Axis, Matrix
 from synth.parallelism.hierarchy import Hierarchy
+from synth.parallelism.sequences import MOST_LEVELS, Step
 from synth.parallelism.sequences import Sequence as Steps
-from synth.parallelism.sequences import Step
 from synth.parallelism.states import Groups, SynthesisHierarchy, one_group, slices
 from topologies.errors import InputError
 
@@ -99,7 +99,20 @@ def _of_one_group(
     found = _factors(listed, [axes[axis] for axis in over])
     if len(found[0]) > _MOST_FACTORS:
         found = _factors([(name, (math.prod(parts),)) for name, parts in listed], axes)
-    return one_group(*found)
+    return group_hierarchy(*found)
+
+
+def group_hierarchy(names: Sequence[str], factors: Sequence[int], most: int = MOST_LEVELS) -> SynthesisHierarchy:
+    """That of one reduction group. Of more than so many levels the innermost are one, as "package.gpu".
+
+    Raises InputError as `one_group`.
+    """
+    known = [(name, factor) for name, factor in zip(names, factors, strict=True) if factor > 1]
+    last = known[most - 1 :]
+    if len(last) > 1:
+        joined = ".".join(name for name, _ in last), math.prod(factor for _, factor in last)
+        known = [*known[: most - 1], joined]
+    return one_group([name for name, _ in known], [factor for _, factor in known])
 
 
 def _factors(

@@ -26,7 +26,7 @@ from topologies.errors import InputError
 
 MOST_STEPS = 5
 _MOST_DEVICES = 64  # of a hierarchy that is synthesised as it is
-_MOST_LEVELS = 4  # of a reduction group: 16 devices of two parts a level
+MOST_LEVELS = 4  # of a reduction group: 16 devices of two parts a level
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ def _found(small: SynthesisHierarchy, most: int) -> tuple[Sequence, ...]:
 
 def _smallest(hierarchy: SynthesisHierarchy) -> SynthesisHierarchy:
     if len(set(hierarchy.group)) == 1:
-        if len(hierarchy.factors) > _MOST_LEVELS:
+        if len(hierarchy.factors) > MOST_LEVELS:
             raise InputError(
                 f"axes: the groups lie over {len(hierarchy.factors)} levels; reduction programs are made for"
-                f" {_MOST_LEVELS} at most"
+                f" {MOST_LEVELS} at most"
             )
         return one_group([""] * len(hierarchy.factors), [2] * len(hierarchy.factors))  # the same for all of so many
     if hierarchy.ndevices > _MOST_DEVICES:

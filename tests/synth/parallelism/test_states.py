@@ -10,7 +10,9 @@ import pytest
 from synth.parallelism.axes import Axis, matrices
 from synth.parallelism.concrete import concrete, shares
 from synth.parallelism.hierarchy import Hierarchy, Level
-from synth.parallelism.requests import AXES, LEVELS, REDUCTION, reduction_groups, synthesis_hierarchy, translated
+from synth.parallelism.requests import (
+    AXES, LEVELS, REDUCTION, group_hierarchy, reduction_groups, synthesis_hierarchy, translated,
+)  # fmt: skip
 from synth.parallelism.sequences import Sequence, Step, sequences
 from synth.parallelism.states import (
     COLLECTIVES,
@@ -158,3 +160,10 @@ def test_refused() -> None:
         sequences(hierarchy((2,) * 5))
     with pytest.raises(InputError, match="too many"):
         sequences(SynthesisHierarchy(("a", "b"), (16, 16), tuple(i % 2 for i in range(256))))
+
+
+def test_more_levels_than_are_synthesised_are_joined_from_the_innermost_on() -> None:
+    made = group_hierarchy(["rack", "one", "node", "island", "package", "gpu"], [2, 1, 4, 2, 2, 3])
+    assert (made.names, made.factors) == (("rack", "node", "island", "package.gpu"), (2, 4, 2, 6))
+    few = group_hierarchy(["node", "gpu"], [2, 8])
+    assert (few.names, few.factors) == (("node", "gpu"), (2, 8))
