@@ -11,7 +11,13 @@ from synth.parallelism.axes import Axis, matrices
 from synth.parallelism.concrete import concrete, shares
 from synth.parallelism.hierarchy import Hierarchy, Level
 from synth.parallelism.requests import (
-    AXES, LEVELS, REDUCTION, group_hierarchy, reduction_groups, synthesis_hierarchy, translated,
+    AXES,
+    LEVELS,
+    REDUCTION,
+    group_hierarchy,
+    reduction_groups,
+    synthesis_hierarchy,
+    translated,
 )  # fmt: skip
 from synth.parallelism.sequences import Sequence, Step, sequences
 from synth.parallelism.states import (
