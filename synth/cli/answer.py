@@ -16,6 +16,7 @@ from emit.library.programs import NONE
 from emit.library.save import Saved, save
 from emit.library.write import standing
 from emit.targets import AUTO, TARGETS
+from synth.cli.known import keep, known_key, of_question, take
 from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
 from synth.engines.registry import AUTO as ANY_ENGINE
@@ -29,6 +30,7 @@ from synth.present.table import heading, table
 from synth.present.text import format_count
 from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
+from synth.storage.cache import Cache, open_cache
 from synth.synthesis import answered, ask
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
@@ -74,7 +76,14 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         begun=asked.begun,
     )
     check_writable(Path(asked.out))
-    return partial(_report, answered(question, workers, progress), asked)
+    cache = open_cache(asked.cache)
+    key = known_key(asked, question)
+    known = take(cache, key, asked, question)
+    if known is not None:
+        return partial(_say_known, *known, question.problem.topology.nranks, asked)
+    # beside files that are there already, what is written is more than the answer
+    fresh = not of_question(standing(Path(asked.out)), question)
+    return partial(_report, answered(question, workers, progress), asked, (cache, key) if fresh else None)
 
 
 def check_target(target: str) -> None:
@@ -140,7 +149,25 @@ def written_until(ended: str, asked: Asked) -> float:
     return min(end, now() + _STOPPING_S) if ended == "interrupted" else end
 
 
-def _report(found: SearchResult, asked: Asked) -> None:
+def _say_known(document: dict[str, Any], parts: list[str], nranks: int, asked: Asked) -> None:
+    """Print what another call has found."""
+    clear_progress()
+    document["cached"] = True
+    if asked.as_json:
+        print_json(document)
+    else:
+        click.echo(table(document, nranks) + "\n\n" + "   ".join([*parts, *ending("", asked.begun)]))
+    _warn_unsaved(document["unsaved"], asked)
+
+
+def _warn_unsaved(refused: str, asked: Asked) -> None:
+    if refused and asked.target != AUTO:
+        click.echo(f"warning: --target {asked.target}: no file for {refused}", err=True)
+        raise SystemExit(3)
+
+
+def _report(found: SearchResult, asked: Asked, keeping: tuple[Cache, str] | None) -> None:
+    """Write the files and print what was found; keeping: where to keep it, by which key."""
     if sys.stderr.isatty():
         sys.stderr.write(f"{_CLEAR}checking and writing")
         sys.stderr.flush()
@@ -162,6 +189,10 @@ def _report(found: SearchResult, asked: Asked) -> None:
         document["other_form"] = _rows(written.other_form)
     document["unsaved"] = written.refused
     document["remarks"] = list(written.remarks)
+    document["cached"] = False
+    if keeping is not None and found.ranges and found.ended != "interrupted":
+        count = f"{format_count(len(written.rows), 'algorithm')}, replayed and right"
+        keep(*keeping, document, [count, *written.remarks], written, Path(asked.out))
     if asked.as_json:
         print_json(document)
     else:
@@ -173,9 +204,7 @@ def _report(found: SearchResult, asked: Asked) -> None:
         raise SystemExit(130)
     if not found.ranges:
         raise SystemExit(1)
-    if written.refused and asked.target != AUTO:
-        click.echo(f"warning: --target {asked.target}: no file for {written.refused}", err=True)
-        raise SystemExit(3)
+    _warn_unsaved(written.refused, asked)
 
 
 def _why_nothing(found: SearchResult, asked: Asked) -> str:

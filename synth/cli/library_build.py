@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from emit.library.write import standing
 from synth.cli.answer import check_writable
-from synth.cli.options import json_option, print_json
+from synth.cli.options import cache_option, json_option, print_json
 from synth.library.build import Built, build
 from synth.library.build import Progress as State
 from synth.library.cluster import read_cluster
@@ -36,7 +36,7 @@ _SHOWN = 12  # kinds of problems in a plan's table
 @click.option("--dry-run", is_flag=True, help="Say what is to be done, and do nothing of it.")
 @click.option("--on", metavar="dask|ADDRESS", help="dask: a local Dask cluster; tcp://HOST:PORT: the one there.")
 @click.option("--jobs", type=click.IntRange(1, 1024), metavar="N", help="Processes. Default: this machine's cores.")
-@click.option("--cache", metavar="DIR", help="Folder of answers that are known; none: no cache. Default: $SYNTH_CACHE.")
+@cache_option
 @json_option
 def library_build(
     file: str, out: str, dry_run: bool, on: str | None, jobs: int | None, cache: str | None, as_json: bool

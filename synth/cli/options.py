@@ -60,6 +60,11 @@ overlap_option: Option = click.option(
 )
 
 
+cache_option: Option = click.option(
+    "--cache",
+    metavar="DIR",
+    help="Folder of known answers; none: no cache. Default: $SYNTH_CACHE, the user's.",
+)
 replace_option: Option = click.option(
     "--replace", is_flag=True, help="What is new takes the place of files that are there, slower or not."
 )
@@ -107,6 +112,7 @@ class Asked:
     begun: float
     costs: str = "none"
     root: int | None = None
+    cache: str | None = None
 
 
 def print_json(document: Mapping[str, Any]) -> None:

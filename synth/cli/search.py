@@ -14,6 +14,7 @@ from emit.targets import RESERVED_SMS
 from synth.cli import interrupts
 from synth.cli.options import (
     Asked,
+    cache_option,
     costs_option,
     declare,
     json_option,
@@ -68,6 +69,7 @@ _question = declare(
     costs_option,
     click.option("--proof", is_flag=True, help="Also write the schedule and what proves its bound, for synth prove."),
     replace_option,
+    cache_option,
     json_option,
 )
 

@@ -134,6 +134,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "library diff": ("library", "diff", "lib", "lib"),
     "library build": ("library", "build", "cluster.toml", "--dry-run", "--out", "new"),
     "library export": ("library", "export", "lib", "--for", "table", "-o", "new"),
+    "cache info": ("cache", "info"), "cache clear": ("cache", "clear"),
     "prove": ("prove", "s.synth"),
     "simulate": ("simulate", "a.xml", "--topo", "ring:4"), "compile": ("compile", "turn.py"),
     "lower": ("lower", "s.synth"),
@@ -148,6 +149,7 @@ NEEDS_TOPO |= {("optimize", "--group"), ("compile", "--group")}
 UNCERTAIN = {"tune", "calibrate", "topo here", "topo import"}
 
 MORE: list[tuple[str, ...]] = [
+    ("cache", "info", "--cache", "none"), ("cache", "clear", "--cache", "none"), ("cache",  "empty"),
     ("allreduc",), ("Allreduce ",), (LONG,), (CONTROL,), ("",), ("topo", "lst"), ("topo", "show"), ("topo", ""),
     ("--nonsense",), ("allreduce",), ("allreduce", "--topo"), ("allreduce", "--topo", "ring:4", "extra"),
     ("allreduce", "--top", "ring:4"), ("allreduce", "--topo", "ring:4", "--chunk", "1"), ("verify",), ("prove",),
