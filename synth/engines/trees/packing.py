@@ -35,6 +35,14 @@ class Tree:
     arcs: tuple[int, ...]
 
 
+def depths(tree: Tree, src: Ints, dst: Ints) -> dict[int, int]:
+    """How many arcs src→dst lead from the root to each vertex."""
+    depth = {tree.root: 0}
+    for tail, head in zip(src[list(tree.arcs)].tolist(), dst[list(tree.arcs)].tolist(), strict=True):
+        depth[head] = depth[tail] + 1
+    return depth
+
+
 @dataclass(eq=False)
 class _Batch:
     """Trees that are the same so far: the vertices that they span, and how deep each lies (-1: outside)."""

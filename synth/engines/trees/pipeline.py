@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
-from synth.engines.trees.packing import Tree
+from synth.engines.trees.packing import Tree, depths
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.schedule import Schedule, untimed
 from topologies.arrays import grouped
@@ -67,9 +67,7 @@ def _add_tree(
     mirror: Ints | None,
 ) -> None:
     tails, heads = (end[list(one.arcs)].tolist() for end in ends)
-    depth = {one.root: 0}
-    for tail, head in zip(tails, heads, strict=True):
-        depth[head] = depth[tail] + 1
+    depth = depths(one, *ends)
     first = max(depth.values()) if mirror is not None else 0
     came: dict[int, list[int]] = {}  # the sends that bring to a rank what it sends on
     if mirror is not None:

@@ -17,7 +17,9 @@ from synth.bounds.worst_cut import worst_cuts
 from synth.engines.request import Candidate, Options, Request
 from synth.engines.trees.packing import Tree
 from synth.engines.trees.pipeline import offsets_us, one_round
-from synth.engines.trees.search import TUNING, Graph, accepts, solve
+from synth.engines.trees.rooted import RootedTrees
+from synth.engines.trees.search import accepts, solve
+from synth.engines.trees.tuning import TUNING
 from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
@@ -78,6 +80,14 @@ def test_large_messages_take_what_the_worst_cut_takes(spec: str, name: str) -> N
     assert best <= 1.005 * float(worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte) * SIZE
 
 
+@pytest.mark.parametrize("spec", ["mesh:3x4", "dgx1", "hypercube:3"])
+def test_an_all_reduce_takes_what_the_worst_partition_takes(spec: str) -> None:
+    """2(k-1) sends of all between k parts: as many trees as have room, each up and down."""
+    problem = make_problem(load(spec), "allreduce")
+    best = min(one.time_us(SIZE) for one in answers(problem, most_sends=60_000))
+    assert best <= 1.02 * prove(problem).at(SIZE)[0]
+
+
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(st.integers(0, 10**6), st.sampled_from(["allgather", "reducescatter", "broadcast", "reduce"]))
 def test_on_networks_of_any_shape(seed: int, name: str) -> None:
@@ -127,6 +137,7 @@ def test_sends_of_a_round_keep_their_slots_in_every_period() -> None:
     [
         ("dgx1", "alltoall", (), "it packs trees for"),
         ("star:4", "allgather", (), "switches or limits"),
+        ("dgx-a100:2", "allreduce", (), "switches or limits"),
         ("mi250", "allgather", (9,), "Steiner"),
     ],
 )
@@ -137,8 +148,15 @@ def test_what_it_does_not_take(spec: str, name: str, relays: tuple[int, ...], wh
     assert "pins no" in accepts(make_problem(load("dgx1"), "broadcast"), Options(chunks=4))
 
 
+def test_an_all_reduce_over_links_one_way_is_not_taken() -> None:
+    lopsided = load("ring:4")
+    lopsided = replace(lopsided, bandwidth_gbs=np.where(lopsided.link_src == 0, 25.0, 50.0))
+    assert "both ways" in accepts(make_problem(lopsided, "allreduce"), Options())
+    assert accepts(make_problem(lopsided, "allgather"), Options()) == ""
+
+
 def test_the_optimum_of_a_number_of_trees() -> None:
     """Of one tree a rank on dgx1 no more than half of a narrow link's rate is of use: 9/7 of the optimum."""
-    graph = Graph(make_problem(load("dgx1"), "allgather"), Fraction(7, 1200000))
+    graph = RootedTrees(make_problem(load("dgx1"), "allgather"), Fraction(7, 1200000))
     assert [graph.least_time(k) / graph.least for k in (1, 2, 6)] == [Fraction(9, 7), Fraction(15, 14), 1]
     assert graph.counts(TUNING)[0] == 6

@@ -1,0 +1,120 @@
+"""What trees of an all-reduce are packed into: links that run both ways, taken as edges."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+
+from synth.bounds.worst_cut import written
+from synth.engines.trees.packing import TooLate, Tree, depths
+from synth.engines.trees.pipeline import Round, one_round
+from synth.engines.trees.spanning import pack_spanning, rooted
+from synth.engines.trees.tuning import Tuning
+from synth.model.collective import Ints
+from synth.model.compiled import Runner, choose_runner
+from synth.model.deadline import now
+from synth.model.problem import Problem
+from synth.phases.reversal import mirror_links
+
+_STEP_S = 2e-6  # of the interpreter
+_ROUND_OFF = 1e-9
+
+
+class MirroredTrees:
+    """Spanning trees, up which sums come over the links back, and down which they go.
+
+    A tree takes its part of the message over each of its edges once each way.
+
+    Attributes:
+        least: what the bound says, rounded.
+    """
+
+    def __init__(self, problem: Problem, least_us_per_byte: float, tuning: Tuning) -> None:
+        net, mirror = problem.network, mirror_links(problem.network)
+        assert mirror is not None
+        self.net, self.mirror, self.n, self.tuning, self.nroots = net, mirror, problem.nranks, tuning, 1
+        self.forth = np.flatnonzero(net.src < net.dst)
+        self.back = mirror[self.forth]
+        self.ends = net.src[self.forth], net.dst[self.forth]
+        self.gbs = [written(value) for value in net.bandwidth_gbs[self.forth].tolist()]
+        self.least = Fraction(least_us_per_byte).limit_denominator(10**15)
+        self.run: Runner = choose_runner(_STEP_S * tuning.restarts * 16 * self.n * (self.n + len(self.forth)))
+        many = max(1, tuning.restarts * tuning.restart_ranks // max(tuning.restart_ranks, self.n))
+        rng = np.random.default_rng(0)
+        self.orders = [(rng.permutation(self.n), rng.permutation(len(self.forth))) for _ in range(many)]
+        self.middle = self._middle()
+
+    def _middle(self) -> int:
+        """A rank from which none is far."""
+        near = np.full((self.n, self.n), np.inf)
+        near[self.ends] = near[self.ends[::-1]] = 1.0
+        np.fill_diagonal(near, 0.0)
+        for rank in range(self.n):
+            np.minimum(near, near[:, rank, None] + near[None, rank, :], out=near)
+        return int(near.max(axis=1).argmin())
+
+    def counts(self, tuning: Tuning) -> list[int]:
+        """The fewest trees that come so near to the least time of all numbers of trees, as far as counting says."""
+        most = min(tuning.most_trees, max(1, tuning.round_sends // (2 * self.n)))
+        times = [self._room(k) for k in range(1, most + 1)]
+        least = min(times)
+        return [*dict.fromkeys(next(k + 1 for k, t in enumerate(times) if t <= least * x) for x in tuning.losses), 1]
+
+    def capacity(self, k: int, us_per_byte: Fraction) -> Ints:
+        """Trees that every edge may be in."""
+        each = {gbs: math.floor(us_per_byte * 1000 * gbs * k) for gbs in set(self.gbs)}
+        return np.array([min(k, each[gbs]) for gbs in self.gbs], dtype=np.int64)
+
+    def _times(self, k: int) -> list[Fraction]:
+        """From the bound on, the µs a byte at which some edge may be in one more of k trees."""
+        low = self.least * (1 - Fraction(1, 10**9))
+        counts = range(1, k + 1)
+        steps = {count / (1000 * gbs * k) for gbs in set(self.gbs) for count in counts}
+        return sorted(step for step in steps if step >= low)
+
+    def _room(self, k: int) -> Fraction:
+        """The first of them at which all edges together, and those of each rank, have room for k trees."""
+        for time in self._times(k):
+            capacity = self.capacity(k, time)
+            at = np.bincount(np.concatenate(self.ends), np.concatenate([capacity, capacity]), self.n)
+            if capacity.sum() >= k * (self.n - 1) and at.min() >= k:
+                return time
+        return Fraction(10**9)
+
+    def least_time(self, k: int) -> Fraction | None:
+        """The least µs a byte in which k trees can be packed; None where that is not found soon."""
+        first = self._room(k)
+        for time in [step for step in self._times(k) if step >= first][: self.tuning.waits]:
+            if self._pack(k, time, *self.orders[0]) is not None:
+                return time
+        return None
+
+    def _pack(self, k: int, us_per_byte: Fraction, ranks: Ints, edges: Ints) -> list[Ints] | None:
+        """The edges of k trees; ranks and edges renumbered for it."""
+        ends = ranks[self.ends[0][edges]], ranks[self.ends[1][edges]]
+        capacity = self.capacity(k, us_per_byte)[edges]
+        packed = pack_spanning(self.run, self.n, ends, capacity, k, int(ranks[self.middle]))
+        return None if packed is None else [np.sort(edges[tree]) for tree in packed]
+
+    def packed(self, k: int, us_per_byte: Fraction, deadline: float) -> Round:
+        """A round of k trees, the shallowest of some packings.
+
+        Raises TooLate.
+        """
+        best: list[Tree] = []
+        least = np.inf
+        for order in self.orders:
+            if now() >= deadline:
+                break
+            edges = self._pack(k, us_per_byte, *order)
+            if edges is None:
+                continue
+            trees = [rooted(self.n, self.ends, tree, (self.forth, self.back)) for tree in edges]
+            deep = max(max(depths(tree, self.net.src, self.net.dst).values()) for tree in trees)
+            if deep < least:
+                best, least = trees, deep
+        if not best:
+            raise TooLate
+        return one_round(best, self.net.src, self.net.dst, self.mirror)
