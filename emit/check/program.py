@@ -10,13 +10,14 @@ import numpy as np
 from emit.check.cells import Cells, cells_of
 from emit.check.contents import GARBAGE, NOTHING, Contents
 from emit.check.executor import Place
+from emit.check.limits import check_limits
 from emit.check.order import report_stopped, run
 from emit.check.races import find_races
 from emit.columns import Columns, columns_of
 from emit.findings import Findings, Judgement
 from emit.goal import Goal, goals_of, sizes_of
 from emit.program import FIFO_DEPTH, OPS, READS_DST, READS_SRC, ROOTED, WRITES_DST, Program
-from emit.targets import Limits, check_limits, target_named
+from emit.targets import Limits, target_named
 from synth.model.registry import ROOT, find_kind
 from topologies.errors import InputError
 

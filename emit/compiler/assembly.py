@@ -9,6 +9,7 @@ from itertools import chain, zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
+from emit.check.limits import check_dependency, check_steps, check_threadblocks
 from emit.columns import Columns, link_connections
 from emit.compiler.ir import NONE, Instructions
 from emit.compiler.manual import Block, asked_blocks
@@ -16,7 +17,7 @@ from emit.compiler.prepared import Prepared
 from emit.compiler.waits import waits_of
 from emit.findings import Findings
 from emit.program import BUFFERS, OPS, Gpu, Program, Step, ThreadBlock
-from emit.targets import Limits, check_steps, check_threadblocks
+from emit.targets import Limits
 from synth.model.collective import Ints
 from topologies.arrays import pointers, positions
 from topologies.errors import InputError
@@ -76,9 +77,13 @@ class Assembled:
         lengths = iter(self.lengths.tolist())
         shapes = [[(*block, next(lengths)) for block in mine] for mine in self.blocks]
         check_threadblocks(self.header.nranks, shapes, limits, found)
-        named = max((self.block_of[other] for others in self.waits for other in others), default=NONE)
-        if named > limits.dep_tb or not self.prepared.surely_within(limits):
+        if not self.prepared.surely_within(limits):
             check_steps(self.program(), limits, found)
+        elif max((self.block_of[other] for others in self.waits for other in others), default=NONE) > limits.dep_tb:
+            c = self.columns()
+            named = np.where(c.dep == NONE, NONE, c.tb[c.block[c.dep]])
+            for step in np.flatnonzero(named > limits.dep_tb).tolist():
+                check_dependency(int(named[step]), limits, found, *c.place(step))
 
     def columns(self) -> Columns:
         """Those of its program: what `columns_of` says of it."""

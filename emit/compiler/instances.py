@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+from emit.check.limits import check_limits
 from emit.check.order import run
 from emit.columns import columns_of
 from emit.compiler.assembly import Layout, assemble, describe_size
@@ -19,7 +20,7 @@ from emit.compiler.ir import BUFFER, NONE, SCRATCH, Instructions, instructions_o
 from emit.compiler.prepared import Prepared
 from emit.findings import Findings
 from emit.program import FIFO_DEPTH, Gpu, Program
-from emit.targets import Limits, check_limits
+from emit.targets import Limits
 from synth.model.registry import find_kind
 from topologies.errors import InputError
 

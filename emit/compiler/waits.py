@@ -48,7 +48,7 @@ def _by_clocks_of_ranks(
         return _last_of_each_block(block_of, after)
     latest: list[list[Clock | None]] = [[None] * many for many in blocks]
     passed = [[0] * many for many in blocks]
-    index = [0] * len(ir)
+    index, passed_in_all = [0] * len(ir), [0] * len(ir)
     waits: list[list[int]] = [[] for _ in range(len(ir))]
     for n, (rank, block, others) in enumerate(zip(ir.rank, block_of, others_of, strict=True)):
         passed[rank][block] += 1
@@ -59,7 +59,10 @@ def _by_clocks_of_ranks(
         if row is None:
             row = latest[rank][block] = np.zeros(blocks[rank], dtype=np.int32)
         if len(others) > 1:
-            others.sort(key=lambda o: (-int(_known(kept, o).sum()), o))
+            for other in others:
+                if not passed_in_all[other]:
+                    passed_in_all[other] = int(_known(kept, other).sum())
+            others.sort(key=lambda o: (-passed_in_all[o], o))
         for other in others:
             if row[block_of[other]] < index[other]:
                 waits[n].append(other)

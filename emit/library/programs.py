@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 
+from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import best_cut
 from emit.compiler.fill import filled
 from emit.compiler.lower import Lowering, forms, program_collective
@@ -160,15 +161,18 @@ class Programs:
         """
         unit, blocks = self.target.cell_bytes, blocks_of(algorithm.problem)
         chunks = algorithm.problem.collective.chunks
+        # with more, the program would move more than is checked: each cell of a send leaves and arrives
+        checked = CAPACITY.moves // (2 * max(1, len(algorithm.schedule))) - 1
+        widest = max(chunks, min(_WIDEST, checked) * chunks)
         size = low if low == high else self.size
         if size is None:
             least = 1 << (chunks - 1).bit_length()
-            most = min(low // (blocks * (unit or ELEMENT_BYTES[0])), _WIDEST * chunks)
+            most = min(low // (blocks * (unit or ELEMENT_BYTES[0])), widest)
             return [least << doublings for doublings in range(max(1, (most // least).bit_length()))]
         for of_type in (unit,) if unit else ELEMENT_BYTES:
             elements, rest = divmod(size, blocks * of_type)
             if rest == 0:
-                return [n for n in range(chunks, min(elements, _WIDEST * chunks) + 1) if elements % n == 0]
+                return [n for n in range(chunks, min(elements, widest) + 1) if elements % n == 0]
         return []
 
     def _made(

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from emit.check.limits import check_limits
 from emit.compiler.lower import goal_columns, program_collective
 from emit.findings import Findings, Verdict, first_of
 from emit.formats import FORMATS, restate_program, verify_file, verify_program
 from emit.library.index import Entry
 from emit.library.programs import Programs
 from emit.program import CUSTOM, Program
-from emit.targets import TARGETS, Target, check_between_nodes, check_limits, check_resident, divisor, most_bytes
+from emit.targets import TARGETS, Target, check_between_nodes, check_resident, divisor, most_bytes
 from emit.timing.predict import Timed
 from synth.model.collective import Collective, subdivided
 from synth.model.common_chunk import common_chunk

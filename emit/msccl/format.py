@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from emit.check.limits import check_limits
 from emit.check.program import Report, check, root_of
 from emit.findings import Finding, Findings, Judgement, Verdict, first_of
 from emit.goal import Goal
@@ -18,7 +19,6 @@ from emit.targets import (
     TARGETS,
     Target,
     check_between_nodes,
-    check_limits,
     choose_target,
     target_named,
     within_scratch,

@@ -23,9 +23,10 @@ LATE = "no time was left to lower it; give --budget {} or more"
 _WRITING = 2.0  # time of lowering a program in haste and of writing its file, over that of lowering it in haste
 _SEARCHED = 0.4  # of the time until the deadline, for which the best program of an algorithm is looked for
 _MOST_RESERVED = 0.5  # of the time until the deadline, for lowering and writing
-_AT_ONCE = 0.15  # of the budget: for which that is looked for while engines are still to be asked
-_PATIENCE = 1.5  # so many times that, until there is one at all
-_FEW = 1_000  # sends up to which lowering is mostly what it takes at any number
+_AT_ONCE = 0.1  # of the budget: for which that is looked for while engines are still to be asked
+_PATIENCE = 2.0  # so many times that, until there is one at all
+_LEAST_S = 3e-5  # of a send, that lowering in haste takes
+_FEW = 3_000  # sends up to which lowering is mostly what it takes at any number
 WORTH_SAYING = 0.98  # of the time of what an executor can hold: what a schedule takes that it cannot
 
 
@@ -62,7 +63,7 @@ class Contest:
         report: told of what takes long.
         deadline: of `now`; what is not lowered, with time left to write its file, before it is not.
         contenders: what can be shown. refused: of which the executor can hold no program, or for which time was short.
-        s_a_send: seconds that lowering in haste takes, as far as that is known.
+        s_a_send: seconds that lowering in haste takes, as far as that is known, from one of `most_sends`.
         longest_s: that it took to find a best program. lowering: whether it is under way.
         racing: whether engines are still asked: what takes long to lower waits until they are not.
         postponed: what waits, with its schedule's time until then.
@@ -73,7 +74,8 @@ class Contest:
     deadline: float = math.inf
     contenders: list[Contender] = field(default_factory=list)
     refused: list[Contender] = field(default_factory=list)
-    s_a_send: float = 5e-5
+    s_a_send: float = _LEAST_S
+    most_sends: int = 0
     longest_s: float = 0.0
     lowering: bool = False
     racing: bool = False
@@ -87,8 +89,8 @@ class Contest:
         """
         if self.lowering or self.executor is None:
             return self.deadline
-        waiting_s = max((self._needs_s(one) for one in self.postponed if one in self.contenders), default=0.0)
-        reserved_s = max(_WRITING * self.longest_s, waiting_s)
+        waiting = (self._needs_s(one) / _SEARCHED for one in self.postponed if one in self.contenders)
+        reserved_s = max(_WRITING * self.longest_s, max(waiting, default=0.0))
         return self.deadline - min(reserved_s, _MOST_RESERVED * (self.deadline - self.begun))
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Contender:
@@ -100,6 +102,10 @@ class Contest:
     def remove(self, one: Contender) -> None:
         """Forget one that can be shown."""
         self.contenders = [c for c in self.contenders if c is not one]
+
+    def waits(self, one: Contender) -> bool:
+        """Whether it is to be lowered once all engines were asked, and may turn out to be slower then."""
+        return self.racing and one in self.postponed
 
     def time_us(self, one: Contender, size_bytes: float) -> float:
         """Its time at a size in µs; inf where it is of no use, since the executor cannot hold it."""
@@ -126,7 +132,8 @@ class Contest:
             else:
                 best = self.best(size_bytes)
                 ranges = [] if best is None else [Range(best, size_bytes, size_bytes, size_bytes)]
-            if not self.contenders or all(self._is_lowered(served.contender) for served in ranges):
+            # the largest sizes first, as there may not be time for all
+            if not self.contenders or all(self._is_lowered(served.contender) for served in reversed(ranges)):
                 return ranges
 
     def files(self, size_bytes: int | None = None) -> list[Range]:
@@ -142,7 +149,7 @@ class Contest:
 
     def _is_lowered(self, one: Contender) -> bool:
         """Whether this was so before, or is to wait; lowers it, if not."""
-        if self.executor is None or one.execution is not None or (self.racing and one in self.postponed):
+        if self.executor is None or one.execution is not None or self.waits(one):
             return True
         if self._is_late(one):
             if any(c.execution is not None for c in self.contenders):
@@ -152,6 +159,9 @@ class Contest:
                 self.postponed.append(one)
                 return True
             one = min(self.contenders, key=lambda c: (len(c.algorithm.schedule), *c.order))  # there must be something
+        if self.racing and self._needs_s(one) > _AT_ONCE * (self.deadline - self.begun) < math.inf:
+            self.postponed.append(one)
+            return True
         sends = len(one.algorithm.schedule)
         self.report(f"lowering {sends} sends")
         begun = now()
@@ -165,7 +175,7 @@ class Contest:
         try:
             one.execution = limited(until, partial(self.executor.lower, one.algorithm, enough))
         except TimeUp:
-            self.s_a_send = max(self.s_a_send, (now() - begun) / max(sends, _FEW))
+            self._took(sends, now() - begun)
             if self.racing:
                 self.postponed.append(one)
             else:
@@ -173,11 +183,16 @@ class Contest:
         except InputError as error:
             self._refuse(one, str(error))
         else:
-            self.s_a_send = max(self.s_a_send, self.executor.first_s / max(sends, _FEW))
+            self._took(sends, self.executor.first_s)
             self.longest_s = max(self.longest_s, now() - begun)
         finally:
             self.lowering = False
         return False
+
+    def _took(self, sends: int, seconds: float) -> None:
+        """Learn from one lowered in haste: those of most sends say most of what others will take."""
+        if sends >= self.most_sends:
+            self.s_a_send, self.most_sends = max(seconds / max(sends, _FEW), _LEAST_S), sends
 
     def _is_late(self, one: Contender) -> bool:
         """Whether lowering it, and writing its file, would end after the deadline."""

@@ -325,8 +325,10 @@ class _Search:
         if before is not None and schedule_us >= before.time_us(size):
             return schedule_us
         one, time_us = self._add(algorithm, size)
-        if before is not None:
-            self.contest.remove(before if time_us < before.time_us(size) else one)
+        if before is not None and time_us >= before.time_us(size):
+            self.contest.remove(one)
+        elif before is not None and (before.execution is None or not self.contest.waits(one)):
+            self.contest.remove(before)
         if before is None or time_us < before.time_us(size):
             self.at_size[found.engine, size] = one
         return time_us

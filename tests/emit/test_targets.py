@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from emit.check.limits import check_limits
 from emit.findings import Findings
 from emit.formats import FORMATS, format_of, verify_file, verify_program
 from emit.msccl.format import write_msccl
 from emit.program import FIFO_DEPTH, OPS, Gpu, Program, Step, ThreadBlock
-from emit.targets import TARGETS, Target, check_limits, choose_protocol, choose_target, target_for
+from emit.targets import TARGETS, Target, choose_protocol, choose_target, target_for
 from synth.model.problem import make_problem
 from tests.emit.small_programs import ring_allgather
 from topologies.errors import InputError

@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from emit.check.limits import check_limits
 from emit.columns import Columns, columns_of
 from emit.compiler import waits
 from emit.compiler.assembly import Assembled, Layout, assemble
@@ -21,7 +22,7 @@ from emit.compiler.passes.liveness import all_used, without_unused
 from emit.compiler.prepared import Prepared
 from emit.findings import Findings
 from emit.program import OPS
-from emit.targets import TARGETS, check_limits
+from emit.targets import TARGETS
 from synth.verify.algorithm import Algorithm
 from tests.emit.right_programs import hand_built
 from tests.random_problems import answered, random_problem

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from emit.check.limits import check_limits
 from emit.findings import Findings
 from emit.msccl.format import verify, write_msccl, xml_text
 from emit.msccl.read import read, read_msccl
 from emit.program import Gpu, Program, Step, ThreadBlock
-from emit.targets import TARGETS, check_limits
+from emit.targets import TARGETS
 from tests.emit.small_programs import ring_allgather
 
 RING = write_msccl(ring_allgather(3))

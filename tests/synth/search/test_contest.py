@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from synth.baselines import baseline
+from synth.engines.request import Candidate, Options
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, make_problem
 from synth.search.contest import Contest
 from synth.search.frontier import Range
+from synth.search.search import TUNING, _Search
+from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.load import load
@@ -199,3 +202,18 @@ def test_what_a_small_program_takes_says_little_of_large_ones(
     made = contest(Slow(first_s=1.0), algorithms[:1], deadline=100.0)
     assert len(algorithms[0].schedule) < 100
     assert made.s_a_send <= 1e-3
+
+
+def test_what_is_lowered_stays_until_what_is_better_is(algorithms: list[Algorithm]) -> None:
+    """An engine's better schedule that is left for later may find no time then."""
+    problem, (better, worse) = algorithms[0].problem, (algorithms[0], algorithms[-1])
+    search = _Search(problem, Options(budget_s=10.0), Workers(), lambda _, __: None, TUNING, Executor())
+    search.contest.racing = True
+    for algorithm in (worse, better):
+        search.take(Candidate(algorithm.problem, algorithm.schedule, "toy", LARGEST, supersedes=True), "toy")
+        search.contest.s_a_send = 2.0 / len(better.schedule)  # so that the other is to wait
+    assert search.contest.best_us(LARGEST) == better.time_us(LARGEST)
+    search.contest.racing, search.contest.deadline = False, now() - 1
+    (served,) = search.contest.frontier()
+    assert isinstance(served.contender.execution, Slower)
+    assert served.time_us(LARGEST) == worse.time_us(LARGEST)
