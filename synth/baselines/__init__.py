@@ -12,6 +12,7 @@ from synth.baselines.direct import direct_baselines
 from synth.baselines.dissemination import dissemination_baselines
 from synth.baselines.doubling import doubling_baselines
 from synth.baselines.fifo import Unordered, is_new
+from synth.baselines.multiplying import multiplying_baselines
 from synth.baselines.pat import pat_baselines
 from synth.baselines.ring import RINGED, ring_baselines
 from synth.baselines.swing import swing_baselines
@@ -88,6 +89,7 @@ BASELINES: dict[str, Callable[[Problem, int], list[Unordered]]] = {
     "two-level": two_level_baselines,
     "tree": tree_baselines,
     "bucket": bucket_baselines,
+    "multiplying": multiplying_baselines,
     "trivance": trivance_baselines,
     "swing": swing_baselines,
     "bine": bine_baselines,
@@ -96,7 +98,7 @@ BASELINES: dict[str, Callable[[Problem, int], list[Unordered]]] = {
 }
 LIBRARY = ("direct", "direct in turns", "ring", "recursive doubling", "two-level", "tree")
 """What libraries run today."""
-CLOSED_FORMS = ("bucket", "trivance", "swing", "bine", "pat", "dissemination")
+CLOSED_FORMS = ("bucket", "multiplying", "trivance", "swing", "bine", "pat", "dissemination")
 """What the engine of that name asks for, the likeliest first."""
 
 

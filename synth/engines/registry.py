@@ -67,11 +67,12 @@ ENGINES: dict[str, Engine] = {
         Engine("route", "constructive, for few ranks, at once", "synth.engines.greedy.search"),
         Engine("baseline", "what a library would run", "synth.engines.library"),
         Engine("switch", "reductions and multicasts in switches", "synth.engines.switch"),
-        Engine("closed", "exchanges by formula: the next six", _CLOSED),
+        Engine("closed", "exchanges by formula: the next seven", _CLOSED),
         *(
             Engine(form, source, _CLOSED, asked=False, form=form)
             for form, source in (
                 ("bucket", "rings along a grid's dimensions"),
+                ("multiplying", "all of a grid's line exchange"),
                 ("trivance", "both neighbours joined, in powers of three"),
                 ("swing", "partners at swinging distances, for even tori"),
                 ("bine", "binomial trees in base -2"),

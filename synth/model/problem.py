@@ -65,7 +65,7 @@ class Problem:
         topology: the whole machine or cluster.
         collective: over positions 0..k-1.
         group: the topology rank at each position.
-        relays: outsiders that may hold and forward chunks, ascending.
+        relays: outsiders that may hold, forward and add chunks, ascending.
         network: links between the ranks at hand. Local ranks: 0..k-1 are the group's positions, k.. the relays.
         quotient: None, or what this problem is the quotient of; its schedules are those of one representative.
         allowed: None where everybody may hold every chunk; else who may hold which.
@@ -234,7 +234,7 @@ def make_problem(
         topology: the machine or cluster.
         collective: a name, or a Collective over len(group) ranks.
         group: topology ranks in order; all when None.
-        relays: outsiders that may forward.
+        relays: outsiders that may forward and add.
         chunks: chunks a block, for a name.
         root: a topology rank of the group, for a name; the first of the group when None.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,7 +41,8 @@ def test_all_replay_and_none_beats_the_bound(
     problem = asked(spec, name, group, relays)
     bound = prove(problem)
     made = {form: baseline_named(problem, form) for form in CLOSED_FORMS}
-    assert made["dissemination"]  # these three are for any number of ranks
+    assert made["dissemination"]  # these four are for any number of ranks
+    assert made["multiplying"]
     assert made["pat"]
     assert made["trivance"]
     for form, algorithms in made.items():
@@ -94,6 +96,14 @@ def test_whole_sums_where_no_contribution_would_come_twice() -> None:
     assert {len(one.schedule) for one in baseline_named(asked("full:8", "allreduce"), "trivance")} == {2 * 8 * 7}
 
 
+@pytest.mark.parametrize("spec", ["full:5", "hypercube:3", "dgx1"])
+def test_whole_sums_are_as_fast_as_the_diameter_allows(spec: str) -> None:
+    """Where members of a line are neighbours; phases of shares take twice as many hops."""
+    problem = asked(spec, "allreduce")
+    least_us = min(one.time_us(1) for one in baseline_named(problem, "multiplying"))
+    assert least_us == pytest.approx(prove(problem).at(1)[0], rel=1e-3)
+
+
 def test_an_exchange_that_leaves_somebody_out_is_not_there() -> None:
     problem = asked("full:4", "allgather")
     one = np.array([1, 0, 3, 2])
@@ -129,3 +139,17 @@ def test_mirror_images_use_both_directions() -> None:
 
 def test_each_form_is_an_engine() -> None:
     assert set(CLOSED_FORMS) <= set(ENGINES)
+
+
+def test_sums_meet_in_relays() -> None:
+    """Three members around a relay, which adds what two of them send: the third gets one sum, over one link."""
+    problem = asked("mesh:3x3", "reduce", [1, 3, 5], (4,))
+    (direct, *_) = baseline_named(problem, "direct")
+    net, schedule = problem.network, direct.schedule
+    into = np.bincount(net.dst[schedule.link], minlength=problem.nranks)
+    assert into.tolist() == [1, 0, 0, 2]
+    assert schedule.reduces.all()
+    assert direct.time_us(1 << 30) >= prove(problem).at(1 << 30)[0]
+    wrong = np.where(net.dst[schedule.link] == 3, False, schedule.reduces)  # the relay keeps the last one only
+    with pytest.raises(ScheduleRefused):
+        replay(problem, timed(problem, replace(schedule, reduces=wrong), MIB))

@@ -9,7 +9,7 @@ import pytest
 from synth.baselines.nccl.model import nccl_choice
 from synth.bounds.prove import prove
 from synth.model.problem import make_problem
-from synth.present.statement import compare, statement
+from synth.present.statement import compare, over_sizes, statement
 from synth.present.table import table
 from synth.search.result import SearchResult
 from topologies.costed import with_costs
@@ -29,7 +29,10 @@ def shown(found: SearchResult, times_us: dict[int, float]) -> tuple[dict[str, An
     shape = {"steps": 1, "rounds": 1, "chunks": 1, "engine": "x", "refused": "", "min_bytes": 0, "max_bytes": None}
     shape |= {"switch_ops": False}
     document = statement(found)
-    document["algorithms"] = [shape | compare(found, us, size) for size, us in times_us.items()]
+    document["algorithms"] = [
+        shape | compare(found, us, size) | over_sizes(found, lambda _, us=us: us, size, size, size, 1)
+        for size, us in times_us.items()
+    ]
     return document, table(document, found.problem.topology.nranks)
 
 
