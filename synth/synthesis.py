@@ -254,7 +254,7 @@ def synthesize(
         group: ranks that take part, in order, or text as on the command line (`0,2,4-7`); all when None.
         progress: called with what is tried and the best so far.
         workers: solver processes to use again.
-        options: relay: outsiders that may forward and add, "none", "all" or ranks. without, degrade: dead and slow parts (see
+        options: relay: outsiders that may forward, "none", "all" or ranks. without, degrade: dead and slow parts (see
             `topologies.faults.apply`); the answer then also has the healthy network's. root: rank of the root for
             rooted collectives; the group's first when None. size: bytes, or `64K`; with it the one best algorithm,
             without it the frontier over all sizes. chunks, steps, rounds: pin the shape (k-synchronous model).

@@ -35,7 +35,12 @@ from topologies.errors import InputError
 _question = declare(
     topo_option,
     click.option("--group", metavar="RANKS", help="Ordered ranks that take part, as 0,2,4-7. Default: all."),
-    click.option("--relay", default="none", metavar="none|all|RANKS", help="Outsiders that may forward, and add what they forward."),
+    click.option(
+        "--relay",
+        default="none",
+        metavar="none|all|RANKS",
+        help="Outsiders that may forward, and add what they forward.",
+    ),
     click.option(
         "--groups",
         metavar="LIST",

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from synth.baselines import BASELINES, CLOSED_FORMS
 from synth.baselines.fifo import Unordered
+from synth.baselines.tree import NAME as TREE
 from synth.engines.library import accepts as is_whole
 from synth.engines.request import Options, Outcome, Request
 from synth.model.deadline import now
@@ -29,8 +30,8 @@ def accepts(problem: Problem, options: Options, form: str = "") -> str:
 
 
 def solve(problem: Problem, request: Request, form: str = "") -> Iterator[Outcome]:
-    """One form, or all: the likeliest first, as far as the time is."""
-    for name in (form,) if form else CLOSED_FORMS:
+    """One form, or all, double binary trees too: the likeliest first, as far as the time is."""
+    for name in (form,) if form else (*CLOSED_FORMS, TREE):
         most = int(min(_MOST_SENDS, _SENDS_A_SECOND * max(0.0, request.deadline - now())))
         with suppress(TooManySends):
             for plan in _plans(problem, name, most):

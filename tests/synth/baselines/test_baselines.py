@@ -16,6 +16,7 @@ from synth.baselines.fifo import fifo_order
 from synth.baselines.ring import Cycle, find_cycles, routed_cycle
 from synth.baselines.routes import Routes, reverse_links
 from synth.baselines.spreading import first_copies
+from synth.bounds.prove import prove
 from synth.model.compiled import Runner
 from synth.model.problem import Problem, hops, make_problem
 from synth.model.schedule import Schedule, untimed
@@ -56,14 +57,16 @@ def fastest(spec: str, name: str, what: str, size: float) -> float:
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(SEEDS)
-def test_every_baseline_replays_at_every_size(seed: int) -> None:
+def test_every_baseline_replays_at_every_size_and_none_beats_the_bound(seed: int) -> None:
     problem = random_problem(random.Random(seed))
     assume(problem.collective.chunks == 1)
+    bound = prove(problem, max_flow=False)
     for name in BASELINES:
         for algorithm in baseline_named(problem, name):
             assert algorithm.engine == name or (name == "ring" and algorithm.engine.endswith("rings"))
             for size in (1.0, 4096.0, 1e9):
                 replay(algorithm.problem, timed(algorithm.problem, algorithm.schedule, size))
+                assert algorithm.time_us(size) >= bound.at(size)[0] * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", GATHERING)
