@@ -19,7 +19,6 @@ from synth.model.problem import make_problem
 from synth.model.sizes import parse_size
 from synth.present.text import format_size, format_time
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
-from synth.verify.algorithm import Algorithm
 from topologies.errors import TooManySends
 from topologies.load import load
 
@@ -29,15 +28,15 @@ FORMS = (*CLOSED_FORMS, "recursive doubling")
 _ROUNDING = 1e-9  # of a time: what two sums of the same terms may differ by
 
 
-def forms_of(topology: str) -> dict[str, list[Algorithm]]:
-    """The algorithms of each form that is for all ranks of a topology."""
+def form_times_us(topology: str, size: int) -> dict[str, float]:
+    """The best time of each form that is for all ranks of a topology, its sends in the order for that size."""
     problem = make_problem(load(topology), "allreduce")
-    made: dict[str, list[Algorithm]] = {}
+    times: dict[str, float] = {}
     for form in FORMS:
         with suppress(TooManySends):
-            found = baseline_named(problem, form)
-            made |= {form: found} if found else {}
-    return made
+            made = [one.time_us(size) for one in baseline_named(problem, form, size)]
+            times |= {form: min(made)} if made else {}
+    return times
 
 
 def whole_swing_us(topology: str, size: int) -> float:
@@ -58,12 +57,11 @@ def main() -> None:
     asked = parser.parse_args()
     questions = [(t, parse_size(s, "--size")) for t in asked.only for s in asked.size][:: asked.every]
     rows, first, ahead = [], 0, 0
-    made = {topology: forms_of(topology) for topology in dict.fromkeys(topology for topology, _ in questions)}
     for topology, size in questions:
         answer = synth.synthesize("allreduce", topology, size=size, budget=asked.budget).found
         best = answer.ranges[0]
         ours_us, (bound_us, witness) = best.time_us(size), answer.bound.at(size)
-        times = {form: min(one.time_us(size) for one in found) for form, found in made[topology].items()}
+        times = form_times_us(topology, size)
         whole_us = whole_swing_us(topology, size)
         ahead += whole_us < ours_us
         rival = min(times, key=lambda form: times[form])
