@@ -18,7 +18,7 @@ from pathlib import Path
 from emit.report.item import Item, Points
 from emit.report.program import program_item
 from emit.report.schedule import schedule_item
-from emit.report.sources import find_sources
+from emit.report.sources import Source, find_sources
 from synth.present.text import format_size, format_time
 from topologies.errors import InputError
 from topologies.topology import Topology
@@ -56,7 +56,17 @@ def report(
     where programs run, at size_bytes (1 MiB when None); else they are shown in steps. Schedules have their own. Raises
     InputError for what cannot be read, too many algorithms, or a program that cannot be timed on the topology.
     """
-    sources = find_sources(path)
+    return report_sources(find_sources(path), Path(path).resolve().name or str(path), topology, group, size_bytes)
+
+
+def report_sources(
+    sources: Sequence[Source],
+    name: str,
+    topology: Topology | None = None,
+    group: Sequence[int] | None = None,
+    size_bytes: float | None = None,
+) -> Page:
+    """The page about some files; name: its title where they answer several questions. Others: as for `report`."""
     if len(sources) > MOST_ITEMS:
         raise InputError(
             f"{len(sources)} algorithms: a page shows at most {MOST_ITEMS}; give one file, or a smaller folder"
@@ -70,7 +80,7 @@ def report(
         for source in sources
     ]
     one_title = len({item.title for item in found}) == 1
-    title = found[0].title if one_title else Path(path).resolve().name or str(path)
+    title = found[0].title if one_title else name
     data = {"format": FORMAT, "algorithms": [item.view for item in found]}
     parts = {
         "title": escape(title),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,15 +72,22 @@ def _folder(where: Path) -> list[Source]:
 
 
 def _library(index: Path) -> list[Source]:
-    """Of each entry its schedule, if there is one, and its file, if that holds a program."""
+    return sources_of(load_index(index), origin_of(index))
+
+
+def sources_of(entries: Sequence[Entry], origin: str) -> list[Source]:
+    """Of each entry its schedule, if there is one, and its file, if that holds a program.
+
+    origin: of the index, for messages. Raises InputError for a file that is not there.
+    """
     found: dict[Path, Source] = {}
-    for entry in load_index(index):
+    for entry in entries:
         program = entry.file if TARGETS[entry.target].runs_here else None
         for kind, file in (("schedule", entry.schedule), ("program", program)):
             if file is None:
                 continue
             path = entry.folder / file
             if not path.is_file():
-                raise InputError(f"{origin_of(index)}: names {file}, which is not there; it must be beside it")
+                raise InputError(f"{origin}: names {file}, which is not there; it must be beside it")
             found.setdefault(path, Source(path, kind, path.name, entry))
     return list(found.values())

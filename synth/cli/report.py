@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import quote
 
 import click
 
-from emit.report.page import report as made
+from emit.library.check import Networks
+from emit.library.index import Entry
+from emit.report.library import MOST_PAGES, Question, find_library, largest_gap, library_page
+from emit.report.page import report as made_page
+from emit.report.page import report_sources
 from emit.report.placement import find_placement, placement_page
+from emit.report.sources import sources_of
 from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
@@ -15,6 +24,7 @@ from synth.present.text import format_count
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import origin_of
+from topologies.topology import Topology
 
 _LONG = 300  # what is wrong stands in full on the page
 
@@ -25,13 +35,15 @@ _LONG = 300  # what is wrong stands in full on the page
 @click.option("--topo", metavar="T", help="Where programs run: shows predicted times instead of steps.")
 @click.option("--group", metavar="RANKS", help="With --topo: the rank of each of a program's ranks, as 0,2,4-7.")
 @click.option("--size", metavar="BYTES", help="With --topo: message size of the timeline. Default: 1M.")
-def report(path: str, out: str, topo: str | None, group: str | None, size: str | None) -> None:
+@click.option("--no-pages", is_flag=True, help="Of a library with several questions: only the page about all of them.")
+def report(path: str, out: str, topo: str | None, group: str | None, size: str | None, no_pages: bool) -> None:
     """Draw the network, the timeline, the frontier and the proof on one self-contained page.
 
     From a schedule (.synth), an MSCCL XML, an execution plan (JSON), a library's index.json, or a folder of these; or
     from what synth place -o DIR wrote: the hierarchy with every axis's groups, the load of levels and the ranking.
-    Schedules are replayed, proofs worked out again, programs checked. Exit code 0 all right, 1 something in it is
-    wrong, 2 not readable.
+    Schedules are replayed, proofs worked out again, programs checked. A library that answers several questions has one
+    page about all of them, with a heat map of the gaps, and in the folder FILE-pages one of each question's algorithms.
+    Exit code 0 all right, 1 something in it is wrong, 2 not readable.
 
     \b
     synth report out -o report.html
@@ -52,12 +64,50 @@ def report(path: str, out: str, topo: str | None, group: str | None, size: str |
         click.echo(f"{origin_of(out)}: {many}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s")
         return
     topology = None if topo is None else load(topo)
+    questions = find_library(path) if group is None and size is None else None
+    if questions is not None:
+        _library(questions, path, Path(out), topology, begun, pages=not no_pages)
+        return
+    if no_pages:
+        raise InputError("--no-pages: is of a library that answers several questions; leave it out")
     ranks = None if group is None or topology is None else parse_ranks(group, "--group", topology.nranks)
-    page = made(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
+    page = made_page(path, topology, ranks, None if size is None else float(parse_size(size, "--size")))
     write_text(out, page.html)
     what = f"{format_count(page.algorithms, 'algorithm')}, {len(page.html.encode()) / 1e6:.2f} MB"
     click.echo(f"{origin_of(out)}: {what}   {time.monotonic() - begun:.1f} s")
-    for name, why in page.wrong.items():
+    _tell(page.wrong)
+
+
+def _library(
+    questions: Mapping[Question, Sequence[Entry]], path: str, out: Path, topology: Topology | None, begun: float,
+    *, pages: bool,
+) -> None:  # fmt: skip
+    """Write the page about a library, after those of its questions, the largest gaps first where they are too many."""
+    networks, folder, wrong = Networks(topology), out.with_name(f"{out.stem}-pages"), dict[str, str]()
+    known = {its[0].topology: found for its in questions.values() if (found := networks.of(its[0])) is not None}
+    links: dict[Question, str] = {}
+    for question in sorted(questions, key=lambda q: (-largest_gap(questions[q]), q))[: MOST_PAGES if pages else 0]:
+        its = questions[question]
+        made = report_sources(sources_of(its, origin_of(path)), question.page, networks.of(its[0]), its[0].communicator)
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+        write_text(folder / question.page, made.html)
+        links[question] = f"{quote(folder.name)}/{quote(question.page)}"
+        wrong |= made.wrong
+    html = library_page(questions, Path(path).resolve().name, known, links)
+    write_text(out, html)
+    parts = [
+        format_count(len(questions), "problem"),
+        format_count(len(links), "page"),
+        f"{len(html.encode()) / 1e6:.2f} MB",
+    ]
+    click.echo(f"{origin_of(out)}: {', '.join(parts)}   {time.monotonic() - begun:.1f} s")
+    _tell(wrong)
+
+
+def _tell(wrong: Mapping[str, str]) -> None:
+    """Say what is wrong, and end with 1 where anything is."""
+    for name, why in wrong.items():
         click.echo(f"{origin_of(name)}: wrong: {why if len(why) <= _LONG else why[:_LONG] + '…'}")
-    if page.wrong:
+    if wrong:
         raise SystemExit(1)
