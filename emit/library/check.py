@@ -200,8 +200,11 @@ def _other_times(entry: Entry, time_us: object, group: tuple[int, ...] | None) -
         return
     taken = time_us(size)
     of = "" if group is None else f" for group {format_listed(group)}"
-    if not math.isclose(taken, stated, rel_tol=_CLOSE):
-        yield f"takes {format_time(taken)}{of} at {format_size(size)}, its entry says {format_time(stated)}"
+    said = [(size, float(stated)), *((int(s), t) for s, t, _ in entry.curve if entry.in_range(int(s)))]
+    for at, claimed in said:
+        if not math.isclose(time_us(at), claimed, rel_tol=_CLOSE):
+            yield f"takes {format_time(time_us(at))}{of} at {format_size(at)}, its entry says {format_time(claimed)}"
+            break
     bound, gap = entry.values.get("bound_us"), entry.values.get("gap")
     if group is None and isinstance(bound, int | float) and bound > 0 and isinstance(gap, int | float):
         if bound > taken * (1 + _CLOSE):

@@ -52,6 +52,9 @@ class Times:
         stated = entry.values.get("time_us")
         if entry.values.get("shown_bytes") == size_bytes and isinstance(stated, int | float):
             return float(stated)
+        of_size = next((time_us for size, time_us, _ in entry.curve if size == size_bytes), None)
+        if of_size is not None:
+            return of_size
         key = str(entry.path), entry.communicator
         if key not in self.known:
             self.known[key] = self._predictor(entry)

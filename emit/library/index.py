@@ -48,6 +48,7 @@ where the form is not the collective's usual one.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +56,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -132,6 +133,13 @@ class Entry:
         return found if isinstance(found, str) else None
 
     @property
+    def curve(self) -> list[tuple[float, float, float]]:
+        """(bytes, time in µs, bound in µs) at the sizes that the entry states them for; rows that are none left out."""
+        stated = self.values.get("curve")
+        rows = [row for row in stated if isinstance(row, list) and len(row) == 3] if isinstance(stated, list) else []
+        return sorted((float(a), float(b), float(c)) for a, b, c in rows if all(is_figure(x) for x in (a, b, c)))
+
+    @property
     def counts_elements(self) -> bool:
         """Whether its executor counts elements of the call's type, not bytes."""
         return not TARGETS[self.target].cell_bytes
@@ -149,6 +157,11 @@ class Entry:
         """What the file must achieve, None where its own words say it. InputError where it is no goal."""
         goal = self.values.get("goal")
         return None if goal is None else goal_stated(goal, f"{origin_of(self.folder / INDEX)}: {self.file}")
+
+
+def is_figure(value: object) -> TypeGuard[float]:
+    """Whether it is a positive number, as times and sizes that an entry states must be."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def load_index(path: str | Path) -> list[Entry]:

@@ -1,7 +1,7 @@
 """One self-contained HTML page about a whole library: the cluster, which sizes are covered how well, the worst, links.
 
-It is drawn from the index alone and has no script. A gap is that which an entry states: at the size that its file is
-shown for, which stands for all sizes that the file serves. Each question's algorithms have a page of their own.
+It is drawn from the index alone and has no script. A gap is what an entry states: at a column's size where its `curve`
+has that, else at the size that its file is shown for. Each question's algorithms have a page of their own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from emit.library.index import INDEX, Entry, load_index
+from emit.library.index import INDEX, Entry, is_figure, load_index
 from emit.report.layout import place_vertices
 from synth.present.text import format_count, format_listed, format_ranks, format_served, format_size, format_time
 from topologies.arrays import Floats
@@ -31,6 +31,9 @@ MOST_PAGES = 200  # of single questions
 _MOST_VERTICES, _MOST_EDGES = 600, 4000  # of a cluster that is drawn
 _WIDTH, _HEIGHT, _EDGE = 900.0, 320.0, 18.0
 _PARTS = Path(__file__).parent / "static"
+
+
+Worst = tuple[float, int | None, float | None, float | None]  # a gap, and its bytes, time and bound in µs
 
 
 @dataclass(frozen=True, order=True)
@@ -84,6 +87,7 @@ def library_page(
     name: str,
     topologies: Mapping[str, Topology],
     links: Mapping[Question, str],
+    wrong: Mapping[str, str],
 ) -> str:
     """The page.
 
@@ -91,12 +95,16 @@ def library_page(
         questions: as `find_library` gives them.  name: of the library.
         topologies: those of the entries that are known, by name.
         links: where each question's own page is, beside this one; those that have none are shown without.
+        wrong: by file, why a schedule, program or proof is refused.
     """
     entries = [entry for its in questions.values() for entry in its]
     style = "".join((_PARTS / part).read_text(encoding="utf-8") for part in ("report.css", "library.css"))
     tiles = "".join(
         f'<div class="tile"><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>'
         for a, b, c in _tiles(questions, entries)
+    )
+    refused = "".join(
+        f'<p class="alert" role="alert">Wrong: {escape(file)}: {escape(why)}</p>' for file, why in wrong.items()
     )
     names = list(dict.fromkeys(entry.topology for entry in entries))
     clusters = "".join(_cluster(one, topologies.get(one)) for one in names)
@@ -116,10 +124,10 @@ def library_page(
 <header><span class="brand" aria-hidden="true"><i></i><i></i><i></i></span>
 <div class="heading"><p>synth report</p><h1>{escape(name)}</h1></div></header>
 <main>
-<dl class="tiles">{tiles}</dl>
+{refused}<dl class="tiles">{tiles}</dl>
 <section class="card"><div class="bar"><h2>Cluster</h2></div>{clusters}</section>
 <section class="card"><div class="bar"><h2>Time over proved bound, by message size</h2></div>
-<p class="note">Of the form of calls with the larger gap, at the size that each file is shown for; 1 is the least.</p>
+<p class="note">Of the form of calls with the larger gap; 1 is the least there can be.</p>
 {_legend()}{maps}</section>
 <section class="card"><div class="bar"><h2>The largest gaps</h2></div>{_worst(questions, links)}</section>
 <section class="card"><div class="bar"><h2>Questions</h2></div>{_questions(questions, links)}</section>
@@ -134,22 +142,36 @@ def _gap(entry: Entry) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 else None
 
 
+def _gap_at(entry: Entry, size: int) -> float | None:
+    """At a size in bytes, where the entry states it; else at the size that its file is shown for."""
+    return next((max(1.0, taken / bound) for at, taken, bound in entry.curve if at == size), _gap(entry))
+
+
+def _worst_of(entry: Entry) -> Worst:
+    """The largest gap that an entry states of its range."""
+    found = [(max(1.0, t / b), int(s), t, b) for s, t, b in entry.curve if entry.in_range(int(s))]
+    stated = [entry.values.get(key) for key in ("shown_bytes", "time_us", "bound_us")]
+    size, taken, bound = (value if is_figure(value) else None for value in stated)
+    own = (_gap(entry) or 1.0, None if size is None else int(size), taken, bound)
+    return max([own, *found], key=lambda one: one[0])
+
+
 def largest_gap(entries: Sequence[Entry]) -> float:
     """Of the gaps that entries state, 1 where none does."""
-    return max((gap for entry in entries if (gap := _gap(entry)) is not None), default=1.0)
+    return max((_worst_of(entry)[0] for entry in entries), default=1.0)
 
 
 def _tiles(questions: Mapping[Question, Sequence[Entry]], entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
-    gaps = [gap for entry in entries if (gap := _gap(entry)) is not None]
+    gaps = [_worst_of(entry)[0] for entry in entries if _gap(entry) is not None]
     groups = {(e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
     served = {(e.collective, e.topology, group) for e in entries for group in (e.group, *e.isomorphic_groups)}
     nccl = [float(v) for e in entries if isinstance(v := e.values.get("vs_nccl"), int | float)]
     files, least = len({entry.file for entry in entries}), f"≤ {STEPS[0]}"
     return [
-        ("problems", str(len(questions)), f"serve {format_count(len(served), 'question')} by symmetry"),
+        ("problems", str(len(questions)), f"of {format_count(len(served), 'question')}, by symmetry"),
         ("groups", str(len(groups)), format_count(len({e.collective for e in entries}), "collective")),
         ("files", str(files), format_count(len({entry.target for entry in entries}), "executor")),
-        ("gap, median", f"{statistics.median(gaps):.3f}" if gaps else "–", "time / proved bound"),
+        ("gap, median", f"{statistics.median(gaps):.3f}" if gaps else "–", "of each file's worst size"),
         ("gap, largest", f"{max(gaps, default=1):.3f}", f"{sum(g <= STEPS[0] for g in gaps)} of {len(gaps)} {least}"),
         ("vs NCCL, median", f"{statistics.median(nccl):.2f} ×" if nccl else "–", "its own model's time / ours"),
     ]  # fmt: skip
@@ -181,7 +203,7 @@ def _cluster(name: str, topology: Topology | None) -> str:
     label = escape(f"the network {name}", quote=True)
     return (
         f'{line}<svg class="cluster" viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" role="img" aria-label="{label}">'
-        f"{lines}{marks}</svg>"
+        f'<g stroke="currentColor">{lines}</g>{marks}</svg>'
     )
 
 
@@ -232,36 +254,39 @@ def _cell(entries: Sequence[Entry], size: int) -> str:
     serving = [entry for entry in entries if entry.in_range(size)]
     if not serving:
         return '<td class="none">–</td>'
-    known = [(gap, entry) for entry in serving if (gap := _gap(entry)) is not None]
+    known = [(gap, entry) for entry in serving if (gap := _gap_at(entry, size)) is not None]
     gap, entry = max(known, key=lambda one: one[0]) if known else (None, serving[0])
     told = f"{entry.file}: {format_served(entry.min_bytes, entry.max_bytes)}"
-    if isinstance(time_us := entry.values.get("time_us"), int | float):
-        told += f", {format_time(time_us)} at {format_size(int(entry.values.get('shown_bytes') or 0))}"
+    times = [time_us for at, time_us, _ in entry.curve if at == size]
+    told += f", {format_time(times[0])}" if times else ""
     words = "" if gap is None else f"{gap:.2f}"
     return f'<td class="{_step(gap)}" title="{escape(told, quote=True)}">{words}</td>'
 
 
 def _worst(questions: Mapping[Question, Sequence[Entry]], links: Mapping[Question, str]) -> str:
-    rated = [(gap, q, e) for q, its in questions.items() for e in its if (gap := _gap(e)) is not None]
-    rated.sort(key=lambda one: (-one[0], one[2].file))
+    """The largest gap of each question and executor, the largest of these first."""
+    worst: dict[tuple[Question, str], tuple[Worst, Question, Entry]] = {}
+    for question, its in questions.items():
+        for entry in (one for one in its if _gap(one) is not None):
+            key, found = (question, entry.target), _worst_of(entry)
+            if key not in worst or found[0] > worst[key][0][0]:
+                worst[key] = found, question, entry
+    rated = sorted(worst.values(), key=lambda one: (-one[0][0], one[2].file))
     if not rated:
         return '<p class="note">No file states a gap.</p>'
-    heads = ("collective", "group", "message size", "gap", "predicted", "bound", "what proves it", "file")
+    heads = ("collective", "group", "executor", "serves", "gap", "predicted", "bound", "what proves it", "file")
     body = []
-    for gap, question, entry in rated[:WORST]:
-        values, where = entry.values, links.get(question)
-        times = [
-            format_time(v) if isinstance(v := values.get(key), int | float) else "–" for key in ("time_us", "bound_us")
-        ]
-        name = escape(Path(entry.file).name)
+    for (gap, size, taken, bound), question, entry in rated[:WORST]:
         cells = (
             escape(question.collective),
             escape(question.who),
+            escape(entry.target),
             escape(format_served(entry.min_bytes, entry.max_bytes)),
             f"{gap:.3f}",
-            *times,
-            escape(str(values.get("proof") or "–")),
-            _linked(name, where),
+            "–" if taken is None else f"{format_time(taken)} @ {format_size(size or 0)}",
+            "–" if bound is None else format_time(bound),
+            escape(str(entry.values.get("proof") or "–")),
+            _linked(escape(Path(entry.file).name), links.get(question)),
         )
         body.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     head = "".join(f'<th scope="col">{word}</th>' for word in heads)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from emit.columns import Columns, columns_of
 from emit.findings import Findings
 from emit.formats import format_of, verify_program
 from emit.goal import Goal, goal_for
-from emit.library.index import Entry
+from emit.library.index import Entry, is_figure
 from emit.library.lookup import goal_beside
 from emit.msccl.read import read_msccl
 from emit.program import OPS, READS_SRC, Program, Step
@@ -138,25 +137,12 @@ def _stated(entry: Entry | None) -> Timing:
     """What an index says."""
     if entry is None:
         return Timing(None)
-    figures = [float(value) for key in _FIGURES if _is_figure(value := entry.values.get(key))]
+    figures = [float(value) for key in _FIGURES if is_figure(value := entry.values.get(key))]
     if len(figures) < len(_FIGURES):
         return Timing(entry.topology)
     size, taken, bound_us = figures
-    rows = _curve_rows(entry.values.get("curve"))
-    curve, bound = (tuple((row[0], row[column]) for row in rows) for column in (1, 2))
+    curve, bound = (tuple((row[0], row[column]) for row in entry.curve) for column in (1, 2))
     return Timing(entry.topology, size, taken, bound_us, curve, bound)
-
-
-def _curve_rows(curve: object) -> list[list[float]]:
-    """Rows of three numbers of an index's curve; what is none is left out."""
-    rows = (
-        [row for row in curve if isinstance(row, list) and len(row) == len(_FIGURES)] if isinstance(curve, list) else []
-    )
-    return sorted([float(x) for x in row] for row in rows if all(_is_figure(x) for x in row))
-
-
-def _is_figure(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _timed(program: Program, predictor: Timed, size: float, right: bool) -> Timing:

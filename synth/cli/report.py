@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +15,10 @@ import click
 from emit.library.check import Networks
 from emit.library.index import Entry
 from emit.report.library import MOST_PAGES, Question, find_library, largest_gap, library_page
+from emit.report.page import Page, report_sources
 from emit.report.page import report as made_page
-from emit.report.page import report_sources
 from emit.report.placement import find_placement, placement_page
-from emit.report.sources import sources_of
+from emit.report.sources import Source, sources_of
 from synth.cli.programs import write_text
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
@@ -85,24 +87,38 @@ def _library(
     """Write the page about a library, after those of its questions, the largest gaps first where they are too many."""
     networks, folder, wrong = Networks(topology), out.with_name(f"{out.stem}-pages"), dict[str, str]()
     known = {its[0].topology: found for its in questions.values() if (found := networks.of(its[0])) is not None}
-    links: dict[Question, str] = {}
-    for question in sorted(questions, key=lambda q: (-largest_gap(questions[q]), q))[: MOST_PAGES if pages else 0]:
-        its = questions[question]
-        made = report_sources(sources_of(its, origin_of(path)), question.page, networks.of(its[0]), its[0].communicator)
-        with suppress(FileExistsError):
-            folder.mkdir(parents=True)
-        write_text(folder / question.page, made.html)
-        links[question] = f"{quote(folder.name)}/{quote(question.page)}"
-        wrong |= made.wrong
-    html = library_page(questions, Path(path).resolve().name, known, links)
-    write_text(out, html)
-    parts = [
-        format_count(len(questions), "problem"),
-        format_count(len(links), "page"),
-        f"{len(html.encode()) / 1e6:.2f} MB",
-    ]
-    click.echo(f"{origin_of(out)}: {', '.join(parts)}   {time.monotonic() - begun:.1f} s")
+    sources = {question: sources_of(its, origin_of(path)) for question, its in questions.items()}  # none lacks a file
+    chosen = sorted(questions, key=lambda q: (-largest_gap(questions[q]), q))[: MOST_PAGES if pages else 0]
+    try:
+        with tempfile.TemporaryDirectory(prefix=".synth-", dir=out.parent) as staging:
+            for question in chosen:
+                first = questions[question][0]
+                made = _question_page(question, sources[question], networks.of(first), first.communicator)
+                (Path(staging) / question.page).write_text(made.html, encoding="utf-8")
+                wrong |= made.wrong
+            links = {question: f"{quote(folder.name)}/{quote(question.page)}" for question in chosen}
+            html = library_page(questions, Path(path).resolve().name, known, links, wrong)
+            write_text(out, html)
+            if chosen:
+                folder.mkdir(exist_ok=True)
+            for question in chosen:
+                os.replace(Path(staging) / question.page, folder / question.page)
+    except OSError as error:
+        raise InputError(f"{origin_of(out)}: cannot be written ({error.strerror or error})") from None
+    many = format_count(len(questions), "problem"), format_count(len(links), "page")
+    click.echo(
+        f"{origin_of(out)}: {', '.join(many)}, {len(html.encode()) / 1e6:.2f} MB   {time.monotonic() - begun:.1f} s"
+    )
     _tell(wrong)
+
+
+def _question_page(
+    question: Question, sources: Sequence[Source], topology: Topology | None, ranks: Sequence[int]
+) -> Page:
+    """The page about one question's algorithms, their programs in time where all can be timed, else in steps."""
+    with suppress(InputError):
+        return report_sources(sources, question.page, topology, ranks)
+    return report_sources(sources, question.page)
 
 
 def _tell(wrong: Mapping[str, str]) -> None:
