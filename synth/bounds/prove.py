@@ -134,24 +134,26 @@ def refute(
     workers: Workers,
     deadline: float,
     tuning: Tuning = DEFAULT,
-) -> Bound:
+) -> Iterator[Bound]:
     """The bound with what windows of time prove of one message size, for which `reached_us` is reached.
+
+    Also given as it was while a solver's process is at work, so that others can be meanwhile.
 
     Args:
         problem: the problem with one chunk a block.
         workers, deadline: for linear programs; of `now`.
     """
-    if problem.protocols:
-        for number, name in enumerate(problem.protocols):
-            own = Bound(tuple(replace(w, protocol="") for w in bound.witnesses if w.protocol == name))
-            until = now() + (deadline - now()) / (len(problem.protocols) - number)
-            better = refute(problem.under(name), own, size_bytes, reached_us, workers, until, tuning)
-            bound = bound.merged(Bound(better.witnesses[len(own.witnesses) :]).of_protocol(name).witnesses)
-        return bound
-    search = Search(countable(problem), tuning, list(bound.witnesses), workers=workers)
-    search.size_bytes, search.reached_us, search.budget_s = size_bytes, reached_us, deadline - now()
-    _look(search, Cost.WINDOWS)
-    return bound.merged(search.found)
+    for name in problem.protocols or [""]:
+        known = [replace(w, protocol="") for w in bound.witnesses if w.protocol == name]
+        search = Search(countable(problem.under(name) if name else problem), tuning, known, workers=workers)
+        search.size_bytes, search.reached_us, search.budget_s = size_bytes, reached_us, deadline - now()
+        for kind in KINDS.values():
+            for claim in kind.find(search, Cost.WINDOWS):
+                if claim is not None:
+                    search.found.append(found := proved(search.problem, claim))
+                    own = Bound((found,))
+                    bound = bound.merged((own.of_protocol(name) if name else own).witnesses)
+                yield bound
 
 
 def prove(problem: Problem, *, max_flow: bool = True, tuning: Tuning = DEFAULT) -> Bound:
@@ -185,7 +187,7 @@ def _look(search: Search, cost: Cost) -> None:
     """Add what the searches of one cost find."""
     for kind in KINDS.values():
         if search.problem.quotient is None or kind.of_quotients:
-            search.found += [proved(search.problem, claim) for claim in kind.find(search, cost)]
+            search.found += [proved(search.problem, claim) for claim in kind.find(search, cost) if claim is not None]
 
 
 def _limit(witness: Witness) -> Limit:

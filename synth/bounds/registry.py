@@ -38,11 +38,11 @@ class Kind:
     searches: Mapping[Cost, str]
     of_quotients: bool = False
 
-    def find(self, search: Search, cost: Cost) -> Iterable[Witness]:
-        """What the search of this cost finds; nothing where there is none."""
+    def find(self, search: Search, cost: Cost) -> Iterable[Witness | None]:
+        """What the search of this cost finds, if any; None while it waits for a solver's process."""
         if cost not in self.searches:
             return ()
-        found: Iterable[Witness] = getattr(import_module(self.module), self.searches[cost])(search)
+        found: Iterable[Witness | None] = getattr(import_module(self.module), self.searches[cost])(search)
         return found
 
 
@@ -66,7 +66,7 @@ for _row in (
     Kind("arrivals", witness.ends_limit, _ENDS, {Cost.QUICK: "find_arrivals"}, of_quotients=True),
     Kind("departures", witness.ends_limit, _ENDS, {Cost.QUICK: "find_departures"}, of_quotients=True),
     Kind("lengths", witness.lengths_limit, "synth.bounds.lengths", _LENGTHS, of_quotients=True),
-    Kind("window", window_limit, "synth.bounds.windows", {Cost.WINDOWS: "find_windows"}),
+    Kind("window", window_limit, "synth.bounds.windows", {Cost.WINDOWS: "refutations"}),
 ):
     register(_row)
 

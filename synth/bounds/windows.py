@@ -13,62 +13,91 @@ import numpy as np
 
 from synth.bounds.metric import latencies
 from synth.bounds.relaxation import Capacity, capacities
-from synth.bounds.search import Search
+from synth.bounds.search import Search, Tuning
 from synth.bounds.window_limit import Alike, Slots, alike_chunks, slots_of, window_limit
 from synth.bounds.witness import Witness
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.solvers.linear_program import ProgramBuilder
+from synth.solvers.workers import Workers
 from topologies.network import Network
 
 _KEPT = 1e-7  # of the highest price: what is less is not worth a place in the witness
 _MOST = 50.0  # what a byte can pay, where 1 refutes: where nothing can arrive at all it has no end
-_SAME = 1 + 1e-6
+_JUST = 2e-3  # so much over 1, as its logarithm, a byte is to pay
+_LEAST = 0.1  # of a slot: the last one is no shorter
+_WAIT_S = 1e-3  # for a solver's process, before others go on
 _BEFORE = 1 - 1e-9  # slots are that much shorter than a part of α, so that α is no less than so many
 
 
-def find_windows(search: Search) -> Iterator[Witness]:
-    """The latest time that is refuted at `search.size_bytes`, between what is proved and what is reached."""
+def refutations(search: Search) -> Iterator[Witness | None]:
+    """Later and later times that are refuted at `search.size_bytes`, between what is proved and what is reached.
+
+    With few slots first, then with more. None while the solver's process is at work.
+    """
     problem, tuning = search.problem, search.tuning
     if search.workers is None or problem.quotient is not None or problem.network.hyperlinks is not None:
         return
     if problem.nranks > tuning.window_ranks:
         return
-    slots = _number_of_slots(problem, tuning.window_slots, tuning.window_variables)
     starts_us = problem.network.start_us  # of a call, before anything is sent
     low_us = max(one.at(search.size_bytes) for one in search.found) - starts_us
-    high_us = search.reached_us - starts_us
+    reached_us = search.reached_us - starts_us
     until = now() + search.budget_s
-    while slots and high_us > max(0.0, low_us) * tuning.window_near and now() < until:
-        edges = _edges(problem.network, float(np.sqrt(max(low_us, high_us / 100) * high_us)), slots)
-        try_us = float(edges[-1])
-        if not low_us * _SAME < try_us < high_us / _SAME:  # slots are no finer
-            return
-        claim = _Program(problem, edges, search.size_bytes).claim(search, until)
-        if claim is not None and window_limit(problem, claim)[2] < np.inf:
-            low_us = try_us
-            yield claim
-        else:
-            high_us = try_us
+    for slots in _numbers_of_slots(problem, tuning):
+        high_us = reached_us
+        tried: list[tuple[float, float]] = []
+        for _ in range(tuning.window_tries):
+            if not high_us > max(0.0, low_us) * max(tuning.window_near, 1 + 0.1 / slots) or now() >= until:
+                break
+            try_us = _next_time(low_us, high_us, tried)
+            program = _Program(problem, _edges(problem.network, try_us, slots), search.size_bytes)
+            values = None
+            for values in program.solved(search.workers, until):
+                if values is None:
+                    yield None
+            if values is None:
+                return  # the time is over, or the solver failed
+            tried.append((try_us, program.paid(values)))
+            claim = program.claim(values)
+            if window_limit(problem, claim)[2] < np.inf:
+                low_us = try_us
+                yield claim
+            else:
+                high_us = try_us
 
 
-def _number_of_slots(problem: Problem, wanted: int, most: int) -> int:
-    """How many slots: as many as wanted, or as there may be variables for; 0 where these are too few."""
+def _numbers_of_slots(problem: Problem, tuning: Tuning) -> list[int]:
+    """Few slots, then as many as wanted, or as there may be variables for; none where these are too few."""
     net = problem.network
     flows = sum(len(one.flows()) for one in alike_chunks(problem))
-    slots = min(wanted, most // max(1, (flows + 1) * (net.nlinks + net.nranks)))
-    return slots if slots >= wanted // 3 else 0
+    most = tuning.window_variables // max(1, (flows + 1) * (net.nlinks + net.nranks))
+    few = max(1, 2 * tuning.window_slots // 5)
+    wanted = min(tuning.window_slots, most)
+    return [] if wanted < few else [few] if wanted < 1.5 * few else [few, wanted]
+
+
+def _next_time(low_us: float, high_us: float, tried: list[tuple[float, float]]) -> float:
+    """Where a byte pays just over 1, by the two times tried at which it pays nearest to that; between the limits."""
+    low = max(low_us, high_us / 100)
+    known = sorted((abs(np.log(pays)), np.log(us), np.log(pays)) for us, pays in tried if pays > 0)[:2]
+    slope = -1.5
+    if len(known) == 2 and known[0][1] != known[1][1]:
+        slope = min(-0.5, (known[0][2] - known[1][2]) / (known[0][1] - known[1][1]))
+    guess = np.exp(known[0][1] - (known[0][2] - _JUST) / slope) if known else np.sqrt(low * high_us)
+    margin = (high_us / low) ** 0.1
+    return float(np.clip(guess, low * margin, high_us / margin))
 
 
 def _edges(net: Network, end_us: float, slots: int) -> Floats:
-    """Slots up to about that time; where α is longer than one, of a whole part of the least, so that none is lost."""
+    """Slots up to that time; where α is longer than one, of a whole part of the least, so that none is lost."""
     alpha_us = float(net.alpha_us.min(initial=np.inf))
     parts = round(alpha_us * slots / end_us) if np.isfinite(alpha_us) else 0
     if parts < 1:
         return np.linspace(0.0, end_us, slots + 1)
     length_us = alpha_us / parts * _BEFORE
-    return np.asarray(length_us * np.arange(max(2, round(end_us / length_us)) + 1))
+    return np.append(np.arange(0.0, end_us - _LEAST * length_us, length_us), end_us)
 
 
 @dataclass(eq=False)
@@ -99,16 +128,27 @@ class _Program:
             (here.ravel(), self.link_price.ravel(), -1.0),
         )
         self.shares: list[tuple[Alike, tuple[int, int], Ints]] = []
+        self.pays: list[tuple[int, float]] = []  # columns and amounts of what is paid
         for one in alike_chunks(self.problem):
             self._add(one)
 
-    def claim(self, search: Search, until: float) -> Witness | None:
-        """The witness of its solution; None where there is none in time."""
-        assert search.workers is not None
-        result = search.workers.answer(until, "linear", self.builder.build(), max(0.01, until - now()), True)
-        if result is None or result.solution is None:
-            return None
-        values = result.solution.values
+    def solved(self, workers: Workers, until: float) -> Iterator[Floats | None]:
+        """The values of all variables at last, None before while they are waited for; None at last: there are none."""
+        ticket = workers.ask("linear", self.builder.build(), max(0.01, until - now()), True)
+        try:
+            while (done := workers.first([ticket], min(until, now() + _WAIT_S))) is None and now() < until:
+                yield None
+        finally:
+            workers.drop(ticket)
+        solution = None if done is None or done.reply is None else done.reply.solution
+        yield None if solution is None else solution.values
+
+    def paid(self, values: Floats) -> float:
+        """What a byte pays, where over 1 refutes."""
+        return float(sum(amount * values[column] for column, amount in self.pays))
+
+    def claim(self, values: Floats) -> Witness:
+        """The witness of a solution."""
         price = np.maximum(values[self.price], 0.0)
         kept = _KEPT * price.max(initial=0.0)
         windows = [
@@ -158,6 +198,7 @@ class _Program:
         net, slots, count = self.problem.network, self.slots, len(self.slots)
         ahead = self.builder.add_variables((count + 1) * net.nranks, _MOST).reshape(count + 1, net.nranks)
         pays = self.builder.add_variables(1, _MOST, cost=-amount)
+        self.pays.append((int(pays[0]), amount))
         begin = ahead[0, starts]
         each = np.arange(len(begin))
         self.builder.add_rows(np.zeros(len(begin)), (each, begin, 1.0), (each, np.repeat(pays, len(begin)), -1.0))
@@ -193,6 +234,7 @@ class _Program:
         # the first slot in which a send into a rank may end in or after slot j
         from_slot = np.searchsorted(ends, begins[None, :] - net.alpha_us[:, None], side="left")
         pays = self.builder.add_variables(1, _MOST, cost=-one.amount)
+        self.pays.append((int(pays[0]), one.amount))
         receives = self._least_of(net.dst, since, np.minimum(from_slot, count - 1))
         away = latencies(net).rows(np.arange(net.nranks))
         for first in range(net.nranks):

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from synth.bounds.lengths import from_loads
-from synth.bounds.prove import TighteningEffort, prove, refute, tighten
+from synth.bounds.prove import TighteningEffort, prove, tighten
 from synth.bounds.search import DEFAULT as BOUNDS
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.tuning import SEARCH as FLOW
@@ -23,12 +23,14 @@ from synth.search.frontier import Contender
 from synth.search.least_budget import GRACE_S, check_budget, too_short
 from synth.search.portfolio import Run, Turn, compiled_interrupts, race
 from synth.search.result import Report, SearchResult
+from synth.search.windows import Windows
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
 from synth.timing.simulate import resource_loads_us, timed
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
+_LATE = {"flow", "lns"}  # engines after whose first answer bounds are looked for beside them
 _THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf)
 
 
@@ -63,9 +65,10 @@ class Tuning:
         Turn("flow", share=0.3, from_ranks=9),
         Turn("closed", share=0.1, gap=1.02, in_shares=False),
         # far from the bound routes and times depend on each other
-        Turn("lns", share=0.4, gap=1.1),
-        Turn("ksync", share=0.4),
-        Turn("milp"),
+        Turn("lns", share=0.4, from_ranks=9, gap=1.1),
+        Turn("ksync", share=0.5),
+        Turn("milp", share=0.2),
+        Turn("lns", share=0.4, most_ranks=8, gap=1.05),
         # what exact search leaves open; with more sends a file takes longer to compile than the answer took to find
         Turn("flow", share=0.2, once=True, refined=1_500, most_ranks=8, gap=1.05),
     )
@@ -133,6 +136,7 @@ class _Search:
         self.row_of: dict[str, str] = {}  # by what an algorithm says found it, the engine's row that was asked
         self.load_us: Floats | None = None
         self.latest: Algorithm | None = None
+        self.windows = Windows(self, self.sizes, tuning.windows_gap)
 
     def run(self) -> SearchResult:
         result, options = self.result, self.options
@@ -220,6 +224,10 @@ class _Search:
         """The best time so far for messages of `size_bytes`, in µs; inf where there is none."""
         return self.contest.best_us(size_bytes)
 
+    def scheduled_us(self, size_bytes: float) -> float:
+        """The same of schedules: nothing is lowered for it."""
+        return min((c.time_us(size_bytes) for c in self.contest.contenders + self.contest.refused), default=np.inf)
+
     def time_us(self, candidate: Candidate) -> float:
         """The time of the candidate that was yielded last, at its size, in µs; inf where it was of no use."""
         return next((us for last, us in self.yielded.values() if last is candidate), np.inf)
@@ -281,6 +289,13 @@ class _Search:
 
     def take(self, answer: Outcome, source: str) -> float:
         """Replay and keep an answer; what it gained: by how much of the best time for its size it is faster."""
+        gained = self._take(answer, source)
+        # the first answers' gaps say little of where bounds are wanting
+        if self.done & _LATE and self.answered and not self.options.pinned:
+            self.windows.step()
+        return gained
+
+    def _take(self, answer: Outcome, source: str) -> float:
         result = self.result
         if isinstance(answer, Candidate | Algorithm):
             self.row_of[answer.engine] = source
@@ -368,18 +383,10 @@ class _Search:
             result.bound = better
 
     def _refute(self) -> None:
-        """Bounds by windows of time where they are far from the best algorithm, the farthest size first."""
-        if self.options.pinned or self.problem.nranks > BOUNDS.window_ranks:
-            return
-        bound, until = self.result.bound, now() + self.tuning.windows * self.options.budget_s
-        sizes = self.shown_bytes() if self.options.size is None else [self.options.size]
-        gaps = {size: self.best_us(size) / bound.at(size)[0] for size in sizes if bound.at(size)[0] > 0}
-        far = sorted((size for size in gaps if self.tuning.windows_gap < gaps[size] < np.inf), key=lambda s: -gaps[s])
-        for number, size in enumerate(far):
-            left_s = min(until, self.deadline) - now()
-            if left_s <= 0:
-                return
-            self.report(f"bound: windows of time at {size} bytes", self.latest)
-            share = now() + left_s / (len(far) - number)
-            best_us = self.best_us(size)
-            self.result.bound = refute(self.problem, self.result.bound, size, best_us, self.workers, share)
+        """Bounds by windows of time, as long as their part of the budget lasts, or half of what engines left."""
+        left_s = self.deadline - now()
+        until = now() + min(left_s, max(self.tuning.windows * self.options.budget_s, left_s / 2))
+        if not self.options.pinned:
+            self.windows.sizes = self.sizes if self.options.size else self.shown_bytes()
+            while now() < until and self.windows.step():
+                pass

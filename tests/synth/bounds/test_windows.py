@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from synth.baselines import baseline
 from synth.bounds.prove import Bound, prove, refute
 from synth.bounds.registry import check, proved
 from synth.bounds.search import DEFAULT, Search
-from synth.bounds.windows import find_windows
+from synth.bounds.windows import _edges, _next_time, refutations
 from synth.bounds.witness import Witness
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -26,7 +27,8 @@ FAR = 1e3  # s: no test waits for it
 
 def refuted(problem: Problem, size: float, reached_us: float, workers: Workers, start: Bound | None = None) -> Bound:
     bound = prove(problem, max_flow=False) if start is None else start
-    return refute(problem, bound, size, reached_us, workers, now() + FAR, COARSE)
+    *_, bound = bound, *refute(problem, bound, size, reached_us, workers, now() + FAR, COARSE)
+    return bound
 
 
 @pytest.mark.parametrize("collective", ["broadcast", "reduce", "allgather", "reducescatter", "allreduce", "alltoall"])
@@ -62,7 +64,7 @@ def found(workers: Workers) -> tuple[Problem, Witness]:
     problem = make_problem(load("dgx1"), "allreduce", (0, 1, 4, 5))
     search = Search(problem, COARSE, list(prove(problem).witnesses), workers=workers)
     search.size_bytes, search.reached_us, search.budget_s = 3e4, 2.8, FAR
-    claim = list(find_windows(search))[-1]
+    claim = [one for one in refutations(search) if one is not None][-1]
     return problem, proved(problem, claim)
 
 
@@ -92,3 +94,20 @@ def test_shares_that_are_too_large_gain_nothing(found: tuple[Problem, Witness]) 
     larger = replace(witness, shares=tuple((*row[:5], 2 * row[5]) for row in witness.shares))
     limit = proved(problem, larger)
     assert limit.cap_us in (witness.cap_us, float("inf"))
+
+
+def test_slots_end_where_they_are_to() -> None:
+    net = make_problem(load("line:3"), "broadcast").network
+    for end_us in (0.31, 2.0, 3.33, 7.7, 50.0):
+        edges = _edges(net, end_us, 12)
+        lengths = np.diff(edges)
+        assert edges[0] == 0
+        assert edges[-1] == end_us
+        assert lengths.min() >= 0.09 * lengths.max()
+        assert lengths.max() <= 1.1 * max(end_us / 12, 0.7)
+
+
+def test_times_are_tried_between_what_is_proved_and_what_is_reached() -> None:
+    for tried in ([], [(4.0, 1.3)], [(4.0, 1.3), (6.0, 0.9)], [(4.0, 50.0)], [(4.0, 0.0)]):
+        assert 3.0 < _next_time(3.0, 7.0, tried) < 7.0
+    assert _next_time(4.0, 6.0, [(4.0, 1.2), (6.0, 0.9)]) == pytest.approx(5.16, abs=0.1)

@@ -1,0 +1,79 @@
+"""Bounds by windows of time, found by a solver's process while engines work: the budget goes where the gap is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from synth.bounds.prove import refute
+from synth.bounds.search import DEFAULT
+from synth.model.problem import Problem
+from synth.search.result import SearchResult
+from synth.solvers.workers import Workers
+
+_MET = 1.01  # time / bound from which on a size is left
+
+
+class Asking(Protocol):
+    """The search whose bounds they are."""
+
+    problem: Problem
+    workers: Workers
+    result: SearchResult
+    deadline: float
+
+    def scheduled_us(self, size_bytes: float) -> float:
+        """The time of the best schedule so far, in µs."""
+
+
+class Windows:
+    """Asks for one linear program after another, for the size whose gap is largest.
+
+    Attributes:
+        sizes: in bytes, of which some may be worth it.
+    """
+
+    def __init__(self, asking: Asking, sizes: Sequence[int], gap: float) -> None:
+        """gap: time / bound from which on a size is looked at."""
+        self.sizes = sizes
+        self._asking, self._gap = asking, gap
+        self._steps: Iterator[None] | None = None
+        self._done: set[int] = set()  # sizes for which all was tried
+
+    def step(self) -> bool:
+        """Take what has been solved and ask for more; False where there is nothing more to ask for."""
+        if self._steps is None:
+            self._steps = self._run()
+        try:
+            next(self._steps)
+        except StopIteration:
+            self._steps = None
+            return False
+        return True
+
+    def _run(self) -> Iterator[None]:
+        asking = self._asking
+        if asking.problem.nranks > DEFAULT.window_ranks:
+            return
+        while (size := self._farthest()) is not None:
+            reached_us = asking.scheduled_us(size)
+            self._done.add(size)
+            before = asking.result.bound
+            for bound in refute(asking.problem, before, size, reached_us, asking.workers, asking.deadline):
+                if bound is not before:
+                    before, asking.result.bound = bound, asking.result.bound.merged(bound.witnesses)
+                yield
+                if asking.scheduled_us(size) <= asking.result.bound.at(size)[0] * _MET:
+                    break
+
+    def _farthest(self) -> int | None:
+        """The size whose gap is largest, of those that are worth it and for which not all was tried."""
+        asking = self._asking
+        gaps = {}
+        for size in self.sizes:
+            us, least_us = asking.scheduled_us(size), asking.result.bound.at(size)[0]
+            if size not in self._done and 0 < least_us * self._gap < us < np.inf:
+                gaps[size] = us / least_us
+        return max(gaps, key=lambda size: (gaps[size], -size), default=None)

@@ -1,0 +1,41 @@
+"""Windows of time are looked for while engines work: the largest gap first, each size once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from synth.bounds.prove import prove
+from synth.bounds.registry import check
+from synth.model.deadline import now
+from synth.model.problem import Problem, make_problem
+from synth.search.result import SearchResult
+from synth.search.windows import Windows
+from synth.solvers.workers import Workers
+from topologies.load import load
+
+
+@dataclass
+class _Asking:
+    problem: Problem
+    workers: Workers
+    result: SearchResult
+    reached_us: dict[int, float]
+    deadline: float = float("inf")
+
+    def scheduled_us(self, size_bytes: float) -> float:
+        return self.reached_us[int(size_bytes)]
+
+
+def test_bounds_rise_where_they_are_far(workers: Workers) -> None:
+    problem = make_problem(load("dgx1"), "broadcast")
+    result = SearchResult(problem, bound=prove(problem))
+    before = result.bound
+    far, near = 65536, 1 << 30
+    asking = _Asking(problem, workers, result, {near: 1.005 * before.at(near)[0], far: 1.4 * before.at(far)[0]})
+    windows, until = Windows(asking, (near, far), 1.02), now() + 600
+    while windows.step():
+        assert now() < until
+    assert result.bound.at(far)[0] > 1.02 * before.at(far)[0]
+    assert result.bound.at(near) == before.at(near)
+    check(problem, result.bound.at(far)[1])
+    assert not windows.step()  # nothing is asked twice
