@@ -138,8 +138,7 @@ def answered(asked: Question, budget_s: float, workers: Workers) -> Answered:
     (served,) = found.ranges
     row = answer.algorithms[0]
     proof = found.bound.at(asked.size)[1].kind
-    moved = getattr(found, "moved", "")
-    return Answered(asked, row["gap"], served.algorithm.engine, proof, time.monotonic() - begun, moved)
+    return Answered(asked, row["gap"], served.algorithm.engine, proof, time.monotonic() - begun, found.moved)
 
 
 def summary(name: str, answers: Sequence[Answered]) -> tuple[str, ...]:

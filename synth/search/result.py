@@ -35,6 +35,7 @@ class SearchResult:
         healthy: the same for the healthy network, where this one has dead or slow parts.
         engine: that was named (`auto`: none); other_engines: what else found algorithms of the ranges, if one was.
         unsaid: why the problem's switches only forward though the topology's can do more.
+        moved: what last closed a gap: "algorithm" or "bound".
         ended: "" or why the search stopped early ("budget", "interrupted").
         seconds: that it took.
     """
@@ -52,6 +53,7 @@ class SearchResult:
     engine: str = AUTO
     other_engines: tuple[str, ...] = ()
     unsaid: str = ""
+    moved: str = ""
     ended: str = ""
     seconds: float = 0.0
 

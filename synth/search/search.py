@@ -353,7 +353,8 @@ class _Search:
         self.latest = algorithm
         one = self.contest.add(algorithm, size)
         time_us = self.contest.time_us(one, size)
-        self.made_us[size] = min(time_us, self.made_us.get(size, np.inf))
+        if time_us < self.made_us.get(size, np.inf):
+            self.made_us[size], self.result.moved = time_us, "algorithm"
         return one, time_us
 
     # after the race
@@ -380,6 +381,8 @@ class _Search:
             self.problem, result.bound, loads, size, best_us / met, self.workers, self.deadline,
             lambda text: self.report(text, self.latest), effort,
         ):  # fmt: skip
+            if better.at(size)[0] > result.bound.at(size)[0]:
+                result.moved = "bound"
             result.bound = better
 
     def _refute(self) -> None:

@@ -64,6 +64,7 @@ class Windows:
             for bound in refute(asking.problem, before, size, reached_us, asking.workers, asking.deadline):
                 if bound is not before:
                     before, asking.result.bound = bound, asking.result.bound.merged(bound.witnesses)
+                    asking.result.moved = "bound"
                 yield
                 if asking.scheduled_us(size) <= asking.result.bound.at(size)[0] * _MET:
                     break

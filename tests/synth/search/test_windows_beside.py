@@ -37,5 +37,6 @@ def test_bounds_rise_where_they_are_far(workers: Workers) -> None:
         assert now() < until
     assert result.bound.at(far)[0] > 1.02 * before.at(far)[0]
     assert result.bound.at(near) == before.at(near)
+    assert result.moved == "bound"
     check(problem, result.bound.at(far)[1])
     assert not windows.step()  # nothing is asked twice
