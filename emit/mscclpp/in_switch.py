@@ -1,8 +1,9 @@
 """Schedules whose sends all go through a switch as execution plans: operations on switch channels, and their barriers.
 
 A plan says a sum in the switch only together with its multicast by the rank that reads it (glres), and a multicast of
-what a rank has (gstore): all-reduces and broadcasts. Each threadblock has chunks of its own, and meets its like on all
-ranks before the first, since others' input must be there, and after the last, since others write its output.
+what a rank has (gstore): all-reduces, broadcasts and all-gathers, but no reduce-scatter. Each threadblock has chunks of
+its own, and meets its like on all ranks before the first, since others' input must be there, and after the last, since
+others write its output.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from emit.mscclpp.format import check_plan
 from emit.mscclpp.memory import limit_sizes
 from emit.mscclpp.plan import MAX_CHANNELS, MAX_OPS, Op, Part, Plan, PlanBlock, PlanGpu, plan_text
 from synth.model.pairs import ordinary
-from synth.model.registry import BUFFER, EVERY, ROOT
+from synth.model.registry import BUFFER, EVERY, OWN, ROOT, SHARE
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
@@ -32,16 +33,21 @@ def write_in_switch(algorithm: Algorithm, name: str, *, inplace: bool = True) ->
     Raises InputError where plans cannot say it, or more than the executor holds.
     """
     problem = algorithm.problem
-    readers, root = _senders(algorithm), problem.collective.root
-    n, chunks = len(problem.group), problem.collective.nchunks
+    readers, collective = _senders(algorithm), problem.collective
+    n, chunks, root = len(problem.group), collective.nchunks, collective.root
+    own = collective.kind.before == OWN  # a rank's input is its share
+    places = np.zeros(chunks, dtype=np.int64)
+    places[collective.pre[:, 1]] = collective.in_index
     waves = [np.flatnonzero(readers == rank).tolist() for rank in range(n)]
     blocks = max(1, min(_BLOCKS, max(map(len, waves))))
-    plan = Plan(name, problem.collective.name, "Simple", inplace, [])
-    sums = problem.collective.reducing
+    plan = Plan(name, collective.name, "Simple", inplace, [])
     for rank in range(n):
-        gpu = PlanGpu(chunks, chunks, 0, switches=[("i", tuple(range(n))), ("o", tuple(range(n)))])
+        gpu = PlanGpu(
+            chunks // n if own else chunks, chunks, 0, switches=[("i", tuple(range(n))), ("o", tuple(range(n)))]
+        )
         for tb in range(blocks):
-            gpu.blocks.append(_block(gpu, n, rank, waves[rank][tb::blocks], sums=sums))
+            data = [_op(chunk, int(places[chunk]), sums=collective.reducing) for chunk in waves[rank][tb::blocks]]
+            gpu.blocks.append(_block(gpu, n, rank, data))
         plan.gpus.append(gpu)
     limit_sizes(plan, 0, 0)
     most = max(len(block.ops) for gpu in plan.gpus for block in gpu.blocks)
@@ -58,7 +64,8 @@ def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     """Of every chunk the rank that multicasts it, having read its sum where it is one."""
     problem, schedule = algorithm.problem, algorithm.schedule
     kind, h = problem.collective.kind, problem.network.hyperlinks
-    able = kind.unit == BUFFER and kind.before in (EVERY, ROOT) and kind.after == EVERY and not problem.relays
+    whole = kind.unit == BUFFER and kind.before in (EVERY, ROOT)
+    able = (whole or (kind.unit, kind.before) == (SHARE, OWN)) and kind.after == EVERY and not problem.relays
     over = schedule.link - problem.network.nlinks
     wrong = (
         f"{problem.collective.name}: a plan says sums in switches only where the reader multicasts them, to all ranks"
@@ -79,8 +86,14 @@ def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     return found[True]
 
 
-def _block(gpu: PlanGpu, n: int, rank: int, chunks: list[int], *, sums: bool) -> PlanBlock:
-    """A threadblock for some chunks, with memory channels of its own."""
+def _op(chunk: int, at: int, *, sums: bool) -> Op:
+    """What sends a chunk to all; at: its place in the sender's input."""
+    source = Part("W", 0, chunk, 1) if sums else Part("L", "i", at, 1)
+    return Op("glres" if sums else "gstore", (source,), (Part("W", 1, chunk, 1),), channel_type="switch")
+
+
+def _block(gpu: PlanGpu, n: int, rank: int, data: list[Op]) -> PlanBlock:
+    """A threadblock with these operations, and with memory channels of its own."""
     peers: list[int] = []
     rounds = []
     step = 1
@@ -99,14 +112,5 @@ def _block(gpu: PlanGpu, n: int, rank: int, chunks: list[int], *, sums: bool) ->
         to, source = (Op(word, channels=(peers.index(peer),), channel_type="memory")
                       for word, peer in zip(("signal", "wait"), ends, strict=True))  # fmt: skip
         meeting += [to, source, _NOP]  # what all threads know then is what the next signal says
-    data = [
-        Op(
-            "glres" if sums else "gstore",
-            (Part("W", 0, chunk, 1) if sums else Part("L", "i", chunk, 1),),
-            (Part("W", 1, chunk, 1),),
-            channel_type="switch",
-        )
-        for chunk in chunks
-    ]
     channels = {"memory": list(range(first, len(mine))), "switch": [0, 1]}
     return PlanBlock([*meeting, *data, _NOP, *meeting], channels)

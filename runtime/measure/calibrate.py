@@ -88,14 +88,20 @@ def pairs_by_limit(topology: Topology) -> dict[str, list[tuple[int, int]]]:
 
 
 def calibrate(
-    topology: Topology, measured: Mapping[tuple[int, int], MeasuredLink], shared_gbs: Mapping[str, float], source: str
+    topology: Topology,
+    measured: Mapping[tuple[int, int], MeasuredLink],
+    shared_gbs: Mapping[str, float],
+    source: str,
+    start_us: float = 0.0,
 ) -> Topology:
     """The same topology with measured figures; source: the new one's.
 
     A link through switches is measured as a whole. Each physical link on it gets the largest bandwidth seen through it,
     since the others may have held it back, and its share of α in the topology's own proportion. shared_gbs: by limit,
-    what all its pairs carry at once; others stay. Its costs are the gaps of the links, by kind the median, whatever the
-    protocol: this executor has but one. Raises InputError for a figure that is not positive.
+    what all its pairs carry at once; others stay. Its costs are the gaps of the links, by kind the median, and
+    start_us, what a call takes beside its messages, whatever the protocol: this executor has but one.
+
+    Raises InputError for a figure that is not positive.
     """
     for (a, b), link in measured.items():
         if not (link.gbs > 0 and np.isfinite(link.gbs) and np.isfinite(link.alpha_us)):
@@ -133,19 +139,23 @@ def calibrate(
         alpha_assumed=False,
         summary=f"{topology.nranks} ranks wired as {topology.name}, figures measured",
         source=source,
-        costs=_costs(topology, measured, source),
+        costs=_costs(topology, measured, source, _rounded(start_us)),
     )
 
 
-def _costs(topology: Topology, measured: Mapping[tuple[int, int], MeasuredLink], source: str) -> Costs | None:
-    """The gaps of the links by kind, the slowest that each crosses; None where none was found."""
+def _costs(
+    topology: Topology, measured: Mapping[tuple[int, int], MeasuredLink], source: str, start_us: float
+) -> Costs | None:
+    """The start, and the gaps of the links by kind, the slowest that each crosses; None where all are nothing."""
     by_kind: dict[str, list[float]] = {}
     for pair, links in _crossed(topology):
         if pair in measured:
             kind = KINDS[int(topology.link_kind[links].max())]
             by_kind.setdefault(kind, []).append(max(0.0, measured[pair].gap_us))
     gap = {kind: found for kind, gaps in by_kind.items() if (found := _rounded(float(np.median(gaps)))) > 0}
-    return Costs({name: Protocol(gap_us=gap) for name in ("LL", "Simple")}, source) if gap else None
+    if not gap and not start_us:
+        return None
+    return Costs({name: Protocol(start_us, gap_us=gap) for name in ("LL", "Simple")}, source)
 
 
 def _links(topology: Topology) -> list[tuple[tuple[int, int], list[str]]]:

@@ -54,6 +54,35 @@ def _round_trip(a: int, b: int, size: int, count: int = 1) -> float:
     return float(word.item())
 
 
+def measure_start(a: int, b: int, alpha_us: float) -> float:
+    """µs that a call takes beside its one message: half of a broadcast there and one back, less α.
+
+    0 where a call takes no longer than the message. All ranks learn it.
+    """
+    pair = dist.new_group([a, b])
+    found = torch.zeros(1, dtype=torch.float64)
+    if dist.get_rank() in (a, b):
+        word = torch.zeros(8, dtype=torch.uint8)
+
+        def there_and_back() -> float:
+            begun = time.perf_counter()
+            for source in (a, b):
+                dist.broadcast(word, source, group=pair)
+            return time.perf_counter() - begun
+
+        def least_of_pings() -> float:
+            # the other rank stops when this one does
+            took = torch.tensor([min(there_and_back() for _ in range(_PINGS))], dtype=torch.float64)
+            dist.broadcast(took, a, group=pair)
+            return float(took.item())
+
+        took_s, _ = repeated_least(least_of_pings)
+        if dist.get_rank() == a:
+            found[0] = max(0.0, 1e6 * took_s / 2 - alpha_us)
+    dist.all_reduce(found)
+    return float(found.item())
+
+
 def measure_concurrently(pairs: Sequence[tuple[int, int]], gbs: float) -> float:
     """GB/s that all pairs carry in all when they send at once; gbs: about what one carries by itself."""
     me = dist.get_rank()

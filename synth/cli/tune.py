@@ -192,7 +192,7 @@ def calibrate(
     ranks: int | None,
     out: str,
 ) -> None:
-    """Measure α, bandwidth and gap between messages of every link, and write the topology with these figures.
+    """Measure α, bandwidth and gap between messages of every link and the start of a call; write the topology.
 
     \b
     synth calibrate --ranks 2 -o here.toml
@@ -202,7 +202,7 @@ def calibrate(
     for name in ("SYNTH_LIBRARY", "SYNTH_TABLE"):  # nothing is chosen here
         os.environ.pop(name, None)
     _start_here(ranks, lambda count: _wired(spec, count, out))
-    from runtime.measure.links import measure_concurrently, measure_links  # needs PyTorch
+    from runtime.measure.links import measure_concurrently, measure_links, measure_start  # needs PyTorch
     from runtime.measure.over_torch import joined
 
     with joined() as (me, world):
@@ -219,10 +219,11 @@ def calibrate(
             name: measure_concurrently(held, min(found[pair].gbs for pair in held))
             for name, held in pairs_by_limit(topology).items()
         }
+        start_us = measure_start(*asked[0], found[asked[0]].alpha_us)
     if me:
         return
     made = replace(
-        calibrate_topology(topology, found, shared, _source(topology, found)),
+        calibrate_topology(topology, found, shared, _source(topology, found), start_us),
         name=_name(Path(out).stem),  # its answers must not pass for those about the data sheet's machine
     )
     write_text(out, to_toml(made))
@@ -232,7 +233,8 @@ def calibrate(
         click.echo(f"{f'{a}→{b}':>12}{link.alpha_us:>12.1f}{alpha}{link.gbs:>12.4g}{gbs}{link.gap_us:>10.2f}")
     for name, rate in shared.items():
         click.echo(f"{name:>12}{'–':>12}{'':>9}{rate:>12.4g}")
-    click.echo(f"wrote {out}: equal links have their median; --costs machine puts the gaps on")
+    click.echo(f"{'a call':>12}{start_us:>12.1f}")
+    click.echo(f"wrote {out}: equal links have their median; --costs machine puts the call's start and the gaps on")
 
 
 def _source(topology: Topology, found: Mapping[tuple[int, int], MeasuredLink]) -> str:

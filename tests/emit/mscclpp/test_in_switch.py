@@ -32,7 +32,8 @@ def spoilt(name: str, chunks: int | None) -> Any:
 
 @pytest.mark.parametrize("inplace", [True, False])
 @pytest.mark.parametrize(
-    ("name", "ranks", "chunks"), [("allreduce", 3, 3), ("allreduce", 5, 10), ("broadcast", 4, None)]
+    ("name", "ranks", "chunks"),
+    [("allreduce", 3, 3), ("allreduce", 5, 10), ("broadcast", 4, None), ("allgather", 4, 1), ("allgather", 5, 3)],
 )
 def test_plans_end_right_in_the_oracle(name: str, ranks: int, chunks: int | None, inplace: bool) -> None:
     text = write_in_switch(made(name, ranks, chunks), "plan", inplace=inplace)
@@ -40,7 +41,7 @@ def test_plans_end_right_in_the_oracle(name: str, ranks: int, chunks: int | None
     assert ends_right(json.loads(text), 1)
 
 
-@pytest.mark.parametrize("name", ["allreduce", "broadcast"])
+@pytest.mark.parametrize("name", ["allreduce", "broadcast", "allgather"])
 def test_a_plan_takes_the_time_of_its_schedule_and_of_its_barriers(name: str) -> None:
     algorithm = made(name, 8)
     plan = PlanPredictor(read_plan(write_in_switch(algorithm, "plan")), load("dgx-h100"))
@@ -92,8 +93,17 @@ def test_spoilt_plans_are_refused(fault: str, kinds: set[str]) -> None:
     assert {finding.kind for finding in found} & kinds
 
 
+def test_an_all_gather_of_the_wrong_place_is_refused() -> None:
+    plan = spoilt("allgather", 2)
+    ops = plan["gpus"][1]["threadblocks"][0]["ops"]
+    store = next(op for op in ops if op["name"] == "gstore")
+    store["src_buff"][0]["index"] = 1 - store["src_buff"][0]["index"]
+    found = check_plan(json.dumps(plan)).findings
+    assert {finding.kind for finding in found} & {"wrong result"}
+
+
 def test_what_plans_cannot_say_is_refused() -> None:
-    for name in ("reduce", "allgather", "reducescatter"):
+    for name in ("reduce", "reducescatter"):
         with pytest.raises(InputError, match="only where the reader multicasts them"):
             write_in_switch(made(name), "plan")
     assert is_in_switch(made("reduce"))

@@ -114,6 +114,14 @@ def test_gaps_become_costs_by_kind_of_link() -> None:
     assert plain.costs is None
 
 
+def test_the_start_of_a_call_becomes_a_cost_of_every_protocol() -> None:
+    ring = load("ring:4")
+    costs = calibrate(ring, made_up(ring, 1.0, 1.0), {}, "here", start_us=12.345).costs
+    assert costs is not None
+    assert {one.start_us for one in costs.protocols.values()} == {12.3}
+    assert all(not one.gap_us for one in costs.protocols.values())
+
+
 def test_figures_that_cannot_be() -> None:
     ring = load("ring:4")
     for bad in (MeasuredLink(1.0, 0.0), MeasuredLink(1.0, float("nan")), MeasuredLink(float("inf"), 1.0)):
