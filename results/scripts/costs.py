@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from emit.library.lowered import Lowered
@@ -188,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     asked = [(m, c) for m in MACHINES for c in COLLECTIVES if not given.only or m in given.only][:: given.every]
     rows = []
-    with Workers() as workers:
+    with Workers() as workers, suppress(KeyboardInterrupt):  # what is there is written
         for spec, collective in asked:
             rows.append(answered(spec, collective, given.budget, workers))
             print(rows[-1], flush=True)
@@ -200,6 +201,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parts(
     rows: Sequence[Row], points: Sequence[tuple[object, ...]], trips: Sequence[tuple[object, ...]], budget_s: float
 ) -> Iterator[str]:
+    whole = len(MACHINES) * len(COLLECTIVES)
+    if len(rows) < whole:
+        yield f"A sample: {len(rows)} of {whole} questions."
     titles = ["network", "collective", *(format_size(size) for size in SIZES), "ended"]
     held = [(size, gap) for row in rows for size, gap in zip(SIZES, row.gaps, strict=False)]
     for what, most, gaps in (

@@ -25,7 +25,7 @@ from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
-_AHEAD = Turn("flow", share=0.25, once=True, refined=1_500, most_ranks=8, gap=1.05)
+_AHEAD = Turn("flow", share=0.15, once=True, refined=1_500, most_ranks=8, gap=1.05)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class ProtocolTuning:
             bound is seldom further from it than this.
         most: sizes of a protocol.
         searching: the part of the budget in which schedules are looked for, where an executor's programs are made in
-            the rest. first: the part of it that is the first protocol's.
+            the rest. first: the part of it that is the first protocol's. exact: of
+            this, what exact search may take.
         others: engines that are asked under the others, too.
         taken_over: sends of the schedules that these get from the first.
         ahead: before exact search, which counts steps and rounds and knows nothing of latencies and gaps.
@@ -48,7 +49,8 @@ class ProtocolTuning:
     near: float = 1.3
     most: int = 4
     searching: float = 0.6
-    first: float = 0.6
+    first: float = 0.75
+    exact: float = 0.8
     others: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "flow")
     taken_over: int = 3_000
     ahead: Turn = _AHEAD
@@ -128,8 +130,11 @@ def _tuning(tuning: Tuning, options: Options, again: bool, chosen: ProtocolTunin
     if again:
         turns = tuple(turn for turn in tuning.turns if turn.engine in chosen.others)
         return replace(tuning, turns=turns, others=False)
-    at = next((place for place, turn in enumerate(tuning.turns) if turn.engine == "ksync"), len(tuning.turns))
-    return replace(tuning, turns=(*tuning.turns[:at], chosen.ahead, *tuning.turns[at:]))
+    # what all protocols share is worth more than what fits the latencies of one
+    order = [replace(t, share=chosen.exact) if t.engine == "ksync" else t for t in tuning.turns]
+    order.sort(key=lambda turn: turn.engine == "lns")
+    at = next((place for place, turn in enumerate(order) if turn.engine == "ksync"), len(order))
+    return replace(tuning, turns=(*order[:at], chosen.ahead, *order[at:]))
 
 
 def _contenders(found: SearchResult) -> list[Contender]:
