@@ -69,9 +69,9 @@ def answered(spec: str, collective: str, budget_s: float, workers: Workers) -> R
     for size in SIZES:
         served = found.fastest(size)
         made, time_us, bound_us = served.contender.execution, served.time_us(size), found.bound.at(size)[0]
-        if time_us > bound_us * most(size):
+        if time_us > bound_us * allowed(size):
             better_us = max(bound_us, refuted(found.problem, size, time_us, workers))
-            if time_us > better_us * most(size):
+            if time_us > better_us * allowed(size):
                 schedule_us = served.algorithm.time_us(size)
                 missed.append((size, time_us / better_us, schedule_us / better_us, better_us / bound_us))
             bound_us = better_us
@@ -82,7 +82,7 @@ def answered(spec: str, collective: str, budget_s: float, workers: Workers) -> R
     return Row(spec, collective, tuple(gaps), tuple(names), found.ended, missed=tuple(missed))
 
 
-def most(size: int) -> float:
+def allowed(size: int) -> float:
     """What time / bound is to be at most."""
     return MOST_LARGE if size >= LARGE else MOST_MIDDLE
 
@@ -215,7 +215,7 @@ def _parts(
     missed = [
         (
             row.spec, row.collective, format_size(size), f"{file:.3f}", f"{schedule:.3f}", f"{raised:.3f}",
-            "program" if schedule <= most(size) else "schedule or bound",
+            "program" if schedule <= allowed(size) else "schedule or bound",
         )
         for row in rows
         for size, file, schedule, raised in row.missed
