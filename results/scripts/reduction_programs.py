@@ -69,6 +69,7 @@ MACHINES = {"16 A100": A100, "8 V100": V100}
 NODES = (2, 4)
 BYTES_A_NODE = float(4 << 29)  # 2²⁹ float32
 WORTH = 1.01  # a program beats another by more than this, and cannot where no algorithm takes less than time / this
+WON, TIED, CANNOT, LOST = "it wins", "as fast", "cannot: proved", "it loses"
 LIKELY = 8  # sequences, the best by the formula, of which the times with barriers are worked out
 LARGE, LARGE_AXES, LARGE_S = "dgx-h100:64", "dp=8,pp=8,tp=8", 60.0
 
@@ -91,6 +92,13 @@ class Case:
     @property
     def best_single_us(self) -> float:
         return min(self.single_us.values())
+
+    def verdict(self, against: str, by: str = "program_us") -> str:
+        """One of `VERDICTS` on what a field says against a single all-reduce; "": the better one."""
+        won = gain(self, against, by)
+        if won > WORTH:
+            return WON
+        return CANNOT if self.cannot(against) else TIED if won >= 1 / WORTH else LOST
 
     def cannot(self, against: str) -> bool:
         """Whether it is proved that no algorithm beats a single all-reduce by more than `WORTH`; "": the better one."""
@@ -205,17 +213,21 @@ def summary(cases: Sequence[Case]) -> str:
         each = [(gain(case, against, by), case) for case in cases if math.isfinite(gain(case, against, by))]
         gains = [g for g, case in each for _ in range(case.times)]
         won = [g for g in gains if g > WORTH]
-        able = sum(case.times for _, case in each if not case.cannot(against))
+        pairs = {
+            word: sum(case.times for _, case in each if case.verdict(against, by) == word)
+            for word in (WON, TIED, CANNOT, LOST)
+        }
+        able = len(gains) - pairs[CANNOT]
         mean = f"{geometric_mean(won):.2f} ×" if won else "–"
         whole = f"{geometric_mean(max(g, 1.0) for g in gains):.2f} ×"
         share, of_able = 100 * len(won) / len(gains), 100 * len(won) / able if able else math.nan
         best = f"{max(gains):.2f} ×"
-        rows.append((what, len(gains), f"{share:.0f} %", able, f"{of_able:.0f} %", mean, whole, best))
+        rows.append((what, len(gains), f"{share:.0f} %", *pairs.values(), f"{of_able:.0f} %", mean, whole, best))
     heads = (
-        "", "pairs", "it wins", "pairs where nothing proves that it cannot", "of these it wins", "mean where it wins",
-        "mean of all, the better one taken", "best",
+        "", "pairs", "share won", WON, f"{TIED} (within {WORTH - 1:.0%})", CANNOT, LOST,
+        "share won of those not proved impossible", "mean where it wins", "mean of all, the better one taken", "best",
     )  # fmt: skip
-    paper = ("P², measured (abstract)", "", "69 %", "", "", "1.27 ×", "", "2.04 ×")
+    paper = ("P², measured (abstract)", "", "69 %", "", "", "", "", "", "1.27 ×", "", "2.04 ×")
     return grid(heads, [*rows, paper])
 
 
@@ -227,13 +239,8 @@ def listed(cases: Sequence[Case]) -> str:
 
     rows = []
     for case in cases:
-        verdict = (
-            f"{gain(case, ''):.2f} ×"
-            if gain(case, "") > WORTH
-            else "cannot: proved"
-            if case.cannot("")
-            else "not beaten"
-        )
+        verdict = case.verdict("")
+        verdict = f"{gain(case, ''):.2f} ×" if verdict == WON else verdict
         rows.append((
             case.name, case.asked, case.times, *(shown(case.single_us.get(n, math.inf)) for n in ("ring", "tree")),
             shown(case.in_turn_us), shown(case.program_us), shown(case.searched_us), shown(case.bound_us),

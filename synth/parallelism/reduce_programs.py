@@ -268,10 +268,11 @@ def _join_best(
         made = search.by_library(steps, ALL)
         if made is not None:
             programs.append(made)
-        if now() >= until and (programs or number):
+        if now() >= until and (number or any(len(made.steps) > 1 for made in programs)):
             return
     programs.sort(key=lambda made: made.time_us)
-    for best in programs[: tuning.searched]:
+    # the all-reduce as one step is searched for in any case
+    for best in [made for made in programs if len(made.steps) > 1][: tuning.searched]:
         distinct = len(set(concrete(best.steps, search.hierarchy)))
 
         def searched(step: ConcreteStep, share: int = distinct) -> StepSchedule:
