@@ -9,6 +9,7 @@ from emit.library.index import load_index
 from synth.cli.library_build import library_build
 from synth.cli.library_files import check, export
 from synth.cli.library_questions import diff, pick_, show
+from synth.cli.library_update import library_update
 from synth.cli.options import json_option, print_json
 from synth.cli.values import StrictGroup
 from synth.model.registry import parse_name
@@ -24,9 +25,6 @@ def library() -> None:
     synth library check out
     synth library env out
     """
-
-
-library.add_command(library_build)
 
 
 @library.command("env")
@@ -58,5 +56,5 @@ def _library_env(folder: str, target: str | None, collective: str | None, as_jso
     click.echo("\n".join(line for one in found for line in one.lines()))
 
 
-for _command in (show, pick_, diff, check, export):
+for _command in (library_build, library_update, show, pick_, diff, check, export):
     library.add_command(_command)

@@ -51,12 +51,12 @@ def library_build(
     answers = open_cache(cache)
     cluster = read_cluster(file)
     check_writable(Path(out))
-    pool = _pool(on, jobs)
+    pool = library_pool(on, jobs)
     plan = make_plan(cluster, pool.processes)
     if dry_run:
         _say_plan(plan, {task.key for task in plan.tasks() if answers.has(task.key)}, as_json)
         return
-    with _progress(plan, as_json) as report:
+    with library_progress(plan, as_json) as report:
         built = build(plan, out, answers, pool, report)
     _say_built(built, out, now() - begun, as_json)
     if built.interrupted:
@@ -65,7 +65,8 @@ def library_build(
         raise SystemExit(3)
 
 
-def _pool(on: str | None, jobs: int | None) -> Pool:
+def library_pool(on: str | None, jobs: int | None) -> Pool:
+    """Who solves problems: processes of this machine, or a Dask cluster."""
     if on is None:
         return Local(jobs or processors())
     return OnDask(on, jobs)
@@ -131,7 +132,7 @@ def _minutes(seconds: float) -> str:
 
 
 @contextmanager
-def _progress(plan: Plan, quiet: bool) -> Iterator[Callable[[State], None]]:
+def library_progress(plan: Plan, quiet: bool) -> Iterator[Callable[[State], None]]:
     """What shows how far a build is: a bar on a terminal, in a log a line now and then."""
     if not sys.stderr.isatty():
         said = now()

@@ -114,8 +114,10 @@ def estimated_s(task: Task) -> float:
     return _STARTED_S + _SEARCHED * whole * task.work_s + _LINKED_S * pairs * 8 * whole + filed_s
 
 
-def make_plan(cluster: Cluster, cores: int) -> Plan:
+def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> Plan:
     """Find the distinct problems of a cluster, and how long each may take so that all fit its budget.
+
+    work_s: the budget class in place of that.
 
     Raises InputError where no question has an answer.
     """
@@ -123,12 +125,14 @@ def make_plan(cluster: Cluster, cores: int) -> Plan:
     if not plan.shares:
         question, why = plan.impossible[0]
         raise InputError(f"groups: no question has an answer; {question.collective}: {why}")
+    if work_s is not None:
+        return _with_work(plan, work_s)
     distinct = {id(t): t for s in plan.shares for t in (s.source, s.task) if t is not None}.values()
-    for work_s in reversed(WORKS_S):
-        whole_s = sum(estimated_s(replace(task, work_s=work_s)) for task in distinct) / cores
+    for one_s in reversed(WORKS_S):
+        whole_s = sum(estimated_s(replace(task, work_s=one_s)) for task in distinct) / cores
         if whole_s <= _USED * cluster.budget_s:
             break
-    return _with_work(plan, work_s)
+    return _with_work(plan, one_s)
 
 
 def _with_work(plan: Plan, work_s: float) -> Plan:

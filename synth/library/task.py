@@ -40,7 +40,8 @@ from topologies.topology import Topology
 
 FORMAT = "synth-answer-1"
 _LINEAR_RANKS = 32  # up to which the linear program of bounds is small
-_ALLREDUCE_SENDS = 15_000
+_BASELINE_SENDS = 15_000  # of queues that run no longer than the search beside them
+_RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # seconds of work below which, sends
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,7 @@ def tuning(task: Task, ranks: int) -> Tuning:
     middle = 1 << ((task.low.bit_length() + task.high.bit_length()) // 2)
     return Tuning(
         turns=(
-            Turn("baseline", most_sends=_ALLREDUCE_SENDS, always=True),
+            Turn("baseline", most_sends=_BASELINE_SENDS, always=True),
             Turn("route", most_ranks=16),
             Turn("flow", gap=1.001),
         ),
@@ -156,9 +157,15 @@ def tuning(task: Task, ranks: int) -> Tuning:
     )
 
 
+def rank_sends(work_s: float) -> int | None:
+    """To how many sends of a rank chunks are refined in a budget class: lowering more takes longer than the search."""
+    return next((sends for least_s, sends in _RANK_SENDS if work_s < least_s), None)
+
+
 def _searched(task: Task) -> SearchResult:
     problem = task.problem()
-    options = Options(task.low if task.low == task.high else None, budget_s=task.limit_s, seed=task.seed)
+    pinned = task.low if task.low == task.high else None
+    options = Options(pinned, budget_s=task.limit_s, seed=task.seed, rank_sends=rank_sends(task.work_s))
     target = task.targets[0] if task.targets and problem.quotient is None else NONE
     executor = None
     for name in task.targets if target != NONE else ():

@@ -92,6 +92,7 @@ KINDS: dict[str, list[str]] = {
     "--over": ["", ",", "ep", "dp,dp", "dp,", "dp;tp", "DP", LONG, CONTROL],
     "--matrix": ["", "dp", "dp=2", "dp=2x1", "dp=2x1,tp=2x2", "dp=2x1,dp=1x2", "dp=0x2,tp=2x1", "dp=2,tp=1,pp=2", LONG],
     "--on": [*NAME, "tcp://", "tcp:1", "http://host:1"], "--jobs": WHOLE, "--cache": ["", "a.xml", LONG],
+    "--faults": [*NAME, "nodes", "links,"],
     "--hierarchy": NAME, "--length": [*WHOLE, "6"], "--costs": [*FILE, "machine", "cut.toml", "t.toml", "nosuch"],
 }  # fmt: skip
 ARGUMENTS: dict[str, list[str]] = {
@@ -111,6 +112,7 @@ OWN: dict[tuple[str, str], list[str]] = {
     ("bench", "-o"): [*NAME, "mean"],
     ("bench", "--emulate"): ["", "ring:4", "nosuch"],
     ("library build", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
+    ("library update", "--out"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("library export", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("place", "--library"): [*(one for one in OUT if one != "folder"), "a.xml"],
     ("place", "-o"): [*(one for one in OUT if one != "folder"), "a.xml"],
@@ -135,6 +137,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "library build": ("library", "build", "cluster.toml", "--dry-run", "--out", "new"),
     "library export": ("library", "export", "lib", "--for", "table", "-o", "new"),
     "cache info": ("cache", "info"), "cache clear": ("cache", "clear"),
+    "library update": ("library", "update", "cluster.toml", "--without", "rank:0", "--out", "new"),
     "prove": ("prove", "s.synth"),
     "simulate": ("simulate", "a.xml", "--topo", "ring:4"), "compile": ("compile", "turn.py"),
     "lower": ("lower", "s.synth"),

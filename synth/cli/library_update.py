@@ -1,0 +1,96 @@
+"""`synth library update`: what a failure changes of a cluster's library, made anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from synth.cli.answer import check_writable
+from synth.cli.library_build import library_pool, library_progress
+from synth.cli.options import cache_option, json_option, print_json
+from synth.library.build import Built, build
+from synth.library.cluster import read_cluster
+from synth.library.failures import costs, fault_folder, single_failures, touched
+from synth.library.plan import Plan, make_plan
+from synth.model.deadline import now
+from synth.present.text import format_count
+from synth.storage.cache import open_cache
+from topologies.errors import InputError
+
+
+@click.command("update")
+@click.argument("file", metavar="CLUSTER.toml")
+@click.option("--out", default="lib", metavar="DIR", help="Folder of the cluster's library. Default: lib.")
+@click.option("--without", multiple=True, metavar="PART", help="Dead parts: link:3-5, rank:17, switch:NAME.")
+@click.option("--faults", metavar="KINDS", help="Each single failure of nodes, links, nics, one after the other.")
+@click.option("--on", metavar="dask|ADDRESS", help="As for synth library build.")
+@click.option("--jobs", type=click.IntRange(1, 1024), metavar="N", help="Processes. Default: this machine's cores.")
+@cache_option
+@json_option
+def library_update(
+    file: str,
+    out: str,
+    without: tuple[str, ...],
+    faults: str | None,
+    on: str | None,
+    jobs: int | None,
+    cache: str | None,
+    as_json: bool,
+) -> None:
+    """Answer anew what a failure touches, beside the library, in DIR/faults/NAME, and say what the failure costs.
+
+    \b
+    synth library update cluster.toml --out lib --without link:3-5
+    synth library update cluster.toml --out lib --faults nodes,nics
+    """
+    begun = now()
+    if bool(without) == (faults is not None):
+        raise InputError("--without, --faults: it must be one of the two, as in --without link:3-5 or --faults nodes")
+    answers, cluster = open_cache(cache), read_cluster(file)
+    asked = [without] if faults is None else [(one,) for one in single_failures(cluster.topology, faults.split(","))]
+    check_writable(Path(out))
+    healthy = make_plan(cluster, library_pool(on, jobs).processes)
+    told = []
+    for parts in asked:
+        plan, folder = touched(healthy, file, parts), fault_folder(out, parts)
+        built = None
+        if plan.shares:
+            with library_progress(plan, as_json) as report:
+                built = build(plan, folder, answers, library_pool(on, jobs), report)
+        told.append(_told(parts, plan, healthy, built, out, folder))
+        if not as_json:
+            click.echo(told[-1]["text"])
+        if built is not None and built.interrupted:
+            raise SystemExit(130)
+    if as_json:
+        print_json({"failures": [{k: v for k, v in one.items() if k != "text"} for one in told]})
+    elif len(asked) > 1:
+        click.echo(f"{format_count(len(asked), 'failure')}   {now() - begun:.1f} s")
+
+
+def _told(
+    parts: tuple[str, ...], plan: Plan, healthy: Plan, built: Built | None, out: str, folder: Path
+) -> dict[str, Any]:
+    """What a failure touches, what was solved for it, and what it costs."""
+    name = ",".join(parts)
+    touches = f"{name}: touches {plan.questions} of {format_count(healthy.questions, 'question')}"
+    about: dict[str, Any] = {"without": list(parts), "touched": plan.questions, "questions": healthy.questions}
+    about |= {"impossible": len(plan.impossible), "problems": len(plan.searches), "solved": 0, "folder": str(folder)}
+    if built is None:
+        nothing = f", {len(plan.impossible)} of them without an answer now" if plan.impossible else ""
+        return about | {"slower": None, "text": touches + nothing}
+    dearest = costs(out, folder)
+    solved = built.progress.solved
+    text = (
+        f"{touches}: {format_count(len(plan.searches), 'problem')}, {solved} solved, {built.seconds:.1f} s → {folder}"
+    )
+    if plan.impossible:
+        text += f"   {len(plan.impossible)} without an answer"
+    if dearest:
+        worst = dearest[0]
+        ranks = ",".join(map(str, worst.question.group))
+        text += f"   large messages take up to {worst.factor:.2f} × as long ({worst.question.collective} of {ranks})"
+    slower = dearest[0].factor if dearest else None
+    return about | {"solved": solved, "seconds": round(built.seconds, 2), "slower": slower, "text": text}

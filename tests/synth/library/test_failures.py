@@ -1,0 +1,73 @@
+"""A failure redoes what it touches and nothing else; failures that are one under symmetry are solved once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from emit.library.index import load_index
+from synth.library.build import build
+from synth.library.cluster import read_cluster
+from synth.library.failures import costs, fault_folder, single_failures, touched
+from synth.library.plan import make_plan
+from synth.storage.cache import Cache
+from tests.synth.library.inline import Inline
+from topologies.errors import InputError
+from topologies.load import load
+
+QUAD = """
+topology = "dgx1"
+groups = ["0-3", "4-7", "4,5"]
+collectives = ["allgather"]
+targets = ["executor-nccl"]
+sizes = "1M"
+budget = "1s"
+"""
+
+
+def test_a_dead_link_touches_the_groups_that_have_it(tmp_path: Path) -> None:
+    file, cache = tmp_path / "cluster.toml", Cache(tmp_path / "cache")
+    file.write_text(QUAD)
+    healthy, lib = make_plan(read_cluster(file), 1), tmp_path / "lib"
+    build(healthy, lib, cache, Inline())
+    before = {path: path.read_bytes() for path in lib.rglob("*") if path.is_file()}
+
+    plan, folder = touched(healthy, file, ["link:0-1"]), fault_folder(lib, ["link:0-1"])
+    assert [question.group for share in plan.shares for question in share.questions] == [(0, 1, 2, 3)]
+    build(plan, folder, cache, pool := Inline())
+    assert sorted(pool.solved) == sorted({task.key for task in plan.tasks()})
+    assert {entry.group for entry in load_index(folder)} == {(0, 1, 2, 3)}
+    assert all(path.read_bytes() == data for path, data in before.items())
+
+    other = touched(healthy, file, ["link:4-5"])  # the same link of the other half
+    assert {question.group for share in other.shares for question in share.questions} == {(4, 5, 6, 7)}
+    assert [question.group for question, _ in other.impossible] == [(4, 5)]
+    build(other, fault_folder(lib, ["link:4-5"]), cache, pool := Inline())
+    assert [task.key for task in other.searches] == [task.key for task in plan.searches]
+    assert not {task.key for task in other.searches} & set(pool.solved)
+
+
+def test_what_a_failure_costs(tmp_path: Path) -> None:
+    file, lib = tmp_path / "cluster.toml", tmp_path / "lib"
+    file.write_text(QUAD.replace('sizes = "1M"\n', "").replace(', "4-7", "4,5"', ""))
+    healthy = make_plan(read_cluster(file), 1)
+    build(healthy, lib, Cache(None), Inline())
+    hurt = fault_folder(lib, ["link:0-1"])
+    build(touched(healthy, file, ["link:0-1"]), hurt, Cache(None), Inline())
+    (dearest, *_) = costs(lib, hurt)
+    assert dearest.question.group == (0, 1, 2, 3)
+    assert dearest.factor > 1
+
+
+def test_single_failures_of_each_kind() -> None:
+    two = load("dgx-a100:2")
+    nodes, nics, links = (single_failures(two, [kind]) for kind in ("nodes", "nics", "links"))
+    assert nodes == [",".join(f"rank:{rank}" for rank in range(first, first + 8)) for first in (0, 8)]
+    assert len(nics) == len(set(nics))
+    assert all("fabric" in text for text in nics)
+    assert all("nvswitch" in text for text in links)
+    assert single_failures(two, ["nodes", "nics"]) == [*nodes, *nics]
+    for kinds, words in ((["node"], "is not known"), (["nodes"], "has no nodes to lose")):
+        with pytest.raises(InputError, match=words):
+            single_failures(load("dgx1"), kinds)
