@@ -88,7 +88,8 @@ def text(rows: Sequence[Row], asked: int, budget_s: float) -> str:
         __file__,
         "The throughput optimum as a fraction",
         [
-            f"{len(rows)} of {asked} questions, {budget_s:g} s each (over {_MANY} ranks six times that). Asked: a schedule within {ASKED} of the optimum;"
+            f"{len(rows)} of {asked} questions, {budget_s:g} s each (over {_MANY} ranks six times that)."
+            f" Asked: a schedule within {ASKED} of the optimum;"
             f" met by {met} of {len(rows)}; median {np.median(ratios):.4f}, largest {ratios.max():.4f}."
             f" Exact: {sum(row.exact for row in rows)}. The ratio holds the latency, which the optimum does not.",
             grid(titles, [row.cells for row in rows]),

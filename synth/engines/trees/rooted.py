@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -17,6 +18,30 @@ from synth.model.compiled import Runner, choose_runner
 from synth.model.problem import Problem
 
 
+def unshared(problem: Problem) -> Ints:
+    """Links of which no two share a resource: all, or of those that meet in switches and limits a few.
+
+    From port to port of a switch the nearest ranks above, so that they make rings; between nodes first those at the
+    same place in their nodes. That is one way to split a switch (Bérczi and Frank), at the rate of its ports.
+    """
+    net, node = problem.network, problem.topology.nodes[np.array(problem.ranks)]
+    if len(np.unique(net.uses_idx)) == len(net.uses_idx):
+        return np.arange(net.nlinks)
+    number = np.unique(node, return_inverse=True)[1].ravel()
+    place = np.array([int((number[:rank] == number[rank]).sum()) for rank in range(problem.nranks)])
+    nodes, wide = int(number.max()) + 1, int(place.max()) + 1
+    away = (number[net.dst] - number[net.src] - 1) % nodes  # the next node first, its own last
+    order = np.lexsort(((place[net.dst] - place[net.src]) % wide, away))
+    taken = np.zeros(net.nresources, dtype=bool)
+    kept = []
+    for link in order.tolist():
+        uses = net.uses(link)
+        if not taken[uses].any():
+            taken[uses] = True
+            kept.append(link)
+    return np.array(sorted(kept), dtype=np.int64)
+
+
 class RootedTrees:
     """Out-trees from the ranks that hold chunks, each to all ranks; of a copying problem.
 
@@ -28,13 +53,14 @@ class RootedTrees:
     def __init__(self, problem: Problem, least: Fraction) -> None:
         """Of a copying problem. least: µs a byte that the worst cut takes."""
         net, self.least = problem.network, least
+        self.links = kept = unshared(problem)
         collective = problem.collective
-        self.n, self.src, self.dst = problem.nranks, net.src, net.dst
+        self.n, self.src, self.dst = problem.nranks, net.src[kept], net.dst[kept]
         self.roots = collective.pre[np.argsort(collective.pre[:, 1]), 0].tolist()
-        self.gbs = [written(value) for value in net.bandwidth_gbs.tolist()]
+        self.gbs = [written(value) for value in net.bandwidth_gbs[kept].tolist()]
         self.nroots = len(self.roots)
         self.share = written(float(collective.fraction[0]))
-        self.run: Runner = choose_runner(2e-5 * net.nlinks * self.n * len(self.roots))
+        self.run: Runner = choose_runner(2e-5 * len(kept) * self.n * len(self.roots))
         ends = np.concatenate([np.full(self.n, self.n), self.src]), np.concatenate([np.arange(self.n), self.dst])
         self.flow = residual(self.run, self.n + 1, *ends)
 
@@ -44,7 +70,9 @@ class RootedTrees:
         each = (self.n - 1) * len(self.roots)
         most = max(1, tuning.round_sends // each)
         some = [k for k in tuning.counts if k <= min(most, exact)]
-        return [*dict.fromkeys([min(exact, most), *some])]
+        # rounds of very many trees are long: fewer first, which come near
+        first = some[-1:] if exact > 2 * max(tuning.counts) else []
+        return [*dict.fromkeys([*first, min(exact, most), *some[::-1]])]
 
     def _trees(self, us_per_byte: Fraction, gbs: Fraction) -> Fraction:
         """How many times a root's whole data a link carries in the time."""
@@ -98,4 +126,5 @@ class RootedTrees:
         capacity = self.capacity(k, us_per_byte)
         trees = pack(self.run, self.n, self.src, self.dst, capacity, dict.fromkeys(self.roots, k), deadline)
         trees.sort(key=lambda tree: self.roots.index(tree.root))
-        return one_round(trees, self.src, self.dst, None)
+        one = one_round(trees, self.src, self.dst, None)
+        return replace(one, link=self.links[one.link])

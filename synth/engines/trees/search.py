@@ -21,12 +21,13 @@ from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.trees.mirrored import MirroredTrees
 from synth.engines.trees.packing import TooLate
 from synth.engines.trees.pipeline import Round, offsets_us, repeated
-from synth.engines.trees.rooted import RootedTrees
+from synth.engines.trees.rooted import RootedTrees, unshared
 from synth.engines.trees.tuning import TUNING, Tuning
 from synth.model.collective import Floats
 from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.phases.reversal import backwards, mirror_links, reverse, reversible
+from topologies.arrays import strongly_connected
 
 TREES = "trees"
 _MET = 1.0005  # time / bound that is not improved
@@ -34,7 +35,7 @@ _KINDS = ("allgather", "broadcast", "reducescatter", "reduce", "allreduce")
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Collectives by trees, over ranks without relays that share no links; no shape but chunks pinned."""
+    """Collectives by trees, over ranks without relays, on links that share nothing; no shape but chunks pinned."""
     kind, net = problem.collective.name, problem.network
     if options.pinned:
         return "trees pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
@@ -46,8 +47,11 @@ def accepts(problem: Problem, options: Options) -> str:
         return f"it packs at most {TUNING.most_arcs} arcs; there are more ranks and roots here"
     if problem.relays:
         return "trees through relays (Steiner trees) are not packed"
-    if len(net.uses_idx) != net.nlinks or len(np.unique(net.uses_idx)) != net.nlinks:
-        return "it packs trees over links that share nothing; here switches or limits are shared"
+    kept = unshared(problem)
+    if not strongly_connected(net.nranks, net.src[kept], net.dst[kept]):
+        return "it packs trees over links that share no switch's port and no limit; here these do not join all ranks"
+    if kind == "allreduce" and len(kept) < net.nlinks:
+        return "its all-reduces go over links that share nothing; here switches or limits are shared"
     if kind == "allreduce" and mirror_links(net) is None:
         return "its all-reduces need links that run both ways, at the same rate and latency"
     return ""
