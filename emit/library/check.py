@@ -56,12 +56,19 @@ class Networks:
         self._given = given
         self._load = lru_cache(64)(_known)
 
+    def named(self, entry: Entry) -> Topology | None:
+        """None where it is not known."""
+        given = self._given is not None and self._given.name == entry.topology
+        return self._given if given else self._load(entry.topology)
+
     def of(self, entry: Entry) -> Topology | None:
         """None where it is not known, or has fewer ranks than the entry names."""
-        named = self._given is not None and self._given.name == entry.topology
-        found = self._given if named else self._load(entry.topology)
-        most = max((rank for group in (entry.communicator, *entry.isomorphic_groups) for rank in group), default=0)
-        return found if found is not None and most < found.nranks else None
+        found = self.named(entry)
+        return found if found is not None and _largest(entry) < found.nranks else None
+
+
+def _largest(entry: Entry) -> int:
+    return max(rank for group in (entry.communicator, *entry.isomorphic_groups) for rank in group)
 
 
 def _known(name: str) -> Topology | None:
@@ -127,7 +134,10 @@ def _faults(
         if stated is not None and name is not None and path.is_file() and stated != (digest := _digest(path)):
             which = "" if key == "file" else f"{name} "
             yield f"{which}has other bytes than were written (SHA-256 {digest[:12]}…, the index says {stated[:12]}…)"
-    topology = stored[0].problem.topology if stored is not None else networks.of(entry)
+    topology = stored[0].problem.topology if stored is not None else networks.named(entry)
+    if topology is not None and _largest(entry) >= topology.nranks:
+        yield f"names rank {_largest(entry)}, {topology.name} has {topology.nranks}"
+        return
     try:
         problem = stored[0].asked if stored is not None else _problem(entry, topology)
         wanted = _wanted(entry, topology, problem)

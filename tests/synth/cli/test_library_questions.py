@@ -118,3 +118,17 @@ def test_check_and_export(synth: Call, here: Path) -> None:
     assert (wrong.code, wrong.err) == (1, "")
     assert wrong.out.startswith(f"{path}: wrong: wrong: ")
     assert json.loads(synth("library", "check", lib, "--json").out)["wrong"][0]["file"] == "msccl/a.xml"
+
+
+def test_check_finds_groups_that_are_not_alike(synth: Call, here: Path) -> None:
+    """The ranks of a ring in another order send where there is no link; a rank may not be there at all."""
+    for number, (group, words) in enumerate((([0, 2, 1, 3], "no link"), ([0, 1, 2, 9], "names rank 9, ring:4 has 4"))):
+        lib = library(here / str(number), "ring", topology="ring:4", isomorphic_groups=[group])
+        answer = synth("library", "check", lib)
+        assert (answer.code, words in answer.out) == (1, True)
+    right = library(here / "right", "ring", topology="ring:4", isomorphic_groups=[[1, 2, 3, 0]])
+    rows = json.loads((right / "index.json").read_bytes())["algorithms"]
+    program = built_in("allreduce", "ring", 4)
+    rows[0]["time_us"] = rows[0]["bound_us"] = Predictor(program, load("ring:4"), RANKS).time_us(1 << 20)
+    (right / "index.json").write_bytes(index_text(rows))
+    assert synth("library", "check", right).code == 0
