@@ -38,7 +38,7 @@ COMMANDS = {
         "reduce_program:reduce_program", "Sequences of collectives for a reduction over axes of parallelism."
     ),
     "library": Row(
-        "library:library", "Libraries: what they answer, whether they are right, what makes an executor load one."
+        "library:library", "Libraries: what they answer, whether they are right, and what makes an executor load one."
     ),
     "cache": Row("cache:cache", "Answers that are kept: info, clear."),
     "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),

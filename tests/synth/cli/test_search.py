@@ -232,7 +232,7 @@ def test_example_of_the_help_can_be_run(
     (here / "halo.toml").write_text('name = "halo"\nranks = 4\n[[chunk]]\nfrom = [0]\nto = "1-3"\n')
     text = synth(*command, "--help").out
     searches = "--budget" in text
-    if not searches and command[0] != "topo":
+    if not searches and command[0] not in ("topo", "library", "cache"):
         asked = ("allgather", "--topo", "ring:4", "--engine", "route", "--size", "1M", "--proof")
         assert synth(*asked).code == 0
         file, schedules = next((here / "out" / "msccl").glob("*c.xml")), here / "out" / "schedules"
@@ -241,6 +241,15 @@ def test_example_of_the_help_can_be_run(
         for ending in (".synth", ".proof.json"):
             shutil.copy(next(schedules.glob(f"*{ending}")), schedules / f"NAME{ending}")
         shutil.copytree(EXAMPLES, here / "examples")
+    if command[0] == "cache":
+        monkeypatch.setenv("SYNTH_CACHE", str(here / "cache"))
+    if command[0] == "library":
+        (here / "cluster.toml").write_text(
+            'topology = "full:6"\ngroups = ["2-5"]\ncollectives = ["allgather"]\nsizes = "1M:1M"\nbudget = "1s"\n'
+        )
+        for name in ("lib", "before", "out"):
+            asked = ("allreduce", "--topo", "dgx1", "--size", "64K", "--engine", "route", "--budget", "1s")
+            assert synth(*asked, "--out", name).code == 0
     if command[0] == "topo":
         (here / "my.toml").write_text(synth("topo", "show", "dgx1").out)
         (here / "smi.txt").write_text(smi(mesh(8, "NV12")))
@@ -251,7 +260,8 @@ def test_example_of_the_help_can_be_run(
     example = next(line.strip() for line in text.splitlines() if line.strip().startswith(begin))
     words = shlex.split(example.split(">")[0])[1:]
     answer = synth(*words, *(("--budget", "1s") if searches else ()))
-    assert (answer.code, answer.err) == (0, "")
+    assert answer.code == 0
+    assert all("left" in line for line in answer.err.splitlines())  # progress, of a busy machine
 
 
 def test_summaries_are_the_commands_own() -> None:
