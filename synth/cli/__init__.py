@@ -40,7 +40,7 @@ COMMANDS = {
     "library": Row(
         "library:library", "Libraries: what they answer, whether they are right, and what makes an executor load one."
     ),
-    "cache": Row("cache:cache", "Answers that are kept: info, clear."),
+    "cache": Row("cache:cache", "Answers that are kept: where, how many, and away with them."),
     "prove": Row("prove:prove", "Check a stored schedule and the proof of its gap again, from the files alone."),
     "simulate": Row(
         "simulate:simulate",

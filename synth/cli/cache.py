@@ -13,7 +13,7 @@ from topologies.errors import InputError
 
 @click.group("cache", cls=StrictGroup)
 def cache() -> None:
-    """Answers that are kept, by what they answer: what there is, and away with it.
+    """Answers that are kept: where, how many, and away with them.
 
     \b
     synth cache info
