@@ -62,7 +62,7 @@ COMMANDS = {
     ),
     "calibrate": Row(
         "tune:calibrate",
-        "Measure α, bandwidth and gap between messages of every link, and write the topology with these figures.",
+        "Measure α, bandwidth and gap between messages of every link and the start of a call; write the topology.",
     ),
     "report": Row(
         "report:report", "Draw the network, the timeline, the frontier and the proof on one self-contained page."
