@@ -135,11 +135,10 @@ class _Program:
     def solved(self, workers: Workers, until: float) -> Iterator[Floats | None]:
         """The values of all variables at last, None before while they are waited for; None at last: there are none."""
         ticket = workers.ask("linear", self.builder.build(), max(0.01, until - now()), True)
-        try:
-            while (done := workers.first([ticket], min(until, now() + _WAIT_S))) is None and now() < until:
-                yield None
-        finally:
-            workers.drop(ticket)
+        # no `finally`: TimeUp in the clean-up of a generator would be swallowed; what is left over ends with the workers
+        while (done := workers.first([ticket], min(until, now() + _WAIT_S))) is None and now() < until:
+            yield None
+        workers.drop(ticket)
         solution = None if done is None or done.reply is None else done.reply.solution
         yield None if solution is None else solution.values
 

@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
+Whole = TypeVar("Whole", bound=Callable[..., object])
 
 _AGAIN_S = 0.5  # after which it is said again, where some library swallowed it
 _UNREADY_S = 0.005  # after which it is tried again where it would fall into what must not be interrupted
@@ -22,6 +23,7 @@ _PATIENCE_S = 0.3  # for which it waits until a frame of ours runs
 _JUMPS = 10  # at each of which the interpreter looks whether something is to be raised
 _OURS = ("topologies", "synth", "emit", "runtime")
 _LONGEST_S = 0.2  # between two looks at the clock, which may have stood still
+_whole: set[CodeType] = set()
 
 
 class TimeUp(KeyboardInterrupt):
@@ -56,6 +58,12 @@ def uncounted(work: Callable[[], Answer], counts: Callable[[], bool] = lambda: F
         _Apart.since = 0.0
         if not counts():
             _Apart.seconds += time.monotonic() - begun
+
+
+def whole(function: Whole) -> Whole:
+    """The function, into which no TimeUp falls once it has begun: what it opens, or ends, would be left half so."""
+    _whole.add(function.__code__)
+    return function
 
 
 def limited(until: Callable[[], float] | float, work: Callable[[], Answer]) -> Answer:
@@ -132,8 +140,8 @@ def _raise_in(thread: int, what: type[BaseException]) -> None:
 
 
 def _is_ready(frame: FrameType | None, late_s: float) -> bool:
-    """Whether a frame may be interrupted: one of ours, or after a while any, but never within an import or the start
-    of a thread.
+    """Whether a frame may be interrupted: one of ours, or after a while any, but never within an import, the
+    start of a thread or what is `whole`.
 
     Of an import half a module would be left; what the interpreter calls, such as a callback of the collection of
     garbage, would swallow it. A thread that is being started has the number of the one that starts it until it runs
@@ -144,7 +152,8 @@ def _is_ready(frame: FrameType | None, late_s: float) -> bool:
         return False
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module.startswith("importlib.") or (module == "threading" and frame.f_code.co_name == "start"):
+        starts = module == "threading" and frame.f_code.co_name == "start"
+        if starts or module.startswith("importlib.") or frame.f_code in _whole:
             return False
         frame = frame.f_back
     return True

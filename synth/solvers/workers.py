@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from synth.model.deadline import now
+from synth.model.deadline import now, whole
 from synth.solvers import SOLVERS, is_available
 from synth.solvers.result import Result
 
@@ -29,6 +29,7 @@ class Ticket:
 
 
 class _Child:
+    @whole
     def __init__(self, solver: str) -> None:
         ours, theirs = socket.socketpair()
         self.solver = solver
@@ -45,6 +46,7 @@ class _Child:
         )
         theirs.close()
 
+    @whole
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -63,6 +65,7 @@ class Workers:
     def __enter__(self) -> Workers:
         return self
 
+    @whole
     def __exit__(self, *_: object) -> None:
         for child in [*self._idle.values(), *self._busy.values()]:
             child.kill()
@@ -104,12 +107,14 @@ class Workers:
             return None
         return done.reply
 
+    @whole
     def drop(self, ticket: Ticket) -> None:
         """Stop working on a ticket; its child is killed if it is still at it."""
         child = self._busy.pop(ticket, None)
         if child is not None:
             child.kill()
 
+    @whole
     def _take(self, ticket: Ticket) -> None:
         child = self._busy[ticket]
         try:

@@ -30,7 +30,7 @@ def test_the_file_is_right_runs_and_never_beats_its_bound(sizes: list[list[int]]
         by = served.contender.execution
         assert isinstance(by, Lowered)
         took_us, least_us = served.time_us(1 << 30), found.bound.at(1 << 30)[0]
-        assert least_us * (1 - 1e-9) <= took_us <= served.algorithm.time_us(1 << 30) * 1.002
+        assert least_us * (1 - 1e-9) <= took_us <= served.algorithm.time_us(1 << 30) * 1.01
         if target == "msccl":
             program, goal = read_msccl(entry.path), entry.goal()
             row = measure(program, goal, 1 << 16, HostExecutor(program, goal), Settings(iterations=1, warmup=0))

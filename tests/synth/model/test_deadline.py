@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from synth.model.deadline import TimeUp, limited, now, uncounted
+from synth.model.deadline import TimeUp, limited, now, uncounted, whole
 
 
 def endless() -> None:
@@ -89,6 +89,25 @@ def test_a_thread_that_is_being_started_is_started(monkeypatch: pytest.MonkeyPat
     with pytest.raises(TimeUp):
         limited(now() + 0.05, work)
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_what_is_whole_is_not_left_before_its_end(is_whole: bool) -> None:
+    done = []
+
+    def work() -> None:
+        until = time.monotonic() + 0.6
+        while time.monotonic() < until:
+            pass
+        done.append("work")
+
+    def work_and_go_on() -> None:
+        (whole(work) if is_whole else work)()
+        endless()
+
+    with pytest.raises(TimeUp):
+        limited(now() + 0.05, work_and_go_on)
+    assert done == (["work"] if is_whole else [])
 
 
 def test_time_apart_does_not_count() -> None:
