@@ -135,7 +135,7 @@ class _Program:
     def solved(self, workers: Workers, until: float) -> Iterator[Floats | None]:
         """The values of all variables at last, None before while they are waited for; None at last: there are none."""
         ticket = workers.ask("linear", self.builder.build(), max(0.01, until - now()), True)
-        # no `finally`: TimeUp in the clean-up of a generator would be swallowed; what is left over ends with the workers
+        # no `finally`: TimeUp in a generator being cleaned up would be swallowed; the rest ends with the workers
         while (done := workers.first([ticket], min(until, now() + _WAIT_S))) is None and now() < until:
             yield None
         workers.drop(ticket)
