@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from synth.model import deadline
 from synth.model.deadline import TimeUp, limited, now, uncounted, whole
 
 
@@ -92,7 +93,8 @@ def test_a_thread_that_is_being_started_is_started(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_what_is_whole_is_not_left_before_its_end(is_whole: bool) -> None:
+def test_what_is_whole_is_not_left_before_its_end(is_whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadline, "_whole", set())
     done = []
 
     def work() -> None:
