@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "results" / "tables"
+os.environ.setdefault("SYNTH_CACHE", "none")  # a figure is of what is found, not of what was kept
 SOLVERS = ("z3-solver", "ortools", "highspy", "pulp")
 
 
