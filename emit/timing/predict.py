@@ -7,10 +7,8 @@ transmission: what it receives it has as a whole before it sends any of it on (d
 cut steps of several chunks into single ones when messages are large: `split` is for that. A slot is free again when
 the receiver has what is in it. Copies and sums within a rank take no time.
 
-Where an executor's costs are on (`topologies.costs`), they are those of the program's protocol: a threadblock moves no
-more than it can, so that several fill a link, a message keeps links busy for the gap, and all begins with the call's
-start. Large chunks are then moved slice by slice, as MSCCL's executors do (`slices`).
-
+With an executor's costs (`topologies.costs`), those of the program's protocol, a threadblock moves no more than it can,
+a message keeps links busy for the gap, all begins with the call's start, and large chunks move slice by slice.
 Where several wait for one link, port or limit, the one that has waited longest goes first; a wait holds up only what
 needs the same place. A connection uses the widest link of its pair of ranks; equally wide ones serve channels in turn.
 """
