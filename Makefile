@@ -1,9 +1,10 @@
 # Needs python3 (3.11 or newer) with venv; everything else comes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# two questions that use all compiled loops: they are kept on disk, and the first large question need not wait
+# questions that use all compiled loops: they are kept on disk, and the first of its kind need not wait
 COMPILE_LOOPS = warm=$$(mktemp -d); trap 'rm -rf "$$warm"' EXIT; \
-	for asked in "alltoall --topo mesh:8x8x8 --chunks 1 --size 1G" "allgather --topo torus:4x4x4 --engine flow --size 64M"; \
+	for asked in "allreduce --topo dgx1 --size 1M --engine lns" "broadcast --topo torus:4x4 --size 1M --engine lns" \
+	"alltoall --topo mesh:8x8x8 --chunks 1 --size 1G" "allgather --topo torus:4x4x4 --engine flow --size 64M"; \
 	do $(BIN)/synth $$asked --budget 5s --proof --out "$$warm" > /dev/null || exit; done
 EXAMPLE := allreduce --topo dgx-a100 --group 0,2,4,6
 
