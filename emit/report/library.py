@@ -19,6 +19,7 @@ import numpy as np
 
 from emit.library.index import INDEX, Entry, is_figure, load_index
 from emit.report.layout import place_vertices
+from emit.report.static_page import static_page, tiles
 from synth.present.text import format_count, format_listed, format_ranks, format_served, format_size, format_time
 from topologies.arrays import Floats
 from topologies.topology import Topology
@@ -30,7 +31,6 @@ MOST_ROWS = 400  # questions in a heat map
 MOST_PAGES = 200  # of single questions
 _MOST_VERTICES, _MOST_EDGES = 600, 4000  # of a cluster that is drawn
 _WIDTH, _HEIGHT, _EDGE = 900.0, 320.0, 18.0
-_PARTS = Path(__file__).parent / "static"
 
 
 Worst = tuple[float, int | None, float | None, float | None]  # a gap, and its bytes, time and bound in µs
@@ -98,11 +98,6 @@ def library_page(
         wrong: by file, why a schedule, program or proof is refused.
     """
     entries = [entry for its in questions.values() for entry in its]
-    style = "".join((_PARTS / part).read_text(encoding="utf-8") for part in ("report.css", "library.css"))
-    tiles = "".join(
-        f'<div class="tile"><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>'
-        for a, b, c in _tiles(questions, entries)
-    )
     refused = "".join(
         f'<p class="alert" role="alert">Wrong: {escape(file)}: {escape(why)}</p>' for file, why in wrong.items()
     )
@@ -110,31 +105,14 @@ def library_page(
     clusters = "".join(_cluster(one, topologies.get(one)) for one in names)
     targets = list(dict.fromkeys(entry.target for entry in entries))
     maps = "".join(_heat_map(target, questions, links, number == 0) for number, target in enumerate(targets))
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{escape(name)}: a library</title>
-<style>{style}</style>
-</head>
-<body>
-<header><span class="brand" aria-hidden="true"><i></i><i></i><i></i></span>
-<div class="heading"><p>synth report</p><h1>{escape(name)}</h1></div></header>
-<main>
-{refused}<dl class="tiles">{tiles}</dl>
+    main = f"""{refused}{tiles(_tiles(questions, entries))}
 <section class="card"><div class="bar"><h2>Cluster</h2></div>{clusters}</section>
 <section class="card"><div class="bar"><h2>Time over proved bound, by message size</h2></div>
 <p class="note">Of the form of calls with the larger gap; 1 is the least there can be.</p>
 {_legend()}{maps}</section>
 <section class="card"><div class="bar"><h2>The largest gaps</h2></div>{_worst(questions, links)}</section>
-<section class="card"><div class="bar"><h2>Questions</h2></div>{_questions(questions, links)}</section>
-</main>
-</body>
-</html>
-"""
+<section class="card"><div class="bar"><h2>Questions</h2></div>{_questions(questions, links)}</section>"""
+    return static_page(f"{name}: a library", name, "library.css", main)
 
 
 def _gap(entry: Entry) -> float | None:

@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from emit.report.static_page import static_page, tiles
 from synth.present.placement import FORMAT
 from synth.present.text import format_count, format_listed, format_size, format_time
 from topologies.errors import InputError
@@ -22,7 +23,6 @@ MAX_FILE_BYTES = 256 << 20
 _BARS = 60  # placements in the ranking
 _DEVICES = 2048  # that a drawing of the hierarchy has
 _TURN = 137.508  # degrees between the hues of two groups: neighbours never look the same
-_PARTS = Path(__file__).parent / "static"
 
 
 def find_placement(path: str | Path) -> dict[str, Any] | None:
@@ -55,34 +55,15 @@ def _page(document: dict[str, Any]) -> str:
     if math.prod(levels.values()) != len(document["ranks"]) or sorted(best["order"]) != sorted(document["ranks"]):
         raise ValueError("levels, ranks and order do not agree")
     title = f"{document['topology']}: {', '.join(f'{axis}={size}' for axis, size in axes.items())}"
-    tiles = [
+    figures = [
         ("step, best", format_time(best["time_us"]), "searched" if best["searched"] else "estimated"),
         ("default order", f"place {default + 1} of {len(rows)}", format_time(rows[default]["time_us"])),
         ("gain", f"{best['vs_default']:.2f} ×", "default / best"),
         ("bound", format_time(document["bound_us"]) if document["bound_us"] else "–", "no placement is faster"),
         ("bottleneck", str(best["bottleneck"]), ""),
     ]
-    facts = "".join(
-        f'<div class="tile"><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>'
-        for a, b, c in tiles
-    )
-    style = "".join((_PARTS / part).read_text(encoding="utf-8") for part in ("report.css", "placement.css"))
     drawings = "".join(_drawing(document, axis, best["groups"][axis]) for axis, size in axes.items() if size > 1)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{escape(title)}</title>
-<style>{style}</style>
-</head>
-<body>
-<header><span class="brand" aria-hidden="true"><i></i><i></i><i></i></span>
-<div class="heading"><p>synth report</p><h1>{escape(title)}</h1></div></header>
-<main>
-<dl class="tiles">{facts}</dl>
+    main = f"""{tiles(figures)}
 <section class="card"><div class="bar"><h2>Groups of the best placement</h2></div>
 <p class="note">Devices stand in the hierarchy; those of one colour form a group along the axis. Rank order:
 {escape(format_listed(best["order"]))}</p>
@@ -91,11 +72,8 @@ def _page(document: dict[str, Any]) -> str:
 <section class="card"><div class="bar"><h2>Busiest resource of every level</h2></div>{_levels(document)}</section>
 <section class="card"><div class="bar"><h2>Calls of a step</h2></div>{_calls(document)}</section>
 </div>
-<section class="card"><div class="bar"><h2>Ranking</h2></div>{_ranking(document)}</section>
-</main>
-</body>
-</html>
-"""
+<section class="card"><div class="bar"><h2>Ranking</h2></div>{_ranking(document)}</section>"""
+    return static_page(title, title, "placement.css", main)
 
 
 def _drawing(document: dict[str, Any], axis: str, groups: Sequence[Sequence[int]]) -> str:

@@ -16,6 +16,7 @@ import click
 from synth.cli import interrupts
 from synth.cli.interrupts import Unanswered
 from synth.cli.values import StrictGroup
+from synth.model.deadline import restart
 from synth.model.registry import KINDS, parse_name
 from topologies.errors import InputError, in_one_line
 from topologies.text.files import origin_of
@@ -132,6 +133,7 @@ def _refuse(why: str, code: int) -> NoReturn:
 def main() -> None:
     """Entry point of the command `synth`."""
     interrupts.install()
+    restart()
     try:
         try:
             cli.main(standalone_mode=False)

@@ -77,6 +77,8 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     )
     check_writable(Path(asked.out))
     cache = open_cache(asked.cache)
+    if cache.folder is None:
+        return partial(_report, answered(question, workers, progress), asked, None)
     key = known_key(asked, question)
     known = take(cache, key, asked, question)
     if known is not None:

@@ -52,25 +52,25 @@ def library_update(
     asked = [without] if faults is None else [(one,) for one in single_failures(cluster.topology, faults.split(","))]
     check_writable(Path(out))
     healthy = make_plan(cluster, library_pool(on, jobs).processes)
-    told = []
+    rows = []
     for parts in asked:
         plan, folder = touched(healthy, file, parts), fault_folder(out, parts)
         built = None
         if plan.shares:
             with library_progress(plan, as_json) as report:
                 built = build(plan, folder, answers, library_pool(on, jobs), report)
-        told.append(_told(parts, plan, healthy, built, out, folder))
+        rows.append(_row(parts, plan, healthy, built, out, folder))
         if not as_json:
-            click.echo(told[-1]["text"])
+            click.echo(rows[-1]["text"])
         if built is not None and built.interrupted:
             raise SystemExit(130)
     if as_json:
-        print_json({"failures": [{k: v for k, v in one.items() if k != "text"} for one in told]})
+        print_json({"failures": [{k: v for k, v in one.items() if k != "text"} for one in rows]})
     elif len(asked) > 1:
         click.echo(f"{format_count(len(asked), 'failure')}   {now() - begun:.1f} s")
 
 
-def _told(
+def _row(
     parts: tuple[str, ...], plan: Plan, healthy: Plan, built: Built | None, out: str, folder: Path
 ) -> dict[str, Any]:
     """What a failure touches, what was solved for it, and what it costs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -187,8 +187,3 @@ class _Build:
             self.placing.commit()
             self.written = now()
             self.spent_s = self.written - begun
-
-
-def questions_of(shares: Sequence[Share]) -> int:
-    """How many questions they answer."""
-    return sum(len(share.questions) for share in shares)

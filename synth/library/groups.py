@@ -24,7 +24,6 @@ from typing import NoReturn
 import numpy as np
 
 from synth.model.problem import parse_ranks
-from synth.present.text import format_ranks
 from topologies.errors import InputError
 from topologies.faults.notation import live_ranks
 from topologies.text.fields import shown
@@ -83,7 +82,7 @@ def _refuse_mesh(axes: Axes, other: Axes, living: int, what: str) -> NoReturn:
 
 def _example(axes: Axes, living: int) -> str:
     """The first group along axes, of ranks by their position."""
-    return format_ranks(_along(axes, range(living))[0][:4])
+    return " ".join(map(str, _along(axes, range(living))[0][:4]))
 
 
 def _axes(part: str, living: int, what: str) -> Axes:

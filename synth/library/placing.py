@@ -36,6 +36,7 @@ from emit.library.standing import network_digest
 from emit.library.write import Library, standing, writing
 from emit.targets import TARGETS
 from synth.bounds.witness import Witness
+from synth.library.carried import carried
 from synth.library.cluster import Cluster
 from synth.library.plan import Plan, Question, Share
 from synth.library.task import Answer
@@ -43,7 +44,7 @@ from synth.model.collective import Ints
 from synth.model.problem import Problem, question
 from synth.storage.proof import load_proof, save_proof
 from synth.storage.schedule_file import load_schedule, save_schedule
-from synth.symmetry.canonical import carried, resource_order
+from synth.symmetry.canonical import resource_order
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError, ProofRefused
 
@@ -60,14 +61,14 @@ class Placing:
         self.shares: dict[int, dict[str, Any]] = {}  # records, by the share's place in the plan
         self.left_out: list[dict[str, Any]] = []
         self._waiting: list[tuple[Share, Answer]] = []
-        self._told = (0, 0)
+        self._recorded = (0, 0)
         self._record = f"{RECORDS}/{_plain(plan.cluster.topology.name)}-{cluster_digest(plan.cluster)}.json"
 
     def known(self) -> set[int]:
         """The shares, by their places, whose files stand in the library already, every byte as it was written."""
         try:
-            told = json.loads((self.folder / self._record).read_bytes())
-            before = {row["key"]: row for row in told["shares"]}
+            written = json.loads((self.folder / self._record).read_bytes())
+            before = {row["key"]: row for row in written["shares"]}
         except (OSError, ValueError, KeyError, TypeError):
             return set()
         listed = {entry.file: entry for entry in standing(self.folder)}
@@ -75,7 +76,9 @@ class Placing:
             row = before.get(share.task.key)
             if row is not None and row["groups"] == _groups(share) and _stands(self.folder, row, listed):
                 self.shares[number] = row
-        self._told = (len(self.shares), len(told["left_out"])) if len(self.shares) == len(told["shares"]) else (0, 0)
+        self._recorded = (
+            (len(self.shares), len(written["left_out"])) if len(self.shares) == len(written["shares"]) else (0, 0)
+        )
         return set(self.shares)
 
     def add(self, number: int, answer: Answer) -> None:
@@ -100,7 +103,7 @@ class Placing:
     @property
     def changed(self) -> bool:
         """Whether something is not written yet."""
-        return bool(self._waiting) or self._told != (len(self.shares), len(self.left_out))
+        return bool(self._waiting) or self._recorded != (len(self.shares), len(self.left_out))
 
     def commit(self) -> None:
         """Write what was added since the last time. Raises InputError where the folder cannot be written."""
@@ -134,7 +137,7 @@ class Placing:
             library.write(self._record, self._text())
             # in the order of the plan, so that the index has the same bytes whatever was solved first
             library.commit([row for share in self.plan.shares for row in rows.get(_place_of(share), ())])
-        self._told = (len(self.shares), len(self.left_out))
+        self._recorded = (len(self.shares), len(self.left_out))
 
     def _text(self) -> bytes:
         cluster = self.plan.cluster

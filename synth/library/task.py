@@ -24,6 +24,7 @@ from emit.library.save import save, stem_of_problem
 from synth.bounds.prove import TighteningEffort, prove, tighten
 from synth.engines.flow.quotients import quotient_question
 from synth.engines.request import Options
+from synth.library.carried import carried
 from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem, question
 from synth.search.frontier import Contender, Range, frontier
@@ -32,7 +33,6 @@ from synth.search.result import SearchResult
 from synth.search.search import Tuning, search
 from synth.solvers.workers import Workers
 from synth.storage.schedule_file import load_schedule
-from synth.symmetry.canonical import carried
 from synth.timing.simulate import resource_loads_us
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError

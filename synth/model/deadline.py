@@ -43,6 +43,11 @@ def now() -> float:
     return here - _Apart.seconds
 
 
+def restart() -> None:
+    """A command begins: all seconds count so far, and readings of before mean nothing from here on."""
+    _Apart.seconds = 0.0
+
+
 def uncounted(work: Callable[[], Answer], counts: Callable[[], bool] = lambda: False) -> Answer:
     """What `work` returns; its time counts against no budget, unless `counts` says at the end that it does.
 

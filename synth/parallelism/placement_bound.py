@@ -8,7 +8,7 @@ carry that is a time; within a phase the bytes of all calls add up, and phases f
 Calls over different axes cannot all have the placement that is best for them alone. P holds h cells of the grid of the
 axes' coordinates; pushing the cells of every line of one axis to its beginning leaves what that axis's lines hold, and
 makes what the others hold as uneven as it can be (Gale, Ryser), so that sums of concave functions of it do not grow. In
-two axes the least is that of the Young diagrams of h cells, of which `least_together` finds the best; further axes are
+two axes the least is that of the Young diagrams of h cells, of which `least_of_all` finds the best; further axes are
 taken in one by one, each line of the new axis standing for a diagram of those before.
 """
 
@@ -28,7 +28,7 @@ from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import ranges
 from topologies.network import Network
 
-MOST_TOGETHER = 128  # ranks of a part in which calls over different axes are counted together
+MOST_PART = 128  # ranks of a part in which calls over different axes are counted together
 MOST_AXES = 4  # of which all orders are tried
 
 
@@ -50,7 +50,7 @@ def step_bound(net: Network, hierarchy: Hierarchy, axes: Sequence[Axis], workloa
     phases = [[workload.calls[i] for i in phase] for phase in workload.phases]
 
     def least(calls: Sequence[Call], size: int, come: float, leave: float) -> float:
-        needs = least_crossing_together(calls, sizes, size)
+        needs = least_crossing_of_all(calls, sizes, size)
         return max(float(n) / c if c > 0 else 0.0 for n, c in zip(needs, (come, leave), strict=True))
 
     own = [max((least(calls, *side) for side in sides), default=0.0) for calls in phases]
@@ -67,7 +67,7 @@ def step_bound(net: Network, hierarchy: Hierarchy, axes: Sequence[Axis], workloa
     return best * US_PER_BYTE_AT_1_GBS
 
 
-def least_crossing_together(calls: Sequence[Call], sizes: Sequence[int], part: int) -> Floats:
+def least_crossing_of_all(calls: Sequence[Call], sizes: Sequence[int], part: int) -> Floats:
     """Bytes that must come into and leave a part of so many ranks, under the placement that is best for all calls.
 
     sizes: of the axes.
@@ -76,15 +76,15 @@ def least_crossing_together(calls: Sequence[Call], sizes: Sequence[int], part: i
     for call in calls:
         alone += call.times * np.array(least_crossing(call, math.prod(sizes[a] for a in call.over), part))
     wide = [axis for axis, size in enumerate(sizes) if size > 1]
-    if part > MOST_TOGETHER or not 2 <= len(wide) <= MOST_AXES:
+    if part > MOST_PART or not 2 <= len(wide) <= MOST_AXES:
         return alone
     best = alone
     for order in permutations(wide):
-        best = np.maximum(best, [least_together(calls, sizes, order, part, side) for side in (0, 1)])
+        best = np.maximum(best, [least_of_all(calls, sizes, order, part, side) for side in (0, 1)])
     return best
 
 
-def least_together(calls: Sequence[Call], sizes: Sequence[int], order: Sequence[int], part: int, side: int) -> float:
+def least_of_all(calls: Sequence[Call], sizes: Sequence[int], order: Sequence[int], part: int, side: int) -> float:
     """No placement has fewer bytes come into (side 0) or leave (1) a part of so many ranks, of all calls together.
 
     order: the axes of more than one rank, the one that is taken in first last. Calls over one axis, and over all that

@@ -1,7 +1,8 @@
 """Networks by what they are, not by how their parts are numbered: which groups of ranks have the same problem.
 
-A relabelling of the local ranks that brings one network onto another brings answers along with it. Such networks are
-found by putting each in an order of its own (colour refinement, then one rank after the other marked), and comparing.
+A relabelling of the local ranks that brings one network onto another brings answers along with it
+(`synth.library.carried`). Such networks are found by putting each in an order of its own (colour refinement, then one
+rank after the other marked), and comparing.
 """
 
 from __future__ import annotations
@@ -12,11 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from synth.model.collective import Ints
-from synth.model.problem import Problem
-from synth.symmetry.relabelling import chunk_image
-from synth.verify.algorithm import Algorithm
 from topologies.arrays import index_among, pointers, row_entries
-from topologies.errors import InputError
 from topologies.network import Network
 from topologies.symmetry.refinement import Colours, Structure, mark
 
@@ -115,24 +112,3 @@ def links_in_order(net: Network, order: Ints) -> Ints:
     """The links as they stand with local rank order[i] in place i: by source and destination there."""
     place = index_among(net.nranks, order)
     return np.lexsort((place[net.dst], place[net.src]))
-
-
-def carried(known: Algorithm, onto: Problem, order: Ints) -> Algorithm:
-    """An algorithm of one problem as one of another, proved by its replay there.
-
-    Args:
-        onto: a problem of the same collective (one chunk a block) without relays, whose place i is the known one's
-            local rank order[i].
-
-    Raises:
-        InputError: its chunks have no image there, or the networks have other links.
-        ScheduleRefused: the networks are not the same.
-    """
-    problem, schedule = known.problem, known.schedule
-    into = onto.with_chunks(problem.collective.nchunks // onto.collective.nchunks)
-    image = chunk_image(problem.collective, index_among(problem.nranks, order), into.collective)
-    if image is None or problem.network.nlinks != into.network.nlinks:
-        raise InputError(f"{problem.collective.name}: the groups are not of the same network")
-    link = index_among(problem.network.nlinks, links_in_order(problem.network, order))[schedule.link]
-    moved = replace(schedule, chunk=image[schedule.chunk], link=link)
-    return Algorithm(into, moved, known.engine, size_bytes=schedule.size_bytes)

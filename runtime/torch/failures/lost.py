@@ -357,7 +357,7 @@ class FailureWatch:
         now = time.monotonic()
         with self._change:
             waits = self.calls.waits()
-        if self._woken and self.is_left():
+        if self.is_left():
             self.calls.leave()
         if self._woken or self.messages is None:
             return

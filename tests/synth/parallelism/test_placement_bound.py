@@ -13,7 +13,7 @@ import pytest
 from synth.parallelism.axes import Axis
 from synth.parallelism.hierarchy import find_levels
 from synth.parallelism.placement import rank_placements
-from synth.parallelism.placement_bound import least_crossing, least_crossing_together, step_bound
+from synth.parallelism.placement_bound import least_crossing, least_crossing_of_all, step_bound
 from synth.parallelism.workload import Call, Workload
 from topologies.load import load
 from topologies.network import network
@@ -47,7 +47,7 @@ def test_no_set_of_ranks_carries_less_and_in_two_axes_one_carries_as_little(size
         ]  # fmt: skip
         calls = [call for call in calls if math.prod(sizes[axis] for axis in call.over) > 1]
         least = np.min([crossing(calls, sizes, some) for some in itertools.combinations(grid, part)], axis=0)
-        found = least_crossing_together(calls, sizes, part)
+        found = least_crossing_of_all(calls, sizes, part)
         assert (found <= least * (1 + 1e-9)).all()
         if len(sizes) == 2:
             assert found == pytest.approx(least)
@@ -56,8 +56,8 @@ def test_no_set_of_ranks_carries_less_and_in_two_axes_one_carries_as_little(size
 def test_two_axes_cannot_both_lie_within_a_node() -> None:
     """Eight ranks hold whole groups of either axis of 8, not of both: best is a block of 2 × 4."""
     calls = [Call("a", "allreduce", (0,), 5), Call("b", "allreduce", (1,), 3, 2.0)]
-    assert least_crossing_together(calls, (8, 8), 8).tolist() == [4 * 5 + 2 * 6] * 2
-    assert least_crossing_together(calls[:1], (8, 8), 8).tolist() == [0, 0]
+    assert least_crossing_of_all(calls, (8, 8), 8).tolist() == [4 * 5 + 2 * 6] * 2
+    assert least_crossing_of_all(calls[:1], (8, 8), 8).tolist() == [0, 0]
 
 
 def test_phases_have_one_placement() -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from itertools import combinations, permutations
 
-import numpy as np
 import pytest
 
-from synth.baselines import baseline
-from synth.model.problem import make_problem
-from synth.symmetry.canonical import canonical_order, carried, network_form, reordered
-from topologies.errors import InputError, ScheduleRefused
+from synth.symmetry.canonical import canonical_order, network_form, reordered
 from topologies.load import load
 from topologies.network import network
 from topologies.topology import Topology
@@ -44,23 +40,3 @@ def test_of_two_groups_exactly_those_are_one_problem_that_an_order_brings_onto_e
     forms = {one: {form((*one[:fixed], *rest)) for rest in permutations(one[fixed:])} for one in groups}
     for one, other in combinations(groups, 2):
         assert (known[one] == known[other]) == (form(other) in forms[one])
-
-
-@pytest.mark.parametrize("name", ["allgather", "alltoall", "reducescatter", "broadcast"])
-def test_what_is_carried_is_an_answer_of_the_same_time(name: str) -> None:
-    one, other = (
-        make_problem(DGX1, name, (0, 1, 2, 4), root=2 if name == "broadcast" else None, relays=()),
-        (4, 0, 6, 5),
-    )
-    order = next(np.array(o) for o in permutations(range(4)) if form(tuple(one.group[i] for i in o)) == form(other))
-    root = other[order.tolist().index(one.collective.root)] if name == "broadcast" else None
-    known = baseline(one)[0]
-    found = carried(known, make_problem(DGX1, name, other, root=root), order)
-    assert found.problem.group == other
-    assert [found.time_us(size) for size in (1 << 10, 1 << 20)] == [known.time_us(s) for s in (1 << 10, 1 << 20)]
-
-
-def test_what_is_carried_onto_another_network_is_refused() -> None:
-    known = baseline(make_problem(DGX1, "allgather", (0, 1, 2, 3)))[0]
-    with pytest.raises((InputError, ScheduleRefused)):
-        carried(known, make_problem(DGX1, "allgather", (0, 1, 4, 5)), np.arange(4))

@@ -1,0 +1,42 @@
+"""What pages without a script have in common: their head, their style, and tiles of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from pathlib import Path
+
+_PARTS = Path(__file__).parent / "static"
+
+
+def static_page(title: str, heading: str, style: str, main: str) -> str:
+    """A self-contained page. style: of `static`, the file that goes on where report.css ends; main: HTML."""
+    styles = "".join((_PARTS / part).read_text(encoding="utf-8") for part in ("report.css", style))
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{escape(title)}</title>
+<style>{styles}</style>
+</head>
+<body>
+<header><span class="brand" aria-hidden="true"><i></i><i></i><i></i></span>
+<div class="heading"><p>synth report</p><h1>{escape(heading)}</h1></div></header>
+<main>
+{main}
+</main>
+</body>
+</html>
+"""
+
+
+def tiles(rows: Iterable[tuple[str, str, str]]) -> str:
+    """Figures: what each is, its value, and a remark."""
+    made = (
+        f'<div class="tile"><dt>{escape(a)}</dt><dd>{escape(b)}<small>{escape(c)}</small></dd></div>'
+        for a, b, c in rows
+    )
+    return f'<dl class="tiles">{"".join(made)}</dl>'
