@@ -20,13 +20,13 @@ from pathlib import Path
 from results.measuring.measure import geometric_mean, grid, page, write
 from synth.parallelism.axes import Axis, Matrix, matrices, parse_axes
 from synth.parallelism.concrete import concrete, described
-from synth.parallelism.hierarchy import Hierarchy, find_levels
 from synth.parallelism.reduce_programs import ProgramSearch, reduce_programs, reduction, statement
 from synth.parallelism.requests import REDUCTION, reduction_groups, synthesis_hierarchy
 from synth.parallelism.sequences import sequences
 from synth.parallelism.step_costs import StepCosts, ranked
 from synth.solvers.workers import Workers
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy, find_levels
 from topologies.load import load
 from topologies.topology import Topology
 

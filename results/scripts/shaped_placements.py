@@ -34,13 +34,13 @@ from results.measuring.shaped import SMALL_WINDOWS, Links, built, missing, start
 from synth.model.collective import Floats
 from synth.parallelism.axes import Axis, Matrix, matrices
 from synth.parallelism.concrete import described
-from synth.parallelism.hierarchy import Hierarchy, parse_levels
 from synth.parallelism.reduce_programs import ALL, ProgramSearch, ReductionProgram, as_plan, reduction
 from synth.parallelism.requests import REDUCTION, reduction_groups, synthesis_hierarchy
 from synth.parallelism.sequences import Sequence as Steps
 from synth.parallelism.sequences import sequences
 from synth.parallelism.step_costs import StepCosts
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy, parse_levels
 from topologies.text.reader import from_toml
 from topologies.topology import Topology
 

@@ -18,13 +18,13 @@ from synth.cli.programs import write_text
 from synth.concurrent.result import ConcurrentResult
 from synth.model.numbers import parse_seconds
 from synth.parallelism.axes import parse_axes
-from synth.parallelism.hierarchy import find_levels, parse_levels
 from synth.parallelism.launch import host_order, rankfile, torch_module
 from synth.parallelism.placement import Ranking, rank_placements
 from synth.parallelism.workload import read_workload
 from synth.present.placement import placement_statement, placement_table
 from synth.present.text import format_count, format_time
 from topologies.errors import InputError
+from topologies.levels.hierarchy import find_levels, parse_levels
 from topologies.load import load
 
 levels_option = click.option(

@@ -35,12 +35,12 @@ from synth.model.deadline import now
 from synth.model.numbers import parse_seconds
 from synth.model.sizes import parse_size
 from synth.parallelism.axes import Axis, Matrix, matrices, parse_axes, parse_over
-from synth.parallelism.hierarchy import Hierarchy, find_levels, parse_levels
 from synth.parallelism.reduce_programs import ReductionPrograms, reduce_programs, reduction, statement
 from synth.parallelism.requests import REDUCTION, SYNTHESIS, reduction_groups, synthesis_hierarchy, translated
 from synth.parallelism.sequences import MOST_STEPS, sequences
 from synth.present.text import format_count, format_ranks, format_size, format_table, format_time
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy, find_levels, parse_levels
 from topologies.load import load
 
 _KEPT = 3  # programs that become files, beside the best answer

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from synth.cli.options import declare, json_option, print_json
 from synth.cli.programs import write_text
 from synth.cli.values import StrictGroup
-from synth.parallelism.hierarchy import find_levels
 from synth.present.text import format_count
 from topologies.clusters import Machine
 from topologies.compare import compare
@@ -24,6 +23,7 @@ from topologies.errors import InputError
 from topologies.families import FAMILIES
 from topologies.graphs import FORMS, graph_text
 from topologies.importers.combine import import_files
+from topologies.levels.hierarchy import find_levels
 from topologies.load import load, load_machine, machines
 from topologies.text.vertex_sets import format_names, format_set
 from topologies.text.writer import to_toml

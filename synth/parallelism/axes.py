@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from synth.model.collective import Ints
-from synth.parallelism.hierarchy import Hierarchy
 from topologies.errors import InputError, did_you_mean
+from topologies.levels.hierarchy import Hierarchy
 
 Matrix = tuple[tuple[int, ...], ...]  # x[axis][level]
 _AXIS = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,30})=([0-9]{1,7})")

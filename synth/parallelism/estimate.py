@@ -19,9 +19,9 @@ import numpy as np
 from synth.baselines.ring import RINGED
 from synth.baselines.routes import Routes
 from synth.model.collective import Collective, Floats, Ints, named
-from synth.parallelism.hierarchy import Hierarchy, nested
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import row_entries
+from topologies.levels.hierarchy import Hierarchy, nested
 from topologies.network import Network, network
 from topologies.topology import Topology
 

@@ -18,12 +18,12 @@ from synth.concurrent.result import ConcurrentResult
 from synth.model.collective import Ints
 from synth.parallelism.axes import Axis, Matrix, matrices, mesh, process_groups
 from synth.parallelism.estimate import Estimator
-from synth.parallelism.hierarchy import Hierarchy
 from synth.parallelism.placement_bound import step_bound
 from synth.parallelism.placement_search import Searches
 from synth.parallelism.step_time import StepTime, step_time
 from synth.parallelism.workload import Workload
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy
 from topologies.network import Network
 from topologies.symmetry.automorphism import automorphisms
 from topologies.symmetry.refinement import Structure, find_link_image

@@ -22,10 +22,10 @@ import numpy as np
 
 from synth.model.collective import Bools, Floats
 from synth.parallelism.axes import Axis
-from synth.parallelism.hierarchy import Hierarchy
 from synth.parallelism.workload import Call, Workload
 from synth.timing.simulate import US_PER_BYTE_AT_1_GBS
 from topologies.arrays import ranges
+from topologies.levels.hierarchy import Hierarchy
 from topologies.network import Network
 
 MOST_PART = 128  # ranks of a part in which calls over different axes are counted together

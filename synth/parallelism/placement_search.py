@@ -14,13 +14,13 @@ from synth.model.collective import Floats, Ints, named
 from synth.model.deadline import now
 from synth.parallelism.axes import process_groups
 from synth.parallelism.estimate import Estimator, RequestTime
-from synth.parallelism.hierarchy import Hierarchy
 from synth.parallelism.program_plans import PROGRAMS, program_plans
 from synth.parallelism.step_time import StepTime, step_time
 from synth.parallelism.workload import Call, Workload
 from synth.solvers.workers import Workers
 from synth.timing.simulate import resource_loads_us
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy
 from topologies.topology import Topology
 
 MOST_ALWAYS = 128  # ranks up to which the best placement and the default order are searched whatever the budget

@@ -15,7 +15,6 @@ from synth.concurrent.plans import ConcurrentPlan
 from synth.concurrent.union import Member, union_problem
 from synth.model.deadline import TimeUp, limited
 from synth.parallelism.concrete import described
-from synth.parallelism.hierarchy import Hierarchy, find_levels, nested
 from synth.parallelism.join_steps import Reduction
 from synth.parallelism.reduce_programs import ALL, METHOD, ProgramSearch, ReductionProgram
 from synth.parallelism.requests import group_hierarchy
@@ -23,6 +22,7 @@ from synth.parallelism.sequences import sequences
 from synth.parallelism.states import ALLREDUCE, SynthesisHierarchy
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy, find_levels, nested
 from topologies.network import links_among
 from topologies.topology import Topology
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from synth.model.collective import Ints
 from synth.parallelism.axes import Axis, Matrix
-from synth.parallelism.hierarchy import Hierarchy
 from synth.parallelism.sequences import MOST_LEVELS, Step
 from synth.parallelism.sequences import Sequence as Steps
 from synth.parallelism.states import Groups, SynthesisHierarchy, one_group, slices
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy
 
 REDUCTION, AXES, LEVELS = "reduction", "axes", "levels"
 SYNTHESIS = (REDUCTION, AXES, LEVELS)  # P²'s synthesis hierarchies, the default first

@@ -8,7 +8,7 @@ import pytest
 
 from results.measuring.shaped import first_steps, topology
 from results.scripts import shaped_placements as shaped
-from synth.parallelism.hierarchy import parse_levels
+from topologies.levels.hierarchy import parse_levels
 from topologies.text.reader import from_toml
 
 

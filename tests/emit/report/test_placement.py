@@ -13,11 +13,11 @@ import pytest
 
 from emit.report.placement import find_placement, placement_page
 from synth.parallelism.axes import parse_axes
-from synth.parallelism.hierarchy import find_levels
 from synth.parallelism.placement import rank_placements
 from synth.parallelism.workload import Call, Workload
 from synth.present.placement import placement_statement
 from topologies.errors import InputError
+from topologies.levels.hierarchy import find_levels
 from topologies.load import load
 
 STEP = Workload((Call("<tp>", "allreduce", (1,), 64 << 20), Call("dp", "reducescatter", (0,), 64 << 20)))

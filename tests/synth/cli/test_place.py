@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from synth.parallelism.axes import parse_axes, process_groups
-from synth.parallelism.hierarchy import find_levels
 from tests.synth.cli.calling import Call
+from topologies.levels.hierarchy import find_levels
 from topologies.load import load
 
 STEP = """[[call]]

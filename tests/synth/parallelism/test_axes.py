@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from synth.parallelism.axes import Axis, axes_named, matrices, mesh, parse_axes, process_groups
-from synth.parallelism.hierarchy import Hierarchy, Level
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy, Level
 
 
 def hierarchy(*sizes: int) -> Hierarchy:

@@ -14,7 +14,6 @@ from synth.parallelism import estimate as estimate_module
 from synth.parallelism import placement_search
 from synth.parallelism.axes import Axis, mesh, parse_axes, process_groups
 from synth.parallelism.estimate import Estimator
-from synth.parallelism.hierarchy import find_levels
 from synth.parallelism.placement import (
     Ranking,
     all_orders,
@@ -29,6 +28,7 @@ from synth.parallelism.workload import Call, Workload
 from synth.timing.simulate import predict_us
 from synth.verify.replay import replay
 from topologies.errors import InputError
+from topologies.levels.hierarchy import find_levels
 from topologies.load import load
 from topologies.network import network
 from topologies.symmetry.automorphism import automorphisms

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from synth.parallelism.axes import Axis
-from synth.parallelism.hierarchy import find_levels
 from synth.parallelism.placement import rank_placements
 from synth.parallelism.placement_bound import least_crossing, least_crossing_of_all, step_bound
 from synth.parallelism.workload import Call, Workload
+from topologies.levels.hierarchy import find_levels
 from topologies.load import load
 from topologies.network import network
 

@@ -7,7 +7,6 @@ import pytest
 
 from synth.parallelism.axes import parse_axes, parse_over
 from synth.parallelism.concrete import concrete
-from synth.parallelism.hierarchy import Hierarchy, Level
 from synth.parallelism.join_steps import Reduction, join_steps
 from synth.parallelism.reduce_programs import ProgramSearch, Tuning, reduce_programs, reduction, single_step, statement
 from synth.parallelism.requests import REDUCTION, reduction_groups, synthesis_hierarchy
@@ -17,6 +16,7 @@ from synth.parallelism.step_costs import StepCosts
 from synth.parallelism.step_schedules import library_schedules
 from tests.oracles import plain_replay
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy, Level
 from topologies.load import load
 
 SIZE = float(1 << 22)

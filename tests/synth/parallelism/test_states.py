@@ -9,7 +9,6 @@ import pytest
 
 from synth.parallelism.axes import Axis, matrices
 from synth.parallelism.concrete import concrete, shares
-from synth.parallelism.hierarchy import Hierarchy, Level
 from synth.parallelism.requests import (
     AXES,
     LEVELS,
@@ -34,6 +33,7 @@ from synth.parallelism.states import (
 )
 from tests.oracles import counted_steps
 from topologies.errors import InputError
+from topologies.levels.hierarchy import Hierarchy, Level
 
 SHAPES = [(4,), (2, 2), (2, 3), (3, 2, 2)]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from synth.parallelism.hierarchy import find_levels, parse_levels
 from topologies.errors import InputError
+from topologies.levels.hierarchy import find_levels, parse_levels
 from topologies.load import load, machines
 from topologies.topology import Topology
 

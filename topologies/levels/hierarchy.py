@@ -18,9 +18,9 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from synth.model.collective import Ints
-from synth.parallelism.partitions import Partition, chassis, connected_parts, grid_blocks
+from topologies.arrays import Ints
 from topologies.errors import InputError
+from topologies.levels.partitions import Partition, chassis, connected_parts, grid_blocks
 from topologies.topology import Topology
 
 _LEVEL = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,30}):([0-9]{1,7})")

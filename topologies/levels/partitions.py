@@ -8,8 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from synth.model.collective import Floats, Ints
-from topologies.arrays import components
+from topologies.arrays import Floats, Ints, components
 from topologies.topology import Topology
 
 # Figures of one class are no further apart than this, one to the next: measured links of one kind differ by less.

@@ -1,0 +1,1 @@
+"""Levels of a topology, as racks, nodes and GPUs."""
