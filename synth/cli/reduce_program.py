@@ -60,6 +60,12 @@ _ROW = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,30})=([1-9][0-9]{0,6}(?:[x×][1-9][
     ),
     click.option("--size", default="1G", metavar="BYTES", help="Message size of each group. Default: 1G."),
     click.option(
+        "--relay",
+        type=click.Choice(("none", "all")),
+        default="none",
+        help="Who may forward beside a group's own ranks. Default: none, where these are joined to each other.",
+    ),
+    click.option(
         "--hierarchy",
         default=REDUCTION,
         metavar="NAME",
@@ -96,9 +102,8 @@ def reduce_program(**asked: Any) -> None:
     own = synthesis_hierarchy(REDUCTION, hierarchy, axes, matrix, over)
     wide = synthesis_hierarchy(asked["hierarchy"], hierarchy, axes, matrix, over)
     sequenced = sequences(wide, asked["length"])
-    request = reduction(
-        topology, reduction_groups(hierarchy, matrix, over).tolist(), parse_size(asked["size"], "--size")
-    )
+    groups = reduction_groups(hierarchy, matrix, over).tolist()
+    request = reduction(topology, groups, parse_size(asked["size"], "--size"), asked["relay"])
     show = progress_line(begun)
     found = reduce_programs(
         request,

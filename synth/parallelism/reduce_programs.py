@@ -115,13 +115,18 @@ def as_it_is(single: StepSchedule) -> ConcurrentPlan:
     return ConcurrentPlan(single.problem, Algorithm(single.problem, single.schedule, single.engine), LIBRARY_S)
 
 
-def reduction(topology: Topology, groups: Sequence[Sequence[int]], size_bytes: float) -> Reduction:
-    """The all-reduce of groups at once; others relay only where a group's own ranks are not joined to each other.
+def reduction(
+    topology: Topology, groups: Sequence[Sequence[int]], size_bytes: float, relays: str = "none"
+) -> Reduction:
+    """The all-reduce of groups at once, of `size_bytes` each.
+
+    relays: "all": every rank may forward for every group; "none": only where a group's own ranks are not joined to
+    each other.
 
     Raises InputError: ranks that cannot reach each other at all.
     """
     members = tuple(tuple(int(rank) for rank in group) for group in groups)
-    within = Reduction(topology, members, size_bytes)
+    within = Reduction(topology, members, size_bytes, relays)
     try:
         within.problem()
     except InputError:

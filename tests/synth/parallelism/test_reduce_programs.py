@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -20,6 +22,21 @@ from topologies.levels.hierarchy import Hierarchy, Level
 from topologies.load import load
 
 SIZE = float(1 << 22)
+RING_AND_PCIE = """name = "ring and PCIe"
+ranks = 4
+switches = ["pcie"]
+[[links]]
+pairs = "0>1 1>2 2>3 3>0"
+both = true
+gbs = 75
+alpha_us = 0.7
+[[links]]
+from = "0-3"
+to = "pcie"
+both = true
+gbs = 13
+alpha_us = 2.5
+"""
 
 
 def request(topo: str, axes: str, over: str, matrix: tuple[tuple[int, ...], ...], *sizes: int) -> ProgramSearch:
@@ -102,6 +119,22 @@ def test_groups_that_are_not_joined_have_relays() -> None:
     assert reduction(load("ring:8"), [(0, 1), (2, 3)], SIZE).relays == "none"
     with pytest.raises(InputError):
         reduction(load("ring:8"), [(0, 8)], SIZE)
+
+
+def test_relays_beat_what_a_group_s_own_ranks_can(tmp_path: Path) -> None:
+    """Opposite ranks of a ring: by the ring through the others, where their own path is a slow switch."""
+    (tmp_path / "node.toml").write_text(RING_AND_PCIE)
+    topology = load(tmp_path / "node.toml")
+    made = SynthesisHierarchy(("gpu",), (2,), (0,) * 2)
+    within, relayed = (
+        reduce_programs(reduction(topology, [(0, 2), (1, 3)], SIZE, relays), made, sequences(made), budget=0.0)
+        for relays in ("none", "all")
+    )
+    assert statement(relayed)["relay"] == "all"
+    assert relayed.bound_us * (1 - 1e-9) <= relayed.best_us < within.bound_us
+    assert within.single is not None
+    assert relayed.single is not None
+    assert relayed.single.time_us == pytest.approx(within.single.time_us)  # a library's rings stay within the group
 
 
 def test_single_step_is_the_library_s_all_reduce() -> None:
