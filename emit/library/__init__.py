@@ -2,6 +2,7 @@
 
 from emit.library.index import load_index
 from emit.library.lookup import choose
+from emit.library.overlay import load_library
 from emit.library.selector import Selector
 
-__all__ = ["Selector", "choose", "load_index"]
+__all__ = ["Selector", "choose", "load_index", "load_library"]

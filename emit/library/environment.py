@@ -66,6 +66,8 @@ def _environment(target: Target, entries: Sequence[Entry]) -> Environment:
     if not assignments:
         call = f"Plans({str(folder)!r}, rank, world_size, ranks_per_node).register()"
         remarks.append(f"before a communicator is made: from {target.load.rpartition('.')[0]} import Plans; {call}")
+    elif any(entry.file.startswith("..") for entry in entries) and _LIST not in target.load:
+        remarks.append("WARNING: what a failure leaves stands in the healthy library: synth library export writes all")
     elif mixed := _mixed(entries):
         remarks.append(f"WARNING: {mixed}: the reader cannot tell them apart; give each --out a folder of its own")
     return Environment(target, variables, tuple(remarks), len(entries))

@@ -102,9 +102,10 @@ def _write(folder: Path, entries: Sequence[Entry], files: dict[str, bytes]) -> F
     with writing(folder, "-o") as library:
         rows = []
         for entry in entries:
-            library.write(entry.file, files[entry.file])
+            name = f"{TARGETS[entry.target].folder}/{entry.path.name}"  # not where a failure's folder has it
+            library.write(name, files[entry.file])
             own = {key: value for key, value in entry.values.items() if key not in (ISOMORPHIC, "sha256")}
-            rows.append({**own, "schedule": None, "proof_file": None})
+            rows.append({**own, "file": name, "schedule": None, "proof_file": None})
         library.commit(rows)
     said = environments(load_index(folder), entries[0].target)[0]
     order = format_listed(entries[0].communicator)

@@ -37,7 +37,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from emit.library.index import Entry, load_index
+from emit.library.index import Entry
+from emit.library.overlay import load_library
 from emit.library.selector import Selector, entries_in_order
 from emit.mscclpp.memory import counted_chunks
 from emit.mscclpp.plan import SUMS, Plan
@@ -107,7 +108,7 @@ class Plans:
             )
         self.rank, self.world_size, self.ranks_per_node = rank, world_size, ranks_per_node
         self._api = _package("mscclpp")
-        entries = load_index(library)
+        entries = load_library(library)
         if group is not None:
             ranks, relaying = tuple(group), [entry for entry in entries if entry.relays]
             entries = [e for e in (*entries_in_order(entries, ranks), *relaying) if e.communicator == ranks]

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from emit.formats import plain_name, verify_program
-from emit.library.index import Entry, load_index, state_goal
+from emit.library.index import Entry, state_goal
 from emit.library.lookup import goal_beside
+from emit.library.overlay import load_library
 from emit.library.selector import entries_of
 from emit.program import Program
 from emit.targets import TARGETS
@@ -91,7 +92,7 @@ def _is_file(library: Path | None) -> bool:
 def _entries(library: Path) -> list[Entry]:
     """Of a library's index; of one file as if it were a library's only one, for the sizes that it serves."""
     if not _is_file(library):
-        return load_index(library)
+        return load_library(library)
     goal = goal_beside(library)
     program = verify_program(library, goal).right_program(str(library))
     group = tuple(range(program.nranks))

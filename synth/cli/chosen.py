@@ -11,8 +11,9 @@ from pathlib import Path
 from emit.compiler.unlimited import lower_unlimited
 from emit.formats import FORMATS, format_of
 from emit.goal import Goal
-from emit.library.index import Entry, load_index
+from emit.library.index import Entry
 from emit.library.lookup import entry_beside
+from emit.library.overlay import load_library
 from emit.library.selector import entries_of
 from emit.program import Program
 from emit.targets import TARGETS, target_named
@@ -91,7 +92,7 @@ def chooser(
         one = Chosen(path.stem, path, *read_program(path)[:2], entry_beside(path))
         low, high = one.program.min_bytes, one.program.max_bytes or inf
         return (lambda size: one if low <= size <= high else None), int(min(max(_USUAL, low), high))
-    entries = load_index(path)
+    entries = load_library(path)
     if collective is not None:
         entries = [e for e in entries if e.collective == parse_name(collective)]
     if group is not None:
@@ -109,7 +110,7 @@ def chooser(
     questions = sorted({_question(e) for e in entries})
     if len(questions) != 1:
         asked = "--collective and --group: must be one of" if questions else "--collective, --group: there are only"
-        there = questions or sorted({_question(e) for e in load_index(path)})
+        there = questions or sorted({_question(e) for e in load_library(path)})
         raise InputError(f"{path}: {asked} {'; '.join(there[:6])}{'; …' if len(there) > 6 else ''}")
     known: dict[str, Chosen] = {}
 

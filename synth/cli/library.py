@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from emit.library.environment import environments
-from emit.library.index import load_index
+from emit.library.overlay import load_library
 from synth.cli.library_build import library_build
 from synth.cli.library_files import check, export
 from synth.cli.library_questions import diff, pick_, show
@@ -38,7 +38,7 @@ def _library_env(folder: str, target: str | None, collective: str | None, as_jso
     \b
     synth library env out --target executor-nccl
     """
-    entries = load_index(folder)
+    entries = load_library(folder)
     if collective is not None:
         wanted = collective if any(e.collective == collective for e in entries) else parse_name(collective)
         entries = [entry for entry in entries if entry.collective == wanted]

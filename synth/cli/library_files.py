@@ -8,8 +8,9 @@ import click
 
 from emit.library.check import check_library
 from emit.library.export import export_folders, load_line
-from emit.library.index import INDEX, load_index, parse_index, read_index
+from emit.library.index import load_index
 from emit.library.nccl_tuner import measured_lines, model_lines, text_of
+from emit.library.overlay import load_as_one, load_library
 from emit.library.table import HEADER, table_bytes
 from emit.targets import TARGETS
 from synth.baselines.nccl.figures import VERSION
@@ -100,7 +101,7 @@ def export(
         _export_tuner(folder, Path(out), topo, measured)
     else:
         asked = [parse_ranks(group, "--group", _RANKS) for group in groups]
-        written = export_folders(load_index(folder), form, out, asked)
+        written = export_folders(load_library(folder), form, out, asked)
         for one in written[:_SHOWN]:
             files = format_count(one.files, "file")
             click.echo(f"{load_line(one)}    # {files}, ranks {format_listed(one.communicator)} in this order")
@@ -109,17 +110,14 @@ def export(
 
 
 def _export_table(folder: str, out: Path, topology: str | None) -> None:
-    where = as_folder(folder, "LIB")
-    where = where / INDEX if where.is_dir() else where
-    index = read_index(where)
-    data = table_bytes(parse_index(index, origin_of(where), where.parent), index, topology)
+    data = table_bytes(*load_as_one(folder), topology)
     for name, content in (("library.table", data), (HEADER.name, HEADER.read_bytes())):
         _write(out / name, content)
     click.echo(f"{origin_of(out / 'library.table')}: {len(data)} bytes; {HEADER.name} beside it says how to read it")
 
 
 def _export_tuner(folder: str, out: Path, topo: str | None, measured: str | None) -> None:
-    entries, remarks = load_index(folder), list[str]()
+    entries, remarks = load_library(folder), list[str]()
     if measured is not None:
         lines, source = measured_lines(measured), f"NCCL's fastest by the measured times of {Path(measured).name}"
     else:

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from emit.library.compare import Difference, differences
-from emit.library.index import Entry, load_index
+from emit.library.index import Entry
+from emit.library.overlay import folder_without, load_library
 from emit.library.pick import pick, why_none
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
@@ -54,7 +55,7 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
     \b
     synth library show lib --collective allreduce
     """
-    entries = load_index(folder)
+    entries = load_library(folder)
     wanted = named(entries, collective)
     _known(entries, target, None)
     ranks = None if group is None else sorted(parse_ranks(group, "--group", _RANKS))
@@ -114,17 +115,19 @@ def _number(value: Any) -> float | None:
 @click.option("--root", type=int, metavar="RANK", help="Of the topology, for collectives that have one.")
 @click.option("--target", metavar="NAME", help="Only this executor's. Default: of each that has files.")
 @click.option("--topology", metavar="NAME", help="Where the library has files for several.")
+@click.option("--without", multiple=True, metavar="PART", help="Under a failure that synth library update planned.")
 @json_option
 def pick_(
     folder: str, collective: str, group: str, size: str, out_of_place: bool, kind: str, root: int | None,
-    target: str | None, topology: str | None, as_json: bool,
+    target: str | None, topology: str | None, without: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """Which file serves a call, and why; or why none does, so that the executor's own algorithm serves it.
 
     \b
     synth library pick lib allreduce 0-7 64K
+    synth library pick lib allreduce 0-7 64K --without link:3-5
     """
-    entries = load_index(folder)
+    entries = load_library(folder_without(folder, without) if without else folder)
     wanted = named(entries, collective) or collective
     ranks, size_bytes = parse_ranks(group, "group", _RANKS), parse_size(size, "size")
     element_bytes = TYPES[parse_type(kind)].itemsize
@@ -164,7 +167,7 @@ def diff(one: str, other: str, sizes: str, topo: str | None, everything: bool, a
     """
     listed = sizes_of(sizes, "--sizes")
     topology = None if topo is None else load(topo)
-    rows = list(differences(load_index(one), load_index(other), listed, topology))
+    rows = list(differences(load_library(one), load_library(other), listed, topology))
     if as_json:
         print_json({"a": one, "b": other, "rows": [_document(row) for row in rows]})
         return

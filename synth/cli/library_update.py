@@ -12,7 +12,7 @@ from synth.cli.library_build import library_pool, library_progress
 from synth.cli.options import cache_option, json_option, print_json
 from synth.library.build import Built, build
 from synth.library.cluster import read_cluster
-from synth.library.failures import costs, fault_folder, single_failures, touched
+from synth.library.failures import costs, fault_folder, single_failures, touched, write_fault
 from synth.library.plan import Plan, make_plan
 from synth.model.deadline import now
 from synth.present.text import format_count
@@ -54,7 +54,8 @@ def library_update(
     healthy = make_plan(cluster, library_pool(on, jobs).processes)
     rows = []
     for parts in asked:
-        plan, folder = touched(healthy, file, parts), fault_folder(out, parts)
+        (plan, fault), folder = touched(healthy, file, parts), fault_folder(out, parts)
+        write_fault(folder, fault)  # first, so that what is not answered yet is not taken from the healthy library
         built = None
         if plan.shares:
             with library_progress(plan, as_json) as report:

@@ -1,7 +1,7 @@
 """What a failure changes of a library: the questions whose answers it touches, which are made anew beside the others.
 
 The answers for a hurt network stand in a library of their own, faults/NAME in the healthy one's folder, which holds
-what the failure touches and nothing else: who looks there first and then in the healthy library has every answer.
+what the failure touches and nothing else, and says so (`emit.library.overlay`): who loads it has every answer.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from emit.library.write import standing
+from emit.library.overlay import FAULT, FAULTS, Asked, Fault
+from emit.library.write import standing, writing
 from synth.library.cluster import read_cluster
 from synth.library.plan import Plan, Question, Share, make_plan
 from topologies.errors import InputError
 from topologies.topology import Topology
 
-FOLDER = "faults"
 KINDS = ("nodes", "links", "nics")
 _SHORT = 60  # characters of a list of faults as a folder's name
 
@@ -49,8 +50,10 @@ def single_failures(topology: Topology, kinds: Sequence[str]) -> list[str]:
     return found
 
 
-def touched(healthy: Plan, file: str | Path, without: Sequence[str]) -> Plan:
+def touched(healthy: Plan, file: str | Path, without: Sequence[str]) -> tuple[Plan, Fault]:
     """The plan of what a failure touches: questions whose answer is not the healthy network's, each problem once.
+
+    And what it leaves of the healthy library.
 
     Raises InputError where nothing is left of the network, or the parts do not exist.
     """
@@ -63,7 +66,31 @@ def touched(healthy: Plan, file: str | Path, without: Sequence[str]) -> Plan:
             shares.append(Share(asked, share.task, share.source))
     lost = {question for question, _ in healthy.impossible}
     impossible = [(question, why) for question, why in whole.impossible if question not in lost]
-    return Plan(whole.cluster, shares, whole.cores, impossible)
+    return Plan(whole.cluster, shares, whole.cores, impossible), _left(healthy, whole, without)
+
+
+def _left(healthy: Plan, hurt: Plan, without: Sequence[str]) -> Fault:
+    now = {question: share.task.key for share in hurt.shares for question in share.questions}
+    kept, changed = set[str](), set[Asked]()
+    for share in healthy.shares:
+        for question in share.questions:
+            if now.get(question) == share.task.key:
+                kept.add(share.task.key)
+            else:
+                place = None if question.root is None else question.group.index(question.root)
+                changed.add((question.collective, place, question.group))
+    return Fault(tuple(without), healthy.cluster.topology.name, frozenset(kept), frozenset(changed))
+
+
+def write_fault(folder: Path, fault: Fault) -> None:
+    """Say in a failure's folder what it leaves of the healthy library. Raises InputError where it cannot be written."""
+    text = fault.text()
+    with suppress(OSError):
+        if (folder / FAULT).read_bytes() == text:
+            return
+    with writing(folder) as library:
+        library.write(FAULT, text)
+        library.commit()
 
 
 def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
@@ -72,7 +99,7 @@ def fault_folder(library: str | Path, without: Sequence[str]) -> Path:
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", text)
     if len(name) > _SHORT:
         name = f"{name[: _SHORT - 9]}-{zlib.crc32(text.encode()):08x}"
-    return Path(library) / FOLDER / name
+    return Path(library) / FAULTS / name
 
 
 def costs(library: str | Path, hurt: str | Path) -> list[Cost]:
