@@ -66,6 +66,8 @@ class Tuning:
         Turn("closed", share=0.1, gap=1.02, in_shares=False),
         # far from the bound routes and times depend on each other
         Turn("lns", share=0.4, from_ranks=9, gap=1.1),
+        # exact search has sums come together and go out again, or exchanged in rounds of one length
+        Turn("lns", share=0.15, most_ranks=8, gap=1.1, in_shares=True),
         Turn("ksync", share=0.5),
         Turn("milp", share=0.2),
         Turn("lns", share=0.4, most_ranks=8, gap=1.05),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from synth.engines.lns.calendars import Calendars, book, clear, earliest
-from synth.engines.lns.insertion import Chunks, Graph, Plan, Scratch, draw, insert
+from synth.engines.lns.insertion import Chunks, Graph, Plan, Scratch, draw, draw_roots, insert
 
 _LATENESS = 0.05  # what the mean chunk's arrival counts beside the last one's
 
@@ -15,8 +15,8 @@ _LATENESS = 0.05  # what the mean chunk's arrival counts beside the last one's
 def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, came: Any, last: Any) -> float:
     """Have every send of the plan start as early as it can, in the order of their starts; the cost of the plan.
 
-    came: float, shape (chunks, ranks): set to when each chunk's last arrival at a rank is; negative where there is none
-    and none is needed. last: float, shape (chunks,): set to each chunk's last arrival.
+    came: float, shape (2, chunks, ranks): set to when each chunk's last arrival at a rank is, of what is gathered and
+    of all. last: float, shape (chunks,): set to each chunk's last arrival.
     """
     nchunks = len(plan.count)
     total = 0
@@ -28,8 +28,8 @@ def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, ca
     most = plan.link.shape[1]
     for chunk in range(nchunks):
         last[chunk] = 0.0
-        for rank in range(came.shape[1]):
-            came[chunk, rank] = 0.0
+        for rank in range(came.shape[2]):
+            came[0, chunk, rank] = came[1, chunk, rank] = 0.0
         for row in range(plan.count[chunk]):
             starts[at] = plan.start[chunk, row]
             place[at] = chunk * most + row
@@ -42,11 +42,16 @@ def place_all(graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, ca
         link = plan.link[chunk, row]
         hold = chunks.kilobytes[chunk] / calendars.rate[link]
         busy = hold + graph.gap[link]
-        start = earliest(calendars, link, came[chunk, graph.src[link]], busy)
+        # what roots exchange does not wait for what they get of each other
+        ready = came[0 if row < plan.adds[chunk] else 1, chunk, graph.src[link]]
+        start = earliest(calendars, link, ready, busy)
         book(calendars, link, start, busy)
         plan.start[chunk, row] = start
         then = start + hold + graph.alpha[link]
-        came[chunk, graph.dst[link]] = max(came[chunk, graph.dst[link]], then)
+        to = graph.dst[link]
+        came[1, chunk, to] = max(came[1, chunk, to], then)
+        if row < plan.gathers[chunk]:
+            came[0, chunk, to] = max(came[0, chunk, to], then)
         last[chunk] = max(last[chunk], then)
         end = max(end, then)
     mean = 0.0
@@ -60,7 +65,10 @@ def copy_plan(of: Plan, to: Plan) -> None:
     for chunk in range(len(of.count)):
         to.count[chunk] = of.count[chunk]
         to.gathers[chunk] = of.gathers[chunk]
-        to.root[chunk] = of.root[chunk]
+        to.adds[chunk] = of.adds[chunk]
+        to.nroots[chunk] = of.nroots[chunk]
+        for k in range(of.nroots[chunk]):
+            to.roots[chunk, k] = of.roots[chunk, k]
         for row in range(of.count[chunk]):
             to.link[chunk, row] = of.link[chunk, row]
             to.start[chunk, row] = of.start[chunk, row]
@@ -117,8 +125,10 @@ def improve(  # over 60 lines: one loop, whose state is too much to hand on
         for k in range(taken):
             chunk = removed[k]
             if chunks.sums[chunk] and draw(scratch) < 0.4:
-                begin, after = chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]
-                trial.root[chunk] = chunks.holders[begin + int(draw(scratch) * (after - begin))]
+                most = trial.nroots[chunk]
+                if draw(scratch) < 0.5:
+                    most = 1 + int(draw(scratch) * draw(scratch) * trial.roots.shape[1])
+                draw_roots(graph, chunks, trial, scratch, chunk, most)
             insert(graph, calendars, chunks, trial, scratch, chunk, end, weight, noise, draw(scratch) < 0.5)
             failed = failed or trial.count[chunk] < 0
         for chunk in range(nchunks):
@@ -139,11 +149,16 @@ def improve(  # over 60 lines: one loop, whose state is too much to hand on
 
 def construct(
     graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, came: Any, last: Any,
-    order: Any, likely_us: float, weight: float, noise: float, far: bool,
+    order: Any, likely_us: float, weight: float, noise: float, far: bool, roots: int,
 ) -> float:  # fmt: skip
-    """A plan from nothing, chunk by chunk; its cost, negative where a chunk cannot get to where it is wanted."""
+    """A plan from nothing, chunk by chunk; its cost, negative where a chunk cannot get to where it is wanted.
+
+    roots: how many a sum may come together at; 0: at those that the plan has.
+    """
     clear(calendars)
     for i in range(len(order)):
+        if roots and chunks.sums[order[i]]:
+            draw_roots(graph, chunks, plan, scratch, order[i], roots)
         insert(graph, calendars, chunks, plan, scratch, order[i], likely_us, weight, noise, far)
         if plan.count[order[i]] < 0:
             return -1.0

@@ -2,7 +2,8 @@
 
 A tree grows goal by goal, each over the path by which it is reached first (an earliest arrival in a network over time:
 Dijkstra's search, with calendars in place of lengths). A sum is a tree from its contributors, grown backwards in time
-from the moment at which all of it is at its root, and a tree from there on to the goals.
+from the moment at which all of it is at its root, and a tree from there on to the goals. Or it has several roots, all
+linked to each other: each gets a part, they exchange these, and from each a tree goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class Graph(NamedTuple):
 
     Attributes:
         src, dst, alpha, gap: of every link. out_ptr, out, into_ptr, into: CSR by rank: links that leave and enter it.
+        between: int, shape (ranks, ranks): the fastest link from one rank to another; -1 where there is none.
     """
 
     src: Any
@@ -29,6 +31,7 @@ class Graph(NamedTuple):
     out: Any
     into_ptr: Any
     into: Any
+    between: Any
 
 
 class Chunks(NamedTuple):
@@ -50,17 +53,20 @@ class Chunks(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """All sends; those of chunk c stand in row c, what is gathered first.
+    """All sends; those of chunk c stand in row c, what is gathered first, then what roots exchange.
 
     Attributes:
-        count, gathers: int, shape (chunks,): sends of each chunk, and how many of these gather.
-        root: int, shape (chunks,): where a sum comes together.
+        count, gathers, adds: int, shape (chunks,): sends of each chunk, how many of these gather, and how many add.
+        nroots: int, shape (chunks,): at how many ranks a sum comes together.
+        roots: int, shape (chunks, most roots): these.
         link, start: shape (chunks, most): link, and start in µs.
     """
 
     count: Any
     gathers: Any
-    root: Any
+    adds: Any
+    nroots: Any
+    roots: Any
     link: Any
     start: Any
 
@@ -103,7 +109,7 @@ def insert(
         end_us: by when the others have arrived. weight: what a µs of a link costs, in µs. noise: how unlike prices are.
         far: the last goal first.
     """
-    plan.count[chunk] = plan.gathers[chunk] = 0
+    plan.count[chunk] = plan.gathers[chunk] = plan.adds[chunk] = 0
     ranks = len(scratch.at)
     if not chunks.sums[chunk]:
         _begin(scratch, ranks)
@@ -113,22 +119,103 @@ def insert(
         left = _want(chunks.goals_ptr, chunks.goals, scratch, chunk)
         _grow(graph, calendars, chunks, plan, scratch, chunk, left, False, weight, noise, far)
         return
-    root = plan.root[chunk]
     least = 0.0
     for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
-        least = max(least, chunks.away[chunks.holders[j], root])
+        nearest = BEYOND
+        for k in range(plan.nroots[chunk]):
+            nearest = min(nearest, chunks.away[chunks.holders[j], plan.roots[chunk, k]])
+        least = max(least, nearest)
     whole = least + draw(scratch) * max(0.0, end_us - 2.0 * least)
-    _begin(scratch, ranks)
-    scratch.at[root] = whole
-    scratch.inside[root] = True
+    _begin_at_roots(plan, scratch, chunk, whole)
     left = _want(chunks.holders_ptr, chunks.holders, scratch, chunk)
     _grow(graph, calendars, chunks, plan, scratch, chunk, left, True, weight, noise, far)
+    if plan.count[chunk] < 0:
+        return
     plan.gathers[chunk] = plan.count[chunk]
-    _begin(scratch, ranks)
-    scratch.at[root] = whole
-    scratch.inside[root] = True
+    if plan.nroots[chunk] > 1:
+        _leave_out_idle(graph, chunks, plan, scratch, chunk)
+    _begin_at_roots(plan, scratch, chunk, whole)
+    _exchange(graph, calendars, chunks, plan, scratch, chunk, whole)
+    plan.adds[chunk] = plan.count[chunk]
     left = _want(chunks.goals_ptr, chunks.goals, scratch, chunk)
     _grow(graph, calendars, chunks, plan, scratch, chunk, left, False, weight, noise, far)
+
+
+def draw_roots(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, most: int) -> None:
+    """Choose where a sum comes together: any rank that can, and up to `most` in all that are linked both ways."""
+    begin, after = chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]
+    first = int(draw(scratch) * len(scratch.at))
+    if draw(scratch) < 0.6 or not _can_be_root(chunks, chunk, first):
+        first = chunks.holders[begin + int(draw(scratch) * (after - begin))]
+    plan.roots[chunk, 0] = first
+    count = 1
+    links = graph.out_ptr[first + 1] - graph.out_ptr[first]
+    for _ in range(3 * links):
+        if count >= min(most, plan.roots.shape[1]):
+            break
+        other = graph.dst[graph.out[graph.out_ptr[first] + int(draw(scratch) * links)]]
+        fits = _can_be_root(chunks, chunk, other)
+        for k in range(count):
+            one = plan.roots[chunk, k]
+            fits = fits and one != other and graph.between[one, other] >= 0 and graph.between[other, one] >= 0
+        if fits:
+            plan.roots[chunk, count] = other
+            count += 1
+    plan.nroots[chunk] = count
+
+
+def _can_be_root(chunks: Chunks, chunk: int, rank: int) -> bool:
+    """Whether all contributions can get to a rank, and from there to all goals."""
+    for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
+        if not chunks.away[chunks.holders[j], rank] < BEYOND:
+            return False
+    for j in range(chunks.goals_ptr[chunk], chunks.goals_ptr[chunk + 1]):
+        if not chunks.away[rank, chunks.goals[j]] < BEYOND:
+            return False
+    return True
+
+
+def _leave_out_idle(graph: Graph, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int) -> None:
+    """Drop roots that neither contribute nor get anything, and so have nothing to exchange."""
+    for k in range(plan.nroots[chunk]):
+        scratch.done[plan.roots[chunk, k]] = False
+    for j in range(chunks.holders_ptr[chunk], chunks.holders_ptr[chunk + 1]):
+        scratch.done[chunks.holders[j]] = True
+    for row in range(plan.gathers[chunk]):
+        scratch.done[graph.dst[plan.link[chunk, row]]] = True
+    kept = 0
+    for k in range(plan.nroots[chunk]):
+        root = plan.roots[chunk, k]
+        if scratch.done[root]:
+            plan.roots[chunk, kept] = root
+            kept += 1
+    plan.nroots[chunk] = kept
+
+
+def _exchange(
+    graph: Graph, calendars: Calendars, chunks: Chunks, plan: Plan, scratch: Scratch, chunk: int, whole: float
+) -> None:
+    """Every root sends its part to all others, from `whole` on; `at` becomes when each has all."""
+    count = plan.nroots[chunk]
+    for turn in range(1, count):
+        for k in range(count):
+            u, v = plan.roots[chunk, k], plan.roots[chunk, (k + turn) % count]
+            link = graph.between[u, v]
+            hold = chunks.kilobytes[chunk] / calendars.rate[link]
+            start = earliest(calendars, link, whole, hold + graph.gap[link])
+            book(calendars, link, start, hold + graph.gap[link])
+            row = plan.count[chunk]
+            plan.link[chunk, row] = link
+            plan.start[chunk, row] = start
+            plan.count[chunk] = row + 1
+            scratch.at[v] = max(scratch.at[v], start + hold + graph.alpha[link])
+
+
+def _begin_at_roots(plan: Plan, scratch: Scratch, chunk: int, whole: float) -> None:
+    _begin(scratch, len(scratch.at))
+    for k in range(plan.nroots[chunk]):
+        scratch.at[plan.roots[chunk, k]] = whole
+        scratch.inside[plan.roots[chunk, k]] = True
 
 
 def _begin(scratch: Scratch, ranks: int) -> None:

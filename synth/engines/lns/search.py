@@ -29,6 +29,8 @@ from topologies.arrays import grouped, positions
 from topologies.network import Network
 
 NAME = "lns"
+_MOST_ROOTS, _FEW_CHUNKS = 12, 4  # roots of a sum, where there are few chunks; the more, the more sends
+_GATHER, _EXCHANGE = 0, 1  # phases of a chunk's sends; then it is spread
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,10 @@ class _Planned:
         self.problem = problem = phase.apply(chunks)
         net, collective = problem.network, problem.collective
         self.best_us = np.inf
-        each = 2 * net.nranks if collective.reduces.any() else net.nranks
-        goals = len(collective.post) + (len(collective.pre) if collective.reduces.any() else 0)
+        self._sums = bool(collective.reduces.any())
+        self._most_roots = min(net.nranks, _MOST_ROOTS if collective.nchunks <= _FEW_CHUNKS else 2)
+        each = 2 * net.nranks + self._most_roots * (self._most_roots - 1) if self._sums else net.nranks
+        goals = len(collective.post) + (len(collective.pre) if self._sums else 0)
         self.sends = max(goals, 1)
         self._shape = collective.nchunks, each
         self._seed = seed
@@ -160,20 +164,23 @@ class _Planned:
         self._graph, self._chunks = _graph(net), _chunks(problem, self.size)
         self._calendars = calendars(net, nchunks * each)
         self._scratch = _scratch(net.nranks, self._seed)
-        self._now, self._trial, self._best = (_plan(*self._shape, collective.holders) for _ in range(3))
-        self._came, self._last, self._ends = np.zeros((nchunks, net.nranks)), np.zeros(nchunks), np.zeros(nchunks)
+        self._now, self._trial, self._best = (
+            _plan(*self._shape, self._most_roots, collective.holders) for _ in range(3)
+        )
+        self._came, self._last, self._ends = np.zeros((2, nchunks, net.nranks)), np.zeros(nchunks), np.zeros(nchunks)
         self._costs = np.full(2, np.inf)
         part = np.arange(nchunks) % collective.chunks
         order = np.lexsort((np.arange(nchunks), part)).astype(np.int64)
-        for number in range(times):
-            weight, noise = (0.0, 0.0) if number < 2 else (1.0, 0.3)
-            cost = self._run(
-                construct, self._graph, self._calendars, self._chunks, self._trial, self._scratch, self._came,
-                self._ends, order, 1.5 * likely_us, weight, noise, number % 2 == 1,
-            )  # fmt: skip
-            if cost < 0:
-                return False
-            self._take(cost)
+        for roots in dict.fromkeys((0, min(2, self._most_roots), self._most_roots)) if self._sums else (0,):
+            for number in range(times):
+                weight, noise = (0.0, 0.0) if number < 2 else (1.0, 0.3)
+                cost = self._run(
+                    construct, self._graph, self._calendars, self._chunks, self._trial, self._scratch, self._came,
+                    self._ends, order, 1.5 * likely_us, weight, noise, number % 2 == 1, roots,
+                )  # fmt: skip
+                if cost < 0:
+                    return False
+                self._take(cost)
         routed = best_of(problem, self.size, bias=0.05, narrow=False, orders=4, passes=6, run=self._run)
         self._read(timed(problem, routed.schedule, self.size))
         self._take(
@@ -197,7 +204,7 @@ class _Planned:
         chunk, reduces = schedule.chunk[order], schedule.reduces[order]
         nchunks = len(plan.count)
         plan.count[:] = np.bincount(chunk, minlength=nchunks)
-        plan.gathers[:] = np.bincount(chunk[reduces], minlength=nchunks)
+        plan.gathers[:] = plan.adds[:] = np.bincount(chunk[reduces], minlength=nchunks)
         row = positions(plan.count)
         plan.link[chunk, row], plan.start[chunk, row] = schedule.link[order], schedule.start_us[order]
         if reduces.any():
@@ -205,7 +212,8 @@ class _Planned:
             gathered = schedule.link[order][reduces]
             sends[chunk[reduces], net.src[gathered]] = True
             last = ~sends[chunk[reduces], net.dst[gathered]]
-            plan.root[chunk[reduces][last]] = net.dst[gathered][last]
+            plan.nroots[:] = 1
+            plan.roots[chunk[reduces][last], 0] = net.dst[gathered][last]
 
     def improve(self, work: int, enough_us: float, heat: float) -> None:
         """So much work more."""
@@ -231,7 +239,10 @@ def _graph(net: Network) -> Graph:
     gap = net.gap_us if len(net.gap_us) else np.zeros(net.nlinks)
     columns = (*grouped(net.src, net.nranks), *grouped(net.dst, net.nranks))
     ints = [np.array(column, dtype=np.int64) for column in (net.src, net.dst, *columns)]
-    return Graph._make([*ints[:2], np.array(net.alpha_us), np.array(gap), *ints[2:]])
+    between = np.full((net.nranks, net.nranks), -1, dtype=np.int64)
+    slowest_first = np.argsort(net.bandwidth_gbs, kind="stable")
+    between[net.src[slowest_first], net.dst[slowest_first]] = slowest_first
+    return Graph._make([*ints[:2], np.array(net.alpha_us), np.array(gap), *ints[2:], between])
 
 
 def _chunks(problem: Problem, size: int) -> Chunks:
@@ -242,15 +253,15 @@ def _chunks(problem: Problem, size: int) -> Chunks:
     return Chunks._make([work, np.array(collective.reduces), *holders, *goals, away])
 
 
-def _plan(nchunks: int, each: int, holders: tuple[Ints, Ints]) -> Plan:
+def _plan(nchunks: int, each: int, most_roots: int, holders: tuple[Ints, Ints]) -> Plan:
     """An empty one; sums come together at their holders in turn."""
     ptr, ranks = holders
     turn = np.arange(nchunks) % np.maximum(np.diff(ptr), 1)
-    root = np.array([ranks[a + t] if b > a else 0 for a, b, t in zip(ptr[:-1], ptr[1:], turn, strict=True)])
-    zeros = np.zeros(nchunks, dtype=np.int64)
-    return Plan(
-        zeros, zeros.copy(), root.astype(np.int64), np.zeros((nchunks, each), np.int64), np.zeros((nchunks, each))
-    )
+    roots = np.zeros((nchunks, most_roots), dtype=np.int64)
+    roots[:, 0] = [ranks[a + t] if b > a else 0 for a, b, t in zip(ptr[:-1], ptr[1:], turn, strict=True)]
+    count, gathers, adds = (np.zeros(nchunks, dtype=np.int64) for _ in range(3))
+    shape = nchunks, each
+    return Plan(count, gathers, adds, np.ones(nchunks, np.int64), roots, np.zeros(shape, np.int64), np.zeros(shape))
 
 
 def _copy(of: Plan, to: Plan) -> None:
@@ -274,13 +285,22 @@ def _schedule(problem: Problem, plan: Plan) -> Schedule:
     nchunks, each = plan.link.shape
     used = np.arange(each) < plan.count[:, None]
     chunk, row = np.nonzero(used)
-    order = np.argsort(plan.start[chunk, row], kind="stable")
-    chunk, row = chunk[order], row[order]
-    link, gathers = plan.link[chunk, row], row < plan.gathers[chunk]
-    ahead = np.full((nchunks, problem.nranks), 0, dtype=np.int64)
+    phase = (row >= plan.gathers[chunk]).astype(np.int64) + (row >= plan.adds[chunk])
+    order = np.lexsort((plan.start[chunk, row], phase))  # stable
+    chunk, row, phase = chunk[order], row[order], phase[order]
+    link = plan.link[chunk, row]
+    ahead = np.zeros((nchunks, problem.nranks), dtype=np.int64)
+    gathered = np.zeros(nchunks, dtype=np.int64)  # the first step in which all of a chunk is
     step = np.zeros(len(chunk), dtype=np.int64)
-    ends = zip(chunk.tolist(), problem.network.src[link].tolist(), problem.network.dst[link].tolist(), strict=True)
-    for i, (c, u, v) in enumerate(ends):
-        step[i] = ahead[c, u]
+    ends = zip(
+        chunk.tolist(), problem.network.src[link].tolist(), problem.network.dst[link].tolist(), phase.tolist(),
+        strict=True,
+    )  # fmt: skip
+    for i, (c, u, v, p) in enumerate(ends):
+        # roots send what they have before they get anything of each other
+        step[i] = gathered[c] if p == _EXCHANGE else ahead[c, u]
         ahead[c, v] = max(ahead[c, v], step[i] + 1)
-    return untimed(chunk, link, step, gathers)
+        if p == _GATHER:
+            gathered[c] = max(gathered[c], step[i] + 1)
+    order = np.argsort(plan.start[chunk, row], kind="stable")
+    return untimed(chunk[order], link[order], step[order], (row < plan.adds[chunk])[order])

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from synth.bounds.prove import prove
 from synth.engines.lns.calendars import BEFORE, book, calendars, earliest, latest
-from synth.engines.lns.search import Tuning, solve
+from synth.engines.lns.insertion import draw_roots
+from synth.engines.lns.search import Tuning, _Planned, solve
 from synth.engines.request import Candidate, Options, Request
 from synth.model.compiled import Runner
 from synth.model.problem import Problem, make_problem
+from synth.phases.split import Phase
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import random_topology
@@ -97,3 +100,35 @@ def test_a_pipeline_along_a_line(workers: Workers) -> None:
     hold_us, alpha_us = (1 << 18) / 3 * 1e-3 / 50, 0.7
     assert last.problem.collective.chunks == 3
     assert Algorithm(last.problem, last.schedule, "").time_us(1 << 18) == pytest.approx(5 * hold_us + 3 * alpha_us)
+
+
+@pytest.mark.parametrize(("spec", "roots", "hops"), [("line:4", 2, 3), ("full:4", 4, 1)])
+def test_sums_are_exchanged_between_roots(spec: str, roots: int, hops: int, workers: Workers) -> None:
+    """Small sums take as many hops as the diameter, where gathered at one rank and spread again they take more."""
+    problem = make_problem(load(spec), "allreduce")
+    request = _request(problem, 64, workers)
+    *_, last = (
+        one for one in solve(problem, request, replace(SMALL, rate=2e4), INTERPRETED) if isinstance(one, Candidate)
+    )
+    algorithm = Algorithm(last.problem, last.schedule, last.engine)
+    assert algorithm.steps == hops
+    assert algorithm.time_us(64) == pytest.approx(0.7 * hops, rel=0.02)
+    meet = last.schedule.step == hops // 2
+    assert len(set(problem.network.dst[last.schedule.link[meet]].tolist())) >= roots
+
+
+def test_roots_are_linked_both_ways_and_can_be_reached() -> None:
+    topology = load("dgx1")
+    problem = make_problem(topology, "allreduce", (0, 1, 2, 5), (3, 4, 6))
+    planned = _Planned(Phase(problem), 2, 1 << 10, INTERPRETED, 1)
+    assert planned.start(2, 1.0)
+    net = problem.network
+    linked = set(zip(net.src.tolist(), net.dst.tolist(), strict=True))
+    counts = set()
+    for turn in range(60):
+        draw_roots(planned._graph, planned._chunks, planned._now, planned._scratch, turn % 2, 1 + turn % 4)
+        roots = planned._now.roots[turn % 2, : planned._now.nroots[turn % 2]].tolist()
+        counts.add(len(roots))
+        assert 1 <= len(roots) == len(set(roots)) <= 1 + turn % 4
+        assert all((u, v) in linked for u in roots for v in roots if u != v)
+    assert {1, 2, 3} <= counts
