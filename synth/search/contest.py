@@ -14,14 +14,14 @@ from typing import Protocol
 
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.numbers import format_seconds
-from synth.search.frontier import Contender, Execution, Range, frontier
+from synth.search.frontier import Contender, Execution, Range, frontier, winners
 from synth.search.least_budget import GRACE_S
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 LATE = "no time was left to lower it; give --budget {} or more"
 _WRITING = 2.0  # time of lowering a program in haste and of writing its file, over that of lowering it in haste
-_SEARCHED = 0.4  # of the time until the deadline, for which the best program of an algorithm is looked for
+_SEARCHED = 0.4  # of the time until the deadline, for which the best programs of algorithms are looked for
 _MOST_RESERVED = 0.5  # of the time until the deadline, for lowering and writing
 _AT_ONCE = 0.1  # of the budget: for which that is looked for while engines are still to be asked
 _PATIENCE = 2.0  # so many times that, until there is one at all
@@ -67,6 +67,7 @@ class Contest:
         longest_s: that it took to find a best program. lowering: whether it is under way.
         racing: whether engines are still asked: what takes long to lower waits until they are not.
         postponed: what waits, with its schedule's time until then.
+        waiting: how many have the time that is left for their best programs between them.
     """
 
     executor: Executor | None = None
@@ -80,6 +81,7 @@ class Contest:
     lowering: bool = False
     racing: bool = False
     postponed: list[Contender] = field(default_factory=list)
+    waiting: int = 1
     begun: float = field(default_factory=now)
 
     def until(self) -> float:
@@ -126,15 +128,16 @@ class Contest:
 
     def frontier(self, size_bytes: int | None = None) -> list[Range]:
         """The ranges of sizes with what serves them, or of one size; all lowered where any can be."""
-        while True:
-            if size_bytes is None:
-                ranges = frontier(self.contenders or self.refused)
-            else:
-                best = self.best(size_bytes)
-                ranges = [] if best is None else [Range(best, size_bytes, size_bytes, size_bytes)]
-            # the largest sizes first, as there may not be time for all
-            if not self.contenders or all(self._is_lowered(served.contender) for served in reversed(ranges)):
-                return ranges
+        if size_bytes is not None:
+            best = self.best(size_bytes)
+            return [] if best is None else [Range(best, size_bytes, size_bytes, size_bytes)]
+        while self.contenders:
+            won = list({id(one): one for one, _, _ in winners(self.contenders)}.values())
+            self.waiting = sum(one.execution is None for one in won)
+            # what takes least first, as there may not be time for all
+            if all(self._is_lowered(one) for one in sorted(won, key=lambda one: len(one.algorithm.schedule))):
+                break
+        return frontier(self.contenders or self.refused)
 
     def files(self, size_bytes: int | None = None) -> list[Range]:
         """The frontier, each range served by one file where the executor has one."""
@@ -153,7 +156,10 @@ class Contest:
             return True
         if self._is_late(one):
             if any(c.execution is not None for c in self.contenders):
-                self._refuse(one, self._why_late(one))
+                # once it is over, no other is looked at either
+                late = [c for c in self.contenders if c.execution is None] if now() >= self.deadline else [one]
+                for each in late:
+                    self._refuse(each, self._why_late(each))
                 return False
             if self.racing:
                 self.postponed.append(one)
@@ -165,7 +171,8 @@ class Contest:
         sends = len(one.algorithm.schedule)
         self.report(f"lowering {sends} sends")
         begun = now()
-        enough, until = (begun + part * (self.deadline - begun) for part in (_SEARCHED, 1 / _WRITING))
+        left_s = self.deadline - begun
+        enough, until = begun + left_s * _SEARCHED / max(1, self.waiting), begun + left_s / _WRITING
         if self.racing:
             enough = min(enough, begun + _AT_ONCE * (self.deadline - self.begun))
             until = min(until, begun + _PATIENCE * _AT_ONCE * (self.deadline - self.begun))

@@ -16,6 +16,7 @@ from synth.verify.algorithm import Algorithm
 _WORTH = 0.02  # an algorithm that is never better than the others by this part is left out
 _QUICK = 200_000  # sends of all algorithms whose times at all sizes take a moment
 _ENDS = 20.0  # at the smallest and the largest size even a twentieth of that counts
+_SIZES = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
 
 
 class Execution(Protocol):
@@ -82,31 +83,36 @@ class Range:
 
 def frontier(contenders: Sequence[Contender]) -> list[Range]:
     """Cover all sizes with the fastest of the contenders, in predicted time; few rather than many."""
+    won = winners(contenders)
+    ranges: list[Range] = []
+    low = 0
+    for number, (best, first, last) in enumerate(won):
+        high = None
+        if number < len(won) - 1:
+            high = _takeover(best, won[number + 1][0], _SIZES[last], _SIZES[last + 1]) - 1
+        shown = _SIZES[0] if first == 0 else _SIZES[-1] if high is None else _SIZES[(first + last) // 2]
+        ranges.append(Range(best, low, high, shown))
+        low = (high or 0) + 1
+    return ranges if len(ranges) != 1 else [replace(ranges[0], shown=LARGEST)]
+
+
+def winners(contenders: Sequence[Contender]) -> list[tuple[Contender, int, int]]:
+    """Who is on the frontier, by size: from which to which power of two, counted from SMALLEST."""
     if not contenders:
         return []
     kept = sorted(_worth_looking_at(contenders), key=lambda c: c.order)
-    sizes = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
-    times = _times(kept, sizes)
+    times = _times(kept, _SIZES)
     while len(kept) > 1:
-        losses = [_loss(times, i) for i in range(len(kept))]
-        least = min(losses)
+        losses = _losses(times)
+        least = losses.min()
         if least > _WORTH:
             break
-        last = max(i for i, loss in enumerate(losses) if loss == least)
+        last = int(np.flatnonzero(losses == least)[-1])
         kept.pop(last)
         times = np.delete(times, last, axis=0)
     winner = times.argmin(axis=0)
-    starts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), len(sizes)]
-    ranges: list[Range] = []
-    low = 0
-    for first, after in pairwise(starts):
-        best, high = kept[winner[first]], None
-        if after < len(sizes):
-            high = _takeover(best, kept[winner[after]], sizes[after - 1], sizes[after]) - 1
-        shown = sizes[0] if first == 0 else sizes[-1] if high is None else sizes[(first + after - 1) // 2]
-        ranges.append(Range(best, low, high, shown))
-        low = (high or 0) + 1
-    return ranges if len(ranges) > 1 else [replace(ranges[0], shown=LARGEST)]
+    starts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), len(_SIZES)]
+    return [(kept[winner[first]], first, after - 1) for first, after in pairwise(starts)]
 
 
 def _times(contenders: Sequence[Contender], sizes: Sequence[int]) -> Floats:
@@ -119,15 +125,17 @@ def _times(contenders: Sequence[Contender], sizes: Sequence[int]) -> Floats:
 def _worth_looking_at(contenders: Sequence[Contender]) -> list[Contender]:
     """Without those that are clearly slower than others at a few sizes spread over the whole range."""
     every = 1 if sum(len(c.algorithm.schedule) for c in contenders) < _QUICK else 4
-    times = _times(contenders, [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length(), every)])
+    times = _times(contenders, _SIZES[::every])
     return list(compress(contenders, (times <= 1.2 * times.min(axis=0)).any(axis=1)))
 
 
-def _loss(times: Floats, without: int) -> float:
-    """The largest part by which some size gets slower when one algorithm (row) is left out."""
-    own, rest = times[without], np.delete(times, without, axis=0).min(axis=0)
-    losses = np.divide(rest, own, out=np.ones_like(own), where=(own > 0) & (own < np.inf)) - 1
-    return float(max(losses.max(), losses[0] * _ENDS, losses[-1] * _ENDS))
+def _losses(times: Floats) -> Floats:
+    """For each algorithm (row) the largest part by which some size gets slower when it is left out."""
+    first, second = np.partition(times, 1, axis=0)[:2]
+    own = times == first  # where two are as fast, neither is missed
+    with np.errstate(invalid="ignore"):
+        lost = np.where(own & (first > 0) & (first < np.inf), second / np.where(first > 0, first, 1.0) - 1, 0.0)
+    return np.asarray(np.maximum(lost.max(axis=1), _ENDS * np.maximum(lost[:, 0], lost[:, -1])))
 
 
 def _takeover(before: Contender, after: Contender, low: int, high: int) -> int:

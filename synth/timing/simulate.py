@@ -35,6 +35,8 @@ SAME = 1 + 1e-12  # sums of rates that differ by rounding only are one
 # What a row waits for is one number: _NONE; r >= 0, the arrivals of row r and of all rows before it in the same cell
 # (chunk, rank); -2 - r, of these only the ones of an earlier step.
 _NONE = -1
+# of a clock's columns: chunk, link, step, reduces, adds, waits, joined
+_DTYPES = (np.int64, np.int64, np.int64, np.bool_, np.bool_, np.int32, np.bool_)
 # of a row: what must have come to its source; the last row before it into the same cell; what must be at the far end
 _FEED, _BEFORE, _MENDS = range(3)
 # a send as `_link_rows` reads it, in one piece: the sends of a chunk lie far apart in the columns
@@ -48,14 +50,18 @@ class Tuning:
     Attributes:
         compiled_from: sends. The interpreter takes some 4 µs a send, to load Numba and the loops 0.5 s; but who has
             so many sends times them at several sizes, and mostly has loaded other loops before.
+        loaded_from: sends that this process has timed by the interpreter, from which on all are timed by compiled
+            loops: a search of many small schedules is as much work as one large schedule.
         joined_from: pairs of ranks between which the sends go, where some go over hyperlinks, which use many resources.
     """
 
     compiled_from: int = 20_000
+    loaded_from: int = 200_000
     joined_from: int = 2_000
 
 
 TUNING = Tuning()
+_interpreted = 0  # sends that this process has timed by the interpreter
 
 
 def timed(problem: Problem, schedule: Schedule, size_bytes: float, tuning: Tuning = TUNING) -> Schedule:
@@ -81,7 +87,7 @@ class Clock:
         net, collective = problem.network, problem.collective
         count, none = len(schedule), np.zeros(0)
         self.problem, self._untimed = problem, replace(schedule, start_us=none, end_us=none)
-        self._run = Runner(interpreted=count < tuning.compiled_from)
+        run, self._loaded_from = Runner(interpreted=count < tuning.compiled_from), tuning.loaded_from
         step = _checked_step(problem, schedule)
         chunk, link = (np.asarray(column, dtype=np.int64) for column in (schedule.chunk, schedule.link))
         reduces, pair, src, dst = np.asarray(schedule.reduces), link, net.src, net.dst
@@ -91,14 +97,14 @@ class Clock:
             chunk, link, step, reduces, pair = chunk[row], link[row], step[row], reduces[row], np.arange(len(row))
             joined = np.append(False, row[1:] == row[:-1])
             self._first = np.flatnonzero(~joined)
-            self._run = Runner(interpreted=len(row) < tuning.joined_from)
+            run = Runner(interpreted=len(row) < tuning.joined_from)
         count = len(chunk)
         waits = np.empty(count * (3 if collective.reduces.any() else 2), dtype=np.int32)
-        linked = self._run.columns(chunk, pair, step, reduces, collective.reduces, waits)
-        self._columns = [linked[0], *self._run.columns(link), *linked[2:], *self._run.columns(joined)]
+        linked = run.columns(chunk, pair, step, reduces, collective.reduces, waits)
+        self._fixed = run, [linked[0], *run.columns(link), *linked[2:], *run.columns(joined)]
         ptr = pointers(np.bincount(chunk, minlength=collective.nchunks))
         columns = src, dst, ptr, *collective.holders, np.empty(count * _SEND, dtype=np.int32)
-        bad = int(self._run(_link_rows, *linked, net.nranks, *self._run.columns(*columns)))
+        bad = int(run(_link_rows, *linked, net.nranks, *run.columns(*columns)))
         if bad >= 0:
             rank = problem.ranks[int(src[pair[bad]])]
             bad = bad if self._first is None else int(np.searchsorted(self._first, bad, side="right")) - 1
@@ -108,11 +114,19 @@ class Clock:
 
     def timed(self, size_bytes: float) -> Schedule:
         """The schedule at this size."""
-        count = len(self._columns[0])
+        global _interpreted
+        run, fixed = self._fixed
+        count = len(fixed[0])
+        if run.interpreted:
+            _interpreted += count
+            if _interpreted > self._loaded_from:
+                run = Runner(interpreted=False)
+                fixed = run.columns(*map(np.asarray, fixed, _DTYPES))
+                self._fixed = run, fixed
         hold_us = self.problem.collective.chunk_bytes(size_bytes) * US_PER_BYTE_AT_1_GBS
-        columns = self._run.columns(hold_us, np.zeros(count), np.zeros(count))
+        columns = run.columns(hold_us, np.zeros(count), np.zeros(count))
         net = self.problem.network
-        self._run(_set_times, *self._columns, *_network_columns(net, self._run), *columns, net.start_us)
+        run(_set_times, *fixed, *_network_columns(net, run), *columns, net.start_us)
         start_us, end_us = (np.asarray(column) for column in columns[1:])
         if self._first is not None:
             start_us, end_us = start_us[self._first], end_us[self._first]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
 from synth.baselines import baseline
@@ -15,7 +16,7 @@ from synth.engines.request import Candidate, Options
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, make_problem
 from synth.search.contest import Contest
-from synth.search.frontier import Range
+from synth.search.frontier import _ENDS, Contender, Range, _losses, winners
 from synth.search.search import TUNING, _Search
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
@@ -202,6 +203,48 @@ def test_what_a_small_program_takes_says_little_of_large_ones(
     made = contest(Slow(first_s=1.0), algorithms[:1], deadline=100.0)
     assert len(algorithms[0].schedule) < 100
     assert made.s_a_send <= 1e-3
+
+
+def test_where_time_is_short_every_size_has_a_program_before_one_has_its_best(
+    algorithms: list[Algorithm], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is lowered first must leave time for the others; what is over, is over for all at once."""
+    clock, until_s = [0.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    class Thorough(Executor):
+        def lower(self, algorithm: Algorithm, until: float) -> Slower:
+            until_s.append(until - now())
+            clock[0] += max(until - now(), 0.0)
+            return super().lower(algorithm, until)
+
+    made = Contest(Thorough(), deadline=now() + 10.0)
+    made.contenders = [Contender(algorithm) for algorithm in algorithms]
+    waiting = len({id(one) for one, _, _ in winners(made.contenders)})
+    assert waiting > 1
+    assert len(made.frontier()) == waiting
+    assert until_s[0] <= 10.0 / waiting
+    assert len(until_s) == waiting
+    late = Contest(Executor(), deadline=now() + 1.0)
+    late.contenders = [Contender(algorithm) for algorithm in algorithms]
+    late.best(LARGEST)
+    clock[0] += 2.0
+    assert len(late.frontier()) == 1
+    assert len(late.refused) == len(algorithms) - 1
+
+
+def test_whoever_is_missed_least_is_left_out_first() -> None:
+    """Against the definition: by how much sizes get slower without an algorithm."""
+    random = np.random.default_rng(3)
+    for _ in range(50):
+        times = random.integers(1, 6, (int(random.integers(2, 6)), 5)) / 2.0
+        times[random.random(times.shape) < 0.2] = np.inf
+        expected = []
+        for row in range(len(times)):
+            rest = np.delete(times, row, axis=0).min(axis=0)
+            lost = [r / own - 1 if own < r else 0.0 for own, r in zip(times[row], rest, strict=True)]
+            expected.append(max(*lost, _ENDS * lost[0], _ENDS * lost[-1]))
+        assert np.array_equal(_losses(times), expected)
 
 
 def test_what_is_lowered_stays_until_what_is_better_is(algorithms: list[Algorithm]) -> None:

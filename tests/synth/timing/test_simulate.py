@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from synth.baselines import baseline
 from synth.model.problem import make_problem
 from synth.model.schedule import Schedule, untimed
-from synth.timing.simulate import Tuning, timed
+from synth.timing.simulate import Clock, Tuning, timed
 from synth.verify.replay import replay
 from tests.random_problems import answered, random_problem
 from tests.synth.verify.against_oracles import links, same_times, same_verdict, shuffled
@@ -98,3 +99,18 @@ def test_what_cannot_start_is_refused(compiled_from: int) -> None:
         timed(problem, two([to_1, 99], [0, 1]), 1e6, tuning)
     with pytest.raises(ValueError, match="send 0: chunk 3 does not exist"):
         timed(problem, replace(right, chunk=np.array([3, 0])), 1e6, tuning)
+
+
+def test_a_clock_that_is_used_often_goes_on_compiled() -> None:
+    """Many small schedules are as much work as a large one; what they take must not depend on who ran before."""
+    problem = make_problem(load("dgx1"), "allreduce")
+    algorithm = next(one for one in baseline(problem) if one.chunks > 1)
+    interpreted, switching = (
+        Clock(algorithm.problem, algorithm.schedule, Tuning(loaded_from=sends)) for sends in (1 << 60, 0)
+    )
+    assert interpreted._fixed[0].interpreted
+    for size in (1e3, 1e6):
+        expected, found = interpreted.timed(size), switching.timed(size)
+        assert np.array_equal(expected.start_us, found.start_us)
+        assert np.array_equal(expected.end_us, found.end_us)
+    assert not switching._fixed[0].interpreted
