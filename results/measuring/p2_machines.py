@@ -1,6 +1,7 @@
 """The machines of P² (MLSys 2022): nodes of 16 A100 (NVSwitch) or 8 V100 (a ring of NVLinks), one NIC a node.
 
-The paper's own figures are not at hand: GPUs have their published bandwidths, the NIC 100 Gbit/s; α is assumed.
+The paper's own figures are not at hand: links have their published bandwidths, the NIC 100 Gbit/s; α is assumed, and
+so is what V100 that are no neighbours on the ring reach each other over (PCIe).
 """
 
 from __future__ import annotations
@@ -10,38 +11,40 @@ import numpy as np
 from topologies.clusters import Machine, Nics, join
 from topologies.topology import Topology
 
-NIC_GBS = 12.5
-SWITCH_GBS = 300.0  # an A100's 12 NVLinks
-RING_GBS = 50.0  # two NVLinks of a V100 to either neighbour
-NVLINK_US, NIC_US = 0.7, 2.6
+NIC_GBS, NIC_US = 12.5, 10.0
+SWITCH_GBS, SWITCH_US = 300.0, 0.35  # an A100's 12 NVLinks
+RING_GBS, RING_US = 75.0, 0.7  # three of a V100's 6 NVLinks to either neighbour
+PCIE_GBS, PCIE_US = 13.0, 2.5
+Links = tuple[np.ndarray, np.ndarray, float, float]  # from, to (both ways), GB/s, µs
 
 
 def a100(nodes: int, nic_gbs: float = NIC_GBS) -> Topology:
     """Nodes of 16 A100."""
     ranks = np.arange(16)
-    return _cluster("p2-a100", ranks, np.full(16, 16), ("nvswitch",), SWITCH_GBS, NVLINK_US / 2, nodes, nic_gbs)
+    return _cluster("p2-a100", "nvswitch", 16, [(ranks, np.full(16, 16), SWITCH_GBS, SWITCH_US)], nodes, nic_gbs)
 
 
 def v100(nodes: int, nic_gbs: float = NIC_GBS) -> Topology:
     """Nodes of 8 V100."""
     ranks = np.arange(8)
-    return _cluster("p2-v100", ranks, np.roll(ranks, -1), (), RING_GBS, NVLINK_US, nodes, nic_gbs)
+    ring, pcie = (ranks, np.roll(ranks, -1), RING_GBS, RING_US), (ranks, np.full(8, 8), PCIE_GBS, PCIE_US)
+    return _cluster("p2-v100", "pcie", 8, [ring, pcie], nodes, nic_gbs)
 
 
-def _cluster(
-    name: str, a: np.ndarray, b: np.ndarray, switches: tuple[str, ...], gbs: float, alpha: float, nodes: int, nic: float
-) -> Topology:
-    links = 2 * len(a)
+MACHINES = {"16 A100": a100, "8 V100": v100}
+
+
+def _cluster(name: str, switch: str, nranks: int, links: list[Links], nodes: int, nic_gbs: float) -> Topology:
     one = Topology(
         name=name,
-        nranks=len(a),
-        switches=switches,
-        link_src=np.concatenate([a, b]),
-        link_dst=np.concatenate([b, a]),
-        alpha_us=np.full(links, alpha),
-        bandwidth_gbs=np.full(links, gbs),
+        nranks=nranks,
+        switches=(switch,),
+        link_src=np.concatenate([end for a, b, _, _ in links for end in (a, b)]),
+        link_dst=np.concatenate([end for a, b, _, _ in links for end in (b, a)]),
+        alpha_us=np.concatenate([np.full(2 * len(a), us) for a, _, _, us in links]),
+        bandwidth_gbs=np.concatenate([np.full(2 * len(a), gbs) for a, _, gbs, _ in links]),
         alpha_assumed=True,
     )
-    ranks = np.arange(len(a))
-    nics = Nics(sends=(ranks,), receives=(ranks,), gbs=nic, alpha_us=NIC_US, assumed=True, fabrics=1)
+    ranks = np.arange(nranks)
+    nics = Nics(sends=(ranks,), receives=(ranks,), gbs=nic_gbs, alpha_us=NIC_US, assumed=True, fabrics=1)
     return join(Machine(one, nics), nodes, f"{name}:{nodes}")

@@ -136,7 +136,7 @@ def main() -> None:
         "## Best against worst placement of an all-reduce",
         f"P² reports up to {PUBLISHED:g} ×. Its machines with published rates (`results/measuring/p2_machines.py`),"
         f" {a_node} GiB a node, all groups of the reduced axis at once; an axis's parts are by level (nodes × GPUs)."
-        f" Largest ratio: {most:.0f} ×"
+        f" Asked: {PUBLISHED:g} ×; measured, largest ratio: {most:.0f} ×"
         f" ({'reached' if most >= PUBLISHED else 'not reached with these bandwidths'}). The reason: inside a node every"
         " group has its GPUs' own NVLinks; across nodes with one member a node all 16 groups of a node share one NIC,"
         f" so that the ratio is 16 × (NVLink / NIC) = 16 × 300 / {NIC_GBS:g} = {16 * 300 / NIC_GBS:.0f}, and"

@@ -35,6 +35,7 @@ LIBRARY = ("ring", "tree")  # what NCCL runs a single all-reduce as
 ALL = ("ring", "tree", "direct", "recursive doubling")  # what a step may be run as without a search
 METHOD, LIBRARY_S = "reduction program", "as a library runs it"  # how a searched plan may have been planned
 _MORE = (1, 4, 16)  # times the budget of the search for all groups, until it is enough
+_TRIED = 4  # times as many sequences are tried as programs are to be made
 _LEAST_S = 0.05  # that a search may take, however late it is
 
 
@@ -267,14 +268,17 @@ def _join_best(
     progress: Callable[[str], None],
 ) -> None:
     """Add the best sequences' programs: with a library's schedules, then the best of them with searched ones."""
-    chosen = search.ranked[: tuning.joined]
-    for number, steps in enumerate(chosen):
-        progress(f"program {number + 1} of {len(chosen)}")
+    for number, steps in enumerate(search.ranked[: _TRIED * tuning.joined]):
+        several = any(len(made.steps) > 1 for made in programs)
+        # where many do not go together (see `join_steps`), later ones stand in for them
+        if len(programs) == tuning.joined or (now() >= until and (several or number >= tuning.joined)):
+            break
+        progress(f"program {len(programs) + 1} of {tuning.joined}")
         made = search.by_library(steps, ALL)
         if made is not None:
             programs.append(made)
-        if now() >= until and (number or any(len(made.steps) > 1 for made in programs)):
-            return
+    if now() >= until:
+        return
     programs.sort(key=lambda made: made.time_us)
     # the all-reduce as one step is searched for in any case
     for best in [made for made in programs if len(made.steps) > 1][: tuning.searched]:

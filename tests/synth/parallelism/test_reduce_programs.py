@@ -121,6 +121,16 @@ def test_groups_that_are_not_joined_have_relays() -> None:
         reduction(load("ring:8"), [(0, 8)], SIZE)
 
 
+def test_programs_whose_relays_hold_sums_have_others_in_their_place() -> None:
+    """Groups over two islands and two nodes, relayed by the other ranks of their own reduction: many do not join."""
+    search = request("ndv2:2", "dp=4,tp=4", "dp", ((2, 2, 1), (1, 1, 4)), 2, 2, 4)
+    assert search.asked.relays == "all"
+    first = next(steps for steps in search.ranked if len(steps) > 1)
+    assert search.by_library(first, ("ring",)) is None
+    found = reduce_programs(search.asked, search.hierarchy, sequences(search.hierarchy, 3), budget=0.0)
+    assert any(len(program.steps) > 1 for program in found.programs)
+
+
 def test_relays_beat_what_a_group_s_own_ranks_can(tmp_path: Path) -> None:
     """Opposite ranks of a ring: by the ring through the others, where their own path is a slow switch."""
     (tmp_path / "node.toml").write_text(RING_AND_PCIE)
