@@ -69,6 +69,14 @@ def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule
 
     Sends that come at the same time queue in the order of the rows.
     """
+    return schedule.take(fifo_order(problem, schedule.chunk, schedule.link, waits(problem, schedule), chunk_bytes))
+
+
+def waits(problem: Problem, schedule: Schedule) -> tuple[Ints, Ints]:
+    """(a, b), int64 (waits,): send a brings what send b carries; a ascending.
+
+    A sum waits for all that comes in earlier steps, a plain value for its first copy.
+    """
     net, collective = problem.network, problem.collective
     n, steps = problem.nranks, schedule.nsteps
     leaves = schedule.chunk * n + net.src[schedule.link]
@@ -76,15 +84,13 @@ def served(problem: Problem, schedule: Schedule, chunk_bytes: float) -> Schedule
     order = np.argsort(reaches, kind="stable")
     first = np.searchsorted(reaches[order], leaves * steps)
     count = np.searchsorted(reaches[order], leaves * steps + schedule.step) - first
-    # a sum waits for all that comes in earlier steps, a plain value for its first copy
     plain = ~collective.reduces[schedule.chunk]
     count[plain] = np.minimum(count[plain], 1)
     count[plain & np.isin(leaves, collective.pre[:, 1] * n + collective.pre[:, 0])] = 0
     after = np.repeat(np.arange(len(schedule)), count)
     before = order[ranges(first, count)]
     by_first = np.argsort(before, kind="stable")
-    edges = before[by_first], after[by_first]
-    return schedule.take(fifo_order(problem, schedule.chunk, schedule.link, edges, chunk_bytes))
+    return before[by_first], after[by_first]
 
 
 def fifo_order(

@@ -81,6 +81,7 @@ ENGINES: dict[str, Engine] = {
             )
         ),
         Engine("two-hops", "broadcast and reduce where all ranks are linked", "synth.engines.two_hops"),
+        Engine("levels", "across nodes and inside them, composed and overlapped", "synth.engines.levels.search"),
         Engine("trees", "spanning trees at the throughput optimum, pipelined", "synth.engines.trees.search"),
         Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search"),
         Engine("lns", "large neighbourhood search, routes and times together", "synth.engines.lns.search"),

@@ -60,6 +60,7 @@ class Tuning:
         Turn("baseline", most_sends=15_000, always=True),
         Turn("switch"),
         Turn("two-hops", most_sends=15_000),
+        Turn("levels", share=0.2, gap=1.005),
         Turn("trees", share=0.2, gap=1.005),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
         Turn("flow", share=0.3, from_ranks=9),

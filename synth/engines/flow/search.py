@@ -16,18 +16,17 @@ import numpy as np
 
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.csr_network import reverse_network
-from synth.engines.flow.list_scheduling import list_schedule, urgencies
+from synth.engines.flow.ordering import Sends
 from synth.engines.flow.quotients import quotient_of
 from synth.engines.flow.routes import Router, Routing
 from synth.engines.flow.time_expanded_matching import FlowSchedule, is_matchable, matched
 from synth.engines.flow.trees import find_parents
 from synth.engines.flow.tuning import SEARCH, TUNING, SearchTuning, Tuning
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
-from synth.model.collective import Floats, Ints
+from synth.model.collective import Ints
 from synth.model.compiled import Runner, choose_runner
 from synth.model.deadline import now
 from synth.model.problem import Problem
-from synth.model.schedule import Schedule, untimed
 from topologies.arrays import positions, ranges, row_of_entry
 
 FLOW = "flow"
@@ -242,115 +241,66 @@ def best_of(
             break
         routing = router.improve()
     if best is None or routing.busiest_us < best.took_us:
-        took, schedule = Sends(router, routing).ordered(enough_us, orders, deadline)
+        took, schedule = routed(router, routing).ordered(enough_us, orders, deadline)
         if best is None or took < best.took_us * (1 - 1e-9):
             best = FlowSchedule(took, schedule, routing.load_us)
     return best
 
 
-class Sends:
-    """A routing's sends, and what waits for what; `ordered` finds good orders for them.
+def routed(router: Router, routing: Routing) -> Sends:
+    """A routing's sends, path by path, so that what follows each other lies together."""
+    columns = _paths(router, routing) if router.single and not len(routing.gather[1]) else _trees(router, routing)
+    chunk, link, step, gathers, before, after = columns
+    return Sends(
+        router.problem, router.net, router.loop_net, router.run, router.work, chunk, link, step,
+        np.arange(len(chunk)) < gathers, before, after, routing.busiest_us, router.tuning,
+    )  # fmt: skip
 
-    Rows stand path by path, so that what follows each other lies together.
-    """
 
-    def __init__(self, router: Router, routing: Routing) -> None:
-        self.router, self.routing = router, routing
-        if router.single and not len(routing.gather[1]):
-            self._state_paths()
-        else:
-            self._state_trees()
-        self.bundle = router.net.bundle[self.link]
-        self.hold_us = router.work[self.chunk] / router.net.bandwidth_gbs[self.bundle]
-        self.lasts_us = self.hold_us + router.net.alpha_us[self.bundle]
+def _paths(router: Router, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
+    """One holder and one goal a chunk: every row but a path's last is waited for by the next."""
+    ptr, links = routing.spread
+    length = np.diff(ptr)
+    # long paths first: what is under way at one time then lies together in memory, too
+    order = router.order[np.argsort(-length[router.order], kind="stable")]
+    length = length[order]
+    chunk = np.repeat(order, length)
+    step = positions(length)
+    inner = np.ones(len(chunk), dtype=bool)
+    inner[np.cumsum(length)[length > 0] - 1] = False
+    before = np.flatnonzero(inner)
+    return chunk, links[ptr[chunk] + step], step, 0, before, before + 1
 
-    def _state_paths(self) -> None:
-        """One holder and one goal a chunk: every row but a path's last is waited for by the next."""
-        ptr, links = self.routing.spread
-        length = np.diff(ptr)
-        # long paths first: what is under way at one time then lies together in memory, too
-        order = self.router.order[np.argsort(-length[self.router.order], kind="stable")]
-        length = length[order]
-        self.gathers = 0
-        self.chunk = np.repeat(order, length)
-        self.step = positions(length)
-        self.link = links[ptr[self.chunk] + self.step]
-        inner = np.ones(len(self.link), dtype=bool)
-        inner[np.cumsum(length)[length > 0] - 1] = False
-        self.before = np.flatnonzero(inner)
-        self.after = self.before + 1
 
-    def _state_trees(self) -> None:
-        router, (gather, spread) = self.router, (self.routing.gather, self.routing.spread)
-        collective = router.problem.collective
-        # gathering is a tree read backwards: what is nearest to the owner goes last
-        up, up_depth = find_parents(router.run, reverse_network(router.loop_net), gather)
-        down, down_depth = find_parents(router.run, router.loop_net, spread)
-        gather_chunk, spread_chunk = row_of_entry(gather[0]), row_of_entry(spread[0])
-        self.gathers = len(gather_chunk)
-        deepest = np.zeros(collective.nchunks, dtype=np.int64)
-        np.maximum.at(deepest, gather_chunk, up_depth + 1)
-        self.link = np.concatenate([gather[1], spread[1]])
-        self.chunk = np.concatenate([gather_chunk, spread_chunk])
-        self.step = np.concatenate([deepest[gather_chunk] - 1 - up_depth, deepest[spread_chunk] + down_depth])
-        child = np.flatnonzero(up >= 0)
-        before, after = [child], [up[child]]
-        if self.gathers:
-            # what leaves the owner waits for all that comes to it
-            root = np.flatnonzero(up < 0)
-            leaving = np.flatnonzero((down < 0) & collective.reduces[spread_chunk])
-            ptr = np.searchsorted(gather_chunk[root], np.arange(collective.nchunks + 1))
-            many = np.diff(ptr)[spread_chunk[leaving]]
-            before.append(root[ranges(ptr[spread_chunk[leaving]], many)])
-            after.append(np.repeat(leaving, many) + self.gathers)
-        child = np.flatnonzero(down >= 0)
-        self.before = np.concatenate([*before, down[child] + self.gathers])
-        self.after = np.concatenate([*after, child + self.gathers])
-
-    def ordered(self, enough_us: float, most: int = 10**9, deadline: float = np.inf) -> tuple[float, Schedule]:
-        """(µs, the sends in the order of the best list schedule found); `most` schedules are made at most.
-
-        The rule is the least slack: what has the longest chain of sends behind it, and belongs to the part of the
-        message that is asked for first, goes first. Then each order is swung: backwards with the last first,
-        forwards again (Li and Willis, 1992).
-        """
-        chain = urgencies(self.router.run, self.lasts_us, self.before, self.after, self.step)
-        part = self._part()
-        best, found = np.inf, np.zeros(0, dtype=np.int64)
-        made = 0
-        # parts asked for one after another: links stay in use by all pairs, sums are spread while others are gathered
-        for spread in self.router.tuning.spreads if part.any() else (0.0,):
-            urgency = chain - spread * self.routing.busiest_us * part
-            for swing in range(self.router.tuning.swings + 1):
-                rows, start = self._list_schedule(urgency, self.before, self.after)
-                took = float((start + self.lasts_us[rows]).max(initial=0.0))
-                made += 1 + (swing > 0)
-                better = took < best * (1 - 1e-12)
-                if better:
-                    best, found = took, rows
-                over = best <= enough_us or made >= most or now() >= deadline
-                if over or swing == self.router.tuning.swings or (swing > 1 and not better):
-                    break
-                end = np.empty(len(rows))
-                end[rows] = start + self.hold_us[rows]
-                rows, start = self._list_schedule(end, self.after, self.before)
-                urgency = np.empty(len(rows))
-                urgency[rows] = start + self.hold_us[rows]
-            if over:
-                break
-        rows = found
-        return best, untimed(self.chunk[rows], self.link[rows], self.step[rows], rows < self.gathers)
-
-    def _list_schedule(self, urgency: Floats, before: Ints, after: Ints) -> tuple[Ints, Floats]:
-        router = self.router
-        return list_schedule(
-            router.run, router.loop_net, self.bundle, self.hold_us, urgency, before, after, router.tuning
-        )
-
-    def _part(self) -> Floats:
-        """Which part of its block, or of its owner's share, a row's chunk is: 0 for the first, towards 1."""
-        collective = self.router.problem.collective
-        block = collective.chunks
-        if collective.kind.in_shares and block > collective.nranks:
-            block //= collective.nranks
-        return (self.chunk % block) / block
+def _trees(router: Router, routing: Routing) -> tuple[Ints, Ints, Ints, int, Ints, Ints]:
+    gather, spread = routing.gather, routing.spread
+    collective = router.problem.collective
+    # gathering is a tree read backwards: what is nearest to the owner goes last
+    up, up_depth = find_parents(router.run, reverse_network(router.loop_net), gather)
+    down, down_depth = find_parents(router.run, router.loop_net, spread)
+    gather_chunk, spread_chunk = row_of_entry(gather[0]), row_of_entry(spread[0])
+    gathers = len(gather_chunk)
+    deepest = np.zeros(collective.nchunks, dtype=np.int64)
+    np.maximum.at(deepest, gather_chunk, up_depth + 1)
+    link = np.concatenate([gather[1], spread[1]])
+    chunk = np.concatenate([gather_chunk, spread_chunk])
+    step = np.concatenate([deepest[gather_chunk] - 1 - up_depth, deepest[spread_chunk] + down_depth])
+    child = np.flatnonzero(up >= 0)
+    before, after = [child], [up[child]]
+    if gathers:
+        # what leaves the owner waits for all that comes to it
+        root = np.flatnonzero(up < 0)
+        leaving = np.flatnonzero((down < 0) & collective.reduces[spread_chunk])
+        ptr = np.searchsorted(gather_chunk[root], np.arange(collective.nchunks + 1))
+        many = np.diff(ptr)[spread_chunk[leaving]]
+        before.append(root[ranges(ptr[spread_chunk[leaving]], many)])
+        after.append(np.repeat(leaving, many) + gathers)
+    child = np.flatnonzero(down >= 0)
+    return (
+        chunk,
+        link,
+        step,
+        gathers,
+        np.concatenate([*before, down[child] + gathers]),
+        np.concatenate([*after, child + gathers]),
+    )

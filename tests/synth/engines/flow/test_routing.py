@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from synth.engines.flow.congestion_prices import Congestion, cost_of, set_prices
 from synth.engines.flow.csr_network import CsrNetwork, csr_network, reverse_network
 from synth.engines.flow.routes import Router, Routing, hop_table, route_shortest
-from synth.engines.flow.search import Sends, best_of
+from synth.engines.flow.search import best_of, routed
 from synth.engines.flow.trees import find_parents, route_trees
 from synth.model.collective import Floats, Ints
 from synth.model.compiled import Runner
@@ -233,7 +233,7 @@ def test_small_messages_take_the_shortest_ways(spec: str) -> None:
     net = problem.network
     least = max(cheapest(csr_network(net), net.alpha_us, 0, goal, False) for goal in range(1, problem.nranks))
     router = Router(problem, 1.0, INTERPRETED, depth=1.0, latency_us=least)
-    took, _ = Sends(router, router.improve()).ordered(0.0)
+    took, _ = routed(router, router.improve()).ordered(0.0)
     assert took == pytest.approx(least, rel=0.01)
 
 

@@ -1,0 +1,1 @@
+"""Schedules of a network's levels composed into one."""

@@ -1,0 +1,140 @@
+"""The engine `levels`: schedules of a network's levels composed into one, for clusters, racks and pods.
+
+The levels are read off the topology (`topologies.levels`). What goes along a level goes among ranks at the same place
+in its parts, so that the outer, slower levels carry every byte once, over all their links; where ranks of a level are
+not all linked to each other, trees are found by routing among some that stand for all. All sends go into one list
+schedule, so that levels work at the same time on different chunks; a network's symmetry folds them as elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from synth.baselines.fifo import waits
+from synth.engines.flow.ordering import Sends
+from synth.engines.flow.quotients import quotient_of
+from synth.engines.flow.tuning import SEARCH as FLOW
+from synth.engines.levels.composition import CHAIN, DEALT, STAR
+from synth.engines.levels.plan import Levels, Plan, Shape
+from synth.engines.levels.tuning import TUNING, Tuning
+from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.model.collective import Ints
+from synth.model.compiled import choose_runner
+from synth.model.deadline import now
+from synth.model.problem import Problem
+from synth.model.schedule import untimed
+from topologies.errors import InputError
+from topologies.levels.hierarchy import find_levels, nested
+from topologies.topology import Topology
+
+NAME = "levels"
+_KINDS = ("allgather", "reducescatter", "broadcast", "reduce", "allreduce")
+
+
+def accepts(problem: Problem, options: Options) -> str:
+    """Copies to all and sums of all, of a group that lies alike in the parts of a level; no steps or rounds."""
+    if options.steps is not None or options.rounds is not None:
+        return "levels takes no steps or rounds; leave --steps and --rounds out"
+    if problem.allowed is not None or problem.collective.name not in _KINDS:
+        return f"levels is for one group's {', '.join(_KINDS)}"
+    whole = problem.collective.nranks if problem.collective.kind.in_shares and problem.quotient is not None else 1
+    if problem.collective.chunks != whole:
+        return "levels is for collectives with one chunk a block"
+    if len(problem.group) > TUNING.most_ranks:
+        return f"levels is for {TUNING.most_ranks} ranks or fewer"
+    if _members(problem.topology, problem.group).ndim < 2:
+        return "levels needs a group that lies alike in at least two parts of the network (see `synth topologies`)"
+    return ""
+
+
+@lru_cache(maxsize=4)
+def _members(topology: Topology, group: tuple[int, ...]) -> Ints:
+    """Local ranks by level, int64 (c₀, c₁, …); of one axis where there are no levels."""
+    try:
+        members, _ = nested(find_levels(topology), np.array([group]))
+    except InputError:
+        return np.arange(len(group))
+    local = np.zeros(topology.nranks, dtype=np.int64)
+    local[list(group)] = np.arange(len(group))
+    return np.asarray(local[members[0]])
+
+
+def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterator[Outcome]:
+    """For each size the best shape and number of chunks; of the quotient problem, where there is one."""
+    asked = quotient_of(problem) or problem
+    order = 1 if asked.quotient is None else asked.quotient.order
+    most = FLOW.expanded // order if problem.quotient is None else tuning.most_sends
+    most = min(most, request.most_sends // order or most)
+    try:
+        levels = Levels(asked, _members(problem.topology, problem.group), tuning)
+    except InputError as error:
+        yield Progress(str(error))
+        return
+    for size in request.sizes:
+        yield from _Search(levels, request, size, most, tuning).run()
+
+
+class _Search:
+    """The best shape and number of chunks for a size."""
+
+    def __init__(self, levels: Levels, request: Request, size: int, most: int, tuning: Tuning) -> None:
+        self.levels, self.request, self.size, self.most, self.tuning = levels, request, size, most, tuning
+        self.enough_us = request.bound.at(size)[0] * tuning.near
+        self.best_us = np.inf
+
+    def run(self) -> Iterator[Outcome]:
+        """More chunks with every shape, as long as that gains."""
+        counts = self._counts()
+        for shape in self._shapes():
+            before_us, idle = np.inf, 0
+            for count in counts:
+                if self.best_us <= self.enough_us or now() >= self.request.deadline:
+                    return
+                plan = self.levels.plan(shape, count)
+                if plan is None or len(plan.chunk) > self.most:
+                    break
+                took_us, found = self._timed(plan)
+                if took_us < self.best_us * (1 - self.tuning.worth / 2):
+                    self.best_us = took_us
+                    yield found
+                idle = idle + 1 if took_us > before_us * (1 - self.tuning.worth) else 0
+                before_us = min(before_us, took_us)
+                if idle > 1 or (idle and took_us > self.tuning.hopeless * self.best_us):
+                    break
+            yield Progress(f"levels: {shape}, {before_us / self.request.bound.at(self.size)[0]:.3f} × the bound")
+
+    def _shapes(self) -> list[Shape]:
+        """What can be composed, the most likely first."""
+        collective, depth = self.levels.problem.collective, self.levels.members.ndim
+        if collective.name == "allreduce":
+            return [Shape(STAR, exchanged) for exchanged in range(depth + 1)]
+        if collective.kind.rooted and self.levels.members.shape[0] > 2:
+            return [Shape(form) for form in (DEALT, CHAIN, STAR)]
+        return [Shape(STAR)]
+
+    def _counts(self) -> Sequence[int]:
+        """Numbers of chunks a block."""
+        if self.request.options.chunks is not None:
+            return [self.request.options.chunks]
+        return self.levels.counts(self.tuning.doublings)
+
+    def _timed(self, plan: Plan) -> tuple[float, Candidate]:
+        problem, levels = plan.problem, self.levels
+        sends = len(plan.chunk)
+        run = choose_runner(1e-5 * sends * self.tuning.orders)
+        net = levels.net
+        schedule = untimed(plan.chunk, plan.link, plan.step, plan.reduces)
+        kilobytes = problem.collective.chunk_bytes(self.size) * 1e-3
+        uses = problem.network
+        load_us = np.bincount(plan.link, kilobytes[plan.chunk], minlength=uses.nlinks)[uses.link_of_use]
+        busy_us = np.bincount(uses.uses_idx, load_us, minlength=uses.nresources) / uses.capacity_gbs
+        sends_of = Sends(
+            problem, net, run.table(net), run, kilobytes, plan.chunk, plan.link, plan.step, plan.reduces,
+            *waits(problem, schedule), float(busy_us.max(initial=0.0)),
+        )  # fmt: skip
+        starts_us = problem.network.start_us
+        took_us, made = sends_of.ordered(self.enough_us - starts_us, self.tuning.orders, self.request.deadline)
+        return took_us + starts_us, Candidate(problem, made, NAME, self.size, supersedes=True)

@@ -1,0 +1,63 @@
+"""Trees over levels: each rank is reached once, over outer levels once a part; partial sums meet once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from synth.engines.levels.composition import CHAIN, DEALT, STAR, Arcs, Hops, exchange, following, hops, spread
+
+SHAPES = [(2, 2), (3, 4), (4, 1, 3), (2, 3, 2), (5, 2)]
+
+
+def _reached(arcs: Arcs, holds: set[int]) -> list[int]:
+    """Who is reached, in the order of the steps; whoever sends has got it in an earlier step."""
+    heads: list[int] = []
+    for step in range(arcs.nsteps):
+        now = arcs.step == step
+        assert set(arcs.tail[now].tolist()) <= holds
+        heads += arcs.head[now].tolist()
+        holds |= set(arcs.head[now].tolist())
+    return heads
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("form", [STAR, DEALT, CHAIN])
+def test_a_value_comes_to_each_rank_once_and_into_each_outer_part_once(shape: tuple[int, ...], form: str) -> None:
+    members = np.random.default_rng(1).permutation(int(np.prod(shape))).reshape(shape)
+
+    def along(level: int, place: int, turn: int) -> Hops:
+        return hops(form if level == 0 else STAR, shape[level], place, turn)
+
+    part = np.empty(members.size, dtype=np.int64)
+    part[members] = np.arange(shape[0]).reshape(-1, *(1,) * (len(shape) - 1))
+    for turn in range(3):
+        place = tuple(turn % extent for extent in shape)
+        arcs = spread(members, along, place, turn)
+        root = int(members[place])
+        assert sorted(_reached(arcs, {root})) == sorted(set(range(members.size)) - {root})
+        entered = [int(part[b]) for a, b in zip(arcs.tail, arcs.head, strict=True) if part[a] != part[b]]
+        assert sorted(entered) == [p for p in range(shape[0]) if p != part[root]]
+        assert not arcs.adds.any()
+
+
+def test_turns_deal_to_all_other_places() -> None:
+    assert {int(hops(DEALT, 5, 2, turn).head[0]) for turn in range(4)} == {0, 1, 3, 4}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sums_meet_once_whatever_levels_are_exchanged(shape: tuple[int, ...]) -> None:
+    members = np.arange(int(np.prod(shape))).reshape(shape)
+    place = tuple(extent - 1 for extent in shape)
+    for levels in range(len(shape) + 1):
+        tree = spread(members, lambda level, at, turn: hops(STAR, shape[level], at, turn), place, 0, levels)
+        arcs = following(tree.backwards(), exchange(members, place, levels), tree)
+        has = [Counter({rank: 1}) for rank in range(members.size)]
+        for step in range(arcs.nsteps):
+            before = [count.copy() for count in has]
+            for i in np.flatnonzero(arcs.step == step).tolist():
+                tail, head = int(arcs.tail[i]), int(arcs.head[i])
+                has[head] = has[head] + before[tail] if arcs.adds[i] else before[tail]
+        assert all(count == Counter(dict.fromkeys(range(members.size), 1)) for count in has)
