@@ -7,7 +7,7 @@ where they refute it, and lowered where they do not.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from synth.bounds.window_limit import Alike, Slots, alike_chunks, slots_of, wind
 from synth.bounds.witness import Witness
 from synth.model.collective import Floats, Ints
 from synth.model.deadline import now
-from synth.model.problem import Problem
+from synth.model.problem import Problem, least_latency
 from synth.solvers.linear_program import ProgramBuilder
 from synth.solvers.workers import Workers
 from topologies.network import Network
@@ -28,6 +28,7 @@ _MOST = 50.0  # what a byte can pay, where 1 refutes: where nothing can arrive a
 _JUST = 2e-3  # so much over 1, as its logarithm, a byte is to pay
 _LEAST = 0.1  # of a slot: the last one is no shorter
 _WAIT_S = 1e-3  # for a solver's process, before others go on
+_STRETCHES = 6  # ends that are tried with prices that refute one
 _BEFORE = 1 - 1e-9  # slots are that much shorter than a part of α, so that α is no less than so many
 
 
@@ -45,14 +46,15 @@ def refutations(search: Search) -> Iterator[Witness | None]:
     low_us = max(one.at(search.size_bytes) for one in search.found) - starts_us
     reached_us = search.reached_us - starts_us
     until = now() + search.budget_s
-    for slots in _numbers_of_slots(problem, tuning):
+    for shape in _shapes(problem, search.size_bytes, tuning):
         high_us = reached_us
         tried: list[tuple[float, float]] = []
         for _ in range(tuning.window_tries):
-            if not high_us > max(0.0, low_us) * max(tuning.window_near, 1 + 0.1 / slots) or now() >= until:
+            if not high_us > max(0.0, low_us) * max(tuning.window_near, 1 + 0.1 / shape.slots) or now() >= until:
                 break
             try_us = _next_time(low_us, high_us, tried)
-            program = _Program(problem, _edges(problem.network, try_us, slots), search.size_bytes)
+            edges = _edges(problem.network, try_us, shape.slots)
+            program = _Program(problem, edges, search.size_bytes, shape.centre, shape.wholes)
             values = None
             for values in program.solved(search.workers, until):
                 if values is None:
@@ -62,20 +64,83 @@ def refutations(search: Search) -> Iterator[Witness | None]:
             tried.append((try_us, program.paid(values)))
             claim = program.claim(values)
             if window_limit(problem, claim)[2] < np.inf:
-                low_us = try_us
+                claim = _stretched(problem, claim, reached_us)
+                low_us = claim.times[-1]
                 yield claim
             else:
                 high_us = try_us
 
 
-def _numbers_of_slots(problem: Problem, tuning: Tuning) -> list[int]:
-    """Few slots, then as many as wanted, or as there may be variables for; none where these are too few."""
-    net = problem.network
-    flows = sum(len(one.flows()) for one in alike_chunks(problem))
-    most = tuning.window_variables // max(1, (flows + 1) * (net.nlinks + net.nranks))
+@dataclass(frozen=True)
+class _Shape:
+    """What a program holds.
+
+    Attributes:
+        slots: how many there are, about. centre: the rank from and to which flows pay; all do where it is None.
+        wholes: whether what a sum pays by the first rank that has all of it counts; it seldom proves more than flows
+            do, and is most of a program.
+    """
+
+    slots: int
+    centre: int | None
+    wholes: bool
+
+
+def _shapes(problem: Problem, size_bytes: float, tuning: Tuning) -> list[_Shape]:
+    """Few slots, then as many as wanted, or as there may be variables for; none where these are few.
+
+    Where there are many flows, those from and to one rank first: they prove nearly as much, in a part of the time.
+    """
+    net, alike = problem.network, alike_chunks(problem)
+    flows, centre = sum(len(one.flows()) for one in alike), _farthest(problem, size_bytes)
+    near = sum(len(_flows(one, centre)) for one in alike)
+    sums = any(one.reduces for one in alike)
+    kinds: list[tuple[int, int | None, bool]] = [(flows, None, sums)]
+    if 2 * near < flows:
+        kinds.insert(0, (near, centre, False))
+    elif sums:
+        kinds.insert(0, (flows, None, False))
     few = max(1, 2 * tuning.window_slots // 5)
-    wanted = min(tuning.window_slots, most)
-    return [] if wanted < few else [few] if wanted < 1.5 * few else [few, wanted]
+    found: list[_Shape] = []
+    for count, at, wholes in kinds:
+        most = tuning.window_variables // max(1, (count + 1) * (net.nlinks + net.nranks))
+        wanted = min(tuning.window_slots, most)
+        slots = [] if wanted < few else [few] if wanted < 1.5 * few else [few, wanted]
+        found += [_Shape(number, at, wholes) for number in slots]
+    return found
+
+
+def _flows(one: Alike, centre: int | None) -> list[tuple[int, int]]:
+    """Those flows from and to the centre; all where it is None, or where there is one only."""
+    flows = one.flows()
+    return flows if centre is None or len(flows) == 1 else [flow for flow in flows if centre in flow]
+
+
+def _farthest(problem: Problem, size_bytes: float) -> int:
+    """The rank from or to which the whole message takes longest: over its links, and to the farthest other rank."""
+    net, k = problem.network, problem.collective.nranks
+    away_us = least_latency(net.nranks, net.src, net.dst, net.alpha_us)[:k, :k]
+    out, into = (np.bincount(end, weights=net.bandwidth_gbs, minlength=net.nranks)[:k] for end in (net.src, net.dst))
+    hold_us = size_bytes * 1e-3 / np.maximum(np.minimum(out, into), 1e-9)
+    return int((np.maximum(away_us.max(axis=0), away_us.max(axis=1)) + hold_us).argmax())
+
+
+def _text(times: tuple[float, ...], prices: int) -> str:
+    return f"{len(times) - 1} windows of time up to {times[-1]:.6g} µs, {prices} prices"
+
+
+def _stretched(problem: Problem, claim: Witness, most_us: float) -> Witness:
+    """The same prices up to the latest end that they refute as well: the last slot longer, of any length."""
+    low_us, high_us = claim.times[-1], most_us
+    for _ in range(_STRETCHES):
+        end_us = (low_us + high_us) / 2
+        times = (*claim.times[:-1], end_us)
+        longer = replace(claim, times=times, text=_text(times, len(claim.windows)))
+        if window_limit(problem, longer)[2] < np.inf:
+            low_us, claim = end_us, longer
+        else:
+            high_us = end_us
+    return claim
 
 
 def _next_time(low_us: float, high_us: float, tried: list[tuple[float, float]]) -> float:
@@ -102,11 +167,16 @@ def _edges(net: Network, end_us: float, slots: int) -> Floats:
 
 @dataclass(eq=False)
 class _Program:
-    """The linear program of some slots: the prices of which a byte pays most, if all capacity costs 1 together."""
+    """The linear program of some slots: the prices of which a byte pays most, if all capacity costs 1 together.
+
+    centre, wholes: see `_Shape`.
+    """
 
     problem: Problem
     edges: Floats
     size_bytes: float
+    centre: int | None = None
+    wholes: bool = True
 
     def __post_init__(self) -> None:
         net = self.problem.network
@@ -158,9 +228,9 @@ class _Program:
             for one, flow, share in self.shares
             for link, slot in np.argwhere(values[share] > kept)
         ]
-        text = f"{len(self.slots)} windows of time up to {self.slots.end_us:.6g} µs, {len(windows)} prices"
+        times = tuple(self.edges.tolist())
         return Witness(
-            "window", text=text, at_bytes=float(self.size_bytes), times=tuple(self.edges.tolist()),
+            "window", text=_text(times, len(windows)), at_bytes=float(self.size_bytes), times=times,
             windows=tuple(windows), shares=tuple(shares),
         )  # fmt: skip
 
@@ -172,11 +242,14 @@ class _Program:
 
     def _add(self, one: Alike) -> None:
         """What a byte of such chunks pays, counted by their amount."""
-        net, flows = self.problem.network, one.flows()
+        net, flows = self.problem.network, _flows(one, self.centre)
         left = self.link_price
-        if len(flows) > 1 or one.reduces:
+        if not (flows or (one.reduces and self.wholes)):
+            return
+        if len(one.flows()) > 1 or one.reduces:
             many = [self.builder.add_variables(left.size, np.inf).reshape(left.shape) for _ in flows]
-            rest = self.builder.add_variables(left.size, np.inf).reshape(left.shape) if one.reduces else None
+            wholes = one.reduces and self.wholes and bool((net.alpha_us > 0).all())
+            rest = self.builder.add_variables(left.size, np.inf).reshape(left.shape) if wholes else None
             each = np.arange(left.size)
             parts = [*many, *([] if rest is None else [rest])]
             self.builder.add_rows(
@@ -185,7 +258,7 @@ class _Program:
                 *((each, part.ravel(), -1.0) for part in parts),
             )
             self.shares += [(one, flow, share) for flow, share in zip(flows, many, strict=True)]
-            if rest is not None and (net.alpha_us > 0).all():
+            if rest is not None:
                 self._first_whole(one, rest)
         else:
             many = [left]

@@ -14,6 +14,7 @@ from synth.search.result import SearchResult
 from synth.solvers.workers import Workers
 
 _MET = 1.01  # time / bound from which on a size is left
+_LOWER = 0.98  # of the time that was reached: all is tried again
 
 
 class Asking(Protocol):
@@ -40,7 +41,7 @@ class Windows:
         self.sizes = sizes
         self._asking, self._gap = asking, gap
         self._steps: Iterator[None] | None = None
-        self._done: set[int] = set()  # sizes for which all was tried
+        self._done: dict[int, float] = {}  # sizes for which all was tried, with the times reached then in µs
 
     def step(self) -> bool:
         """Take what has been solved and ask for more; False where there is nothing more to ask for."""
@@ -59,7 +60,7 @@ class Windows:
             return
         while (size := self._farthest()) is not None:
             reached_us = asking.scheduled_us(size)
-            self._done.add(size)
+            self._done[size] = reached_us
             before = asking.result.bound
             for bound in refute(asking.problem, before, size, reached_us, asking.workers, asking.deadline):
                 if bound is not before:
@@ -70,11 +71,15 @@ class Windows:
                     break
 
     def _farthest(self) -> int | None:
-        """The size whose gap is largest, of those that are worth it and for which not all was tried."""
+        """The size whose gap is largest, of those that are worth it and for which not all was tried.
+
+        A time that has come down since says better which ends to try.
+        """
         asking = self._asking
         gaps = {}
         for size in self.sizes:
             us, least_us = asking.scheduled_us(size), asking.result.bound.at(size)[0]
-            if size not in self._done and 0 < least_us * self._gap < us < np.inf:
+            new = us < self._done.get(size, np.inf) * _LOWER
+            if new and 0 < least_us * self._gap < us < np.inf:
                 gaps[size] = us / least_us
         return max(gaps, key=lambda size: (gaps[size], -size), default=None)

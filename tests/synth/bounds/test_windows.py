@@ -11,7 +11,8 @@ from synth.baselines import baseline
 from synth.bounds.prove import Bound, prove, refute
 from synth.bounds.registry import check, proved
 from synth.bounds.search import DEFAULT, Search
-from synth.bounds.windows import _edges, _next_time, refutations
+from synth.bounds.window_limit import alike_chunks, window_limit
+from synth.bounds.windows import _edges, _farthest, _flows, _next_time, _shapes, _stretched, refutations
 from synth.bounds.witness import Witness
 from synth.engines.request import Options
 from synth.model.deadline import now
@@ -111,3 +112,35 @@ def test_times_are_tried_between_what_is_proved_and_what_is_reached() -> None:
     for tried in ([], [(4.0, 1.3)], [(4.0, 1.3), (6.0, 0.9)], [(4.0, 50.0)], [(4.0, 0.0)]):
         assert 3.0 < _next_time(3.0, 7.0, tried) < 7.0
     assert _next_time(4.0, 6.0, [(4.0, 1.2), (6.0, 0.9)]) == pytest.approx(5.16, abs=0.1)
+
+
+def test_prices_are_tried_on_later_ends(found: tuple[Problem, Witness]) -> None:
+    problem, witness = found
+    end_us, slot_us = witness.times[-1], witness.times[-1] - witness.times[-2]
+    sooner = replace(witness, times=(*witness.times[:-1], end_us - slot_us / 2))
+    assert window_limit(problem, sooner)[2] == sooner.times[-1]
+    later = _stretched(problem, sooner, end_us + slot_us)
+    assert later.times[-1] >= end_us - slot_us / 16
+    assert window_limit(problem, later)[2] == later.times[-1]
+    assert f"{later.times[-1]:.6g} µs" in later.text
+    assert _stretched(problem, replace(witness, at_bytes=1.0), end_us).times == witness.times  # which refutes nothing
+
+
+def test_flows_of_one_rank_come_first_where_there_are_many() -> None:
+    problem = make_problem(load("dgx1"), "allreduce")
+    first, *_, last = _shapes(problem, 1e5, DEFAULT)
+    assert first.centre is not None
+    assert not first.wholes
+    assert (last.centre, last.wholes) == (None, True)
+    (one,) = alike_chunks(problem)
+    near = _flows(one, first.centre)
+    assert len(near) == 14
+    assert all(first.centre in flow for flow in near)
+    assert {shape.centre for shape in _shapes(make_problem(load("dgx1"), "broadcast"), 1e5, DEFAULT)} == {None}
+
+
+def test_the_centre_is_behind_the_slowest_links() -> None:
+    topology = load("line:4")
+    slow = np.where((topology.link_src == 3) | (topology.link_dst == 3), 1.0, 50.0)
+    problem = make_problem(replace(topology, bandwidth_gbs=slow), "allreduce")
+    assert _farthest(problem, 1e6) == 3

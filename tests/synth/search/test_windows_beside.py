@@ -40,3 +40,7 @@ def test_bounds_rise_where_they_are_far(workers: Workers) -> None:
     assert result.moved == "bound"
     check(problem, result.bound.at(far)[1])
     assert not windows.step()  # nothing is asked twice
+    asking.reached_us[far] *= 0.99
+    assert not windows.step()
+    asking.reached_us[far] *= 0.95
+    assert windows.step()  # but where much less is reached
