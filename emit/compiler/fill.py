@@ -6,6 +6,7 @@ Only where an executor's costs are on (`topologies.costs`): in α and bandwidth 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,7 @@ from topologies.errors import InputError
 _GAIN = 0.99  # of the best score, that more instances must come to
 _MOST = 16  # instances
 _SIZES = (1 << 20, 16 << 20, 256 << 20)  # bytes; below, latencies are what a time is made of
+_TELLING = 3  # of the sizes that are asked for, the ends among them
 
 
 def filled(
@@ -31,10 +33,10 @@ def filled(
     limits: Limits,
     low: int,
     high: int,
-    size: int | None = None,
+    sizes: Sequence[int] = (),
     until: float = math.inf,
 ) -> tuple[int, Program]:
-    """A lowered program in as many instances as gain for messages of `low` to `high` bytes, or of `size`.
+    """A lowered program in as many instances as gain for messages of `low` to `high` bytes, or of `sizes`.
 
     First of the program itself; then of the one on fewest channels, for where chunks that go one behind the other
     through several ranks are spread over channels, a pipeline becomes shorter: instances have one each. A score is the
@@ -45,12 +47,13 @@ def filled(
     `synth.model.deadline.now`, when no more are made.
     """
     problem = lowering.algorithm.problem
-    sizes = [size] if size is not None else [one for one in _SIZES if low <= one <= high] or [high]
-    schedule_us = np.array([lowering.algorithm.time_us(one) for one in sizes])
+    asked = [one for one in sorted(sizes or _SIZES) if low <= one <= high] or [high]
+    asked = [asked[i] for i in sorted({round(i) for i in np.linspace(0, len(asked) - 1, _TELLING)})]
+    schedule_us = np.array([lowering.algorithm.time_us(one) for one in asked])
 
     def score(made: Program) -> float:
         predictor = Predictor(made, problem.topology, problem.ranks)
-        return float((predictor.times_us(sizes) / schedule_us).mean())
+        return float((predictor.times_us(asked) / schedule_us).mean())
 
     best, number = program, 1
     costs = protocol_costs(problem.topology)

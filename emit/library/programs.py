@@ -109,10 +109,11 @@ class Programs:
             return [name for name in protocols if name == self.protocol(None)]
         return [name for name in protocols if self.target.protocols.get(name) == name]
 
-    def lower(self, algorithm: Algorithm, until: float = math.inf) -> LoweredBoth | Lowered:
+    def lower(self, algorithm: Algorithm, until: float = math.inf, sizes: Sequence[int] = ()) -> LoweredBoth | Lowered:
         """Both programs of an algorithm; that of its protocol, where costs are on.
 
-        until: of `synth.model.deadline.now`, after which the best of what was made is taken, or the first.
+        until: of `synth.model.deadline.now`, after which the best of what was made is taken, or the first. sizes: in
+        bytes, for which that is to be fast, where costs are on; none: any.
         Raises InputError where the target can hold none.
         """
         sends, begun = len(algorithm.schedule), now()
@@ -123,7 +124,7 @@ class Programs:
         own = algorithm.problem.topology.protocol
         if own:
             first = own == self.able(protocols_of(algorithm.problem.topology))[0]
-            made = self.lower_once(algorithm, own, SMALLEST if first else _LEAST_OF_OTHERS, LARGEST, until)
+            made = self.lower_once(algorithm, own, SMALLEST if first else _LEAST_OF_OTHERS, LARGEST, until, sizes)
             self.first_s = self._first_s(begun)
             return made
         large = self.lower_once(algorithm, self.protocol(None), 2 * LL_MOST_BYTES, LARGEST, until)
@@ -140,19 +141,27 @@ class Programs:
         first = math.inf if self._lowering is None else self._lowering.first
         return max(0.0, min(now(), first) - begun)
 
-    def lower_once(self, algorithm: Algorithm, protocol: str, low: int, high: int, until: float = math.inf) -> Lowered:
-        """The program of one protocol for messages of `low` to `high` bytes; until, InputError: as `lower`.
+    def lower_once(
+        self,
+        algorithm: Algorithm,
+        protocol: str,
+        low: int,
+        high: int,
+        until: float = math.inf,
+        sizes: Sequence[int] = (),
+    ) -> Lowered:
+        """The program of one protocol for messages of `low` to `high` bytes; until, sizes, InputError: as `lower`.
 
         In cells that divide what is sent; where that is refused, in a cell a chunk.
         """
         plain = common_chunk(algorithm.problem.collective)
         common = best_cut(algorithm, self._cells(algorithm, low, high))
         try:
-            return self._made(algorithm, protocol, low, high, common, until)
+            return self._made(algorithm, protocol, low, high, common, until, sizes)
         except InputError:
             if common.cells.nchunks == plain.cells.nchunks:
                 raise
-            return self._made(algorithm, protocol, low, high, plain, until)
+            return self._made(algorithm, protocol, low, high, plain, until, sizes)
 
     def _cells(self, algorithm: Algorithm, low: int, high: int) -> list[int]:
         """Numbers of cells of a block, none less than its chunks: all that divide the one size that is of interest.
@@ -183,6 +192,7 @@ class Programs:
         high: int,
         common: CommonChunk,
         until: float,
+        sizes: Sequence[int],
     ) -> Lowered:
         lowering = self._lowering
         if lowering is None or not lowering.is_of(algorithm, common):
@@ -192,7 +202,9 @@ class Programs:
         program, goal = lowering.program(protocol, min_bytes=low, max_bytes=high, until=until), lowering.goal
         parts = 1
         if algorithm.problem.topology.protocol:
-            parts, program = filled(lowering, program, self.target.limits, low, high, self.size, until)
+            parts, program = filled(
+                lowering, program, self.target.limits, low, high, sizes if self.size is None else (self.size,), until
+            )
         form, text, largest = FORMATS[self.target.format], "", most_bytes(program, self.target.limits)
         if not form.holds_program:  # which it may refuse yet
             text = self.text(replace(program, min_bytes=0, max_bytes=0), goal)

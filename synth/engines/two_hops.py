@@ -21,7 +21,7 @@ from synth.timing.simulate import US_PER_BYTE_AT_1_GBS, predict_us
 
 NAME = "two-hops"
 _MOST_SENDS = 20_000  # of a schedule
-_WORTH = 0.03  # of the time, that twice as many pieces must gain: each takes as long again to compile
+_WORTH = 0.015  # of the time, that twice as many pieces must gain: each takes as long again to compile
 
 
 def accepts(problem: Problem, options: Options) -> str:

@@ -44,10 +44,11 @@ class Executor(Protocol):
     def able(self, protocols: Sequence[str]) -> list[str]:
         """Those of these protocols that its files can have."""
 
-    def lower(self, algorithm: Algorithm, until: float) -> Execution:
+    def lower(self, algorithm: Algorithm, until: float, sizes: Sequence[int]) -> Execution:
         """The algorithm as a program. Raises InputError where the executor can hold none.
 
-        until: of `now`, after which the best of what was made is taken, or the first.
+        until: of `now`, after which the best of what was made is taken, or the first. sizes: of messages in bytes, for
+        which its schedule is the fastest.
         """
 
     def files(self, ranges: Sequence[Range]) -> list[Range]:
@@ -117,7 +118,7 @@ class Contest:
         """The fastest at a size; where none can be lowered, the fastest schedule; None where there is nothing."""
         while self.contenders:
             best = min(self.contenders, key=lambda c: (not c.serves(size_bytes), c.time_us(size_bytes), *c.order))
-            if self._is_lowered(best):
+            if self._is_lowered(best, (int(size_bytes),)):
                 return best
         return min(self.refused, key=lambda c: (c.time_us(size_bytes), *c.order), default=None)
 
@@ -132,10 +133,12 @@ class Contest:
             best = self.best(size_bytes)
             return [] if best is None else [Range(best, size_bytes, size_bytes, size_bytes)]
         while self.contenders:
-            won = list({id(one): one for one, _, _ in winners(self.contenders)}.values())
-            self.waiting = sum(one.execution is None for one in won)
+            sizes: dict[Contender, list[int]] = {}
+            for one, won in winners(self.contenders):
+                sizes.setdefault(one, []).extend(won)
+            self.waiting = sum(one.execution is None for one in sizes)
             # what takes least first, as there may not be time for all
-            if all(self._is_lowered(one) for one in sorted(won, key=lambda one: len(one.algorithm.schedule))):
+            if all(self._is_lowered(one, sizes[one]) for one in sorted(sizes, key=lambda c: len(c.algorithm.schedule))):
                 break
         return frontier(self.contenders or self.refused)
 
@@ -150,8 +153,8 @@ class Contest:
         self.contenders = lowered or self.contenders
         self.executor = self.executor if lowered else None
 
-    def _is_lowered(self, one: Contender) -> bool:
-        """Whether this was so before, or is to wait; lowers it, if not."""
+    def _is_lowered(self, one: Contender, sizes: Sequence[int]) -> bool:
+        """Whether this was so before, or is to wait; lowers it for these sizes, if not."""
         if self.executor is None or one.execution is not None or self.waits(one):
             return True
         if self._is_late(one):
@@ -180,7 +183,7 @@ class Contest:
             until = max(until, self.deadline + GRACE_S / 2)
         self.lowering = True
         try:
-            one.execution = limited(until, partial(self.executor.lower, one.algorithm, enough))
+            one.execution = limited(until, partial(self.executor.lower, one.algorithm, enough, sizes))
         except TimeUp:
             self._took(sends, now() - begun)
             if self.racing:

@@ -86,18 +86,19 @@ def frontier(contenders: Sequence[Contender]) -> list[Range]:
     won = winners(contenders)
     ranges: list[Range] = []
     low = 0
-    for number, (best, first, last) in enumerate(won):
+    for number, (best, sizes) in enumerate(won):
         high = None
         if number < len(won) - 1:
-            high = _takeover(best, won[number + 1][0], _SIZES[last], _SIZES[last + 1]) - 1
-        shown = _SIZES[0] if first == 0 else _SIZES[-1] if high is None else _SIZES[(first + last) // 2]
+            after, its = won[number + 1]
+            high = _takeover(best, after, sizes[-1], its[0]) - 1
+        shown = sizes[0] if number == 0 else sizes[-1] if high is None else sizes[(len(sizes) - 1) // 2]
         ranges.append(Range(best, low, high, shown))
         low = (high or 0) + 1
     return ranges if len(ranges) != 1 else [replace(ranges[0], shown=LARGEST)]
 
 
-def winners(contenders: Sequence[Contender]) -> list[tuple[Contender, int, int]]:
-    """Who is on the frontier, by size: from which to which power of two, counted from SMALLEST."""
+def winners(contenders: Sequence[Contender]) -> list[tuple[Contender, list[int]]]:
+    """Who is on the frontier, by size, each with the powers of two that it is the fastest for, in bytes."""
     if not contenders:
         return []
     kept = sorted(_worth_looking_at(contenders), key=lambda c: c.order)
@@ -112,7 +113,7 @@ def winners(contenders: Sequence[Contender]) -> list[tuple[Contender, int, int]]
         times = np.delete(times, last, axis=0)
     winner = times.argmin(axis=0)
     starts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), len(_SIZES)]
-    return [(kept[winner[first]], first, after - 1) for first, after in pairwise(starts)]
+    return [(kept[winner[first]], _SIZES[first:after]) for first, after in pairwise(starts)]
 
 
 def _times(contenders: Sequence[Contender], sizes: Sequence[int]) -> Floats:

@@ -48,7 +48,7 @@ class Executor:
     first_s: float = 0.0
     lowered: list[str] = field(default_factory=list)
 
-    def lower(self, algorithm: Algorithm, _until: float) -> Slower:
+    def lower(self, algorithm: Algorithm, _until: float, _sizes: Sequence[int]) -> Slower:
         self.lowered.append(algorithm.engine)
         if len(algorithm.schedule) > self.most_sends:
             raise InputError("too many sends")
@@ -119,7 +119,7 @@ def test_what_is_lowered_too_long_is_given_up(algorithms: list[Algorithm]) -> No
     """The other programs are tried as long as there is time; the reason names a budget that is enough."""
 
     class Endless(Executor):
-        def lower(self, algorithm: Algorithm, _until: float) -> Slower:
+        def lower(self, algorithm: Algorithm, _until: float, _sizes: Sequence[int]) -> Slower:
             while algorithm:
                 sum(range(1000))
             raise AssertionError
@@ -139,10 +139,10 @@ def test_what_takes_long_waits_until_all_engines_were_asked(algorithms: list[Alg
     class Patient(Executor):
         racing: bool = True
 
-        def lower(self, algorithm: Algorithm, _until: float) -> Slower:
+        def lower(self, algorithm: Algorithm, _until: float, _sizes: Sequence[int]) -> Slower:
             while self.racing:
                 sum(range(1000))
-            return super().lower(algorithm, _until)
+            return super().lower(algorithm, _until, _sizes)
 
     executor, begun = Patient(), now()
     made = Contest(executor, deadline=begun + 1.5, racing=True)
@@ -159,10 +159,10 @@ def test_who_searches_for_long_is_given_its_time(algorithms: list[Algorithm]) ->
     """What would look for a better program until it is told to stop is lowered, while engines are asked and after."""
 
     class Thorough(Executor):
-        def lower(self, algorithm: Algorithm, _until: float) -> Slower:
+        def lower(self, algorithm: Algorithm, _until: float, _sizes: Sequence[int]) -> Slower:
             while now() < _until:
                 sum(range(1000))
-            return super().lower(algorithm, _until)
+            return super().lower(algorithm, _until, _sizes)
 
     for racing in (True, False):
         executor = Thorough()
@@ -196,9 +196,9 @@ def test_what_a_small_program_takes_says_little_of_large_ones(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     class Slow(Executor):
-        def lower(self, algorithm: Algorithm, _until: float) -> Slower:
+        def lower(self, algorithm: Algorithm, _until: float, _sizes: Sequence[int]) -> Slower:
             clock[0] += 1.0
-            return super().lower(algorithm, _until)
+            return super().lower(algorithm, _until, _sizes)
 
     made = contest(Slow(first_s=1.0), algorithms[:1], deadline=100.0)
     assert len(algorithms[0].schedule) < 100
@@ -213,14 +213,14 @@ def test_where_time_is_short_every_size_has_a_program_before_one_has_its_best(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     class Thorough(Executor):
-        def lower(self, algorithm: Algorithm, until: float) -> Slower:
+        def lower(self, algorithm: Algorithm, until: float, sizes: Sequence[int]) -> Slower:
             until_s.append(until - now())
             clock[0] += max(until - now(), 0.0)
-            return super().lower(algorithm, until)
+            return super().lower(algorithm, until, sizes)
 
     made = Contest(Thorough(), deadline=now() + 10.0)
     made.contenders = [Contender(algorithm) for algorithm in algorithms]
-    waiting = len({id(one) for one, _, _ in winners(made.contenders)})
+    waiting = len({id(one) for one, _ in winners(made.contenders)})
     assert waiting > 1
     assert len(made.frontier()) == waiting
     assert until_s[0] <= 10.0 / waiting
@@ -231,6 +231,26 @@ def test_where_time_is_short_every_size_has_a_program_before_one_has_its_best(
     clock[0] += 2.0
     assert len(late.frontier()) == 1
     assert len(late.refused) == len(algorithms) - 1
+
+
+def test_a_program_is_made_for_the_sizes_that_its_schedule_won(algorithms: list[Algorithm]) -> None:
+    asked: dict[Algorithm, list[int]] = {}
+
+    class Asking(Executor):
+        def lower(self, algorithm: Algorithm, until: float, sizes: Sequence[int]) -> Slower:
+            asked[algorithm] = list(sizes)
+            return super().lower(algorithm, until, sizes)
+
+    made = Contest(Asking())
+    made.contenders = [Contender(algorithm) for algorithm in algorithms]
+    won = [(one.algorithm, sizes) for one, sizes in winners(made.contenders)]
+    made.frontier()
+    assert won[0][1][0] == SMALLEST
+    assert won[-1][1][-1] == LARGEST
+    for algorithm, sizes in won:
+        assert set(sizes) <= set(asked[algorithm])
+        for size in sizes:
+            assert algorithm.time_us(size) <= 1.021 * min(one.time_us(size) for one in algorithms)
 
 
 def test_whoever_is_missed_least_is_left_out_first() -> None:
