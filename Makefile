@@ -18,6 +18,8 @@ demo: .venv/.installed
 	@$(COMPILE_LOOPS)
 
 # while lint and types take one core, the other compiles the loops that both processes of tests will want
+# what is compiled of Python is kept, also where the environment says that it is not: hundreds of commands are started
+test: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/.installed-dev
 	@( $(COMPILE_LOOPS) ) > /dev/null 2>&1 & \
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports || exit; wait

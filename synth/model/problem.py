@@ -261,17 +261,28 @@ def make_problem(
     return problem
 
 
+def _reaches(net: Network) -> Bools:
+    """Whether there is a path from each rank to each, shape (nranks, nranks): paths twice as long each time."""
+    found = np.eye(net.nranks, dtype=np.float32)
+    found[net.src, net.dst] = 1
+    while True:
+        longer = np.minimum(found @ found, 1)
+        if np.array_equal(longer, found):
+            return found > 0
+        found = longer
+
+
 def _missing(collective: Collective, net: Network) -> tuple[int, int] | None:
     """A pair (from, to) of positions between which some chunk must be routed and cannot."""
     # a contribution must come from every holder; a plain value from any one of them
-    distance, (ptr, holders) = hops(net.nranks, net.src, net.dst), collective.holders
+    reaches, (ptr, holders) = _reaches(net), collective.holders
     seen: set[tuple[bytes, int]] = set()
     for rank, chunk in collective.post.tolist():
         held = holders[ptr[chunk] : ptr[chunk + 1]]
         if (held.tobytes(), rank) in seen:
             continue
         seen.add((held.tobytes(), rank))
-        away = distance[held, rank] >= net.nranks
+        away = ~reaches[held, rank]
         if away.any() if collective.reduces[chunk] else away.all():
             return int(held[np.argmax(away)]), rank
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from emit.compiler.compile import compile_instructions
 from emit.compiler.lower import lower
@@ -157,7 +158,8 @@ def read_back(rights: Iterator[Right]) -> Iterator[Right]:
         yield Right(f"{right.name}, read", program, right.goal, "read from a file")
 
 
-def right_programs() -> list[Right]:
+@cache
+def right_programs() -> tuple[Right, ...]:
     """All of them."""
     made = [*lowered(), *compiled_scripts(), *hand_built()]
-    return [*made, *read_back(iter(made[::2]))]
+    return (*made, *read_back(iter(made[::2])))

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.synth.cli.calling import without_compiling
+from tests.synth.cli.calling import without_progress
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -75,7 +75,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
         timeout=150,
         check=False,
     )
-    done.stderr = without_compiling(done.stderr)
+    done.stderr = without_progress(done.stderr)
     return done
 
 

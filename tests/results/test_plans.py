@@ -14,7 +14,7 @@ from results.scripts.plans import Row, algorithms, examine, groups
 def test_plans_of_a_question(collective: str, group: tuple[int, ...], relay: str) -> None:
     row = Row("ring:8", collective)
     seen: dict[str, str] = {}
-    for algorithm in algorithms("ring:8", collective, group, 0.2, relay):
+    for algorithm in algorithms("ring:8", collective, group, 0.2, relay)[:1]:  # of small messages
         examine(row, algorithm, group, 2, seen)
     counts = row.counts
     assert counts["right"] == counts["offsets"] == counts["plans"] > counts["LL"] > 0

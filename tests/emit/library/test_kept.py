@@ -31,7 +31,7 @@ SIZES = [base << e for e in range(9, 29, 2) for base in (2, 3)]
 def answer(target: str, engine: str, **options: object) -> SearchResult:
     """Reduce-scatter on a ring; `baseline` is the worse."""
     with Workers(()) as none:
-        asked = {"target": target, "engine": engine, "budget": 3, "workers": none, **options}
+        asked = {"target": target, "engine": engine, "budget": 30, "workers": none, **options}
         return synthesize("reducescatter", "ring:4", **asked).found  # type: ignore[arg-type]
 
 
@@ -227,7 +227,7 @@ def test_another_network_of_the_same_name_is_another_question(tmp_path: Path) ->
             f"[[links]]\npairs = '{a}>{a + 1}'\nboth = true\ngbs = {gbs + a}\nalpha_us = 1\n" for a in (0, 1)
         )
         fast.write_text(f'name = "net"\nranks = 3\n{links}')
-        found.append(synthesize("allgather", fast, target=target, budget=2, engine="route").found)
+        found.append(synthesize("allgather", fast, target=target, budget=10, engine="route").found)
     save(found[0], tmp_path / "out", target)
     saved = save(found[1], tmp_path / "out", target)
     assert "another network or pattern of this name gave way" in said(saved, "gave way")
@@ -239,7 +239,7 @@ def test_a_pattern_s_files_are_held_against_the_pattern(tmp_path: Path) -> None:
     """Its goal stands in the index, where it could be changed."""
     sizes = [[0, 1000, 30], [500, 0, 1], [7, 200, 0]]
     found = [
-        synthesize(alltoallv(sizes), "full:3", target="msccl", budget=2, engine=engine).found
+        synthesize(alltoallv(sizes), "full:3", target="msccl", budget=10, engine=engine).found
         for engine in ("route", "route")
     ]
     save(found[0], tmp_path, "msccl")
@@ -253,7 +253,7 @@ def test_a_pattern_s_files_are_held_against_the_pattern(tmp_path: Path) -> None:
     index.write_text(index.read_text().replace(f'"required": [[{stated[0]},', f'"required": [[{stated[0] + 1},', 1))
     other = alltoallv([[0, 1000, 30], [500, 0, 1], [7, 300, 0]])
     assert "another goal" in said(save(found[1], tmp_path, "msccl"), "thrown out")
-    saved = save(synthesize(other, "full:3", target="msccl", budget=2, engine="route").found, tmp_path, "msccl")
+    saved = save(synthesize(other, "full:3", target="msccl", budget=10, engine="route").found, tmp_path, "msccl")
     assert said(saved, "gave way")
 
 

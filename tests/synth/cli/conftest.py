@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.synth.cli.calling import Answer, Call, caller, without_compiling
+from tests.synth.cli.calling import Answer, Call, caller, without_progress
 
 
 @pytest.fixture
@@ -43,6 +43,6 @@ def process(here: Path) -> Call:
             timeout=timeout_s,
             check=False,
         )
-        return Answer(done.returncode, done.stdout, without_compiling(done.stderr))
+        return Answer(done.returncode, done.stdout, without_progress(done.stderr))
 
     return call

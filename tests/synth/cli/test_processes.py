@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.synth.cli.calling import Call
+from tests.synth.cli.calling import Call, without_progress
 
 # searches that their budget ends, not a proof
 LONG = {
@@ -49,13 +50,34 @@ def _alive(pid: int) -> bool:
     return state != "Z" and b"synth.solvers.worker" in words
 
 
-def _gone_within(pids: list[int], seconds: float) -> bool:
-    until = time.monotonic() + seconds
+def _gone(pids: list[int]) -> bool:
+    """Whether all end by themselves: at once on an idle machine, in some seconds on a busy one, or never."""
+    until = time.monotonic() + 15
     while any(map(_alive, pids)):
         if time.monotonic() > until:
             return False
         time.sleep(0.05)
     return True
+
+
+def _busy_workers_of(parent: int) -> list[int]:
+    """The same as `_workers_of` once one of them has worked for a second of processor time: a solver runs."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        found = _workers_of(parent)
+        if any(_ticks(pid) > ticks for pid in found):
+            return found
+        time.sleep(0.05)
+    return []
+
+
+def _ticks(pid: int) -> int:
+    """Processor time that a process has used; 0 where it is gone."""
+    try:
+        return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+    except OSError:
+        return 0
 
 
 @contextmanager
@@ -78,31 +100,38 @@ def _searching(here: Path, asked: tuple[str, ...], after_s: float) -> Iterator[s
         running.communicate()
 
 
-def _first_answer_s(here: Path, asked: tuple[str, ...]) -> float:
-    """How long this machine takes to the first answer; compiled loops are on disk thereafter."""
-    first = here / "first"
-    first.mkdir()
-    begun = time.monotonic()
-    command = [sys.executable, "-m", "synth.cli", *asked[:-1], "10ms"]
-    subprocess.run(command, cwd=first, capture_output=True, check=True, timeout=120)
-    return time.monotonic() - begun
+@pytest.fixture(scope="module")
+def answered_s(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], float]:
+    """When this machine surely has an answer to one of LONG; compiled loops are on disk thereafter."""
+
+    @cache
+    def measured(which: str) -> float:
+        begun = time.monotonic()
+        command = [sys.executable, "-m", "synth.cli", *LONG[which][:-1], "10ms"]
+        done = subprocess.run(command, cwd=tmp_path_factory.mktemp(which), capture_output=True, timeout=120)
+        longer = 6.0 if done.returncode else 1.5  # refused as too short, an answer takes longer than this took
+        return 1.0 + longer * (time.monotonic() - begun)
+
+    return measured
 
 
 @pytest.mark.parametrize("which", LONG)
-def test_interrupt_keeps_the_best_so_far(synth: Call, here: Path, which: str) -> None:
-    with _searching(here, LONG[which], 1.0 + 1.5 * _first_answer_s(here, LONG[which])) as running:
+def test_interrupt_keeps_the_best_so_far(
+    synth: Call, here: Path, which: str, answered_s: Callable[[str], float]
+) -> None:
+    with _searching(here, LONG[which], answered_s(which)) as running:
         children = _workers_of(running.pid)
         assert children
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(timeout=60)
-    assert (running.returncode, err) == (130, "")
+    assert (running.returncode, without_progress(err)) == (130, "")
     assert "message size" in out
     assert "interrupted" in out
     files = re.findall(r"out/\S+\.xml", out)
     assert files
     for file in files:
         assert synth("verify", here / file).code == 0
-    assert _gone_within(children, 0.5)
+    assert _gone(children)
 
 
 @pytest.mark.parametrize("which", LONG)
@@ -119,32 +148,30 @@ def test_interrupt_at_any_moment(here: Path, which: str, after_s: float, monkeyp
         assert "interrupted" in out + err
 
 
-def test_two_interrupts(here: Path) -> None:
+def test_two_interrupts(here: Path, answered_s: Callable[[str], float]) -> None:
     """An impatient user: no traceback, no half-written files, no solver left."""
-    with _searching(here, LONG["broadcast"], 3.0) as running:
+    with _searching(here, LONG["broadcast"], answered_s("broadcast")) as running:
         children = _workers_of(running.pid)
         running.send_signal(signal.SIGINT)
         time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        again = time.monotonic()
-        _, err = running.communicate(timeout=10)
-        assert time.monotonic() - again < 2  # a fifth of a second where nothing else runs
+        _, err = running.communicate(timeout=10)  # a fifth of a second where nothing else runs
     assert running.returncode == 130
     assert "before there was an answer" not in err
     assert "Traceback" not in err
-    assert _gone_within(children, 2)
+    assert _gone(children)
     out = here / "out"
     assert not out.exists() or not [p for p in out.iterdir() if p.name.startswith(".")]
 
 
 @pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGTERM], ids=lambda s: s.name)
 def test_solvers_do_not_outlive_the_command(here: Path, which: signal.Signals) -> None:
-    with _searching(here, LONG["mesh"], 4.0) as running:
-        children = _workers_of(running.pid)
+    with _searching(here, (*LONG["mesh"], "--engine", "cpsat"), 0.1) as running:
+        children = _busy_workers_of(running.pid)
         assert children
         os.kill(running.pid, which)
         running.wait(timeout=5)
-        assert _gone_within(children, 2)
+        assert _gone(children)
 
 
 def test_no_solver_is_left_after_a_plain_end(here: Path) -> None:
@@ -153,7 +180,7 @@ def test_no_solver_is_left_after_a_plain_end(here: Path) -> None:
         children = _workers_of(running.pid)
         running.communicate(timeout=30)
     assert running.returncode == 0
-    assert _gone_within(children, 0.5)
+    assert _gone(children)
 
 
 def test_a_reader_that_leaves_early(here: Path) -> None:
@@ -174,7 +201,7 @@ def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...], t
             cwd=tmp_path,
         )
     assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+    (line,) = without_progress(done.stderr).splitlines()
     assert line.startswith("synth: standard output: cannot be used (No space left on device)")
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
+from synth import synthesize
 from tests.emit.report.report_pages import page_data
 from tests.synth.cli.calling import Call
 
@@ -19,11 +21,17 @@ def read(path: Path) -> list[dict[str, object]]:
     return known
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("library")
+    synthesize("allgather", "ring:4", size="1M", engine="route").save(folder, proof=True)
+    synthesize("allreduce", "full:3", engine="route").save(folder)
+    return folder
+
+
 @pytest.fixture
-def library(synth: Call, here: Path) -> Path:
-    assert synth(*ASKED, "--proof").code == 0
-    assert synth("allreduce", "--topo", "full:3", "--engine", "route").code == 0
-    return here / "out"
+def library(made: Path, here: Path) -> Path:
+    return Path(shutil.copytree(made, here / "out"))
 
 
 def test_a_library(synth: Call, here: Path, library: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from synth.cli import concurrent as of_groups
 from synth.concurrent.search import ConcurrentSearch
 from synth.search.contest import Contest
 from synth.synthesis import synthesize
-from tests.synth.cli.calling import Call
+from tests.synth.cli.calling import Call, without_progress
 from topologies.faults.apply import degraded
 from topologies.load import load
 
@@ -179,3 +180,13 @@ def test_an_interrupt_before_there_is_anything(synth: Call, monkeypatch: pytest.
     said = synth("allgather", "--topo", "ring:5")
     assert (said.code, said.out, said.err) == (130, "", "synth: interrupted before there was an answer\n")
     assert not list(here.iterdir())
+
+
+def test_a_log_has_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Which tests leave out of what a command says, and nothing else."""
+    monkeypatch.setattr(of_one, "_LOGGED_S", 0.0)
+    of_one.progress_line(time.monotonic())("flow", None)
+    lines = capsys.readouterr().err
+    assert lines.splitlines()[-1].split(maxsplit=2)[1:] == ["s", "flow"]
+    others = "warning: --target msccl: no file\nsynth: 3 of 4\n"
+    assert without_progress(lines + others) == others

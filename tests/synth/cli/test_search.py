@@ -148,7 +148,7 @@ def test_table_and_files(synth: Call, here: Path) -> None:
     [
         (*EXAMPLE, "--seed", "7"),
         ("allgather", "--topo", "dgx1", "--group", "0-3"),
-        ("alltoall", "--topo", "ring:5", "--engine", "route"),
+        ("alltoall", "--topo", "ring:4", "--engine", "route"),
     ],
 )
 def test_same_input_same_bytes(process: Call, here: Path, asked: tuple[str, ...]) -> None:
