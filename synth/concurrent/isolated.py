@@ -20,7 +20,8 @@ from synth.model.schedule import Schedule
 from synth.search.contest import Executor
 from synth.search.portfolio import Turn
 from synth.search.result import Report
-from synth.search.search import Tuning, search
+from synth.search.search import search
+from synth.search.tuning import Tuning
 from synth.solvers.workers import Workers
 from synth.symmetry.relabelling import IsomorphicGroups
 from synth.timing.simulate import time_us, timed

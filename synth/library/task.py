@@ -30,7 +30,8 @@ from synth.model.problem import Problem, make_problem, question
 from synth.search.frontier import Contender, Range, frontier
 from synth.search.portfolio import Turn
 from synth.search.result import SearchResult
-from synth.search.search import Tuning, search
+from synth.search.search import search
+from synth.search.tuning import Tuning
 from synth.solvers.workers import Workers
 from synth.storage.schedule_file import load_schedule
 from synth.timing.simulate import resource_loads_us

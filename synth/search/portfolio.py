@@ -34,6 +34,7 @@ class Turn:
         as_first: whether it answers before a named exact engine, so that there is an answer at once.
         always: whether it answers whatever engine is named.
         in_shares: True: for all-reduce and its like only; False: for all others.
+        bulk: it is asked only where one size is, at which bytes count more than latencies by far.
     """
 
     engine: str
@@ -47,6 +48,7 @@ class Turn:
     as_first: bool = False
     always: bool = False
     in_shares: bool | None = None
+    bulk: bool = False
 
 
 class Ledger(Protocol):

@@ -20,7 +20,8 @@ from synth.search.contest import Contest, Executor
 from synth.search.frontier import Contender
 from synth.search.portfolio import Turn, compiled_interrupts
 from synth.search.result import Report, SearchResult
-from synth.search.search import TUNING, Tuning, search
+from synth.search.search import search
+from synth.search.tuning import TUNING, Tuning
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from synth.bounds.lengths import from_loads
-from synth.bounds.prove import TighteningEffort, prove, tighten
+from synth.bounds.prove import prove, tighten
 from synth.bounds.search import DEFAULT as BOUNDS
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.tuning import SEARCH as FLOW
@@ -17,12 +17,13 @@ from synth.engines.registry import AUTO, ENGINES, Engine, chosen
 from synth.engines.request import Candidate, Options, Outcome, Progress, Refusal, Request, SlotClaim, StepClaim
 from synth.model.collective import Floats
 from synth.model.deadline import TimeUp, limited, now
-from synth.model.problem import LARGEST, SMALLEST, Problem
+from synth.model.problem import LARGEST, Problem
 from synth.search.contest import Contest, Executor
 from synth.search.frontier import Contender
 from synth.search.least_budget import GRACE_S, check_budget, too_short
 from synth.search.portfolio import Run, Turn, compiled_interrupts, race
 from synth.search.result import Report, SearchResult
+from synth.search.tuning import TUNING, Tuning
 from synth.search.windows import Windows
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
@@ -31,64 +32,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 _LATE = {"flow", "lns"}  # engines after whose first answer bounds are looked for beside them
-_THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf)
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """The order of the engines and what bounds their work.
-
-    Attributes:
-        turns: who is asked, in this order; an engine without a turn comes last and may use what is left.
-        work_s: seconds of counted work for engines that do not read the clock; a part of the budget where None.
-        work_share: that part.
-        met: time / bound up to which a bound is left as it is.
-        sizes: message sizes in bytes to find schedules for where none is pinned, the most important first.
-        effort: of the bounds.
-        max_flow_ranks: up to which the worst cuts are looked for before there is an answer.
-        quick_bounds: whether the loads of the best answer, whatever it came from, are tried as prices first.
-        others: whether engines without a turn come last.
-        windows: the part of the budget for bounds by windows of time, at the sizes whose gaps stay over `windows_gap`.
-        patient: whether the first answer is waited for, however long the budget.
-    """
-
-    turns: tuple[Turn, ...] = (
-        Turn("route", most_ranks=16, as_first=True),
-        # before baselines, of which each would be lowered; elsewhere others come close to the bound
-        Turn("closed", share=0.25, gap=1.02, in_shares=True),
-        # queues of more sends take longer to run than the search beside them
-        Turn("baseline", most_sends=15_000, always=True),
-        Turn("switch"),
-        Turn("two-hops", most_sends=15_000),
-        Turn("levels", share=0.2, gap=1.005),
-        Turn("trees", share=0.2, gap=1.005),
-        # below so many ranks exact search ends, and compiled loops take longer to load than it takes
-        Turn("flow", share=0.3, from_ranks=9),
-        Turn("closed", share=0.1, gap=1.02, in_shares=False),
-        # far from the bound routes and times depend on each other
-        Turn("lns", share=0.4, from_ranks=9, gap=1.1),
-        # exact search has sums come together and go out again, or exchanged in rounds of one length
-        Turn("lns", share=0.15, most_ranks=8, gap=1.1, in_shares=True),
-        Turn("ksync", share=0.5),
-        Turn("milp", share=0.2),
-        Turn("lns", share=0.4, most_ranks=8, gap=1.05),
-        # what exact search leaves open; with more sends a file takes longer to compile than the answer took to find
-        Turn("flow", share=0.2, once=True, refined=1_500, most_ranks=8, gap=1.05),
-    )
-    work_s: float | None = None
-    work_share: float = 0.1
-    met: float = 1.001
-    sizes: tuple[int, ...] = (LARGEST, 1 << 20, SMALLEST)
-    effort: TighteningEffort = _THOROUGH
-    max_flow_ranks: int = 128
-    quick_bounds: bool = False
-    others: bool = True
-    windows: float = 0.12
-    windows_gap: float = 1.02
-    patient: bool = False
-
-
-TUNING = Tuning()
+_BULK = 20.0  # times the bound of the smallest message, from which on latencies count little
 
 
 def search(
@@ -279,8 +223,14 @@ class _Search:
         few_enough = turn.most_sends is None or estimated_sends(problem) <= turn.most_sends
         fits = turn.from_ranks <= problem.nranks <= (turn.most_ranks or problem.nranks)
         fits &= turn.in_shares in (None, problem.collective.kind.in_shares)
+        fits &= not turn.bulk or self._is_bulk()
         late = turn.once and self.answered and now() >= self.deadline
         return (engine in asked or turn.always) and few_enough and fits and not late
+
+    def _is_bulk(self) -> bool:
+        """Whether one size is asked for whose bytes take far longer than the latencies, as far as bounds say."""
+        size, bound = self.options.size, self.result.bound
+        return size is not None and bound.at(size)[0] > _BULK * bound.at(0)[0]
 
     def _sizes_for(self, turn: Turn) -> tuple[int, ...]:
         """The message sizes that an engine is asked about; none where nothing is left for it."""

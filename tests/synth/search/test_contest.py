@@ -17,7 +17,8 @@ from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, make_problem
 from synth.search.contest import Contest
 from synth.search.frontier import _ENDS, Contender, Range, _losses, winners
-from synth.search.search import TUNING, _Search
+from synth.search.search import _Search
+from synth.search.tuning import TUNING
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError

@@ -7,10 +7,17 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from synth.engines.request import Outcome, Progress
+from synth.bounds.prove import prove
+from synth.engines.registry import chosen
+from synth.engines.request import Options, Outcome, Progress
 from synth.model.deadline import now
-from synth.search.portfolio import Run, race
+from synth.model.problem import make_problem
+from synth.search.portfolio import Run, Turn, race
+from synth.search.search import _Search
+from synth.search.tuning import TUNING
+from synth.solvers.workers import Workers
 from topologies.errors import InputError
+from topologies.load import load
 
 LATER = float("inf")
 
@@ -88,3 +95,13 @@ def interrupted_in_compiled_code() -> Iterator[Outcome]:
 def test_an_interrupt_that_compiled_code_noticed_is_one() -> None:
     with pytest.raises(KeyboardInterrupt):
         race([Run("loop", interrupted_in_compiled_code(), 60)], Ledger(), np.inf)
+
+
+@pytest.mark.parametrize(("size", "asked"), [(1 << 30, True), (64, False), (None, False)])
+def test_engines_for_bulk_are_asked_where_bytes_count(workers: Workers, size: int | None, asked: bool) -> None:
+    one = _Search(
+        make_problem(load("line:3"), "broadcast"), Options(size=size), workers, lambda _, __: None, TUNING, None
+    )
+    one.result.bound = prove(one.problem)
+    assert one._is_asked(Turn("flow", bulk=True), chosen("auto")) == asked
+    assert one._is_asked(Turn("flow"), chosen("auto"))

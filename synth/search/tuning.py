@@ -1,0 +1,72 @@
+"""What the search of one group is set to: the order of the engines, and what bounds their work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.bounds.prove import TighteningEffort
+from synth.model.problem import LARGEST, SMALLEST
+from synth.search.portfolio import Turn
+
+_THOROUGH = TighteningEffort(quick_ranks=np.inf, least_linear_s=2.0, most_linear_s=np.inf)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The order of the engines and what bounds their work.
+
+    Attributes:
+        turns: who is asked, in this order; an engine without a turn comes last and may use what is left.
+        work_s: seconds of counted work for engines that do not read the clock; a part of the budget where None.
+        work_share: that part.
+        met: time / bound up to which a bound is left as it is.
+        sizes: message sizes in bytes to find schedules for where none is pinned, the most important first.
+        effort: of the bounds.
+        max_flow_ranks: up to which the worst cuts are looked for before there is an answer.
+        quick_bounds: whether the loads of the best answer, whatever it came from, are tried as prices first.
+        others: whether engines without a turn come last.
+        windows: the part of the budget for bounds by windows of time, at the sizes whose gaps stay over `windows_gap`.
+        patient: whether the first answer is waited for, however long the budget.
+    """
+
+    turns: tuple[Turn, ...] = (
+        Turn("route", most_ranks=16, as_first=True),
+        # before baselines, of which each would be lowered; elsewhere others come close to the bound
+        Turn("closed", share=0.25, gap=1.02, in_shares=True),
+        # queues of more sends take longer to run than the search beside them
+        Turn("baseline", most_sends=15_000, always=True),
+        Turn("switch"),
+        Turn("two-hops", most_sends=15_000),
+        Turn("levels", share=0.2, gap=1.005),
+        Turn("trees", share=0.2, gap=1.005),
+        # below so many ranks exact search ends, and compiled loops take longer to load than it takes
+        Turn("flow", share=0.3, from_ranks=9),
+        Turn("closed", share=0.1, gap=1.02, in_shares=False),
+        # far from the bound routes and times depend on each other
+        Turn("lns", share=0.4, from_ranks=9, gap=1.1),
+        # a few rounds of few chunks use links less evenly than many chunks on routes that mind the load
+        Turn("flow", share=0.2, most_ranks=8, gap=1.02, bulk=True),
+        # exact search has sums come together and go out again, or exchanged in rounds of one length
+        Turn("lns", share=0.15, most_ranks=8, gap=1.1, in_shares=True),
+        Turn("ksync", share=0.5),
+        Turn("milp", share=0.2),
+        Turn("lns", share=0.4, most_ranks=8, gap=1.05),
+        # what exact search leaves open; with more sends a file takes longer to compile than the answer took to find
+        Turn("flow", share=0.2, once=True, refined=1_500, most_ranks=8, gap=1.05),
+    )
+    work_s: float | None = None
+    work_share: float = 0.1
+    met: float = 1.001
+    sizes: tuple[int, ...] = (LARGEST, 1 << 20, SMALLEST)
+    effort: TighteningEffort = _THOROUGH
+    max_flow_ranks: int = 128
+    quick_bounds: bool = False
+    others: bool = True
+    windows: float = 0.12
+    windows_gap: float = 1.02
+    patient: bool = False
+
+
+TUNING = Tuning()
