@@ -190,7 +190,7 @@ def _wanted(entry: Entry, topology: Topology | None, problem: Problem | None) ->
 
 def _other_question(entry: Entry, asked: Problem, checked: Checked) -> Iterator[str]:
     """Where the stored schedule is for something else, or its proof for another bound."""
-    root = asked.collective.root if asked.collective.kind.rooted else None
+    root = asked.group[asked.collective.root] if asked.collective.kind.rooted else None
     own = asked.collective.name, asked.group, asked.relays, root, asked.topology.name
     said = entry.collective, entry.group, entry.relays, entry.root, entry.topology
     for what, mine, its in zip(("collective", "group", "relays", "root", "topology"), said, own, strict=True):

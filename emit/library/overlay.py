@@ -108,7 +108,7 @@ def read_fault(folder: Path) -> Fault | None:
 def _held(fault: Fault, healthy: Path) -> Iterator[Entry]:
     """What a failure leaves of the healthy library, as seen from the failure's folder."""
     for entry in load_index(healthy) if (healthy / INDEX).exists() else ():
-        if entry.topology != fault.topology or entry.relays or entry.values.get("answer") not in fault.kept:
+        if entry.topology != fault.topology or entry.values.get("answer") not in fault.kept:
             continue
         place = None if entry.root is None else entry.group.index(entry.root)
         groups = (entry.group, *entry.isomorphic_groups)

@@ -17,7 +17,7 @@ def carried(known: Algorithm, onto: Problem, order: Ints) -> Algorithm:
     """An algorithm of one problem as one of another, proved by its replay there.
 
     Args:
-        onto: a problem of the same collective (one chunk a block) without relays, whose place i is the known one's
+        onto: a problem of the same collective (one chunk a block) whose place i is the known one's
             local rank order[i].
 
     Raises:

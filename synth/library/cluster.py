@@ -9,6 +9,8 @@
     roots = "first"                             # of rooted collectives: each group's first rank; "all": every rank
     without = ["link:3-5"]                      # dead parts, as --without takes them; degrade likewise
     degrade = ["rank:3=50%"]
+    costs = "none"                              # of an executor: "machine", or a FILE with [costs], as --costs takes it
+    relays = "none"                             # ranks outside a group that may forward: "all", or ranks
     seed = 0
 
 Of `groups`, a text with = names axes from the fastest to the slowest, and stands for the groups along each of them;
@@ -35,13 +37,13 @@ from emit.library.programs import NONE
 from emit.targets import TARGETS
 from synth.library.groups import Axes, parse_groups
 from synth.model.numbers import parse_seconds
-from synth.model.problem import LARGEST, SMALLEST
+from synth.model.problem import LARGEST, SMALLEST, parse_ranks
 from synth.model.registry import KINDS, parse_name
 from synth.model.sizes import parse_size
 from topologies.errors import InputError, did_you_mean
 from topologies.faults.apply import degraded
-from topologies.faults.notation import dead_ranks
-from topologies.load import load
+from topologies.faults.notation import dead_ranks, live_ranks, relay_ranks
+from topologies.load import NO_COSTS, load, put_costs
 from topologies.text.fields import Fields, parse_toml, shown
 from topologies.text.files import origin_of, read_text
 from topologies.topology import Topology
@@ -49,9 +51,10 @@ from topologies.topology import Topology
 Value = TypeVar("Value")
 MAX_FILE_BYTES = 1 << 20
 MAX_GROUPS = 100_000
-ALL = "all"
+ALL, NO_RELAYS = "all", "none"
 _FIELDS = (
-    "topology", "groups", "collectives", "sizes", "targets", "budget", "roots", "without", "degrade", "seed",
+    "topology", "groups", "collectives", "sizes", "targets", "budget", "roots", "without", "degrade", "costs", "relays",
+    "seed",
 )  # fmt: skip
 _SUBSETS = re.compile(
     r"all(?:\s+groups)?(?:\s+of)?\s+(\d{1,4})(?:\s*\.\.\s*(\d{1,4}))?\s+in\s+(?:a|each|one|every)\s+node"
@@ -80,7 +83,8 @@ class Cluster:
         targets: names of rows of `TARGETS`; none: schedules alone.
         budget_s: seconds for the whole build.
         all_roots: whether every rank of a group is a root of rooted collectives.
-        without, degrade: the parts, as written.
+        without, degrade: the parts, as written. costs: likewise, on both topologies.
+        relays: who may forward where it is in no group: "none", "all", or ranks that live.
     """
 
     topology: Topology
@@ -95,6 +99,14 @@ class Cluster:
     without: tuple[str, ...] = ()
     degrade: tuple[str, ...] = ()
     seed: int = 0
+    costs: str = NO_COSTS
+    relays: str | tuple[int, ...] = NO_RELAYS
+
+    def relays_of(self, group: Sequence[int]) -> tuple[int, ...]:
+        """Ranks outside a group that forward for it, ascending."""
+        dead = dead_ranks(self.healthy, self.without)
+        listed = relay_ranks(self.healthy, dead, self.relays, group)
+        return tuple(sorted(set(listed) - set(group)))
 
 
 def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
@@ -107,8 +119,9 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     top = parse_toml(text, origin, "the fields of a cluster file")
     top.only(_FIELDS)
     spec = top.string("topology")
-    beside = Path(path).parent / spec
-    healthy = _stated(top, "topology", lambda: load(beside if spec.endswith(".toml") and beside.is_file() else spec))
+    healthy = _stated(top, "topology", lambda: load(_beside(path, spec)))
+    costs = top.string("costs", NO_COSTS)
+    healthy = _stated(top, "costs", lambda: put_costs(healthy, _beside(path, costs)))
     missing, slow = (*_texts(top, "without", ()), *without), _texts(top, "degrade", ())
     topology = _stated(top, "without" if missing else "degrade", lambda: degraded(healthy, missing, slow))
     dead = dead_ranks(healthy, missing)
@@ -130,7 +143,25 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
         missing,
         slow,
         top.integer("seed", 0, _SEEDS - 1) if "seed" in top.values else 0,
+        costs,
+        _relays(top, healthy, dead),
     )
+
+
+def _beside(path: str | Path, name: str) -> str | Path:
+    """A file that stands beside the cluster file, or the name as it is."""
+    beside = Path(path).parent / name
+    return beside if name.endswith(".toml") and beside.is_file() else name
+
+
+def _relays(top: Fields, topology: Topology, dead: Sequence[int]) -> str | tuple[int, ...]:
+    text = top.string("relays", NO_RELAYS)
+    if text in (NO_RELAYS, ALL):
+        return text
+    if not text[:1].isdigit():
+        top.fail("relays", f'{shown(text)} is not known; it must be "{NO_RELAYS}", "{ALL}" or ranks such as "4-7"')
+    ranks = _stated(top, "relays", lambda: parse_ranks(text, "", topology.nranks))
+    return _stated(top, "relays", lambda: live_ranks(topology, dead, ranks, "relays"))
 
 
 def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:

@@ -235,7 +235,8 @@ def _restored(answer: Answer, problem: Problem, stem: str) -> dict[str, bytes]:
             stored = load_schedule(path)
             size, engine = stored.schedule.size_bytes, str(stored.header["engine"])
             known = Algorithm(stored.problem, stored.schedule, engine, size_bytes=size)
-            one = carried(known, problem, np.arange(problem.nranks))
+            onto = problem.under(stored.problem.topology.protocol) if problem.protocols else problem
+            one = carried(known, onto, np.arange(problem.nranks))
             new = save_schedule(Path(folder) / "new.synth", one, size)
             files[_renamed(name, answer.stem, stem)] = new.read_bytes()
             proof = name.removesuffix(".synth") + ".proof.json"

@@ -21,6 +21,8 @@ from synth.model.problem import make_problem
 from synth.model.registry import AHEAD, KINDS, NEXT, ROOT
 from synth.storage.cache import engines_version
 from synth.symmetry.canonical import canonical_order, network_form
+from topologies.costed import protocols_of
+from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.network import network
 from topologies.topology import Topology, without_switch_ops
@@ -106,7 +108,7 @@ class Plan:
 
 def estimated_s(task: Task) -> float:
     """Seconds of one core that a task is estimated to take."""
-    pairs, kind = len(task.group) ** 2, KINDS[task.collective]
+    pairs, kind = (len(task.group) + len(task.relays)) ** 2, KINDS[task.collective]
     whole = 2.0 if kind.in_shares or ROOT in (kind.before, kind.after) else 1.0
     filed_s = _FILED_S * max(1, len(task.targets)) * pairs * 8 * whole if len(task.group) <= 64 else 0.0
     if task.order:
@@ -145,7 +147,7 @@ def _with_work(plan: Plan, work_s: float) -> Plan:
             one = replace(task, work_s=work_s)
             limit_s = max(_LEAST_LIMIT_S, _LIMIT * estimated_s(one))
             if task.group not in forms:
-                forms[task.group] = _form(task.topology, task.group).hex()
+                forms[task.group] = _form(task.topology, task.group, task.relays).hex()
             made[id(task)] = replace(one, limit_s=limit_s, key=task_key(one, forms[task.group]))
         return made[id(task)]
 
@@ -166,6 +168,8 @@ def task_key(task: Task, form: str) -> str:
         "collective": task.collective,
         "root": None if task.root is None else task.group.index(task.root),
         "order": task.order,
+        "relays": len(task.relays),
+        "costs": repr(task.topology.costs) if task.topology.protocol else "",
         "sizes": [task.low, task.high],
         "targets": task.targets,
         "device": [task.topology.sms, task.topology.compute_capability, bool(task.topology.link_kind.any())],
@@ -176,15 +180,20 @@ def task_key(task: Task, form: str) -> str:
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:40]
 
 
-def _form(topology: Topology, ranks: tuple[int, ...]) -> bytes:
-    return network_form(network(topology, ranks), topology.nodes[list(ranks)])
+def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = ()) -> bytes:
+    """Of the network of a group; with costs on, of those of all their protocols."""
+    ranks = (*group, *relays)
+    names = protocols_of(topology) if topology.protocol == ANY else [topology.protocol]
+    each = [network(replace(topology, protocol=name), ranks, len(group)) for name in names]
+    forms = [network_form(net, topology.nodes[list(ranks)]) for net in each]
+    return forms[0] if len(forms) == 1 else hashlib.sha256(repr([*zip(names, forms, strict=True)]).encode()).digest()
 
 
-def _why_apart(topology: Topology, ranks: tuple[int, ...]) -> str:
-    """Why ranks cannot reach each other among themselves; empty where they can."""
+def _why_apart(topology: Topology, ranks: tuple[int, ...], relays: tuple[int, ...]) -> str:
+    """Why ranks cannot reach each other among themselves and relays; empty where they can."""
     try:
-        make_problem(topology, "broadcast", ranks)
-        make_problem(topology, "reduce", ranks)
+        make_problem(topology, "broadcast", ranks, relays)
+        make_problem(topology, "reduce", ranks, relays)
     except InputError as error:
         return str(error)
     return ""
@@ -200,13 +209,15 @@ class _Planner:
         self.order_of: dict[tuple[bytes, int | None], tuple[int, ...]] = {}
         self.refused: dict[bytes, str] = {}  # why ranks cannot reach each other, empty where they can
         for group in cluster.groups:
-            form = self.form_of[group.ranks] = _form(self.topology, group.ranks)
+            relays = cluster.relays_of(group.ranks)
+            form = self.form_of[group.ranks] = _form(self.topology, group.ranks, relays)
             if form not in self.refused:
-                self.refused[form] = _why_apart(self.topology, group.ranks)
+                self.refused[form] = _why_apart(self.topology, group.ranks, relays)
 
     def plan(self, cores: int) -> Plan:
         """The plan, its tasks without keys yet."""
         shares: dict[Same, Share] = {}
+        every: list[Share] = []
         sources: dict[Same, Task] = {}
         impossible: list[tuple[Question, str]] = []
         for name in self.cluster.collectives:
@@ -218,11 +229,12 @@ class _Planner:
                         continue
                     place = None if root is None else group.index(root)
                     what = name, self.form_of[group], place
-                    if what in shares:
+                    if what in shares and not shares[what].task.relays:  # whose files are for one group each
                         shares[what].questions.append(question)
                     else:
-                        shares[what] = self._share(question, place, sources)
-        return Plan(self.cluster, list(shares.values()), cores, impossible)
+                        every.append(self._share(question, place, sources))
+                        shares[what] = every[-1]
+        return Plan(self.cluster, every, cores, impossible)
 
     def _roots(self, name: str, group: tuple[int, ...]) -> Sequence[int | None]:
         if not KINDS[name].rooted:
@@ -232,7 +244,9 @@ class _Planner:
     def _share(self, question: Question, place: int | None, sources: dict[Same, Task]) -> Share:
         group, kind = question.group, KINDS[question.collective]
         order = tuple(range(len(group)))
-        if not {kind.before, kind.after} & {NEXT, AHEAD}:  # of those the order of ranks says what is asked
+        # of those the order of ranks says what is asked; schedules are relabelled for one protocol, and no relays
+        asked_so = {kind.before, kind.after} & {NEXT, AHEAD}
+        if not (asked_so or self.topology.protocol or self.cluster.relays_of(group)):
             order = self._order(group, place)
         ranks = tuple(group[i] for i in order)
         task = self._task(question, ranks)
@@ -249,7 +263,7 @@ class _Planner:
         targets = c.targets if c.targets != (NONE,) else ()
         return Task(
             "", self.topology, question.collective, ranks, question.root, c.low, c.high, targets, c.seed, 0.0, 0.0,
-            None, order,
+            None, order, c.relays_of(ranks),
         )  # fmt: skip
 
     def _order(self, group: tuple[int, ...], place: int | None) -> tuple[int, ...]:

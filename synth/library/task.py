@@ -29,6 +29,7 @@ from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem, question
 from synth.search.frontier import Contender, Range, frontier
 from synth.search.portfolio import Turn
+from synth.search.protocols import search_protocols
 from synth.search.result import SearchResult
 from synth.search.search import search
 from synth.search.tuning import Tuning
@@ -58,6 +59,7 @@ class Task:
         seed: of the search. work_s: seconds of work that its engines count. limit_s: of the clock, after which the best
             so far is the answer.
         known: the packed answer of the same problem in another order; order: its local rank of each rank of this one.
+        relays: ranks of the topology that forward.
     """
 
     key: str
@@ -73,13 +75,14 @@ class Task:
     limit_s: float
     known: bytes | None = None
     order: tuple[int, ...] = ()
+    relays: tuple[int, ...] = ()
 
     def problem(self) -> Problem:
         """The problem, or its quotient where its schedules are too large to be written out."""
         small = None
-        if self.root is None:
-            small = quotient_question(self.topology, self.collective, self.group, (), None)
-        return small or make_problem(self.topology, self.collective, self.group, root=self.root)
+        if self.root is None and not self.topology.protocol:  # of a quotient's protocols there is no one bound
+            small = quotient_question(self.topology, self.collective, self.group, self.relays, None)
+        return small or make_problem(self.topology, self.collective, self.group, self.relays, root=self.root)
 
 
 @dataclass(frozen=True)
@@ -171,12 +174,16 @@ def _searched(task: Task) -> SearchResult:
     executor = None
     for name in task.targets if target != NONE else ():
         try:
-            executor = executor_for(problem, name, size=options.size)
-            break
+            one = executor_for(problem, name, size=options.size)
         except InputError:  # another target may express it
             continue
+        if one is not None and (not problem.protocols or one.able(problem.protocols)):
+            executor = one
+            break
+    how = tuning(task, problem.nranks)
     with Workers(()) as workers:
-        return search(problem, options, workers, None, tuning(task, problem.nranks), executor)
+        by = search_protocols if problem.protocols else search
+        return by(problem, options, workers, None, how, executor)
 
 
 def _carried(task: Task, known: Answer) -> SearchResult:

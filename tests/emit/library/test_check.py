@@ -57,6 +57,14 @@ def paths(folder: Path, pattern: str) -> list[Path]:
     return found
 
 
+def test_the_root_of_a_group_is_a_rank_of_the_topology(tmp_path: Path) -> None:
+    found = synthesize("broadcast", "full:4", (1, 3), root=3, engine="baseline", budget=1.0).found
+    save(run_by(found, Programs(found.problem)), tmp_path, "executor-nccl", proof=True)
+    assert not checked(tmp_path).wrong
+    edit(tmp_path, lambda rows: [row.update(root=1) for row in rows])
+    assert checked(tmp_path).wrong
+
+
 def test_a_right_library(library: Path) -> None:
     report = checked(library)
     assert (report.wrong, dict(report.remarks)) == ([], {})

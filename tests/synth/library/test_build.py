@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from emit.formats import verify_file
+from emit.library.check import check_library
 from emit.library.index import load_index
 from emit.library.lookup import choose
 from synth.library.build import build
@@ -61,6 +62,25 @@ def test_what_a_symmetry_carries_into_each_other_is_solved_once(made: tuple[Path
             assert entry is not None
             assert entry.communicator == group
             assert verify_file(entry.path, entry.goal()).status == "right"
+
+
+def test_costs_and_relays_are_of_the_question(tmp_path: Path) -> None:
+    text = RING.replace("1536K", "64K").replace("ring:4", "dgx1").replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1"')
+    plain, costly, through = (planned(tmp_path, text + more) for more in ("", 'costs = "machine"', 'relays = "2-3"'))
+    keys = {plan.searches[0].key for plan in (plain, costly, through, planned(tmp_path, text + 'relays = "2"'))}
+    assert len(keys) == 4
+    build(costly, tmp_path / "costly", Cache(None), Inline())
+    assert {bool(entry.values.get("costs")) for entry in load_index(tmp_path / "costly")} == {True}
+
+
+def test_groups_with_relays_share_the_search_and_not_the_files(tmp_path: Path) -> None:
+    text = RING.replace('["allgather"]', '["broadcast"]').replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1", "2,3"')
+    plan = planned(tmp_path, text.replace("executor-nccl", "mscclpp").replace("1536K", "1K") + 'relays = "all"')
+    assert (len(plan.searches), len(plan.shares)) == (1, 2)
+    build(plan, tmp_path / "lib", Cache(None), Inline())
+    entries = load_index(tmp_path / "lib")
+    assert {(e.group, e.relays, e.root) for e in entries} == {((0, 1), (2, 3), 0), ((2, 3), (0, 1), 2)}
+    assert not check_library(tmp_path / "lib", entries).wrong
 
 
 def test_what_is_there_is_neither_solved_nor_written_again(made: tuple[Path, Plan, Inline]) -> None:
