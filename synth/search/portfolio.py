@@ -35,6 +35,7 @@ class Turn:
         always: whether it answers whatever engine is named.
         in_shares: True: for all-reduce and its like only; False: for all others.
         bulk: it is asked only where one size is, at which bytes count more than latencies by far.
+        unlike: it is asked only where one size is, on links that are not all alike.
     """
 
     engine: str
@@ -49,6 +50,7 @@ class Turn:
     always: bool = False
     in_shares: bool | None = None
     bulk: bool = False
+    unlike: bool = False
 
 
 class Ledger(Protocol):

@@ -223,7 +223,7 @@ class _Search:
         few_enough = turn.most_sends is None or estimated_sends(problem) <= turn.most_sends
         fits = turn.from_ranks <= problem.nranks <= (turn.most_ranks or problem.nranks)
         fits &= turn.in_shares in (None, problem.collective.kind.in_shares)
-        fits &= not turn.bulk or self._is_bulk()
+        fits &= (not turn.bulk or self._is_bulk()) and (not turn.unlike or self._is_unlike())
         late = turn.once and self.answered and now() >= self.deadline
         return (engine in asked or turn.always) and few_enough and fits and not late
 
@@ -231,6 +231,11 @@ class _Search:
         """Whether one size is asked for whose bytes take far longer than the latencies, as far as bounds say."""
         size, bound = self.options.size, self.result.bound
         return size is not None and bound.at(size)[0] > _BULK * bound.at(0)[0]
+
+    def _is_unlike(self) -> bool:
+        """Whether one size is asked for, on links of several latencies or bandwidths."""
+        net = self.problem.network
+        return self.options.size is not None and bool(np.ptp(net.alpha_us) or np.ptp(net.bandwidth_gbs))
 
     def _sizes_for(self, turn: Turn) -> tuple[int, ...]:
         """The message sizes that an engine is asked about; none where nothing is left for it."""

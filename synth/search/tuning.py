@@ -48,8 +48,8 @@ class Tuning:
         Turn("lns", share=0.4, from_ranks=9, gap=1.1),
         # a few rounds of few chunks use links less evenly than many chunks on routes that mind the load
         Turn("flow", share=0.2, most_ranks=8, gap=1.02, bulk=True),
-        # exact search has sums come together and go out again, or exchanged in rounds of one length
-        Turn("lns", share=0.15, most_ranks=8, gap=1.1, in_shares=True),
+        # in steps and rounds of one length links that are unlike wait for each other, and sums meet at one rank
+        Turn("lns", share=0.25, most_ranks=8, gap=1.05, unlike=True),
         Turn("ksync", share=0.5),
         Turn("milp", share=0.2),
         Turn("lns", share=0.4, most_ranks=8, gap=1.05),

@@ -30,6 +30,7 @@ from topologies.network import Network
 
 NAME = "lns"
 _MOST_ROOTS, _FEW_CHUNKS = 12, 4  # roots of a sum, where there are few chunks; the more, the more sends
+_EVERY = 3  # number of chunks beyond
 _GATHER, _EXCHANGE = 0, 1  # phases of a chunk's sends; then it is spread
 
 
@@ -42,7 +43,7 @@ class Tuning:
         counts: numbers of chunks that race.
         starts: plans that are made from nothing for each.
         near: time / bound from which on nothing is gained by going on.
-        busy: of the latency: what a chunk must hold a link for.
+        busy: of the latency: what a chunk must hold a link for. beyond: numbers of chunks after that which may race.
         rate: links looked at in a second, about, by which work is counted.
         most_work_s: of the first race. rounds: races, each with twice the work of the one before.
         worth: the part that a race must gain, and be the best of all engines, for another to follow.
@@ -55,6 +56,7 @@ class Tuning:
     starts: int = 4
     near: float = 1.003
     busy: float = 0.1
+    beyond: int = 6
     rate: float = 2e6
     most_work_s: float = 0.6
     rounds: int = 4
@@ -125,11 +127,14 @@ def _race(problem: Problem, size: int, request: Request, tuning: Tuning, run: Ru
     latency_bytes = float(net.alpha_us.min()) * float(net.bandwidth_gbs.max()) * 1e3
     largest_bytes = float(collective.fraction.max()) * size
     found: list[_Planned] = []
+    beyond = 0  # numbers of chunks too short for the fastest links; slower ones may want some of them
     for chunks in tuning.counts:
-        small = largest_bytes / chunks < tuning.busy * latency_bytes
+        beyond += largest_bytes / chunks < tuning.busy * latency_bytes
         planned = _Planned(phase, chunks, size, run, request.options.seed + 1000 * number)
-        if found and (small or planned.sends > tuning.most_sends):
+        if found and (beyond > tuning.beyond or planned.sends > tuning.most_sends):
             break
+        if found and beyond % _EVERY:
+            continue
         if planned.start(tuning.starts, request.bound.at(size)[0]):
             found.append(planned)
     return found

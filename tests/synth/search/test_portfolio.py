@@ -105,3 +105,13 @@ def test_engines_for_bulk_are_asked_where_bytes_count(workers: Workers, size: in
     one.result.bound = prove(one.problem)
     assert one._is_asked(Turn("flow", bulk=True), chosen("auto")) == asked
     assert one._is_asked(Turn("flow"), chosen("auto"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "size", "asked"), [("dgx1", 1 << 16, True), ("ring:4", 1 << 16, False), ("dgx1", None, False)]
+)
+def test_engines_for_unlike_links_are_asked_on_these(
+    workers: Workers, spec: str, size: int | None, asked: bool
+) -> None:
+    one = _Search(make_problem(load(spec), "broadcast"), Options(size=size), workers, lambda _, __: None, TUNING, None)
+    assert one._is_asked(Turn("lns", unlike=True), chosen("auto")) == asked
