@@ -20,13 +20,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
-Value = tuple[tuple[int, int, int], ...] | None  # contributions (launch, rank, chunk), None: garbage
-Json = dict[str, Any]
+from tests.oracles.plan_operations import PACKETS, PARTS, THREADS, Json, Value, elements, lanes, read
+
 Key = tuple[str, int]
 Thread = tuple[int, int, int]  # rank, threadblock, thread
 LAUNCHES = 4
-THREADS, PARTS = 2, 4  # elements of a chunk
-PACKETS = {"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspkt"}
 SLOW = 0.02  # how often a slow rank or port goes on, beside others
 
 
@@ -252,38 +250,16 @@ class PlanRun:
         kind, members = known[ids[part["switch_channel_id"]]]
         return [(self.first(rank) + other, kind) for other in members]
 
-    def lanes(self, op: Json) -> list[tuple[list[tuple[Json, bool]], list[tuple[Json, bool]]]]:
-        """(sources, targets) of each lane, with whether each holds packets."""
-        name, src, dst = op["name"], op.get("src_buff", []), op.get("dst_buff", [])
-        if name in ("put", "pws", "pwsf", "get"):
-            return [([(a, False)], [(b, False)]) for a, b in zip(src, dst, strict=True)]
-        if name == "ppkt":
-            return [([(a, op["channel_type"] == "port")], [(b, True)]) for a, b in zip(src, dst, strict=True)]
-        packed = name in PACKETS
-        first = name in ("upkt", "rppkt")
-        sources = [(a, first or (packed and name != "cpkt" and k > 0)) for k, a in enumerate(src)]
-        targets = [
-            (b, name in ("cpkt", "rppkt") or (name in ("recpkt", "respkt", "recspkt") and k > 0))
-            for k, b in enumerate(dst)
-        ]
-        return [(sources, targets)] if src else []
-
-    def elements(self, op: Json, size: int, thread: int) -> Iterable[int]:
-        if op.get("channel_type") == "port":
-            return range(size * PARTS) if thread == 0 else ()
-        wide = 2 if op["name"] in PACKETS else 1
-        return [e for e in range(size * PARTS) if e // wide % THREADS == thread]
-
     def unflagged(self, rank: int, tb: int, op: Json, thread: int) -> Hashable | None:
         """Some packet that the thread reads and whose flag is not that of its launch."""
         if op["name"] == "ppkt" and op["channel_type"] == "port":
             return None
-        for sources, _ in self.lanes(op):
+        for sources, _ in lanes(op):
             for part, packet in sources:
                 if packet:
                     owner, kind = self.place(rank, tb, op, part)
                     port = op.get("channel_type") == "port"
-                    for e in range(part["size"] * PARTS) if port else self.elements(op, part["size"], thread):
+                    for e in range(part["size"] * PARTS) if port else elements(op, part["size"], thread):
                         keys = self.keys(rank, owner, kind, part["index"], e, True, False)
                         for key in keys:
                             held = self.memory[owner].get(key)
@@ -305,15 +281,9 @@ class PlanRun:
             raise Wrong(f"rank {rank} reaches beyond the scratch of rank {owner}")
         return [("s", at), ("s", at + 1)] if packet else [("s", at)]
 
-    def read(self, held: list[Any], packet: bool) -> Value:
-        """What the cells of an element hold; garbage where packets and plain data are taken for each other."""
-        if packet:
-            return held[0][1] if isinstance(held[0], list) and held[0] == held[1] else None
-        return None if isinstance(held[0], list) else held[0]
-
     def move(self, rank: int, tb: int, op: Json, lane: int, elements: Iterable[int], *late: int) -> None:
         """Move elements of a lane; late: of a put by a port channel, the target and the launch that asked for it."""
-        sources, targets = self.lanes(op)[lane]
+        sources, targets = lanes(op)[lane]
         port, launch = op.get("channel_type") == "port", late[1] if late else 0
         get = op["name"] == "get"  # each side has the other's offset
         for e in elements:
@@ -324,7 +294,7 @@ class PlanRun:
                     index = op["dst_buff"][lane]["index"] if get else part["index"]
                     keys = self.keys(rank, owner, kind, index, e, packet, port, launch)
                     raw = [self.memory[owner].get(key) for key in keys]
-                    value = self.read(raw, packet)
+                    value = read(raw, packet)
                     total = None if total is None or value is None else tuple(sorted((*total, *value)))
             for k, (part, packet) in enumerate(targets):
                 if late and k != late[0]:
@@ -378,8 +348,8 @@ class PlanRun:
             if thread == 0:
                 self.push(rank, tb, op)
         else:
-            for lane, (sources, _) in enumerate(self.lanes(op)):
-                self.move(rank, tb, op, lane, self.elements(op, sources[0][0]["size"], thread))
+            for lane, (sources, _) in enumerate(lanes(op)):
+                self.move(rank, tb, op, lane, elements(op, sources[0][0]["size"], thread))
 
     def say(self, end: tuple[int, str, int]) -> None:
         other = self.across(end)
@@ -388,7 +358,7 @@ class PlanRun:
             self.wake(("in", other))
 
     def push(self, rank: int, tb: int, op: Json) -> None:
-        for lane, (_, targets) in enumerate(self.lanes(op)):
+        for lane, (_, targets) in enumerate(lanes(op)):
             for k in range(len(targets)):
                 end = self.end(rank, tb, "port", op["channel_ids"][lane + k])
                 self.queues[rank, end[2]].append(("put", tb, op, lane, k, self.launch[rank]))

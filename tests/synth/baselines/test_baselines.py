@@ -1,4 +1,4 @@
-"""Baselines are right, have the shape and the time of the textbook, and direct serves as it comes."""
+"""Baselines are right, have the shape and the time of the textbook."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from synth.baselines import BASELINES, baseline, baseline_named
-from synth.baselines.direct import direct_schedule, flows
-from synth.baselines.fifo import fifo_order
+from synth.baselines.direct import direct_schedule
 from synth.baselines.ring import Cycle, find_cycles, routed_cycle
-from synth.baselines.routes import Routes, reverse_links
+from synth.baselines.routes import reverse_links
 from synth.baselines.spreading import first_copies
 from synth.bounds.prove import prove
-from synth.model.compiled import Runner
-from synth.model.problem import Problem, hops, make_problem
+from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.symmetry.quotient import quotient_problem
-from synth.timing.simulate import time_us, timed
+from synth.timing.simulate import timed
 from synth.verify.algorithm import Algorithm
 from synth.verify.replay import replay
 from tests.random_problems import random_problem
-from topologies.errors import InputError, NoRoute, ScheduleRefused, TooManySends
+from topologies.errors import InputError, ScheduleRefused, TooManySends
 from topologies.load import load
-from topologies.network import Network, network
+from topologies.network import Network
 
 SEEDS = st.integers(0, 2**32)
 MIB = float(1 << 20)
@@ -195,165 +193,6 @@ def test_time_of_two_levels() -> None:
     assert max(across, inside) < got < (across + inside) * 1.001
     latency = 2 * (0.7 + (nodes - 1) * 2.6)
     assert fastest("dgx-h100:4", "allreduce", "two-level", 1e-6) == pytest.approx(latency)
-
-
-# --- fixed routes
-
-
-@settings(max_examples=80, deadline=None, derandomize=True)
-@given(SEEDS)
-def test_routes_are_shortest_and_of_these_quickest(seed: int) -> None:
-    net = random_problem(random.Random(seed)).network
-    every = np.arange(net.nranks)
-    at, goal = (x.ravel() for x in np.meshgrid(every, every))
-    tables = Routes(net, every)
-    length = hops(net.nranks, net.src, net.dst)[at, goal]
-    got = tables.hops(at, goal)
-    assert got.tolist() == np.where(length < net.nranks, length, -1).tolist()
-    # least α in at most h hops, by relaxation
-    alpha = np.where(np.eye(net.nranks, dtype=bool), 0.0, np.inf)
-    least = [alpha]
-    for _ in range(int(got.max())):
-        further = np.full_like(alpha, np.inf)
-        np.minimum.at(further, net.src, net.alpha_us[:, None] + least[-1][net.dst])
-        least.append(further)
-    reached = np.flatnonzero(got > 0)
-    message, link, hop = tables.expand(at[reached], goal[reached])
-    assert (np.bincount(message) == got[reached]).all()
-    summed = np.bincount(message, net.alpha_us[link])
-    wanted = [least[h][a, b] for h, a, b in zip(got[reached], at[reached], goal[reached], strict=True)]
-    assert summed.tolist() == pytest.approx(wanted)
-    assert (net.src[link[hop == 0]] == at[reached]).all()
-    onward = hop[1:] > 0
-    assert (net.src[link[1:]] == net.dst[link[:-1]])[onward].all()
-    assert (net.dst[link[np.append(~onward, True)]] == goal[reached]).all()
-
-
-def test_routes_on_a_grid_take_one_dimension_after_the_other() -> None:
-    net = network(load("mesh:4x5"), range(20))
-    tables = Routes(net, np.arange(20))
-    for at, goal in ((0, 19), (19, 0), (4, 15), (15, 4), (7, 16)):
-        _, link, _ = tables.expand(np.array([at]), np.array([goal]))
-        steps = np.abs(net.dst[link] - net.src[link]).tolist()
-        assert steps == sorted(steps)  # within the row first, then from row to row
-
-
-def test_a_way_that_there_is_not() -> None:
-    net = network(load("ring:4"), [0, 1])
-    one_way = replace(net, src=np.where(net.dst == 0, 0, net.src), dst=np.where(net.dst == 0, 1, net.dst))
-    tables = Routes(one_way, np.arange(2))
-    assert tables.hops(np.array([0, 1]), np.array([1, 0])).tolist() == [1, -1]
-    with pytest.raises(NoRoute, match="rank 1 cannot reach rank 0"):
-        tables.expand(np.array([0, 1]), np.array([1, 0]))
-
-
-# --- direct serves as it comes
-
-
-def test_direct_by_hand() -> None:
-    """All to all on 0–1–2–3 with chunks that last 20 µs and α 1 µs."""
-    problem = make_problem(load("line:4,alpha=1"), "alltoall")
-    schedule = timed(problem, queued(problem, 1e6), 4e6)
-    got: dict[str, list[tuple[str, float]]] = {}
-    for row in range(len(schedule)):
-        what = f"{schedule.chunk[row] // 4}{schedule.chunk[row] % 4}"
-        got.setdefault(problem.link_name(int(schedule.link[row])), []).append((what, schedule.start_us[row]))
-    assert got == {
-        "0→1": [("01", 0.0), ("02", 20.0), ("03", 40.0)],
-        "1→2": [("12", 0.0), ("13", 20.0), ("02", 41.0), ("03", 61.0)],
-        "2→3": [("23", 0.0), ("13", 41.0), ("03", 82.0)],
-        "3→2": [("30", 0.0), ("31", 20.0), ("32", 40.0)],
-        "2→1": [("20", 0.0), ("21", 20.0), ("30", 40.0), ("31", 60.0)],
-        "1→0": [("10", 0.0), ("20", 21.0), ("30", 61.0)],
-    }
-
-
-def test_direct_through_a_switch_by_hand() -> None:
-    """Three ranks that all send to 0 first wait for each other; in turns nobody waits."""
-    problem = make_problem(load("star:4,alpha=0"), "alltoall")
-    alike, turns = (timed(problem, queued(problem, 1e6, turns), 4e6) for turns in (False, True))
-    starts = {(int(c) // 4, int(c) % 4): t / 20 for c, t in zip(alike.chunk, alike.start_us.tolist(), strict=True)}
-    assert [starts[0, 1], starts[0, 2], starts[0, 3]] == [0, 1, 2]
-    assert [starts[1, 0], starts[1, 2], starts[1, 3]] == [0, 2, 3]
-    assert [starts[2, 0], starts[2, 1], starts[2, 3]] == [1, 2, 4]
-    assert [starts[3, 0], starts[3, 1], starts[3, 2]] == [2, 3, 4]
-    assert time_us(problem, turns) == pytest.approx(3 * 20)
-
-
-def unserved(problem: Problem, schedule: Schedule) -> int:
-    """Sends of an all-to-all that overtake on their link, or that their link keeps waiting while it is idle."""
-    net = problem.network
-    came: dict[int, float] = {}
-    waits: dict[int, list[tuple[float, float, float]]] = {}
-    for row in np.lexsort((schedule.step, schedule.chunk)).tolist():
-        chunk, link = int(schedule.chunk[row]), int(schedule.link[row])
-        ready = came.get(chunk, 0.0) if schedule.step[row] else 0.0
-        came[chunk] = float(schedule.end_us[row] + net.alpha_us[link])
-        waits.setdefault(link, []).append((float(schedule.start_us[row]), ready, float(schedule.end_us[row])))
-    wrong = 0
-    for sends in waits.values():
-        sends.sort()
-        last_ready, free = 0.0, 0.0
-        for start, ready, end in sends:
-            wrong += ready < last_ready - 1e-9 or start > max(ready, free) + 1e-9
-            last_ready, free = ready, end
-    return wrong
-
-
-@pytest.mark.parametrize("spec", ["mesh:3x4", "torus:3x3", "line:6", "hypercube:3", "mesh:2x2x3,bw=25,alpha=9"])
-@pytest.mark.parametrize("turns", [False, True])
-def test_first_come_first_served_on_every_link(spec: str, turns: bool) -> None:
-    problem = asked(spec, "alltoall")
-    schedule = queued(problem, MIB, turns)
-    size = MIB * problem.collective.nranks
-    assert unserved(problem, timed(problem, schedule, size)) == 0
-    # the check sees sends out of turn
-    rng = random.Random(1)
-    other = schedule.take(np.lexsort(([rng.random() for _ in range(len(schedule))], schedule.step)))
-    assert unserved(problem, timed(problem, other, size)) > 0
-
-
-def test_every_goal_has_a_copy_of_its_own() -> None:
-    schedule = queued(asked("line:4", "allgather"))
-    count = np.bincount(schedule.link * 4 + schedule.chunk)
-    assert count.max() == 3  # rank 0's chunk leaves it three times
-    assert len(schedule) == 20  # hops of all pairs
-    assert len(queued(asked("line:4", "reducescatter"))) == 4 * 3  # added on the way
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(SEEDS)
-def test_copies_come_from_the_nearest_holder(seed: int) -> None:
-    problem = random_problem(random.Random(seed))
-    assume(not problem.collective.reducing)
-    chunk, source, goal = flows(problem)
-    holds, wants = problem.collective.holds, problem.collective.wants
-    assert np.column_stack([chunk, goal]).tolist() == np.argwhere(wants & ~holds).tolist()
-    distance = hops(problem.nranks, problem.network.src, problem.network.dst)
-    for c, s, g in zip(chunk.tolist(), source.tolist(), goal.tolist(), strict=True):
-        assert holds[c, s]
-        assert distance[s, g] == distance[np.flatnonzero(holds[c]), g].min()
-
-
-def test_the_order_is_that_of_the_size() -> None:
-    problem = asked("torus:4x4", "alltoall")
-    small, large = baseline_named(problem, "direct")
-    assert small.time_us(1 << 14) != large.time_us(1 << 14)
-    (same,) = baseline_named(problem, "direct", size_bytes=16 * MIB)
-    assert same.schedule.link.tolist() == small.schedule.link.tolist()  # the first is for chunks of 1 MiB
-
-
-@pytest.mark.parametrize("spec", ["mesh:4x5", "ndv2:2", "star:6"])
-def test_queues_and_routes_are_the_same_interpreted_and_compiled(spec: str) -> None:
-    problem = asked(spec, "alltoall")
-    chunk, source, goal = flows(problem)
-    made = []
-    for run in (Runner(interpreted=True), Runner(interpreted=False)):
-        message, link, hop = Routes(problem.network, goal, run=run).expand(source, goal)
-        before = np.flatnonzero(np.append(np.diff(message) == 0, False))
-        order = fifo_order(problem, chunk[message], link, (before, before + 1), MIB, run)
-        made.append([link.tolist(), hop.tolist(), order.tolist()])
-    assert made[0] == made[1]
 
 
 # --- rings

@@ -1,0 +1,41 @@
+"""What an operation of a plan moves: from where to where, in packets or not, and which elements by which thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+Value = tuple[tuple[int, int, int], ...] | None  # contributions (launch, rank, chunk), None: garbage
+Json = dict[str, Any]
+THREADS, PARTS = 2, 4  # elements of a chunk
+PACKETS = {"cpkt", "upkt", "ppkt", "rppkt", "repkt", "recpkt", "respkt", "recspkt"}
+
+
+def lanes(op: Json) -> list[tuple[list[tuple[Json, bool]], list[tuple[Json, bool]]]]:
+    """(sources, targets) of each lane, with whether each holds packets."""
+    name, src, dst = op["name"], op.get("src_buff", []), op.get("dst_buff", [])
+    if name in ("put", "pws", "pwsf", "get"):
+        return [([(a, False)], [(b, False)]) for a, b in zip(src, dst, strict=True)]
+    if name == "ppkt":
+        return [([(a, op["channel_type"] == "port")], [(b, True)]) for a, b in zip(src, dst, strict=True)]
+    packed = name in PACKETS
+    first = name in ("upkt", "rppkt")
+    sources = [(a, first or (packed and name != "cpkt" and k > 0)) for k, a in enumerate(src)]
+    targets = [
+        (b, name in ("cpkt", "rppkt") or (name in ("recpkt", "respkt", "recspkt") and k > 0)) for k, b in enumerate(dst)
+    ]
+    return [(sources, targets)] if src else []
+
+
+def elements(op: Json, size: int, thread: int) -> Iterable[int]:
+    if op.get("channel_type") == "port":
+        return range(size * PARTS) if thread == 0 else ()
+    wide = 2 if op["name"] in PACKETS else 1
+    return [e for e in range(size * PARTS) if e // wide % THREADS == thread]
+
+
+def read(held: list[Any], packet: bool) -> Value:
+    """What the cells of an element hold; garbage where packets and plain data are taken for each other."""
+    if packet:
+        return held[0][1] if isinstance(held[0], list) and held[0] == held[1] else None
+    return None if isinstance(held[0], list) else held[0]
