@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -61,9 +62,15 @@ def built(folder: Path, sanitizer: str = "", paced: bool = False, kernel: Path =
     flags = (*_FLAGS, "-DPACED") if paced else _FLAGS
     mark = hashlib.sha256(" ".join((found, *flags, sanitizer)).encode() + text).hexdigest()[:16]
     made = folder / f"interpreter-{mark}"
-    if made.exists():
-        return made
     folder.mkdir(parents=True, exist_ok=True)
+    with open(made.with_suffix(".lock"), "w") as lock:  # of two processes one waits for what the other makes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            _compile(found, flags, sanitizer, kernel, made)
+    return made
+
+
+def _compile(found: str, flags: Sequence[str], sanitizer: str, kernel: Path, made: Path) -> None:
     partial = made.with_suffix(f".{os.getpid()}")
     extra = [f"-fsanitize={sanitizer}"] if sanitizer else []
     if sanitizer == "shared":
@@ -76,7 +83,6 @@ def built(folder: Path, sanitizer: str = "", paced: bool = False, kernel: Path =
         first = next((line for line in ended.stderr.splitlines() if "error" in line), ended.stderr[:200])
         raise InputError(f"{found} does not compile {_OWN[0]}: {first}")
     partial.replace(made)
-    return made
 
 
 class ShimExecutor:
