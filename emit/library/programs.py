@@ -109,6 +109,13 @@ class Programs:
             return [name for name in protocols if name == self.protocol(None)]
         return [name for name in protocols if self.target.protocols.get(name) == name]
 
+    def refusal(self, algorithm: Algorithm) -> str:
+        """Why it is not even tried to lower an algorithm; empty where it is."""
+        if algorithm.problem.quotient is not None:
+            return "an executor's file of so many ranks would be too large"
+        sends = len(algorithm.schedule)
+        return f"an executor's file of {sends} sends would be too large" if sends > MOST_SENDS else ""
+
     def lower(self, algorithm: Algorithm, until: float = math.inf, sizes: Sequence[int] = ()) -> LoweredBoth | Lowered:
         """Both programs of an algorithm; that of its protocol, where costs are on.
 
@@ -116,11 +123,9 @@ class Programs:
         bytes, for which that is to be fast, where costs are on; none: any.
         Raises InputError where the target can hold none.
         """
-        sends, begun = len(algorithm.schedule), now()
-        if algorithm.problem.quotient is not None:
-            raise InputError("an executor's file of so many ranks would be too large")
-        if sends > MOST_SENDS:
-            raise InputError(f"an executor's file of {sends} sends would be too large")
+        begun = now()
+        if why := self.refusal(algorithm):
+            raise InputError(why)
         own = algorithm.problem.topology.protocol
         if own:
             first = own == self.able(protocols_of(algorithm.problem.topology))[0]

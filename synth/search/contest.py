@@ -44,6 +44,9 @@ class Executor(Protocol):
     def able(self, protocols: Sequence[str]) -> list[str]:
         """Those of these protocols that its files can have."""
 
+    def refusal(self, algorithm: Algorithm) -> str:
+        """Why it can hold none, as far as that is known before anything is lowered; empty where it may."""
+
     def lower(self, algorithm: Algorithm, until: float, sizes: Sequence[int]) -> Execution:
         """The algorithm as a program. Raises InputError where the executor can hold none.
 
@@ -92,9 +95,11 @@ class Contest:
         """
         if self.lowering or self.executor is None:
             return self.deadline
-        waiting = (self._needs_s(one) / _SEARCHED for one in self.postponed if one in self.contenders)
-        reserved_s = max(_WRITING * self.longest_s, max(waiting, default=0.0))
-        return self.deadline - min(reserved_s, _MOST_RESERVED * (self.deadline - self.begun))
+        most_s = _MOST_RESERVED * (self.deadline - self.begun)
+        needed = (self._needs_s(one) for one in self.postponed if one in self.contenders)
+        # what takes longer than all that can be reserved would have no file: the time is the engines'
+        waiting = (seconds / _SEARCHED for seconds in needed if seconds <= most_s)
+        return self.deadline - min(max(_WRITING * self.longest_s, max(waiting, default=0.0)), most_s)
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Contender:
         """One more; lowered at once if it is the fastest at a size."""
@@ -157,6 +162,9 @@ class Contest:
         """Whether this was so before, or is to wait; lowers it for these sizes, if not."""
         if self.executor is None or one.execution is not None or self.waits(one):
             return True
+        if why := self.executor.refusal(one.algorithm):  # no time is kept for it
+            self._refuse(one, why)
+            return False
         if self._is_late(one):
             if any(c.execution is not None for c in self.contenders):
                 # once it is over, no other is looked at either

@@ -52,7 +52,7 @@ class Plan:
 class Levels:
     """A problem (one chunk a block) with its members by level, int64 (c₀, c₁, …): local ranks.
 
-    Raises InputError where ranks along a level do not reach each other.
+    Raises InputError where ranks along a level do not reach each other, or along no level all are linked.
     """
 
     def __init__(self, problem: Problem, members: Ints, tuning: Tuning) -> None:
@@ -71,7 +71,10 @@ class Levels:
         members = self.members
         self.place = np.empty((members.size, members.ndim), dtype=np.int64)
         self.place[members.ravel()] = np.indices(members.shape).reshape(members.ndim, -1).T
-        self._trees = [[] if self._is_complete(level) else self._routed(level) for level in range(members.ndim)]
+        complete = [self._is_complete(level) for level in range(members.ndim)]
+        if not any(complete):
+            raise InputError("levels: every two ranks must be linked along one of them at least; these are grids")
+        self._trees = [[] if is_complete else self._routed(level) for level, is_complete in enumerate(complete)]
 
     def _join_levels(self) -> None:
         """Of inner levels, two become one where not every two ranks along one of them are linked."""
@@ -214,8 +217,6 @@ class Levels:
         group = [self.problem.ranks[rank] for rank in self._along_first(level).tolist()]
         sub = make_problem(self.problem.topology, "allgather", group=group).with_chunks(self.tuning.variants)
         net = _only(sub.network, self._is_inside(sub.network, level))
-        if not strongly_connected(net.nranks, net.src, net.dst):
-            net = sub.network  # as of a grid, whose dimensions have the same links
         if not strongly_connected(net.nranks, net.src, net.dst):
             raise InputError(f"levels: the ranks along level {level} do not reach each other over its own links")
         sub, passes = replace(sub, network=net), self.tuning.passes

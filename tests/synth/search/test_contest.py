@@ -48,6 +48,10 @@ class Executor:
     rank_sends: int = 0
     first_s: float = 0.0
     lowered: list[str] = field(default_factory=list)
+    never: tuple[str, ...] = ()
+
+    def refusal(self, algorithm: Algorithm) -> str:
+        return f"known to be no {algorithm.engine}" if algorithm.engine in self.never else ""
 
     def lower(self, algorithm: Algorithm, _until: float, _sizes: Sequence[int]) -> Slower:
         self.lowered.append(algorithm.engine)
@@ -154,6 +158,21 @@ def test_what_takes_long_waits_until_all_engines_were_asked(algorithms: list[Alg
     executor.racing = made.racing = False
     made.s_a_send = 0.0  # however slow this machine is
     assert all(isinstance(served.contender.execution, Slower) for served in made.frontier())
+
+
+def test_no_time_is_kept_for_what_cannot_be_lowered_or_not_in_time(algorithms: list[Algorithm]) -> None:
+    """Else half of the budget is taken from the engines for a file that there will not be."""
+    one = algorithms[0]
+    sends = len(one.schedule)
+    for never, needs_s, kept in (((one.engine,), 2.0, False), ((), 2.0, True), ((), 6.0, False)):
+        begun = now()
+        made = Contest(
+            Executor(never=never), deadline=begun + 10.0, racing=True, s_a_send=needs_s / 2 / sends, begun=begun
+        )
+        made.add(one, LARGEST)
+        assert made.executor is not None
+        assert (made.until() < made.deadline) is kept
+        assert [each.refused for each in made.refused] == [f"known to be no {name}" for name in never]
 
 
 def test_who_searches_for_long_is_given_its_time(algorithms: list[Algorithm]) -> None:

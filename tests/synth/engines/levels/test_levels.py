@@ -12,12 +12,14 @@ from synth.engines.levels import search as levels_search
 from synth.engines.levels.plan import Levels, Shape, matched
 from synth.engines.levels.search import NAME, accepts
 from synth.engines.levels.tuning import TUNING
-from synth.engines.request import Candidate, Options, Request
+from synth.engines.request import Candidate, Options, Progress, Request
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
 from synth.verify.algorithm import Algorithm
 from topologies.load import load
+
+KINDS = ("allgather", "reducescatter", "allreduce", "broadcast", "reduce")
 
 
 class _Known:
@@ -49,9 +51,13 @@ def _best(problem: Problem, size: int, workers: Workers, doublings: int) -> tupl
     return made, made.time_us(size) / bound.at(size)[0]
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reducescatter", "allreduce", "broadcast", "reduce"])
 @pytest.mark.parametrize(
-    ("topo", "group"), [("dgx-a100:3", [0, 3, 9, 10, 16, 19]), ("mesh:3x3", None), ("fattree:2x2x2", None)]
+    ("topo", "group", "collective"),
+    [
+        *(("dgx-a100:3", [0, 3, 9, 10, 16, 19], kind) for kind in KINDS),
+        *(("fattree:2x2x2", None, kind) for kind in KINDS),
+        ("mi250:2", None, "reducescatter"),  # inside a node not all are linked
+    ],
 )
 def test_it_is_right(workers: Workers, collective: str, topo: str, group: list[int] | None) -> None:
     problem = make_problem(load(topo), collective, group=group)
@@ -74,6 +80,14 @@ def test_more_nodes_are_folded_by_their_symmetry() -> None:
         plan = Levels(folded, levels_search._members(topology, problem.group), TUNING).plan(Shape("star"), 4)
         assert plan is not None
         assert len(plan.chunk) == 4 * (8 * nodes - 1)  # one rank's chunks
+
+
+def test_of_a_grid_it_makes_nothing(workers: Workers) -> None:
+    problem = make_problem(load("mesh:3x3"), "allgather")
+    request = Request(Options(), (1 << 20,), np.inf, workers, _Known(), prove(problem, max_flow=False))
+    (said,) = levels_search.solve(problem, request)
+    assert isinstance(said, Progress)
+    assert "grids" in said.text
 
 
 def test_places_are_put_where_links_across_are() -> None:
