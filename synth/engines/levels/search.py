@@ -89,28 +89,22 @@ class _Search:
         """More chunks with every shape, as long as that gains."""
         counts = self._counts()
         for shape in self._shapes():
-            best = self._refined(shape, counts)
-            if best is not None:
-                yield best
-            if self._is_over():
-                return
-            yield Progress(f"levels: {shape}, {self.best_us / self.request.bound.at(self.size)[0]:.3f} × the bound")
-
-    def _refined(self, shape: Shape, counts: Sequence[int]) -> Candidate | None:
-        """The best with one shape if it beats all before, and only that, as each takes long to become a program."""
-        before_us, idle, best = np.inf, 0, None
-        for count in counts:
-            plan = self.levels.plan(shape, count)
-            if plan is None or len(plan.chunk) > self.most:
-                break
-            took_us, found = self._timed(plan)
-            if took_us < self.best_us * (1 - self.tuning.worth / 2):
-                self.best_us, best = took_us, found
-            idle = idle + 1 if took_us > before_us * (1 - self.tuning.worth) else 0
-            before_us = min(before_us, took_us)
-            if idle > 1 or (idle and took_us > self.tuning.hopeless * self.best_us) or self._is_over():
-                break
-        return best
+            before_us, idle = np.inf, 0
+            for count in counts:
+                plan = self.levels.plan(shape, count)
+                if plan is None or len(plan.chunk) > self.most:
+                    break
+                took_us, found = self._timed(plan)
+                if took_us < self.best_us * (1 - self.tuning.worth / 2):
+                    self.best_us = took_us
+                    yield found
+                yield Progress(f"levels: {shape}, {took_us / self.request.bound.at(self.size)[0]:.3f} × the bound")
+                if self._is_over():
+                    return
+                idle = idle + 1 if took_us > before_us * (1 - self.tuning.worth) else 0
+                before_us = min(before_us, took_us)
+                if idle > 1 or (idle and took_us > self.tuning.hopeless * self.best_us):
+                    break
 
     def _is_over(self) -> bool:
         """Whether it is near the bound, or late."""
