@@ -38,7 +38,7 @@ def filled(
 ) -> tuple[int, Program]:
     """A lowered program in as many instances as gain for messages of `low` to `high` bytes, or of `sizes`.
 
-    First of the program itself; then of the one on fewest channels, for where chunks that go one behind the other
+    Of the program itself, and of the one on fewest channels, for where chunks that go one behind the other
     through several ranks are spread over channels, a pipeline becomes shorter: instances have one each. A score is the
     mean of its times over those of the schedule: a program may be faster, since it moves large chunks in slices.
 
@@ -60,15 +60,16 @@ def filled(
     if lowering.goal is not None or costs is None or costs.threadblock_gbs >= problem.network.bandwidth_gbs.max():
         return number, best
     best_score = score(program)
-    for narrow in (False, True):
+    # narrow first: where many instances are needed it is mostly the better one, and time may be short
+    for narrow in (True, False):
         if now() >= until:
             break
         try:
             one = lowering.program(program.protocol, min_bytes=low, max_bytes=high, narrow=True) if narrow else program
         except InputError:
-            break
+            continue
         if narrow and one.nchannels == program.nchannels:
-            break
+            continue
         last, instances = score(one) if narrow else best_score, 2
         while instances <= _MOST and now() < until:
             ir = replace(instructions_of(one, None, False), instances=instances, interleaved=None)
