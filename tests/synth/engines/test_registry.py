@@ -116,7 +116,11 @@ def test_every_engine_claims_the_time_that_its_schedule_takes(
 ) -> None:
     """What `known.time_us` says of a candidate is the time of the replayed algorithm."""
     # one needs a switch that does more than forward
-    apart = {"switch": ("dgx-h100", "broadcast"), "two-hops": ("full:4", "reduce"), "levels": ("dgx-a100:2", "reduce")}
+    apart = {
+        "switch": ("dgx-h100", "broadcast"),
+        "two-hops": ("full:4", "reduce"),
+        "levels": ("fattree:2x2x2", "reduce"),
+    }
     where, what = apart.get(name, (topo, "allgather"))
     problem, engine = make_problem(load(where), what), ENGINES[name]
     options = Options(size=1 << 20, engine=name, budget_s=3)
