@@ -28,12 +28,15 @@ class Layout:
     """How instructions are laid out in channels and threadblocks.
 
     spread: channels over which the messages of a connection are spread, one by one: so they keep their order in time.
+    runs: one behind another, each spread so: the next begins when the one before it has ended, and what comes over a
+        link keeps its order whatever the number of channels; spread · runs channels in all.
     paired: one threadblock may send to one rank and receive from another; else each has one of its own.
     few_nops: those are paired first of which one sends on what the other receives, else exchanges between two ranks;
         and what waits for several names one that has waited for them, though that may be over later than they are.
     """
 
     spread: int = 1
+    runs: int = 1
     paired: bool = True
     few_nops: bool = False
 
@@ -77,7 +80,8 @@ class Assembled:
         lengths = iter(self.lengths.tolist())
         shapes = [[(*block, next(lengths)) for block in mine] for mine in self.blocks]
         check_threadblocks(self.header.nranks, shapes, limits, found)
-        if not self.prepared.surely_within(limits):
+        nops = bool((self._names > 1).any())
+        if not self.prepared.surely_within(limits) or (nops and "nop" not in limits.ops):
             check_steps(self.program(), limits, found)
         elif max((self.block_of[other] for others in self.waits for other in others), default=NONE) > limits.dep_tb:
             c = self.columns()
@@ -160,7 +164,8 @@ def assemble(prepared: Prepared, limits: Limits, layout: Layout) -> Assembled:
     ir = prepared.ir
     channel = _channels(prepared, limits, layout)
     blocks, block_of = _threadblocks(prepared, channel, layout, limits.steps_per_tb)
-    waits = waits_of(ir, [len(mine) for mine in blocks], block_of, prepared.after, layout.few_nops)
+    after = _after_runs(prepared, channel, layout) if layout.runs > 1 else prepared.after
+    waits = waits_of(ir, [len(mine) for mine in blocks], block_of, after, layout.few_nops)
     if any(len(mine) > limits.dep_tb for mine in blocks):
         block_of = _awaited_first(ir, blocks, block_of, waits)
     return Assembled(prepared, blocks, block_of, waits)
@@ -181,7 +186,7 @@ def _awaited_first(
 
 def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
     """The channel of every instruction that sends or receives; a chain of fused ones has one channel."""
-    p, nranks, spread = prepared, prepared.ir.header.nranks, layout.spread
+    p, nranks, spread, runs = prepared, prepared.ir.header.nranks, layout.spread, layout.runs
     crowd = -(-(nranks - 1) // limits.tbs_per_channel)  # a channel has room for so many peers
     received = np.flatnonzero(p.source != NONE)
     source, u, v = p.source[received], p.into[received], p.rank[received]
@@ -192,7 +197,8 @@ def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
     # one channel in both directions, so that a threadblock can serve a peer in both
     shared = (np.minimum((v - u) % nranks, (u - v) % nranks) - 1) * crowd // max(1, nranks // 2)
     channel = np.zeros(len(p), dtype=np.int64)
-    own = np.where(first == NONE, shared, first) * spread + at % spread
+    run, place = np.divmod(at, -(-many // runs)[pair])
+    own = (np.where(first == NONE, shared, first) * runs + run) * spread + place % spread
     channel[received] = channel[source] = own
     if (p.source[source] == NONE).all():
         return channel
@@ -202,6 +208,19 @@ def _channels(prepared: Prepared, limits: Limits, layout: Layout) -> Ints:
     for n in received[~begins].tolist():  # fused: what it sends goes on the channel that it receives on
         channel[n] = channel[p.source[n]]
     return channel
+
+
+def _after_runs(prepared: Prepared, channel: Ints, layout: Layout) -> list[list[int]]:
+    """As `Prepared.after`; what a run of a connection sends first comes after what the run before it sends last."""
+    after = prepared.after.copy()
+    ends: dict[tuple[int, int, int], int] = {}  # (rank, sends to, channel): the last so far
+    for n in np.flatnonzero(prepared.out != NONE).tolist():
+        rank, out, here = int(prepared.rank[n]), int(prepared.out[n]), int(channel[n])
+        before = ends.get((rank, out, here - layout.spread))
+        if before is not None and (rank, out, here) not in ends and here // layout.spread % layout.runs:
+            after[n] = sorted({*after[n], before})
+        ends[rank, out, here] = n
+    return after
 
 
 def _threadblocks(prepared: Prepared, channel: Ints, layout: Layout, room: int) -> tuple[list[list[Block]], list[int]]:

@@ -68,8 +68,8 @@ class Lowering:
         limits = target_named(target).limits if limits is None else limits
         large = 2 * len(schedule) >= TUNING.unfused_from and ordinary(net, schedule.link)
         if large:  # refused before so many are written down
-            ends = np.concatenate([net.src[schedule.link], net.dst[schedule.link]])
-            most = int(np.bincount(ends).max())
+            ends = (np.bincount(side[schedule.link], minlength=net.nranks) for side in (net.src, net.dst))
+            most = int(np.maximum(*ends).max())  # what comes and goes may be one step
             if most > limits.nodes:
                 raise InputError(
                     f"{name}: a rank has {most} steps; {limits.name} takes at most {limits.nodes} {limits.node};"

@@ -24,7 +24,8 @@ class Prepared:
         src, src_at, dst, dst_at: buffer code and offset; what an instruction does not use is written as readers expect
             it: the place that it does use.
         scratch: chunks of each rank.
-        most: instructions of a rank, where it has most. crowd: messages of a pair of ranks, likewise.
+        nodes: of a file at least: one, one a rank, and the instructions of the rank that has most.
+        crowd: messages of a pair of ranks, of which there are most.
     """
 
     def __init__(self, ir: Instructions) -> None:
@@ -40,7 +41,7 @@ class Prepared:
         self.dst, self.dst_at = dst // BUFFER, dst % BUFFER
         self.scratch = scratch_chunks(ir)
         nranks = ir.header.nranks
-        self.most = int(np.bincount(self.rank, minlength=1).max())
+        self.nodes = 1 + nranks + int(np.bincount(self.rank, minlength=1).max())
         came = self.source != NONE
         self.crowd = int(np.bincount((self.into * nranks + self.rank)[came], minlength=1).max())
 

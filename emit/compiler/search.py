@@ -23,6 +23,7 @@ from topologies.errors import InputError
 
 Times = tuple[float, ...]
 Variant = tuple[str, ...]  # those passes that are a choice which are used
+Key = tuple[int, bool, bool]  # of a variant: its instructions, whether blocks are paired, whether channels are runs
 
 
 class Timer(Protocol):
@@ -46,8 +47,12 @@ _VARIANTS: tuple[Variant, ...] = (
     ("aggregate", "fuse"),
     ("aggregate",),
     ("fuse",),
+    ("run",),
     (),
 )
+
+
+_IN_ORDER: Variant = ("run",)
 
 
 class Variants:
@@ -65,8 +70,8 @@ class Variants:
         self._made: dict[Variant, tuple[Instructions, list[str]]] = {}
         self._scratch: dict[int, tuple[Instructions, Instructions]] = {}  # before and after that pass
         self._prepared: dict[int, Prepared] = {}
-        self._least: dict[tuple[int, bool], int] = {}  # channels a connection
-        self._programs: dict[tuple[int, bool, int], Assembled | None] = {}
+        self._least: dict[Key, int] = {}  # channels a connection
+        self._programs: dict[tuple[Key, int], Assembled | None] = {}
 
     def usable(self) -> list[Variant]:
         """Those whose passes may all be used."""
@@ -92,13 +97,13 @@ class Variants:
             self._made[key] = ir, log
         return self._made[key]
 
-    def key(self, variant: Variant) -> tuple[int, bool]:
+    def key(self, variant: Variant) -> Key:
         """Equal for variants of one program: those whose other passes have nothing to do."""
-        return id(self.by(variant)[0]), "pair" in variant
+        return id(self.by(variant)[0]), "pair" in variant, "run" in variant
 
     def program(self, variant: Variant, level: int) -> Assembled | None:
         """On `level` times as many channels as it needs at least; None where the target cannot hold that."""
-        key = (*self.key(variant), level)
+        key = self.key(variant), level
         if key not in self._programs:
             try:
                 self._programs[key] = self._assembled(variant, level)
@@ -107,20 +112,28 @@ class Variants:
                 self._programs[key] = None
         return self._programs[key]
 
+    def has_room(self, variant: Variant) -> bool:
+        """Whether a file of the target holds as many steps as a variant has, however they are laid out."""
+        return self._prepare(variant).nodes <= self.limits.nodes
+
+    def _prepare(self, variant: Variant) -> Prepared:
+        ir = self.by(variant)[0]
+        return self._prepared.get(id(ir)) or self._prepared.setdefault(id(ir), Prepared(ir))
+
     def _assembled(self, variant: Variant, level: int) -> Assembled:
-        ir, paired, limits = self.by(variant)[0], "pair" in variant, self.limits
-        name, key = ir.header.name, self.key(variant)
-        prepared = self._prepared.get(id(ir)) or self._prepared.setdefault(id(ir), Prepared(ir))
-        nodes = 1 + ir.header.nranks + prepared.most
-        if nodes > limits.nodes:
+        paired, limits, key = "pair" in variant, self.limits, self.key(variant)
+        prepared = self._prepare(variant)
+        name = prepared.ir.header.name
+        if not self.has_room(variant):
             raise InputError(
-                f"{name}: a rank has {nodes} {limits.node} or more; {limits.name} takes at most {limits.nodes};"
-                " use fewer chunks (--chunks)"
+                f"{name}: a rank has {prepared.nodes} {limits.node} or more; {limits.name} takes at most"
+                f" {limits.nodes}; use fewer chunks (--chunks)"
             )
         crowd = prepared.crowd
         least = self._least.get(key, max(1, -(-crowd // limits.steps_per_tb)))
         while True:
-            made = assemble(prepared, limits, Layout(least * level, paired))
+            runs = least if "run" in variant else 1
+            made = assemble(prepared, limits, Layout(least * level // runs, runs, paired))
             most = made.longest_threadblock
             if most <= limits.steps_per_tb and made.nchannels <= limits.channels:
                 break
@@ -176,7 +189,7 @@ class Search:
     until: float = math.inf
     first: float = math.inf
     tried: list[str] = field(default_factory=list)
-    _seen: dict[tuple[int, bool, int], Candidate | None] = field(default_factory=dict)
+    _seen: dict[tuple[Key, int], Candidate | None] = field(default_factory=dict)
     _deadlocked: bool = False
 
     def best(self) -> Candidate:
@@ -203,7 +216,7 @@ class Search:
         """On so many times the channels that it takes: the first that is enough, or the fastest.
 
         Of many instructions: is what loses least not enough, a threadblock for each direction of each connection, no
-        other is tried.
+        other is tried but that with messages in their order.
         """
         found: list[Candidate] = []
         for family in self._families(level, before):
@@ -211,6 +224,8 @@ class Search:
                 probe = self._candidate(family[-1], level)
                 found += [probe] if probe else []
                 if probe and not self._is_enough(probe):
+                    in_order = self._candidate(_IN_ORDER, level) if _IN_ORDER in family else None
+                    found += [in_order] if in_order else []
                     continue
             for variant in family:
                 least = min((self._excess(c.times) for c in found), default=math.inf)
@@ -231,7 +246,8 @@ class Search:
             usable.sort(key=lambda variant: "fuse" not in variant)
         size = len(self.variants.ir)
         if size >= TUNING.unfused_from:
-            return [[v for v in usable if v in (("pair",), ("pair", "turn"), ())]]
+            plain = [v for v in usable if v in (("pair",), ("pair", "turn"), _IN_ORDER, ())]
+            return [plain] if self.variants.has_room(()) else [[v for v in usable if v == ("fuse",)]]
         if self._is_large():
             first = [[v for v in usable if "aggregate" in v]] if level == 1 else []
             plain = [v for v in usable if "aggregate" not in v]
@@ -261,7 +277,7 @@ class Search:
             return None
         if self.first < math.inf and now() >= self.until:
             return None
-        key = (*self.variants.key(variant), level)
+        key = self.variants.key(variant), level
         if key not in self._seen:
             self._seen[key] = self._timed(variant, level, least * TUNING.as_fast)
         return self._seen[key]

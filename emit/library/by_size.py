@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from emit.library.lowered import Lowered, LoweredBoth
+from emit.library.lowered import Lowered, LoweredBySize
 from emit.targets import LL_MOST_BYTES
 from synth.model.problem import LARGEST, SMALLEST
 from synth.present.text import format_size
@@ -21,21 +21,36 @@ def by_size(ranges: Sequence[Range]) -> list[Range]:
 
 
 def _files(served: Range) -> list[Range]:
-    """A range of sizes as one file, or as two where small messages gain by one of their own."""
+    """A range of sizes as one file, or as more where the smallest or largest messages gain by one of their own."""
     made = served.contender.execution
-    if not isinstance(made, LoweredBoth):
+    if not isinstance(made, LoweredBySize):
         return [served]
     if served.high is not None and served.high <= LL_MOST_BYTES:
         return [_serve(served, made.small)]
     sizes = [1 << e for e in range(SMALLEST.bit_length() - 1, LL_MOST_BYTES.bit_length())]
     small = [size for size in sizes if size >= served.low]
     if all(_does_as_well(made.large, made.small, size) for size in small):
-        return [_serve(served, made.large)]
+        return _larger(served, made)
     shown = small[0] if served.low == 0 else small[len(small) // 2]
     below = replace(served, high=LL_MOST_BYTES, shown=min(served.shown, shown))
     middle = min(2 * LL_MOST_BYTES, served.high or LARGEST)
     above = replace(served, low=LL_MOST_BYTES + 1, shown=max(served.shown, middle))
-    return [_serve(below, made.small), _serve(above, made.large)]
+    return [_serve(below, made.small), *_larger(above, made)]
+
+
+def _larger(served: Range, made: LoweredBySize) -> list[Range]:
+    """A range by the program for any size; by the one for the largest from the power of two on where that is faster."""
+    last = served.high or LARGEST
+    sizes = [1 << e for e in range(last.bit_length()) if served.low <= 1 << e <= last] or [last]
+    faster = [made.largest is not None and made.largest.time_us(s) < made.large.time_us(s) for s in sizes]
+    if made.largest is None or not faster[-1]:
+        return [_serve(served, made.large)]
+    if all(faster):
+        return [_serve(served, made.largest)]
+    first = sizes[-1 - faster[::-1].index(False) + 1]
+    below = replace(served, high=first - 1, shown=min(served.shown, first // 2))
+    above = replace(served, low=first, shown=max(served.shown, first))
+    return [_serve(below, made.large), _serve(above, made.largest)]
 
 
 def _held(served: Range) -> list[Range]:

@@ -77,11 +77,15 @@ def blocks_of(problem: Problem) -> int:
 
 
 @dataclass(eq=False)
-class LoweredBoth:
-    """An algorithm's programs: `small` for messages of up to LL_MOST_BYTES, `large` for any (see `choose_protocol`)."""
+class LoweredBySize:
+    """An algorithm's programs: `small` for messages of up to LL_MOST_BYTES, `large` for any (see `choose_protocol`).
+
+    largest: one that is faster for the largest messages, where `large` is slower than the algorithm.
+    """
 
     small: Lowered
     large: Lowered
+    largest: Lowered | None = None
 
     def time_us(self, size_bytes: float) -> float:
         """In µs, of the program for messages of `size_bytes`; far more than any other's for what it does not take."""
@@ -93,4 +97,7 @@ class LoweredBoth:
         return self._for(size_bytes).serves(size_bytes)
 
     def _for(self, size_bytes: float) -> Lowered:
-        return self.small if size_bytes <= LL_MOST_BYTES else self.large
+        if size_bytes <= LL_MOST_BYTES:
+            return self.small
+        faster = self.largest is not None and self.largest.time_us(size_bytes) < self.large.time_us(size_bytes)
+        return self.largest if faster and self.largest else self.large

@@ -8,14 +8,14 @@ from copy import copy
 from dataclasses import replace
 
 from emit.check.capacity import CAPACITY
-from emit.compiler.cuts import best_cut
+from emit.compiler.cuts import best_cut, cut_time_us
 from emit.compiler.fill import filled
 from emit.compiler.lower import Lowering, forms, program_collective
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
 from emit.library.by_size import by_size
-from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBoth, blocks_of
+from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_of
 from emit.program import Program
 from emit.targets import (
     AUTO,
@@ -44,6 +44,7 @@ MOST_SENDS = 200_000  # of a schedule that is lowered; an executor takes far few
 _ROUNDING = 1e-9
 # bytes, by which the cells of a program divide that is not of the protocol for the smallest messages
 _LEAST_OF_OTHERS = 1 << 16
+_LARGEST = 8  # times as large as the smallest of those messages that a program is made for alone, the largest are
 _WIDEST = 64  # cells of a chunk: an instruction holds 71
 
 
@@ -116,8 +117,10 @@ class Programs:
         sends = len(algorithm.schedule)
         return f"an executor's file of {sends} sends would be too large" if sends > MOST_SENDS else ""
 
-    def lower(self, algorithm: Algorithm, until: float = math.inf, sizes: Sequence[int] = ()) -> LoweredBoth | Lowered:
-        """Both programs of an algorithm; that of its protocol, where costs are on.
+    def lower(
+        self, algorithm: Algorithm, until: float = math.inf, sizes: Sequence[int] = ()
+    ) -> LoweredBySize | Lowered:
+        """The programs of an algorithm by size; that of its protocol, where costs are on.
 
         until: of `synth.model.deadline.now`, after which the best of what was made is taken, or the first. sizes: in
         bytes, for which that is to be fast, where costs are on; none: any.
@@ -138,8 +141,19 @@ class Programs:
             small = self.lower_once(algorithm, self.protocol(LL_MOST_BYTES), SMALLEST, LL_MOST_BYTES, until)
         except InputError:
             small = large
+        largest = self._largest(algorithm, large, until)
         self._lowering = None
-        return LoweredBoth(small, large)
+        return LoweredBySize(small, large, largest)
+
+    def _largest(self, algorithm: Algorithm, large: Lowered, until: float) -> Lowered | None:
+        """A program for the largest messages alone, where another takes more than the algorithm, and time is left."""
+        if large.time_us(LARGEST) <= TUNING.as_fast * cut_time_us(algorithm, large.common, LARGEST) or now() >= until:
+            return None
+        try:
+            made = self.lower_once(algorithm, large.program.protocol, LARGEST // _LARGEST, LARGEST, until)
+        except InputError:
+            return None
+        return made if made.time_us(LARGEST) * TUNING.as_fast < large.time_us(LARGEST) else None
 
     def _first_s(self, begun: float) -> float:
         """Seconds since `begun` (of `now`) until the first program was there."""

@@ -148,6 +148,32 @@ def aggregate(ir: Instructions, limits: Limits) -> Instructions:
     return near.left(ir)
 
 
+def copy_together(ir: Instructions, limits: Limits) -> Instructions:
+    """Merge local copies that lie side by side, to as many chunks as the target takes in one.
+
+    Only those of what was there at the start to where nobody reads or writes it: no other instruction stands between.
+    """
+    if ir.op.count("cpy") < 2:
+        return ir
+    after = predecessors(ir)
+    awaited = {other for others in after for other in others}
+    made, gone = ir.copy(), set()
+    last: dict[tuple[int, int], int] = {}  # (rank, threadblock): the last such copy
+    for n, op in enumerate(ir.op):
+        if op != "cpy" or after[n] or n in awaited:
+            continue
+        key = made.rank[n], made.threadblock[n]
+        into = last.setdefault(key, n)
+        width = made.count[into]
+        follows = all(column[n] == column[into] + width for column in (made.src, made.dst))
+        if into == n or not follows or width + made.count[n] > limits.count:
+            last[key] = n
+            continue
+        made.count[into] += made.count[n]
+        gone.add(n)
+    return made.select([n for n in range(len(made)) if n not in gone]) if gone else ir
+
+
 def _aggregated_at(near: Neighbours, s: int, later: int, most: int) -> int:
     """In whose place, of the two receiving instructions, the merged message can arrive; −1 for neither."""
     ir = near.ir

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from emit.compiler.ir import Instructions
-from emit.compiler.passes.combine import absorb, aggregate, fuse
+from emit.compiler.passes.combine import absorb, aggregate, copy_together, fuse
 from emit.compiler.passes.depth import order_by_depth
 from emit.compiler.passes.legalize import split, unfuse
 from emit.compiler.passes.liveness import prune, reuse_scratch
@@ -46,6 +46,7 @@ PASSES = {
     for row in (
         Pass("prune", "leave out what nobody reads", lambda ir, _: prune(ir)),
         Pass("absorb", "reduce what arrives as it arrives, not from scratch", lambda ir, _: absorb(ir), ("rrc",)),
+        Pass("copy", "copy neighbouring chunks that nobody waits for together", copy_together),
         Pass("aggregate", "send neighbouring chunks that are ready together as one message", aggregate, choice=True),
         Pass(
             "fuse", "receive, reduce and send on in one instruction", lambda ir, _: fuse(ir), ("rcs", "rrcs", "rrs"),
@@ -53,6 +54,7 @@ PASSES = {
         ),
         Pass("scratch", "use scratch again whose content is over", lambda ir, _: reuse_scratch(ir)),
         Pass("pair", "one threadblock sends and receives", choice=True),
+        Pass("run", "channels that a connection needs one after another, so that a link keeps its order", choice=True),
         Pass("deal", "more channels for a connection that waits for room"),
         Pass(
             "turn", "ranks that exchange take turns, where both would wait for room",
@@ -61,4 +63,4 @@ PASSES = {
     )
 }  # fmt: skip
 # in which instructions go through them, but for prune, which comes first and again after fuse
-ORDER = ("turn", "absorb", "aggregate", "fuse", "scratch")
+ORDER = ("turn", "absorb", "copy", "aggregate", "fuse", "scratch")

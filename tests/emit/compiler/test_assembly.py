@@ -53,7 +53,7 @@ def laid_out() -> list[Assembled]:
     for ir in islice(instructions(), 9 + SOME):
         for form in (ir, aggregate(ir, LIMITS), fuse(ir)):
             prepared = Prepared(form)
-            for layout in (Layout(), Layout(2, paired=False), Layout(few_nops=True)):
+            for layout in (Layout(), Layout(2, paired=False), Layout(2, runs=3), Layout(few_nops=True)):
                 with suppress(InputError):  # fused ones that do not fit together
                     made.append(assemble(prepared, LIMITS, layout))
     assert any(

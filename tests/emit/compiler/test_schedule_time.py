@@ -50,6 +50,30 @@ def test_messages_keep_the_schedules_order_on_their_links(seed: int) -> None:
         assert times.time_us(size) <= 1.001 * algorithm.time_us(size)
 
 
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(SEEDS)
+def test_they_keep_it_on_as_many_channels_as_short_threadblocks_need(seed: int) -> None:
+    """Of three steps each: on channels one after another, for dealt out in turn they would overtake each other."""
+    algorithm = _random_algorithm(seed)
+    problem = algorithm.problem
+    limits = replace(TARGETS["executor-nccl"].limits, steps_per_tb=3, channels=200, dep_tb=10_000)
+    ir = lower_to_instructions(algorithm, "x")
+    program = compile_instructions(ir, limits=limits, without=("aggregate", "fuse", "pair", "deal")).program
+    assert check(program, ir.goal, target=limits).ok
+    time_us = Predictor(program, problem.topology, problem.ranks, MANY).time_us(LARGEST)
+    assert time_us <= 1.001 * algorithm.time_us(LARGEST)
+
+
+def test_copies_that_nobody_waits_for_are_one() -> None:
+    """The root's, of a broadcast of many chunks; as many chunks at once as the target takes."""
+    problem = ask("broadcast", "ring:3").problem.with_chunks(200)
+    algorithm = Algorithm(problem, answered(problem, LARGE), "route", size_bytes=LARGE)
+    program, goal = lower(algorithm, "x", inplace=False)
+    copies = [step.count for _, _, _, step in program.steps() if step.op == "cpy"]
+    assert copies == [71, 71, 58]
+    assert check(program, goal, target="executor-nccl").ok
+
+
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(SEEDS)
 def test_the_program_that_is_chosen_takes_the_schedules_time(seed: int) -> None:
