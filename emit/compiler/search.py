@@ -47,11 +47,12 @@ _VARIANTS: tuple[Variant, ...] = (
     ("aggregate", "fuse"),
     ("aggregate",),
     ("fuse",),
-    ("run",),
     (),
+    ("run",),
 )
 
 
+_PLAIN: Variant = ()
 _IN_ORDER: Variant = ("run",)
 
 
@@ -221,7 +222,7 @@ class Search:
         found: list[Candidate] = []
         for family in self._families(level, before):
             if self._is_large():
-                probe = self._candidate(family[-1], level)
+                probe = self._candidate([v for v in family if v != _IN_ORDER][-1], level)
                 found += [probe] if probe else []
                 if probe and not self._is_enough(probe):
                     in_order = self._candidate(_IN_ORDER, level) if _IN_ORDER in family else None
@@ -246,8 +247,8 @@ class Search:
             usable.sort(key=lambda variant: "fuse" not in variant)
         size = len(self.variants.ir)
         if size >= TUNING.unfused_from:
-            plain = [v for v in usable if v in (("pair",), ("pair", "turn"), _IN_ORDER, ())]
-            return [plain] if self.variants.has_room(()) else [[v for v in usable if v == ("fuse",)]]
+            plain = [v for v in usable if v in (("pair",), ("pair", "turn"), _PLAIN, _IN_ORDER)]
+            return [plain] if self.variants.has_room(_PLAIN) else [[v for v in usable if v == ("fuse",)]]
         if self._is_large():
             first = [[v for v in usable if "aggregate" in v]] if level == 1 else []
             plain = [v for v in usable if "aggregate" not in v]

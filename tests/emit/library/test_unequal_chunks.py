@@ -21,7 +21,7 @@ from tests.synth.model.test_common_chunk import EVEN, ODD
 @pytest.mark.parametrize("sizes", [EVEN, ODD])
 def test_the_file_is_right_runs_and_never_beats_its_bound(sizes: list[list[int]], target: str, tmp_path: Path) -> None:
     with Workers(()) as none:
-        asked = {"engine": "flow", "budget": 1, "target": target, "workers": none}
+        asked = {"engine": "flow", "budget": 3, "target": target, "workers": none}
         found = synthesize(alltoallv(sizes), "dgx-a100", [0, 1, 2, 3], **asked).found
     saved = save(found, tmp_path, target)
     assert not saved.refused
