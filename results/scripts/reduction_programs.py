@@ -157,7 +157,7 @@ def solve(topology: Topology, levels: Hierarchy, request: Asked, budget_s: float
             break  # nothing to gain
         times = RELAYED_TIMES if relayed is free else 1
         result = reduce_programs(relayed, made, found, budget=times * budget_s, workers=workers)
-        case.took[searched], case.said[searched] = result.searched.makespan_us, result.searched.method
+        case.took[searched], case.said[searched] = result.searched_us, result.searched.method
         case.took[bound] = result.bound_us
         for best in [own for own in result.programs if len(own.steps) > 1][:1]:
             case.took[program] = best.time_us

@@ -177,7 +177,7 @@ def _save(
     """
     saved: list[SavedGroups | None] = [None] * (1 + len(found.programs))
     first = found.programs[0] if found.programs else None
-    best = 1 if first is not None and first.time_us < found.searched.makespan_us else 0
+    best = 1 if first is not None and first.time_us < found.searched_us else 0
     plans = [found.searched, *map(found.written_as, found.programs)]
     # the answer and the best program have files, however long the search was
     always = until if found.ended == "interrupted" else math.inf
@@ -213,7 +213,7 @@ def _table(found: ReductionPrograms, document: dict[str, Any]) -> str:
         rows.append(row(program["time_us"], " – ".join(_step(step) for step in program["steps"])))
     if found.single is not None:
         rows.append(row(found.single.time_us, f"single all-reduce as a library runs it ({found.single.engine})"))
-    rows.append(row(found.searched.makespan_us, f"searched schedule ({found.searched.method})"))
+    rows.append(row(found.searched_us, f"searched schedule ({found.searched.method})"))
     return "\n".join([*head, *format_table(rows, [-1])])
 
 

@@ -62,7 +62,10 @@ TUNING = Tuning()
 
 @dataclass(frozen=True, eq=False)
 class ReductionProgram:
-    """A program as one verified schedule of the all-reduce of all groups; `time_us` at the size that is asked."""
+    """A program as one verified schedule of the all-reduce of all groups.
+
+    time_us: at the size that is asked: its files', where an executor runs it, else its schedule's.
+    """
 
     steps: Steps
     algorithm: Algorithm
@@ -75,7 +78,8 @@ class ReductionPrograms:
 
     Attributes:
         count: of all sequences. programs: those that became schedules, the fastest first.
-        single: the single all-reduce as a library would run it, None where it has none. searched: by our own search.
+        single: the single all-reduce as a library would run it, None where it has none. searched: by our own search,
+            which may take up a program. searched_us: its time, as that of a program is meant.
         ended: "" or why it stopped early ("budget", "interrupted").
     """
 
@@ -85,6 +89,7 @@ class ReductionPrograms:
     programs: list[ReductionProgram]
     single: StepSchedule | None
     searched: ConcurrentResult
+    searched_us: float
     seconds: float = 0.0
     ended: str = ""
 
@@ -96,7 +101,7 @@ class ReductionPrograms:
     @property
     def best_us(self) -> float:
         """Of the programs and the searched schedule."""
-        return min([self.searched.makespan_us, *(program.time_us for program in self.programs[:1])])
+        return min([self.searched_us, *(program.time_us for program in self.programs[:1])])
 
     def written_as(self, program: ReductionProgram) -> ConcurrentResult:
         """A program in the place of the searched plan, to be written as one."""
@@ -232,9 +237,28 @@ def reduce_programs(
         first = [*map(as_plan, programs), *([] if single is None else [as_it_is(single)])]
         union = _searched(asked, left, first, workers, executor, progress)
     programs.sort(key=lambda made: made.time_us)
-    result = ReductionPrograms(asked, hierarchy, search.count, programs, single, union, now() - begun)
-    result.ended = ended or union.ended
+    searched_us = union.makespan_us
+    if executor is not None and not ended:
+        try:
+            searched_us = _run_us(ConcurrentPlan(union.problem, union.algorithm, union.method), executor)
+            for number, made in enumerate(programs):
+                if number == 0 or now() < begun + budget:  # the first has files however long the search was
+                    programs[number] = replace(made, time_us=_run_us(as_plan(made), executor))
+        except KeyboardInterrupt:
+            ended = "interrupted"
+    programs.sort(key=lambda made: made.time_us)
+    result = ReductionPrograms(asked, hierarchy, search.count, programs, single, union, searched_us)
+    if programs and programs[0].time_us < searched_us:  # the search's answer too, though it had no time to take it up
+        result.searched, result.searched_us = result.written_as(programs[0]), programs[0].time_us
+    result.seconds, result.ended = now() - begun, ended or union.ended
     return result
+
+
+def _run_us(plan: ConcurrentPlan, executor: GroupExecutor) -> float:
+    """A plan's time in µs as its files take it, as its schedule does where the executor can hold none."""
+    with suppress(InputError):
+        return executor.time_us(plan.problem, plan.algorithm)
+    return plan.makespan_us
 
 
 def _searched(
@@ -314,7 +338,7 @@ def statement(found: ReductionPrograms, written: Sequence[Written | None] = ()) 
     """
     single_us = None if found.single is None else found.single.time_us
     files = [_files(one) for one in written] + [_files(None)] * (1 + len(found.programs) - len(written))
-    best_program = bool(found.programs) and found.programs[0].time_us <= found.searched.makespan_us
+    best_program = bool(found.programs) and found.programs[0].time_us <= found.searched_us
     return {
         "topology": found.asked.topology.name,
         "groups": [list(group) for group in found.asked.groups],
@@ -334,7 +358,7 @@ def statement(found: ReductionPrograms, written: Sequence[Written | None] = ()) 
         ],
         "single": None if found.single is None else {"time_us": single_us, "engine": found.single.engine},
         "searched": {
-            "time_us": found.searched.makespan_us,
+            "time_us": found.searched_us,
             "engine": found.searched.algorithm.engine,
             "by": found.searched.method,
             **files[0],

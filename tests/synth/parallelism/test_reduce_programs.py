@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from synth.concurrent.union import UnionProblem
+from synth.model.problem import Problem
 from synth.parallelism.axes import parse_axes, parse_over
 from synth.parallelism.concrete import concrete
 from synth.parallelism.join_steps import Reduction, join_steps
@@ -16,6 +18,7 @@ from synth.parallelism.sequences import sequences
 from synth.parallelism.states import SynthesisHierarchy
 from synth.parallelism.step_costs import StepCosts
 from synth.parallelism.step_schedules import library_schedules
+from synth.verify.algorithm import Algorithm
 from tests.oracles import plain_replay
 from topologies.errors import InputError
 from topologies.levels.hierarchy import Hierarchy, Level
@@ -111,6 +114,36 @@ def test_answer_has_programs_rivals_and_a_bound() -> None:
     assert said["bound_us"] <= min(*times, said["searched"]["time_us"]) * (1 + 1e-9)
     assert set(said["programs"][0]["steps"][0]) == {"collective", "slice", "form"}
     assert said["gap"] >= 1 - 1e-9
+
+
+class Slow:
+    """An executor that takes twice as long as schedules do."""
+
+    def isolated(self, problem: Problem) -> None:  # noqa: ARG002
+        return None
+
+    def rank_sends(self, union: UnionProblem) -> None:  # noqa: ARG002
+        return None
+
+    def time_us(self, union: UnionProblem, algorithm: Algorithm) -> float:
+        return 2 * algorithm.time_us(union.size_bytes)
+
+
+def test_times_are_those_of_what_runs_them() -> None:
+    """Of all that is compared; and the search takes up a program that is faster than what it has."""
+    search = request("line:4", "dp=2,tp=2", "dp", ((2, 1), (1, 2)), 2, 2)
+    made = reduce_programs(
+        search.asked,
+        search.hierarchy,
+        sequences(search.hierarchy, 3),
+        budget=1,
+        executor=Slow(),
+        tuning=Tuning(joined=2),
+    )
+    for program in made.programs:
+        assert program.time_us == pytest.approx(2 * program.algorithm.time_us(search.asked.size_bytes))
+    assert made.searched_us <= made.programs[0].time_us
+    assert made.searched_us >= 2 * made.bound_us * (1 - 1e-9)
 
 
 def test_groups_that_are_not_joined_have_relays() -> None:
