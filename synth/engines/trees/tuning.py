@@ -32,7 +32,7 @@ class Tuning:
     most_arcs: int = 4_000
     most_sends: int = 4_000_000
     s_a_send: float = 1.5e-6
-    sends: tuple[int, ...] = (2_000, 10_000, 50_000, 500_000)
+    sends: tuple[int, ...] = (2_000, 5_000, 10_000, 20_000, 50_000, 500_000)
     worth: float = 1.003
     near: float = 1.001
 
