@@ -73,6 +73,7 @@ class Variants:
         self._prepared: dict[int, Prepared] = {}
         self._least: dict[Key, int] = {}  # channels a connection
         self._programs: dict[tuple[Key, int], Assembled | None] = {}
+        self._most: dict[Key, int] = {}  # a level that the target does not hold
 
     def usable(self) -> list[Variant]:
         """Those whose passes may all be used."""
@@ -105,17 +106,26 @@ class Variants:
     def program(self, variant: Variant, level: int) -> Assembled | None:
         """On `level` times as many channels as it needs at least; None where the target cannot hold that."""
         key = self.key(variant), level
+        if level >= self._most.get(key[0], math.inf):  # more channels take more threadblocks
+            return None
         if key not in self._programs:
             try:
                 self._programs[key] = self._assembled(variant, level)
             except InputError as error:
                 self.fault = self.fault or error
                 self._programs[key] = None
+                if "re" not in self.by(variant)[0].op:  # sums that stand behind one another may be spread
+                    self._most[key[0]] = level
         return self._programs[key]
 
     def has_room(self, variant: Variant) -> bool:
         """Whether a file of the target holds as many steps as a variant has, however they are laid out."""
         return self._prepare(variant).nodes <= self.limits.nodes
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a connection has more messages than a threadblock has steps."""
+        return self._prepare(_PLAIN).crowd > self.limits.steps_per_tb
 
     def _prepare(self, variant: Variant) -> Prepared:
         ir = self.by(variant)[0]
@@ -274,7 +284,7 @@ class Search:
 
     def _candidate(self, variant: Variant, level: int, least: float = math.inf) -> Candidate | None:
         """The variant's program; None where it does not fit, does not end, is not to be tried, or exceeds `least`."""
-        if "turn" in variant and not self._deadlocked:
+        if ("turn" in variant and not self._deadlocked) or (variant == _IN_ORDER and not self.variants.crowded):
             return None
         if self.first < math.inf and now() >= self.until:
             return None
