@@ -11,6 +11,7 @@ from synth.model.problem import LARGEST, SMALLEST
 from synth.present.text import format_size
 from synth.search.frontier import Contender, Range
 
+_FASTER = 1.002  # time of one program over another's at a size, from which on that takes over
 _WORTH = 1.02  # time of a Simple program over LL's for small messages, from which on these get a file of their own
 
 
@@ -32,25 +33,31 @@ def _files(served: Range) -> list[Range]:
     if all(_does_as_well(made.large, made.small, size) for size in small):
         return _larger(served, made)
     shown = small[0] if served.low == 0 else small[len(small) // 2]
-    below = replace(served, high=LL_MOST_BYTES, shown=min(served.shown, shown))
+    below = _serve(replace(served, high=LL_MOST_BYTES, shown=min(served.shown, shown)), made.small)
     middle = min(2 * LL_MOST_BYTES, served.high or LARGEST)
-    above = replace(served, low=LL_MOST_BYTES + 1, shown=max(served.shown, middle))
-    return [_serve(below, made.small), *_larger(above, made)]
+    first, *others = _larger(replace(served, low=LL_MOST_BYTES + 1, shown=max(served.shown, middle)), made)
+    if first.contender.execution is made.small:
+        return [replace(below, high=first.high), *others]
+    return [below, first, *others]
 
 
 def _larger(served: Range, made: LoweredBySize) -> list[Range]:
-    """A range by the program for any size; by the one for the largest from the power of two on where that is faster."""
+    """A range by the program for any size; from a power of two on by another that is faster there."""
     last = served.high or LARGEST
     sizes = [1 << e for e in range(last.bit_length()) if served.low <= 1 << e <= last] or [last]
-    faster = [made.largest is not None and made.largest.time_us(s) < made.large.time_us(s) for s in sizes]
-    if made.largest is None or not faster[-1]:
-        return [_serve(served, made.large)]
-    if all(faster):
-        return [_serve(served, made.largest)]
-    first = sizes[-1 - faster[::-1].index(False) + 1]
-    below = replace(served, high=first - 1, shown=min(served.shown, first // 2))
-    above = replace(served, low=first, shown=max(served.shown, first))
-    return [_serve(below, made.large), _serve(above, made.largest)]
+    by, begins = [made.large], [served.low]
+    for size in sizes:
+        best = min(made.able(size) if size > LL_MOST_BYTES else by[-1:], key=lambda one: one.time_us(size))
+        if best.time_us(size) * _FASTER < by[-1].time_us(size):
+            here = size > sizes[0]
+            by, begins = ([*by, best], [*begins, size]) if here else ([best], [served.low])
+    ends = [low - 1 for low in begins[1:]]
+    parts = []
+    for program, low, high in zip(by, begins, [*ends, served.high], strict=True):
+        within = [size for size in sizes if low <= size <= (high or last)]
+        shown = served.shown if low <= served.shown <= (high or last) else within[len(within) // 2]
+        parts.append(_serve(replace(served, low=low, high=high, shown=shown), program))
+    return parts
 
 
 def _held(served: Range) -> list[Range]:

@@ -96,8 +96,13 @@ class LoweredBySize:
         """Whether that program is for messages of about so many bytes."""
         return self._for(size_bytes).serves(size_bytes)
 
-    def _for(self, size_bytes: float) -> Lowered:
+    def able(self, size_bytes: float) -> list[Lowered]:
+        """Those for messages of `size_bytes`: beyond LL_MOST_BYTES `small` too, where all have its protocol."""
         if size_bytes <= LL_MOST_BYTES:
-            return self.small
-        faster = self.largest is not None and self.largest.time_us(size_bytes) < self.large.time_us(size_bytes)
-        return self.largest if faster and self.largest else self.large
+            return [self.small]
+        same = self.small.program.protocol == self.large.program.protocol
+        return [self.large, *([self.largest] if self.largest else []), *([self.small] if same else [])]
+
+    def _for(self, size_bytes: float) -> Lowered:
+        able = self.able(size_bytes)
+        return min(able, key=lambda by: by.time_us(size_bytes)) if len(able) > 1 else able[0]

@@ -99,7 +99,7 @@ def measured(spec: str, collective: str, group: Sequence[int] | None, budget_s: 
             own = next((entry for entry in of_form if entry.serves(size)), None)
             if own is None:  # nothing divides it: the executor's own algorithm serves
                 continue
-            able = [entry for entry in of_form if entry.protocol == own.protocol]
+            able = [e for e in of_form if e.protocol == own.protocol and size % e.divides == 0]
             beaten.append(times[own.file].time_us(size) / min(times[entry.file].time_us(size) for entry in able))
     largest = [e for e in entries if e.max_bytes is None or e.max_bytes >= LARGEST]
     large_us = max((times[entry.file].time_us(LARGEST) for entry in largest), default=float("nan"))
