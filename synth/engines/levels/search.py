@@ -46,7 +46,7 @@ def accepts(problem: Problem, options: Options) -> str:
     if len(problem.group) > TUNING.most_ranks:
         return f"levels is for {TUNING.most_ranks} ranks or fewer"
     if _members(problem.topology, problem.group).ndim < 2:
-        return "levels needs a group that lies alike in at least two parts of the network (see `synth topologies`)"
+        return "levels needs a group that lies alike in two or more parts of the network (synth topo show … --levels)"
     return ""
 
 
