@@ -66,7 +66,7 @@ class Variants:
 
     def __init__(self, ir: Instructions, limits: Limits, without: Collection[str], log: list[str]) -> None:
         self.limits, self.without, self.log = limits, without, log
-        self.ir = self._apply("prune", ir, log)
+        self.ir = self._apply("copy", self._apply("prune", ir, log), log)
         self.fault: InputError | None = None
         self._made: dict[Variant, tuple[Instructions, list[str]]] = {}
         self._scratch: dict[int, tuple[Instructions, Instructions]] = {}  # before and after that pass

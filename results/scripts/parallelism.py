@@ -88,7 +88,7 @@ def axes_of(spec: str) -> str:
     return f"dp={outer},tp={inner}" if outer > 1 else f"dp={inner}"
 
 
-def said(done: Timed) -> dict[str, Any]:
+def printed(done: Timed) -> dict[str, Any]:
     """What a command printed with --json; empty where it failed."""
     return dict(json.loads(done.out)) if done.code == 0 else {}
 
@@ -101,7 +101,7 @@ def topology_row(spec: str, budget_s: float) -> tuple[list[str], bool]:
                            budget, "--json"))  # fmt: skip
         reduced = run(synth("reduce-program", "--topo", spec, "--axes", axes, "--over", "dp", "--size", "16M",
                             "--budget", budget, "--json"))  # fmt: skip
-        ranking, programs = said(placed), said(reduced)
+        ranking, programs = printed(placed), printed(reduced)
         file = programs["programs"][0]["file"] if programs else None
         checked = run(synth("verify", file)) if file else None
     row = [spec, axes]
@@ -141,7 +141,7 @@ def wrong_rows() -> tuple[list[tuple[str, str, str, str]], int]:
     return rows, faults
 
 
-def way_rows() -> tuple[list[tuple[str, str, str]], float]:
+def command_rows() -> tuple[list[tuple[str, str, str]], float]:
     """From axes on a cluster to a rank order, programs, a library, and pages; the seconds of the first two commands."""
     rows, spent = [], 0.0
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
@@ -168,7 +168,7 @@ def main() -> None:
     specs = [*machines(), *joined, *FAMILIES][:: asked.every]
     each = [topology_row(spec, asked.budget) for spec in specs]
     wrong, faults = wrong_rows()
-    way, spent = way_rows()
+    commands, spent = command_rows()
     answered = sum(right for _, right in each)
     write(__file__, page(__file__, "Placement and reduction programs, as commands", (
         f"Sample: {'all' if asked.every == 1 else f'every {asked.every}th'} of the topologies; {asked.budget:g} s of"
@@ -176,7 +176,7 @@ def main() -> None:
         "## From axes to a library",
         f"Place, programs and library for {AXES} on {CLUSTER}: asked two commands, under {WITHIN_S:.0f} s; measured"
         f" {spent:.0f} s: {'reached' if spent <= WITHIN_S else 'not reached'}. The pages are the lines below.",
-        grid(("command", "s", "what came of it"), way),
+        grid(("command", "s", "what came of it"), commands),
         "## On every machine, alone and (where it has NICs) as two nodes, and every family",
         f"Asked: all; measured: {answered} of {len(each)} have a ranking, programs, and files that `synth verify`"
         " finds right. Axes: tp over the innermost level, dp over the others; programs for the reduction over dp,"

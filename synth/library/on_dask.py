@@ -88,9 +88,9 @@ class OnDask:
                     yield done
             if not blamed:
                 return
-            yield self._alone(blamed.popleft())
+            yield self._isolated(blamed.popleft())
 
-    def _alone(self, task: Task) -> Done:
+    def _isolated(self, task: Task) -> Done:
         """What a task comes to while nothing else runs, so that whoever dies dies of it."""
         for death in range(MOST_DEATHS):
             future = self._client.submit(attempt, self.work, task, key=f"synth-{task.key}-{death}", retries=0)

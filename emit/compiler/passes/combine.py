@@ -148,7 +148,7 @@ def aggregate(ir: Instructions, limits: Limits) -> Instructions:
     return near.left(ir)
 
 
-def copy_together(ir: Instructions, limits: Limits) -> Instructions:
+def aggregate_copies(ir: Instructions, limits: Limits) -> Instructions:
     """Merge local copies that lie side by side, to as many chunks as the target takes in one.
 
     Only those of what was there at the start to where nobody reads or writes it: no other instruction stands between.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from emit.compiler.ir import Instructions
-from emit.compiler.passes.combine import absorb, aggregate, copy_together, fuse
+from emit.compiler.passes.combine import absorb, aggregate, aggregate_copies, fuse
 from emit.compiler.passes.depth import order_by_depth
 from emit.compiler.passes.legalize import split, unfuse
 from emit.compiler.passes.liveness import prune, reuse_scratch
@@ -46,7 +46,7 @@ PASSES = {
     for row in (
         Pass("prune", "leave out what nobody reads", lambda ir, _: prune(ir)),
         Pass("absorb", "reduce what arrives as it arrives, not from scratch", lambda ir, _: absorb(ir), ("rrc",)),
-        Pass("copy", "copy neighbouring chunks that nobody waits for together", copy_together),
+        Pass("copy", "copy neighbouring chunks that nobody waits for as one", aggregate_copies),
         Pass("aggregate", "send neighbouring chunks that are ready together as one message", aggregate, choice=True),
         Pass(
             "fuse", "receive, reduce and send on in one instruction", lambda ir, _: fuse(ir), ("rcs", "rrcs", "rrs"),
@@ -62,5 +62,5 @@ PASSES = {
         ),
     )
 }  # fmt: skip
-# in which instructions go through them, but for prune, which comes first and again after fuse
-ORDER = ("turn", "absorb", "copy", "aggregate", "fuse", "scratch")
+# in which instructions go through them, but for prune and copy, which come first; prune again after fuse
+ORDER = ("turn", "absorb", "aggregate", "fuse", "scratch")

@@ -109,13 +109,13 @@ def following(*parts: Arcs) -> Arcs:
     return joined([part._replace(step=part.step + by) for part, by in zip(parts, shifts, strict=False)])
 
 
-def from_root(root: int, way: Arcs, tree: Arcs) -> Arcs:
-    """A tree whose first rank is sent the value by the root, over `way`, and which the root needs not receive from."""
+def from_root(root: int, first: Arcs, tree: Arcs) -> Arcs:
+    """A tree whose first rank gets the value from the root, over `first`, and which the root needs not receive from."""
     kept = tree.head != root
-    return following(way, Arcs(*(column[kept] for column in tree)))
+    return following(first, Arcs(*(column[kept] for column in tree)))
 
 
-def way(root: int, to: int) -> Arcs:
+def send(root: int, to: int) -> Arcs:
     """A send from one rank to another; none where they are the same."""
     ends = np.array([[root]]), np.array([[to]]), np.array([[0]])
     return _none() if root == to else _arcs(*ends)

@@ -10,7 +10,7 @@ import numpy as np
 
 from synth.engines.flow.csr_network import CsrNetwork, csr_network
 from synth.engines.flow.routes import Router
-from synth.engines.levels.composition import STAR, Arcs, Hops, exchange, following, from_root, hops, spread, way
+from synth.engines.levels.composition import STAR, Arcs, Hops, exchange, following, from_root, hops, send, spread
 from synth.engines.levels.tuning import Tuning
 from synth.model.collective import Bools, Ints
 from synth.model.compiled import choose_runner
@@ -175,7 +175,7 @@ class Levels:
         tree = spread(self.members, along, place, turn, shape.exchanged)
         if collective.kind.in_shares:
             return following(tree.backwards(), exchange(self.members, place, shape.exchanged), tree)
-        tree = from_root(root, way(root, at), tree)
+        tree = from_root(root, send(root, at), tree)
         return tree.backwards() if collective.reducing else tree
 
     def _links(self, arcs: Arcs) -> tuple[Ints, Ints]:
