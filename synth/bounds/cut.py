@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from synth.bounds.cut_candidates import blocks, candidates, node_sets
+from synth.bounds.metric import crossing_times
 from synth.bounds.resource_cover import cover
 from synth.bounds.search import Search
-from synth.bounds.witness import Witness, whole_network
+from synth.bounds.witness import Witness, must_leave, whole_network
 from synth.bounds.worst_cut import worst_cuts
-from synth.model.collective import Bools, Ints
+from synth.model.collective import Bools, Floats, Ints
 from topologies.arrays import marked, segment_sums
+
+_SAME_US = 1e-8
+_MORE = 1 + 1e-9  # a limit that is steeper by rounding only is not another
 
 
 def find_cuts(search: Search) -> Iterator[Witness]:
@@ -23,6 +29,38 @@ def find_cuts(search: Search) -> Iterator[Witness]:
         sets = candidates(search.problem, search.traffic, search.tuning)
     for inside in sets:
         yield from _cut(search, inside)
+    if search.problem.quotient is None and search.problem.nranks <= search.tuning.timed_ranks:
+        yield from _late(search, sets)
+
+
+def _late(search: Search, sets: list[Bools]) -> Iterator[Witness]:
+    """Of these cuts what comes there late or has far to go then: the most latency for every amount, and conversely."""
+    net, fraction = search.problem.network, search.problem.collective.fraction
+    found = []
+    for inside in sets:
+        counts, crossed = must_leave(search.problem.collective, inside), inside[net.pairs.src] & ~inside[net.pairs.dst]
+        links = np.flatnonzero(inside[net.src] & ~inside[net.dst])
+        if not (counts.any() and len(links)):
+            continue
+        gbs = float(net.capacity_gbs[cover(net, links)].sum())
+        begins, takes = (times[counts] for times in crossing_times(search.problem, inside, crossed))
+        for since, last in product(_distinct(begins), _distinct(takes)):
+            late = (begins >= since - _SAME_US) & (takes >= last - _SAME_US)
+            if late.any():
+                times = float(begins[late].min()), float(takes[late].min())
+                found.append((sum(times), float(fraction[counts][late].sum()) / gbs, times, inside))
+    steepest = 0.0
+    for _, per_byte, times, inside in sorted(found, key=lambda one: one[:2], reverse=True):
+        if per_byte > steepest * _MORE:
+            steepest = per_byte
+            for claim in _cut(search, inside):
+                text = f"{claim.text}, after {times[0]:.4g} µs, {times[1]:.4g} µs before the end"
+                yield replace(claim, times=times, text=text)
+
+
+def _distinct(us: Floats) -> list[float]:
+    """Times that are not the same but for rounding."""
+    return [float(one) for one in np.unique(np.round(us[np.isfinite(us)], 9))]
 
 
 def find_worst_cuts(search: Search) -> Iterator[Witness]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from synth.bounds.distances import Distances
-from synth.model.collective import Collective, Floats, Ints
+from synth.model.collective import Bools, Collective, Floats, Ints
 from synth.model.problem import Problem
 from synth.model.requirements import find_requirements, sum_by
 from topologies.arrays import index_among, marked, ranges, row_of_entry
@@ -37,6 +37,33 @@ def _distances(net: Network, length: Floats) -> Distances:
     """By a length of every link and hyperlink, which is one way from each of its sources to each of its goals."""
     ptr, src, dst = net.pairs
     return Distances(net.nranks, src, dst, length if net.hyperlinks is None else np.repeat(length, np.diff(ptr)))
+
+
+def crossing_times(problem: Problem, inside: Bools, crossed: Bools) -> tuple[Floats, Floats]:
+    """When a chunk that must leave a set of ranks can cross at the earliest, in µs, shape (nchunks,); and how long it
+    takes at least from when it begins to cross, its bytes apart, until it is wherever it is wanted outside.
+
+    A plain chunk may come from the nearest holder; of a sum the furthest contribution has to cross.
+
+    Args:
+        inside: the set, shape (nranks,). crossed: of `Network.pairs`, those that leave it.
+    """
+    net, collective = problem.network, problem.collective
+    need, distances = find_requirements(collective), latencies(net)
+    src, dst = net.pairs.src[crossed], net.pairs.dst[crossed]
+    first = distances.nearest(src, to=True)
+    enters, row = np.unique(dst, return_inverse=True)
+    alpha = np.full(len(enters), np.inf)
+    np.minimum.at(alpha, row, net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]])
+    then = (alpha[:, None] + distances.rows(enters)).min(axis=0)
+    (_, hold), (_, goal) = collective.holders, collective.goals
+    sums = collective.reduces[need.hold_chunk]
+    begins = np.where(collective.reduces, 0.0, np.inf)
+    np.maximum.at(begins, need.hold_chunk[sums], np.where(inside, first, 0.0)[hold[sums]])
+    np.minimum.at(begins, need.hold_chunk[~sums], first[hold[~sums]])
+    takes = np.zeros(collective.nchunks)
+    np.maximum.at(takes, need.goal_chunk, np.where(inside, 0.0, then)[goal])
+    return begins, takes
 
 
 def link_lengths(problem: Problem, price: Floats) -> Floats:

@@ -31,6 +31,7 @@ class Tuning:
     all_sets: int = 64  # ranks up to which every rank and every node is tried as a cut: 10 ms
     few: int = 4  # sets of every sort that are tried otherwise: those estimated to be the worst
     most_sets: int = 80  # whose cuts are estimated side by side, each with its other side
+    timed_ranks: int = 128  # up to which what crosses cuts late is looked at: 50 ms
     table_cells: int = 10_000_000  # of a table of links × sets or ranks × ranks: 80 MB
     sweep_work: int = 1 << 20  # links × orders of the ranks that are swept: about a second
     spectral_vertices: int = 3000  # of a graph whose eigenvectors are computed: about a second

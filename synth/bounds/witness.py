@@ -18,6 +18,7 @@ from synth.bounds.metric import (
     LISTED_BELOW,
     carrier_lengths,
     chunks_by_ends,
+    crossing_times,
     latencies,
     pairs,
     required_lengths,
@@ -30,6 +31,8 @@ from topologies.arrays import marked, row_of_entry, segment_sums
 from topologies.errors import BadWitness
 from topologies.network import Network
 
+MOST_TIMED = 512  # ranks: the check of a cut by times measures from each rank at it
+_ROUNDING = 1e-9  # relative
 MOST_DIRECT = 6000  # ranks: the check of a direct exchange holds a table of all pairs
 
 Limit = tuple[float, float, float]  # (µs, µs per byte, µs at most), as in `Witness`
@@ -54,7 +57,9 @@ class Witness:
             beyond the network's own (nresources + link) is that link's own bandwidth.
         protocol: of which it speaks where an executor's costs are on (`Problem.protocols`); "" where they are off, or
             the problem is of one.
-        at_bytes, times: window: the message size, and the times in µs, from 0 on, that part its slots.
+        at_bytes, times: window: the message size, and the times in µs, from 0 on, that part its slots. times, cut: µs
+            that a chunk needs at least until it can cross, and from when it crosses to its goals, to be counted;
+            empty: all are.
         windows: window: (resource, slot, price), resources as in `prices`.
         shares: window: (chunk, source, goal, link, slot, price): what one of several flows of a chunk pays there.
     """
@@ -185,13 +190,12 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
         if share <= 0 or not crossed.any():
             return 0.0, 0.0, np.inf
         return float(net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]].min()), share / capacity / 1e3, np.inf
-    (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
-    need = find_requirements(collective)
-    within = segment_sums(inside[hold], hold_ptr)
-    some, whole = within > 0, (within == need.nhold) & (within > 0)
-    crossing = (segment_sums(~inside[goal], goal_ptr) > 0) & np.where(collective.reduces, some, whole)
+    crossing = must_leave(collective, inside)
     if not crossing.any() or not crossed.any():
         return 0.0, 0.0, np.inf
+    if witness.times:
+        return _late_limit(problem, witness, inside, crossed, crossing, capacity)
+    (_, hold), (_, goal), need = collective.holders, collective.goals, find_requirements(collective)
     sources = marked(net.nranks, hold[crossing[need.hold_chunk]])
     goals = marked(net.nranks, goal[crossing[need.goal_chunk]])
     distances = latencies(net)
@@ -200,6 +204,29 @@ def cut_limit(problem: Problem, witness: Witness) -> Limit:
     alpha = net.carriers.alpha_us[row_of_entry(net.pairs.ptr)[crossed]]
     leaving = float(collective.fraction[crossing].sum()) / capacity / 1e3
     return float(before + (alpha + after).min()), leaving, np.inf
+
+
+def must_leave(collective: Collective, inside: Bools) -> Bools:
+    """Which chunks must leave a set of ranks, shape (nchunks,): what only they hold, or have a part of."""
+    (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
+    within = segment_sums(inside[hold], hold_ptr)
+    some, whole = within > 0, (within == np.diff(hold_ptr)) & (within > 0)
+    return (segment_sums(~inside[goal], goal_ptr) > 0) & np.where(collective.reduces, some, whole)
+
+
+def _late_limit(
+    problem: Problem, witness: Witness, inside: Bools, crossed: Bools, crossing: Bools, capacity: float
+) -> Limit:
+    """Of what must cross a cut, those chunks that come there late or have far to go then, which leaves less time."""
+    if len(witness.times) != 2 or problem.nranks > MOST_TIMED:
+        raise refused(witness, f"{len(witness.times)} times; it must be two, of {MOST_TIMED} ranks at most, or none")
+    begins, takes = crossing_times(problem, inside, crossed)
+    since, last = (us * (1 - _ROUNDING) for us in witness.times)
+    counted = crossing & (begins >= since) & (takes >= last)
+    if not counted.any():
+        return 0.0, 0.0, np.inf
+    latency = float(begins[counted].min() + takes[counted].min())
+    return latency, float(problem.collective.fraction[counted].sum()) / capacity / 1e3, np.inf
 
 
 def whole_network(problem: Problem) -> Network:

@@ -19,6 +19,7 @@ from synth.bounds.witness import Witness
 from synth.concurrent.plans import direct
 from synth.concurrent.union import Member, union_problem
 from synth.model.collective import named
+from synth.model.problem import make_problem
 from synth.timing.simulate import time_us, timed
 from tests.random_problems import random_problem
 from tests.synth.bounds.cases import LARGE, SEEDS
@@ -103,3 +104,17 @@ def test_parts_of_several_groups_add_up() -> None:
     lone = union_problem(topology, [inside, replace(inside, ranks=(4, 5))])
     with pytest.raises(BadWitness, match="no chunk is in two parts"):
         check(lone, Witness("parts", (), ((0, 1), (2, 3)), tuple(range(lone.network.nresources)), 0.0, 0.0, np.inf, ""))
+
+
+@pytest.mark.parametrize(("name", "bytes_us"), [("allreduce", 1.0), ("allgather", 0.25), ("alltoall", 0.25)])
+def test_what_has_far_to_go_crosses_before_the_end(name: str, bytes_us: float) -> None:
+    """From one end of a line to the other: three times α, and all bytes over one link in the time that is left."""
+    problem = make_problem(load("line:4,bw=100,alpha=0.7"), name)
+    late = [w for w in prove(problem).witnesses if w.times]
+    best = max(late, key=lambda w: w.at(1e5))
+    assert best.at(1e5) == pytest.approx(2.1 + bytes_us)
+    for wrong in (replace(best, base_us=best.base_us * 1.01), replace(best, times=(0.8, 2.2))):
+        with pytest.raises(BadWitness, match="claims"):
+            check(problem, wrong)
+    with pytest.raises(BadWitness, match="it must be two"):
+        check(problem, replace(best, times=(0.0,)))
