@@ -1,4 +1,4 @@
-"""Cuts: what must leave a set of ranks over the capacity of its links, the worst of them by max-flow; and parts."""
+"""Cuts: what must leave a set of ranks over the capacity of its links, the worst of them by max-flow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from synth.bounds.cut_candidates import blocks, candidates, node_sets
+from synth.bounds.cut_candidates import blocks, candidates
 from synth.bounds.metric import crossing_times
 from synth.bounds.resource_cover import cover
 from synth.bounds.search import Search
@@ -82,62 +82,3 @@ def _cut(search: Search, inside: Bools, crossed: Ints | None = None) -> Iterator
     smaller = search.name_ranks(np.flatnonzero(~inside if inward else inside))
     text = f"cut {smaller}{' inward' if inward else ''}"
     yield search.claim("cut", text, resources, np.flatnonzero(inside))
-
-
-def find_parts(search: Search) -> Iterator[Witness]:
-    """Of an allreduce, or several, which needs 2(k-1) sends of a chunk between the k parts that it is in.
-
-    Parts are nodes, what wide links join, ranks.
-    """
-    problem, collective = search.problem, search.problem.collective
-    same = collective.reduces.all() and np.array_equal(collective.pre, collective.post)
-    if not (same and collective.nranks > 1):
-        return
-    nodes = [np.flatnonzero(flags).tolist() for flags in node_sets(problem)]
-    singles = [[rank] for rank in range(collective.nranks)]
-    for parts in (nodes, *_joined_by_width(search), singles):
-        yield from _parts(search, parts)
-
-
-def _joined_by_width(search: Search) -> Iterator[list[list[int]]]:
-    """Ranks that wide links join, for every bandwidth that links have: what is between the parts is narrow."""
-    net = search.problem.network
-    widths = np.unique(net.bandwidth_gbs)[::-1]
-    if len(widths) > search.tuning.widths:
-        widths = widths[np.linspace(0, len(widths) - 1, search.tuning.widths).astype(np.int64)]
-    for width in widths:
-        part = np.arange(net.nranks)
-        wide = net.bandwidth_gbs >= width
-        while True:
-            low = part.copy()
-            np.minimum.at(low, net.dst[wide], part[net.src[wide]])
-            np.minimum.at(low, net.src[wide], part[net.dst[wide]])
-            if np.array_equal(low, part):
-                break
-            part = low
-        order = np.argsort(part, kind="stable")
-        yield [p.tolist() for p in np.split(order, np.flatnonzero(np.diff(part[order])) + 1)]
-
-
-def _parts(search: Search, parts: list[list[int]]) -> Iterator[Witness]:
-    """The claim of some parts; relays join the part of a member of their node, or the first."""
-    problem, net = search.problem, search.problem.network
-    parts = [list(part) for part in parts if min(part) < problem.collective.nranks]
-    if len(parts) < 2:
-        return
-    node = problem.topology.nodes[np.array(problem.ranks)]
-    for rank in sorted(set(range(net.nranks)) - {r for part in parts for r in part}):
-        home = next((p for p in parts if node[p[0]] == node[rank]), parts[0])
-        home.append(rank)
-    side = np.empty(net.nranks, dtype=np.int64)
-    for i, part in enumerate(parts):
-        side[part] = i
-    pre = problem.collective.pre
-    places = np.unique(pre[:, 1] * len(parts) + side[pre[:, 0]]) // len(parts)
-    sends = 2 * (np.bincount(places) - 1)
-    if not sends.any():
-        return  # each chunk stays in a part
-    resources = cover(net, np.flatnonzero(side[net.src] != side[net.dst]))
-    few, many = int(sends.min()), int(sends.max())
-    text = f"{len(parts)} parts, {many if few == many else f'{few} to {many}'} sends a byte"
-    yield search.claim("parts", text, resources, parts=tuple(tuple(sorted(part)) for part in parts))

@@ -39,6 +39,7 @@ class Tuning:
     split_work: int = 4_000_000  # links and vertices looked at for these: about a second
     path_work: int = 15_000_000  # links and ranks looked at for the longest shortest path: some seconds
     widths: int = 32  # bandwidths at which ranks are joined to parts
+    parts_work: int = 4_000_000  # links × neighbours × ranks of a network that is divided step by step: 0.1 s
     max_flow_work: int = 40_000_000  # arcs and ranks of all flows' graphs together: some seconds
     # of prices drawn from loads more of each find little more, and take as much longer:
     near_full: tuple[float, ...] = (0.999, 0.99, 0.98, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5)  # of the highest load: one price

@@ -16,11 +16,7 @@ from synth.bounds.resource_cover import cover
 from synth.bounds.search import DEFAULT
 from synth.bounds.traffic import Traffic, capacities_out, sweep_capacities
 from synth.bounds.witness import Witness
-from synth.concurrent.plans import direct
-from synth.concurrent.union import Member, union_problem
-from synth.model.collective import named
 from synth.model.problem import make_problem
-from synth.timing.simulate import time_us, timed
 from tests.random_problems import random_problem
 from tests.synth.bounds.cases import LARGE, SEEDS
 from topologies.errors import BadWitness
@@ -84,26 +80,6 @@ def test_candidates_are_sets() -> None:
         found = candidates(problem, Traffic(problem), DEFAULT)
         assert all(one.any() and not one.all() for one in found)
         assert len({one.tobytes() for one in found}) == len(found)
-
-
-def test_parts_of_several_groups_add_up() -> None:
-    """Groups that share a NIC need all their sends there; those within a part need none."""
-    topology = load("dgx2:3")
-    across = [Member((place, 16 + place, 32 + place), named("allreduce", 3, 1), 1e6) for place in (0, 1)]
-    inside = Member((16, 17), named("allreduce", 2, 1), 1e6)
-
-    def steepest(members: list[Member]) -> float:
-        return max(w.per_byte_us for w in prove(union_problem(topology, members)).witnesses if w.kind == "parts")
-
-    assert steepest(across) == pytest.approx(2 * steepest(across[:1]))
-    assert steepest([*across, inside]) == pytest.approx(steepest(across))
-    problem = union_problem(topology, across)
-    plan = direct(problem, lambda own: problem.restated(own, "none", ()))
-    assert plan is not None
-    assert time_us(plan[0], timed(*plan, 1e6)) >= steepest(across) * 1e6
-    lone = union_problem(topology, [inside, replace(inside, ranks=(4, 5))])
-    with pytest.raises(BadWitness, match="no chunk is in two parts"):
-        check(lone, Witness("parts", (), ((0, 1), (2, 3)), tuple(range(lone.network.nresources)), 0.0, 0.0, np.inf, ""))
 
 
 @pytest.mark.parametrize(("name", "bytes_us"), [("allreduce", 1.0), ("allgather", 0.25), ("alltoall", 0.25)])

@@ -1,0 +1,78 @@
+"""Parts between which an allreduce must send much: several groups', and the steepest of all divisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from synth.bounds.prove import prove
+from synth.bounds.registry import check, recompute
+from synth.bounds.resource_cover import cover
+from synth.bounds.witness import Witness
+from synth.concurrent.plans import direct
+from synth.concurrent.union import Member, union_problem
+from synth.model.collective import named
+from synth.model.problem import Problem, make_problem
+from synth.timing.simulate import time_us, timed
+from topologies.errors import BadWitness
+from topologies.load import load
+
+
+def test_parts_of_several_groups_add_up() -> None:
+    """Groups that share a NIC need all their sends there; those within a part need none."""
+    topology = load("dgx2:3")
+    across = [Member((place, 16 + place, 32 + place), named("allreduce", 3, 1), 1e6) for place in (0, 1)]
+    inside = Member((16, 17), named("allreduce", 2, 1), 1e6)
+
+    def steepest(members: list[Member]) -> float:
+        return max(w.per_byte_us for w in prove(union_problem(topology, members)).witnesses if w.kind == "parts")
+
+    assert steepest(across) == pytest.approx(2 * steepest(across[:1]))
+    assert steepest([*across, inside]) == pytest.approx(steepest(across))
+    problem = union_problem(topology, across)
+    plan = direct(problem, lambda own: problem.restated(own, "none", ()))
+    assert plan is not None
+    assert time_us(plan[0], timed(*plan, 1e6)) >= steepest(across) * 1e6
+    lone = union_problem(topology, [inside, replace(inside, ranks=(4, 5))])
+    with pytest.raises(BadWitness, match="no chunk is in two parts"):
+        check(lone, Witness("parts", (), ((0, 1), (2, 3)), tuple(range(lone.network.nresources)), 0.0, 0.0, np.inf, ""))
+
+
+def divisions(ranks: int, parts: tuple[tuple[int, ...], ...] = ()) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """All divisions of that many ranks into parts."""
+    if ranks == 0:
+        yield parts
+        return
+    last = ranks - 1
+    yield from divisions(last, (*parts, (last,)))
+    for i, part in enumerate(parts):
+        yield from divisions(last, (*parts[:i], (*part, last), *parts[i + 1 :]))
+
+
+def slope(problem: Problem, parts: tuple[tuple[int, ...], ...]) -> float:
+    """µs a byte that parts prove by the checker's own count; 0 where it refuses them."""
+    net = problem.network
+    side = np.empty(net.nranks, dtype=np.int64)
+    for i, part in enumerate(parts):
+        side[list(part)] = i
+    resources = cover(net, np.flatnonzero(side[net.src] != side[net.dst]))
+    claim = Witness("parts", (), parts, tuple(resources.tolist()), 0.0, 0.0, np.inf, "drawn")
+    try:
+        return recompute(problem, claim)[1]
+    except BadWitness:
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("spec", "group"), [("hypercube:3", (0, 1, 3, 4)), ("ring:7", (0, 1, 2, 4, 6)), ("mesh:2x3", (0, 1, 2, 3, 4, 5))]
+)
+def test_the_steepest_of_all_divisions_is_found(spec: str, group: tuple[int, ...]) -> None:
+    topology = load(spec)
+    relays = [rank for rank in range(topology.nranks) if rank not in group]
+    problem = make_problem(topology, "allreduce", group, relays)
+    found = max(w.per_byte_us for w in prove(problem).witnesses if w.kind == "parts")
+    every = [slope(problem, parts) for parts in divisions(topology.nranks)]
+    assert found == pytest.approx(max(every))
