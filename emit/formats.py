@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from emit.findings import Findings, Verdict
 from emit.goal import Goal
@@ -23,6 +24,10 @@ from emit.timing.predict import Predictor, Timed
 from topologies.errors import InputError
 from topologies.text.files import opened, origin_of
 from topologies.topology import Topology
+
+if TYPE_CHECKING:  # commands about files load neither
+    from synth.model.common_chunk import CommonChunk
+    from synth.verify.algorithm import Algorithm
 
 LONGEST_NAME = 63  # characters of a program's name in any file
 _DIGEST = 8  # hexadecimal digits
@@ -42,6 +47,8 @@ class Format:
     holds_program: what is read is a Program, which executors here, predictions and the compiler take.
     converter: where what is read can be made one, a module with verify_program(path, goal), whose verdict holds it, and
     predictor(text or path, topology, group), since the files take another time than that Program.
+    in_switch: where it can say what switches sum and multicast, a module with write_program(algorithm, cells of its
+    chunks, in place or not, threadblocks that a rank may have), which yields a file's text and its Program's header.
     simulator: what loads it, where no executor does: a trace of one message size, which `write(program, bytes)` of the
     module yields as (end of the name, content) of each of its files. No library or report holds such files.
     kept_by_name: an executor takes two files of one name for one.
@@ -55,6 +62,7 @@ class Format:
     module: str = ""
     holds_program: bool = False
     converter: str = ""
+    in_switch: str = ""
     simulator: str = ""
     kept_by_name: bool = False
     has_fifo: bool = False
@@ -82,6 +90,18 @@ class Format:
         largest: int | None = import_module(self.module).largest_message(text)
         return largest
 
+    def write_in_switch(
+        self, algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int
+    ) -> tuple[str, Program]:
+        """The text of an algorithm whose sends go through switches, and its Program without threadblocks.
+
+        Raises InputError where files of this format cannot say it, or hold it.
+        """
+        if not self.in_switch:
+            raise InputError(f"{self.what} cannot say what switches sum and multicast")
+        made: tuple[str, Program] = import_module(self.in_switch).write_program(algorithm, common, inplace, sms)
+        return made
+
     def predictor(
         self, file: str | Path, program: Program, topology: Topology, group: Sequence[int] | None = None
     ) -> Timed:
@@ -108,6 +128,7 @@ FORMATS: dict[str, Format] = {
         Format(
             "mscclpp", "an execution plan (JSON)", ".json", b"{", "emit.mscclpp.format",
             kept_by_name=True, placed=True, converter="emit.mscclpp.as_program",
+            in_switch="emit.mscclpp.in_switch",
         ),
         Format(
             "chakra", "a Chakra trace (NAME.RANK.et)", ".et", b"", "emit.chakra.format",

@@ -183,7 +183,7 @@ TARGETS: dict[str, Target] = {
             ),
             limits=_MSCCLPP_LIMITS, protocols={"Simple": "Simple", "LL": "LL", "LL128": "Simple"},
             only_outofplace=frozenset(), only_ll_between_nodes=frozenset(),
-            needs_buffers=True, flags_by_process=True,
+            needs_buffers=True, flags_by_process=True, switch_ops=True,
             cell_bytes=16, otherwise="an algorithm of MSCCL++'s or NCCL's own",
         ),
     )

@@ -21,7 +21,8 @@ class Lowered:
 
     scale: the size that an executor takes for that of its messages / the problem's message size.
     common: the cells of its chunks; `padding`: of the fullest buffer the part that holds nothing.
-    largest: the most bytes of a message, as an executor sees it, that its file takes; None: there is no end.
+    largest: the most bytes of a message, as an executor sees it, that its file takes; None: there is no end. text: its
+    file's, where that is not written from the program, which then has no threadblocks.
     """
 
     target: Target
@@ -31,6 +32,7 @@ class Lowered:
     common: CommonChunk
     scale: float = 1.0
     largest: int | None = None
+    text: str = ""
     _times_us: dict[float, float] = field(default_factory=dict)
 
     def time_us(self, size_bytes: float) -> float:

@@ -29,6 +29,7 @@ from emit.targets import (
 )
 from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.deadline import now
+from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem, question
 from synth.search.contest import Contest
 from synth.search.frontier import Contender, Range
@@ -129,6 +130,10 @@ class Programs:
         begun = now()
         if why := self.refusal(algorithm):
             raise InputError(why)
+        if not ordinary(algorithm.problem.network, algorithm.schedule.link):
+            made = self._in_switch(algorithm)
+            self.first_s = now() - begun
+            return made
         own = algorithm.problem.topology.protocol
         if own:
             first = own == self.able(protocols_of(algorithm.problem.topology))[0]
@@ -144,6 +149,14 @@ class Programs:
         largest = self._largest(algorithm, large, until)
         self._lowering = None
         return LoweredBySize(small, large, largest)
+
+    def _in_switch(self, algorithm: Algorithm) -> Lowered:
+        """The file of an algorithm whose sends go through switches that sum or multicast; errors: see `lower`."""
+        problem, form = algorithm.problem, FORMATS[self.target.format]
+        common = best_cut(algorithm, self._cells(algorithm, SMALLEST, LARGEST))
+        text, program = form.write_in_switch(algorithm, common, self.inplace, self.target.limits.sms)
+        predictor = form.predictor(text, program, self.problem.topology, problem.ranks)
+        return Lowered(self.target, program, None, predictor, common, largest=form.largest_message(text), text=text)
 
     def _largest(self, algorithm: Algorithm, large: Lowered, until: float) -> Lowered | None:
         """A program for the largest messages alone, where another takes more than the algorithm, and time is left."""

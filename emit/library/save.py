@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from emit.compiler.lower import goal_columns
-from emit.formats import FORMATS
+from emit.formats import FORMATS, restate_program
 from emit.library.index import INDEX, SCHEDULES, Entry
 from emit.library.kept import FORMS, Kept, Placed, join, table_rows
 from emit.library.lowered import Lowered
@@ -368,7 +368,7 @@ def document(found: SearchResult, served: Range, name: str, programs: Programs) 
         raise InputError(served.contender.refused)
     low, high = by.served(served.low, served.high)
     program, goal = replace(by.program, name=name, min_bytes=low, max_bytes=high or 0), by.goal
-    text = programs.text(program, goal)
+    text = restate_program(by.text, name, low, high, target) if by.text else programs.text(program, goal)
     asked = question(problem)
     return text, {
         **asked,

@@ -1,8 +1,9 @@
 """An execution plan as the Program that moves the same data in the same order.
 
 Executors here, the report's page and the compiler take Programs. Every put becomes a message, received where it was
-put; packets become scratch of their own; signals, semaphores and barriers are gone: what they order follows from the
-data, as in every program of instructions. Its threadblocks and its time are not the plan's; for that see `timing`.
+put; what a switch sums or multicasts becomes messages between the rank that does so and all others; packets become
+scratch of their own; signals, semaphores and barriers are gone: what they order follows from the data, as in every
+program of instructions. Its threadblocks and its time are not the plan's; for that see `timing`.
 """
 
 from __future__ import annotations
@@ -65,12 +66,12 @@ def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
     """The program; goal: as for `check_plan`, root: of a rooted collective.
 
     A plan whose groups or pipelines cut chunks becomes one of smaller chunks. Raises InputError for a plan that names
-    what is not there, stops before its end, uses switch channels, or is too large to be checked.
+    what is not there, stops before its end, or is too large to be checked.
     """
-    ensure_executable(plan, goal, "plan is no program", "and a program's messages go from rank to rank")
+    ensure_executable(plan, goal, "plan is no program")
     memory = memory_of(plan, goal or goal_of(plan, root))
     made = acts_of(memory)
-    ir = Instructions(_header(plan, memory.units, root), goal)
+    ir = Instructions(header(plan, root, memory.units), goal)
     cells = _Cells(memory)
     try:
         order = execution_order(made)
@@ -82,7 +83,8 @@ def program_of(plan: Plan, goal: Goal | None = None, root: int = 0) -> Program:
     return assemble(Prepared(ir), _NO_LIMITS, Layout()).program()
 
 
-def _header(plan: Plan, units: int, root: int) -> Program:
+def header(plan: Plan, root: int = 0, units: int = 1) -> Program:
+    """What a plan says of itself, as a Program without threadblocks; units: cells of one of its chunks."""
     collective = collective_of(plan)
     one = _only_buffer(plan)
     gpus = [

@@ -2,24 +2,27 @@
 
 A plan says a sum in the switch only together with its multicast by the rank that reads it (glres), and a multicast of
 what a rank has (gstore): all-reduces, broadcasts and all-gathers, but no reduce-scatter. Each threadblock has chunks of
-its own, and meets its like on all ranks before the first, since others' input must be there, and after the last, since
-others write its output.
+its own. Ranks meet before the first, since others' input must be there, and after the last, since others write its
+output; a rank's threadblocks have the others between them, so that this takes the latency of one signal.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from emit.mscclpp.as_program import header
 from emit.mscclpp.format import check_plan
 from emit.mscclpp.memory import limit_sizes
-from emit.mscclpp.plan import MAX_CHANNELS, MAX_OPS, Op, Part, Plan, PlanBlock, PlanGpu, plan_text
+from emit.mscclpp.plan import MAX_CHANNELS, MAX_OP_CHANNELS, MAX_OPS, Op, Part, Plan, PlanBlock, PlanGpu, plan_text
+from emit.mscclpp.read import read_plan
+from emit.program import Program
+from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.pairs import ordinary
 from synth.model.registry import BUFFER, EVERY, OWN, ROOT, SHARE
 from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 
 _BLOCKS = 16  # threadblocks a rank: with two, the switch reduces for one while it multicasts for the other
-_NOP = Op("nop")
 
 
 def is_in_switch(algorithm: Algorithm) -> bool:
@@ -27,27 +30,40 @@ def is_in_switch(algorithm: Algorithm) -> bool:
     return not ordinary(algorithm.problem.network, algorithm.schedule.link)
 
 
-def write_in_switch(algorithm: Algorithm, name: str, *, inplace: bool = True) -> str:
+def write_in_switch(
+    algorithm: Algorithm, name: str, *, inplace: bool = True, common: CommonChunk | None = None, sms: int = 0
+) -> str:
     """The text of its plan, checked. name: of the plan.
 
-    Raises InputError where plans cannot say it, or more than the executor holds.
+    common: the cells of its chunks; None: one each, as far as these are of one size. sms: threadblocks that a rank may
+    have; 0: any number. Raises InputError where plans cannot say it, or more than the executor holds.
     """
     problem = algorithm.problem
     readers, collective = _senders(algorithm), problem.collective
-    n, chunks, root = len(problem.group), collective.nchunks, collective.root
+    common = common or common_chunk(collective)
+    n, cells, root = len(problem.group), common.cells, collective.root
     own = collective.kind.before == OWN  # a rank's input is its share
-    places = np.zeros(chunks, dtype=np.int64)
-    places[collective.pre[:, 1]] = collective.in_index
+    places = np.zeros(cells.nchunks, dtype=np.int64)
+    places[cells.pre[:, 1]] = cells.in_index
     waves = [np.flatnonzero(readers == rank).tolist() for rank in range(n)]
-    blocks = max(1, min(_BLOCKS, max(map(len, waves))))
+    parts = max(1, min(_BLOCKS, sms or _BLOCKS, max(map(len, waves))))
+    blocks = max(parts, -(-(n - 1) // MAX_CHANNELS))
     plan = Plan(name, collective.name, "Simple", inplace, [])
     for rank in range(n):
         gpu = PlanGpu(
-            chunks // n if own else chunks, chunks, 0, switches=[("i", tuple(range(n))), ("o", tuple(range(n)))]
+            cells.nchunks // n if own else cells.nchunks,
+            cells.nchunks,
+            0,
+            switches=[("i", tuple(range(n))), ("o", tuple(range(n)))],
         )
         for tb in range(blocks):
-            data = [_op(chunk, int(places[chunk]), sums=collective.reducing) for chunk in waves[rank][tb::blocks]]
-            gpu.blocks.append(_block(gpu, n, rank, data))
+            data = [
+                _op(int(common.first[chunk]), int(places[common.first[chunk]]), count, sums=collective.reducing)
+                for chunk in (waves[rank][tb::parts] if tb < parts else ())
+                if (count := int(common.count[chunk]))
+            ]
+            others = [(rank + step) % n for step in range(1 + tb, n, blocks)]
+            gpu.blocks.append(_block(gpu, others, data, blocks))
         plan.gpus.append(gpu)
     limit_sizes(plan, 0, 0)
     most = max(len(block.ops) for gpu in plan.gpus for block in gpu.blocks)
@@ -58,6 +74,13 @@ def write_in_switch(algorithm: Algorithm, name: str, *, inplace: bool = True) ->
     text = plan_text(plan)
     check_plan(text, None, root).raise_if_wrong(f"execution plan of {name}")
     return text
+
+
+def write_program(algorithm: Algorithm, common: CommonChunk, inplace: bool, sms: int) -> tuple[str, Program]:
+    """The text of its plan, and what that says of itself; arguments and errors as those of `write_in_switch`."""
+    collective = algorithm.problem.collective
+    text = write_in_switch(algorithm, collective.name, inplace=inplace, common=common, sms=sms)
+    return text, header(read_plan(text), collective.root)
 
 
 def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -86,31 +109,22 @@ def _senders(algorithm: Algorithm) -> np.ndarray[tuple[int], np.dtype[np.int64]]
     return found[True]
 
 
-def _op(chunk: int, at: int, *, sums: bool) -> Op:
-    """What sends a chunk to all; at: its place in the sender's input."""
-    source = Part("W", 0, chunk, 1) if sums else Part("L", "i", at, 1)
-    return Op("glres" if sums else "gstore", (source,), (Part("W", 1, chunk, 1),), channel_type="switch")
+def _op(first: int, at: int, count: int, *, sums: bool) -> Op:
+    """What sends `count` cells to all; at: the place of the first in the sender's input."""
+    source = Part("W", 0, first, count) if sums else Part("L", "i", at, count)
+    return Op("glres" if sums else "gstore", (source,), (Part("W", 1, first, count),), channel_type="switch")
 
 
-def _block(gpu: PlanGpu, n: int, rank: int, data: list[Op]) -> PlanBlock:
-    """A threadblock with these operations, and with memory channels of its own."""
-    peers: list[int] = []
-    rounds = []
-    step = 1
-    while step < n:  # by dissemination: after round i a rank has heard of 2^(i + 1) - 1 others
-        ends = ((rank + step) % n, (rank - step) % n)
-        peers += [peer for peer in dict.fromkeys(ends) if peer not in peers]
-        rounds.append(ends)
-        step *= 2
-    if len(peers) > MAX_CHANNELS:
-        raise InputError(f"{n} ranks meet over {len(peers)} channels a threadblock; plans take {MAX_CHANNELS}")
+def _block(gpu: PlanGpu, peers: list[int], data: list[Op], blocks: int) -> PlanBlock:
+    """A threadblock with these operations, one of so many of its rank, that hears of `peers`."""
     mine = gpu.peers.setdefault("memory", [])
-    first = len(mine)
+    channels = {"memory": list(range(len(mine), len(mine) + len(peers))), "switch": [0, 1]}
     mine += peers
-    meeting: list[Op] = []
-    for ends in rounds:
-        to, source = (Op(word, channels=(peers.index(peer),), channel_type="memory")
-                      for word, peer in zip(("signal", "wait"), ends, strict=True))  # fmt: skip
-        meeting += [to, source, _NOP]  # what all threads know then is what the next signal says
-    channels = {"memory": list(range(first, len(mine))), "switch": [0, 1]}
-    return PlanBlock([*meeting, *data, _NOP, *meeting], channels)
+    meeting = [
+        Op(word, channels=tuple(range(len(peers))[low : low + MAX_OP_CHANNELS]), channel_type="memory")
+        for word in ("signal", "wait")
+        for low in range(0, len(peers), MAX_OP_CHANNELS)
+    ]
+    # all threads of all threadblocks know then what one has heard, and have done what one says
+    together = Op("barrier", barrier=0, blocks=blocks) if blocks > 1 else Op("nop")
+    return PlanBlock([*meeting, together, *data, together, *meeting], channels)

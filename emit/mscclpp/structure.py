@@ -58,11 +58,9 @@ def check_structure(plan: Plan, goal: Goal | None, found: Findings) -> None:
     _check_message_sizes(plan, found)
 
 
-def ensure_executable(plan: Plan, goal: Goal | None, cannot: str, switches: str | None) -> None:
-    """Raise InputError, beginning with `cannot`, for a plan that names what is not there, or uses switch channels.
-
-    switches: why these are too much; None: they are not. What only a limit forbids may pass.
-    """
+def ensure_executable(plan: Plan, goal: Goal | None, cannot: str) -> None:
+    """Raise InputError, beginning with `cannot`, for a plan that names what is not there; what only a limit forbids
+    may pass."""
     found = Findings()
     check_structure(plan, goal, found)
     if all(f.kind == "limit" for f in found.reported):
@@ -70,8 +68,6 @@ def ensure_executable(plan: Plan, goal: Goal | None, cannot: str, switches: str 
     for finding in found.reported:
         if finding.kind != "limit":
             raise InputError(f"{cannot}: {finding.kind}: {finding.message}")
-    if switches is not None and any(gpu.switches for gpu in plan.gpus):
-        raise InputError(f"{cannot}: it uses switch channels, {switches}")
 
 
 def check_parts(plan: Plan, found: Findings) -> None:

@@ -56,13 +56,13 @@ class PlanPredictor:
             weight: how large each rank's chunks are beside those of the plan, shape (nranks,); None: 1.
 
         Raises InputError: a group that does not fit, two ranks that meet without a link, or a plan that names what is
-                not there, stops before its end, uses switch channels, or is too large to be checked.
+                not there, stops before its end, or is too large to be checked; a switch channel that no switch has.
         """
         self.plan, self.topology = plan, topology
         topology = under(topology, "LL" if plan.protocol == "LL" else "Simple")
         self.group = place_ranks(len(plan.gpus), topology, group)
         self.network: Network = network(topology, self.group)
-        ensure_executable(plan, None, "cannot be timed", None)
+        ensure_executable(plan, None, "cannot be timed")
         memory = memory_of(plan, None)
         try:
             steps = _Steps(acts_of(memory), _switches(plan, self.network))

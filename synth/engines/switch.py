@@ -73,29 +73,35 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, request: Request, tuning: Tuning = Tuning()) -> Iterator[Outcome]:
-    """The best number of waves for each size, in the form that is best for it."""
+    """The best number of waves for each size, in the form that is best for it.
+
+    For an executor, which may lack the time to check so many sends, also the best of fewer than it can hold by links.
+    """
     groups = _groups(problem)
     if groups is None:
         return
     sums_and_copies = len(_needs(problem.collective.kind)) == 2
-    best: dict[int, tuple[float, _Form, Problem, Schedule]] = {}
+    best: dict[tuple[int, bool], tuple[float, _Form, Problem, Schedule]] = {}
     for chain in (False, True) if len(groups.at) > 2 else (False,):
         for paced in (False, True) if sums_and_copies else (False,):
-            for made in _by_waves(problem, groups, _Form(1, paced, chain), request, tuning):
+            for pairs, made in _by_waves(problem, groups, _Form(1, paced, chain), request, tuning):
+                few = not request.most_sends or pairs <= request.most_sends
                 for size, found in made.items():
-                    if size not in best or found[0] < best[size][0]:
-                        best[size] = found
+                    for key in ((size, False), (size, True)) if few else ((size, False),):
+                        if key not in best or found[0] < best[key][0]:
+                            best[key] = found
     yielded: set[_Form] = set()
-    for size in request.sizes:
-        if size in best and best[size][1] not in yielded:
-            yielded.add(best[size][1])
-            yield Candidate(*best[size][2:], NAME, size)
+    for key in ((size, few) for few in (False, True) for size in request.sizes):
+        if key in best and best[key][1] not in yielded:
+            yielded.add(best[key][1])
+            yield Candidate(*best[key][2:], NAME, key[0])
 
 
 def _by_waves(
     problem: Problem, groups: _Groups, form: _Form, request: Request, tuning: Tuning
-) -> Iterator[dict[int, tuple[float, _Form, Problem, Schedule]]]:
-    """By size the time, form, problem and schedule, for more and more waves as long as that is worth it."""
+) -> Iterator[tuple[int, dict[int, tuple[float, _Form, Problem, Schedule]]]]:
+    """For more and more waves as long as that is worth it: the pairs of ranks between which the sends go, and by size
+    the time, form, problem and schedule."""
     least = _chunks(problem.collective.kind, groups.at.shape, 1)
     pinned, last = request.options.chunks, dict.fromkeys(request.sizes, np.inf)
     counts = [1 << e for e in range(tuning.waves.bit_length())]
@@ -113,7 +119,7 @@ def _by_waves(
             return
         clock = Clock(whole, schedule)
         times = {size: time_us(whole, clock.timed(size)) for size in request.sizes}
-        yield {size: (us, now, whole, schedule) for size, us in times.items()}
+        yield pairs, {size: (us, now, whole, schedule) for size, us in times.items()}
         if all(times[size] > (1 - tuning.worth) * last[size] for size in times):
             return
         last = {size: min(times[size], last[size]) for size in times}

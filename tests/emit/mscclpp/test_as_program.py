@@ -91,7 +91,6 @@ def test_files(tmp_path: Path) -> None:
     assert root.program is not None
     assert (root.status, root.program.root) == ("right", 2)
     for made, words in (
-        (foreign.multicast(), "plan is no program: it uses switch channels"),
         (foreign.gets() | {"collective": "hello"}, "does not say what the result must be"),
         ("{}", "no gpus; it must be an execution plan"),
     ):

@@ -1,0 +1,62 @@
+"""What switches sum and multicast as files of a library: for groups and sizes of all kinds, in and out of place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from emit.formats import verify_program
+from emit.library.check import check_library
+from emit.library.index import load_index
+from emit.library.lowered import Lowered
+from emit.library.programs import Programs
+from emit.mscclpp.read import read_plan
+from emit.mscclpp.timing import PlanPredictor
+from synth import synthesize
+from synth.model.problem import make_problem
+from tests.oracles.plan_results import ends_right
+from tests.synth.engines.test_switch import answers
+from topologies.errors import InputError
+from topologies.load import load
+
+_SIZE = 1 << 26
+
+
+@pytest.mark.parametrize("group", [(6, 1, 3, 0), (0, 2, 4, 5, 7)])
+def test_a_library_has_plans_on_switch_channels(tmp_path: Path, group: tuple[int, ...]) -> None:
+    asked = {"engine": "switch", "size": _SIZE, "chunks": 8 * len(group)}
+    made = synthesize("allreduce", "dgx-h100", group, target="mscclpp", **asked)
+    made.save(tmp_path, "mscclpp")
+    report = check_library(tmp_path, load_index(tmp_path))
+    assert (report.wrong, report.files) == ([], 2)
+    for entry in load_index(tmp_path):
+        plan = json.loads(entry.path.read_text())
+        channels = [one for gpu in plan["gpus"] for one in gpu["channels"] if one["channel_type"] == "switch"]
+        assert len(channels) == 2 * len(group)
+        assert ends_right(plan, 1)
+        verdict = verify_program(entry.path)
+        assert (verdict.status, verdict.program is not None) == ("right", True)
+        assert _SIZE % entry.divides == 0
+        predictor = PlanPredictor(read_plan(entry.path), load("dgx-h100"), group)
+        assert entry.values["time_us"] == pytest.approx(predictor.time_us(_SIZE))
+        assert entry.values["time_us"] < 1.15 * entry.values["bound_us"]
+    assert {entry.inplace for entry in load_index(tmp_path)} == {True, False}
+
+
+@pytest.mark.parametrize(("size", "served"), [(3 << 20, True), (5 << 20, True), ((1 << 22) + 8, False)])
+def test_cells_divide_the_size_that_is_of_interest(size: int, served: bool) -> None:
+    problem = make_problem(load("dgx-h100"), "allreduce", range(5))
+    programs = Programs(problem, "mscclpp", size=size)
+    by = [programs.lower(one) for one in answers(problem, 10)]
+    assert all(isinstance(one, Lowered) and one.program.protocol == "Simple" for one in by)
+    assert any(one.serves(size) for one in by) == served
+
+
+def test_a_target_or_collective_that_has_no_such_plan_is_refused() -> None:
+    problem = make_problem(load("dgx-h100"), "reduce", range(4))
+    with pytest.raises(InputError, match="only where the reader multicasts them"):
+        Programs(problem, "mscclpp").lower(answers(problem, 4)[0])
+    with pytest.raises(InputError, match="XML file cannot say what switches sum and multicast"):
+        Programs(problem, "executor-nccl").lower(answers(problem, 4)[0])
