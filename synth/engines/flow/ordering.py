@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,26 +61,33 @@ class Sends:
         return np.asarray(self.hold_us + self.net.alpha_us[self.bundle])
 
     def ordered(self, enough_us: float, most: int = 10**9, deadline: float = np.inf) -> tuple[float, Schedule]:
-        """(µs, the sends in the order of the best list schedule found); `most` schedules are made at most.
+        """(µs, the sends in the order of the best list schedule found); `most` schedules are made at most."""
+        best, rows, _ = self.listed(self._by_parts(), enough_us, most, deadline)
+        return best, untimed(self.chunk[rows], self.link[rows], self.step[rows], self.reduces[rows])
 
-        The rule is the least slack: what has the longest chain of sends behind it, and belongs to the part of the
-        message that is asked for first, goes first. Then each order is swung: backwards with the last first,
-        forwards again (Li and Willis, 1992).
+    def chains_us(self) -> Floats:
+        """The longest chain of sends that starts with each send, shape (sends,)."""
+        return urgencies(self.run, self.lasts_us, self.before, self.after, self.step)
+
+    def listed(
+        self, urgent: Iterable[Floats], enough_us: float, most: int = 10**9, deadline: float = np.inf
+    ) -> tuple[float, Ints, Floats]:
+        """(µs, sends in order of start, when each of them starts in µs), of the best list schedule found.
+
+        Args:
+            urgent: what goes first, shape (sends,), in each of the orders that are tried. Each is swung: backwards
+                with the last first, forwards again (Li and Willis, 1992).
         """
-        chain = urgencies(self.run, self.lasts_us, self.before, self.after, self.step)
-        part = self._part()
-        best, found = np.inf, np.zeros(0, dtype=np.int64)
-        made = 0
-        # parts asked for one after another: links stay in use by all pairs, sums are spread while others are gathered
-        for spread in self.tuning.spreads if part.any() else (0.0,):
-            urgency = chain - spread * self.busiest_us * part
+        best, found, begins = np.inf, np.zeros(0, dtype=np.int64), np.zeros(0)
+        made, over = 0, False
+        for urgency in urgent:
             for swing in range(self.tuning.swings + 1):
                 rows, start = self._list_schedule(urgency, self.before, self.after)
                 took = float((start + self.lasts_us[rows]).max(initial=0.0))
                 made += 1 + (swing > 0)
                 better = took < best * (1 - 1e-12)
                 if better:
-                    best, found = took, rows
+                    best, found, begins = took, rows, start
                 over = best <= enough_us or made >= most or now() >= deadline
                 if over or swing == self.tuning.swings or (swing > 1 and not better):
                     break
@@ -90,8 +98,14 @@ class Sends:
                 urgency[rows] = start + self.hold_us[rows]
             if over:
                 break
-        rows = found
-        return best, untimed(self.chunk[rows], self.link[rows], self.step[rows], self.reduces[rows])
+        return best, found, begins
+
+    def _by_parts(self) -> Iterator[Floats]:
+        """The least slack: what has the longest chain of sends behind it, and is of the part asked for first."""
+        chain, part = self.chains_us(), self._part()
+        # parts asked for one after another: links stay in use by all pairs, sums are spread while others are gathered
+        for spread in self.tuning.spreads if part.any() else (0.0,):
+            yield chain - spread * self.busiest_us * part
 
     def _list_schedule(self, urgency: Floats, before: Ints, after: Ints) -> tuple[Ints, Floats]:
         return list_schedule(self.run, self.loop_net, self.bundle, self.hold_us, urgency, before, after, self.tuning)

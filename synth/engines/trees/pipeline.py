@@ -1,24 +1,26 @@
-"""Trees as a pipelined schedule: what one round of chunks does, one chunk a tree, repeated at a fixed period.
+"""Trees as a pipelined schedule: what one round of chunks does, one chunk a tree, as often as the message wants.
 
-Every link has as many slots in a period as trees use it, and each use keeps one of them, round after round, so that no
-round waits for another: the message takes the rounds times the period, which is what the cut bound says, and the time
-that the first chunk takes (Rau's modulo scheduling, 1981, for a network).
+All rounds are one list schedule in which earlier rounds go first, each in an order that is good for one alone. A link
+that has nothing of a round to send serves the next one, so that the message takes little more than what the cut bound
+says, and what of one round alone no other could fill.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from synth.engines.flow.csr_network import csr_network
+from synth.engines.flow.ordering import Sends
 from synth.engines.trees.packing import Tree, depths
 from synth.model.collective import Bools, Floats, Ints
+from synth.model.compiled import choose_runner
+from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
-from topologies.arrays import grouped
 
-_ROUND_OFF = 1e-9
+_SLACK = 0.75  # of what a round takes: by so much later chunks of the next one are asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,88 +84,44 @@ def _add_tree(
         sends.append((number, arc, False, first + depth[tail]))
 
 
-class Slots:
-    """Free slots of every link in a period."""
+def listed(
+    problem: Problem, one: Round, k: int, rounds: int, size_bytes: float, enough_us: float, orders: int, deadline: float
+) -> tuple[float, Schedule]:
+    """(µs, the schedule, not timed) of so many rounds: the best of some list schedules; `orders` are made at most.
 
-    def __init__(self, count: Ints) -> None:
-        self.next = [
-            list(range(n)) for n in count.tolist()
-        ]  # the first slot from each on that is free, as far as known
-        self.taken = [0] * len(count)
-
-    def take(self, link: int, earliest: int) -> int:
-        """The first slot from `earliest` on, counted over all periods, that is free in every period."""
-        free, n = self.next[link], len(self.next[link])
-        if self.taken[link] == n:
-            raise ValueError("a link has no slot left")
-        self.taken[link] += 1
-        at = earliest
-        while free[at % n] != at % n:
-            # a jump to the slot that is known to be no earlier than the first free one
-            at += (free[at % n] - at) % n or n
-        free[at % n] = (at + 1) % n
-        return at
-
-
-def offsets_us(one: Round, hold_us: Floats, alpha_us: Floats, period_us: float, *, urgent_first: bool) -> Floats:
-    """When each send of the first round starts: in a slot of its own, which it may keep every period.
-
-    Which send chooses its slot first: of those that could go, that which could go first, or (urgent_first) that with
-    most steps behind it. The first on a link says where in the period the link's slots begin.
+    Two rules: rounds one after another, each in the order that is best for one alone; and the least slack.
 
     Args:
-        hold_us, alpha_us: of every link, for a chunk.
-        period_us: in which every link can serve all sends of a round over it.
+        problem: one chunk a block. one: of k trees a root.
     """
-    count = len(one.link)
-    ptr, following = grouped(one.before, count)
-    following = one.after[following]
-    left = np.bincount(one.after, minlength=count).tolist()
-    links, ready = one.link.tolist(), [0.0] * count
-    slots = np.maximum(1, np.floor(period_us / hold_us + _ROUND_OFF)).astype(np.int64)  # 1 of a link that none uses
-    grid = (period_us / slots).tolist()
-    hold, alpha, first = hold_us.tolist(), alpha_us.tolist(), _steps_behind(one).tolist()
-    free, phases = Slots(slots), dict[int, float]()
-    heap = [(-first[i], 0.0, i) if urgent_first else (0.0, -first[i], i) for i in range(count) if not left[i]]
-    heapify(heap)
-    found = np.zeros(count)
-    pointers, after = ptr.tolist(), following.tolist()
-    while heap:
-        i = heappop(heap)[2]
-        link, at = links[i], ready[i]
-        phase = phases.setdefault(link, at % grid[link])
-        slot = free.take(link, max(0, math.ceil((at - phase) / grid[link] - _ROUND_OFF)))
-        found[i] = max(at, phase + slot * grid[link])
-        end = found[i] + hold[link] + alpha[link]
-        for other in after[pointers[i] : pointers[i + 1]]:
-            ready[other] = max(ready[other], end)
-            left[other] -= 1
-            if not left[other]:
-                key = (-first[other], ready[other]) if urgent_first else (ready[other], -first[other])
-                heappush(heap, (*key, other))
-    return found
+    sends, period_us = _repeated(problem, one, k, rounds, size_bytes)
+    turn = np.repeat(np.arange(rounds), len(one.link)) * period_us
+
+    def urgent() -> Iterator[Floats]:
+        if rounds > 1:
+            alone, _ = _repeated(problem, one, k, 1, size_bytes / rounds)
+            _, rows, start_us = alone.listed([alone.chains_us()], 0.0, deadline=deadline)
+            begin_us = np.empty(len(rows))
+            begin_us[rows] = start_us
+            yield -np.tile(begin_us, rounds) - turn
+        yield sends.chains_us() - _SLACK * turn
+
+    took_us, rows, _ = sends.listed(urgent(), enough_us, orders, deadline)
+    return took_us, untimed(sends.chunk[rows], sends.link[rows], sends.step[rows], sends.reduces[rows])
 
 
-def _steps_behind(one: Round) -> Ints:
-    """How many sends the longest chain has that waits for each send."""
-    behind = np.zeros(len(one.link), dtype=np.int64)
-    order = np.argsort(-one.step[one.after], kind="stable")  # what waits for a send has a later step
-    for before, after in zip(one.before[order].tolist(), one.after[order].tolist(), strict=True):
-        behind[before] = max(behind[before], behind[after] + 1)
-    return behind
-
-
-def repeated(one: Round, offset_us: Floats, period_us: float, rounds: int, chunk: Ints) -> Schedule:
-    """`rounds` rounds, each a period after the one before; tree t's chunk in round j is chunk[t] + j. Not timed."""
-    turn = np.floor(offset_us / period_us + _ROUND_OFF).astype(np.int64)
-    order = np.lexsort((one.step, offset_us - turn * period_us))
-    turn = turn[order]
-    period, place = np.nonzero(_running(turn, rounds))
-    row = order[place]
-    return untimed(chunk[one.tree[row]] + period - turn[place], one.link[row], one.step[row], one.reduces[row])
-
-
-def _running(turn: Ints, rounds: int) -> Bools:
-    """Which sends of a round run in each period, shape (periods, sends)."""
-    number = np.arange(rounds + int(turn.max(initial=0)))[:, None] - turn
-    return (number >= 0) & (number < rounds)
+def _repeated(problem: Problem, one: Round, k: int, rounds: int, size_bytes: float) -> tuple[Sends, float]:
+    """The sends of so many rounds, each round's after those of the one before; and what a round takes among others."""
+    cut, net = problem.with_chunks(k * rounds), csr_network(problem.network)
+    many, turn, kilobytes = len(one.link), np.arange(rounds)[:, None], cut.collective.chunk_bytes(size_bytes) * 1e-3
+    root, tree = np.divmod(one.tree, k)
+    run = choose_runner(1e-5 * many * rounds)
+    uses = np.bincount(one.link, minlength=problem.network.nlinks)
+    period_us = float((uses / problem.network.bandwidth_gbs).max() * kilobytes[0])
+    chunk = ((root * rounds + turn) * k + tree).ravel()
+    link, step, reduces = np.tile(one.link, rounds), np.tile(one.step, rounds), np.tile(one.reduces, rounds)
+    before, after = (np.asarray(column + turn * many).ravel() for column in (one.before, one.after))
+    sends = Sends(
+        cut, net, run.table(net), run, kilobytes, chunk, link, step, reduces, before, after, period_us * rounds
+    )
+    return sends, period_us

@@ -9,7 +9,6 @@ goes up each of its trees and down again, where links run both ways.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
@@ -20,12 +19,12 @@ from synth.bounds.worst_cut import worst_cuts
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
 from synth.engines.trees.mirrored import MirroredTrees
 from synth.engines.trees.packing import TooLate
-from synth.engines.trees.pipeline import Round, offsets_us, repeated
+from synth.engines.trees.pipeline import Round, listed
 from synth.engines.trees.rooted import RootedTrees, unshared
 from synth.engines.trees.tuning import TUNING, Tuning
-from synth.model.collective import Floats
 from synth.model.deadline import now
 from synth.model.problem import Problem
+from synth.model.schedule import Schedule
 from synth.phases.reversal import backwards, mirror_links, reverse, reversible
 from topologies.arrays import strongly_connected
 
@@ -86,7 +85,8 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterat
         trees = MirroredTrees(problem, request.bound.per_byte_us, tuning)
     else:
         trees = RootedTrees(copying, worst_cuts(problem, BOUNDS.max_flow_work).found[-1].us_per_byte)
-    for k in trees.counts(tuning):
+    counts = trees.counts(tuning)
+    for k in counts:
         best_us = [request.known.best_us(size) for size in request.sizes]
         least_us = [request.bound.at(size)[0] for size in request.sizes]
         if all(best <= _MET * least for best, least in zip(best_us, least_us, strict=True)):
@@ -102,59 +102,36 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterat
             one = trees.packed(k, us_per_byte, request.deadline)
         except TooLate:
             return
+        most = tuning.most_sends if k == max(counts) else tuning.most_sends_of_fewer
+        most = min(most, request.most_sends or most)
         for size in request.sizes:
-            for plan in _plans(copying, one, k, size, request.most_sends or tuning.most_sends, tuning):
-                if plan.took_us >= request.known.best_us(size):
-                    continue
-                if now() + tuning.s_a_send * plan.rounds * len(one.link) > request.deadline:
-                    break  # it could not be replayed in time
-                cut = problem.with_chunks(k * plan.rounds)
-                first = np.arange(trees.nroots * k) * plan.rounds
-                found = repeated(one, plan.offset_us, plan.period_us, plan.rounds, first)
+            for rounds, found in _repeated(copying, one, k, size, request, most, tuning):
+                cut = problem.with_chunks(k * rounds)
                 yield Candidate(cut, backwards(cut, found) if reduces else found, TREES, size)
         yield Progress(f"trees: {k} a root, {float(us_per_byte / trees.least):.4f} × the optimum")
 
 
-@dataclass(frozen=True, eq=False)
-class _Plan:
-    """How a round is repeated: the time of the whole as planned, in µs."""
+def _repeated(
+    problem: Problem, one: Round, k: int, size: int, request: Request, most_sends: int, tuning: Tuning
+) -> Iterator[tuple[int, Schedule]]:
+    """Numbers of rounds with their schedules, each worth its sends: of few sends first, which files can hold.
 
-    took_us: float
-    rounds: int
-    period_us: float
-    offset_us: Floats
-
-
-def _plans(problem: Problem, one: Round, k: int, size: int, most_sends: int, tuning: Tuning) -> Iterator[_Plan]:
-    """Numbers of rounds: the fastest of few sends, and of more where these gain."""
-    shown: _Plan | None = None
-    best = _plan(problem, one, k, size, 1)
-    rounds = 1
-    for most in (*(few for few in tuning.sends if few < most_sends), most_sends):
-        while rounds * 2 * len(one.link) <= most:
-            plan = _plan(problem, one, k, size, rounds * 2)
-            if plan.took_us > best.took_us * 1.1:  # latency counts more from here on
-                most_sends = 0
-                break
-            rounds *= 2
-            if plan.took_us < best.took_us / tuning.near:
-                best = plan
-        if shown is None or best.took_us < shown.took_us / tuning.worth:
-            shown = best
-            yield best
-        if not most_sends:
+    problem: the copying one, one chunk a block.
+    """
+    least_us = request.bound.at(size)[0]
+    best_us = shown_us = np.inf
+    rounds, each = 1, len(one.link)
+    while rounds * each <= most_sends and now() + tuning.s_a_send * rounds * each <= request.deadline:
+        orders = tuning.orders if rounds * each <= tuning.sends_of_many_orders else 1
+        took_us, schedule = listed(problem, one, k, rounds, size, least_us * _MET, orders, request.deadline)
+        if took_us > best_us * 1.1:  # latency counts more from here on
             return
-
-
-def _plan(problem: Problem, one: Round, k: int, size: int, rounds: int) -> _Plan:
-    """The better of two orders."""
-    net = problem.network
-    hold_us = float(problem.collective.fraction[0]) * size / (k * rounds) / net.bandwidth_gbs / 1e3
-    period_us = float((np.bincount(one.link, minlength=net.nlinks) * hold_us).max())
-    lasts_us = (hold_us + net.alpha_us)[one.link]
-    plans = []
-    for urgent_first in (True, False):
-        start_us = offsets_us(one, hold_us, net.alpha_us, period_us, urgent_first=urgent_first)
-        took_us = (rounds - 1) * period_us + float((start_us + lasts_us).max(initial=0.0))
-        plans.append(_Plan(took_us, rounds, period_us, start_us))
-    return min(plans, key=lambda plan: plan.took_us)
+        best_us = min(best_us, took_us)
+        is_near = took_us <= least_us * tuning.worth
+        if took_us < min(shown_us if is_near else shown_us / tuning.worth, request.known.best_us(size)):
+            shown_us = took_us
+            yield rounds, schedule
+        if is_near:
+            return
+        far = rounds * each > tuning.sends_of_many_orders and 4 * rounds * each <= most_sends
+        rounds *= 4 if far else 2

@@ -17,9 +17,10 @@ class Tuning:
             pack so many trees, since where they cannot be packed is only known when it has been tried.
         round_sends: sends of a round, up to which more trees a root are tried.
         most_arcs: that all trees of a problem have if each root had one: packing takes some ms for each.
-        most_sends: of a schedule. s_a_send: seconds that making and replaying one takes.
-        sends: of schedules that are handed out before longer ones, which take long to become programs.
-        worth: of the time: what a longer one must gain. near: what more rounds of one must.
+        most_sends: of a schedule. most_sends_of_fewer: of one of fewer trees than are tried at most.
+        s_a_send: seconds that making and replaying one takes.
+        orders: list schedules made at most, for `sends_of_many_orders` sends or fewer; for more sends one.
+        worth: of the time: what a longer one must gain.
     """
 
     counts: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -31,10 +32,11 @@ class Tuning:
     round_sends: int = 100_000
     most_arcs: int = 4_000
     most_sends: int = 4_000_000
-    s_a_send: float = 1.5e-6
-    sends: tuple[int, ...] = (2_000, 5_000, 10_000, 20_000, 50_000, 500_000)
+    most_sends_of_fewer: int = 200_000
+    s_a_send: float = 2.5e-6
+    orders: int = 8
+    sends_of_many_orders: int = 50_000
     worth: float = 1.003
-    near: float = 1.001
 
 
 TUNING = Tuning()

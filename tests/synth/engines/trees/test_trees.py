@@ -1,4 +1,4 @@
-"""The engine `trees`: packed to the optimum, pipelined at the period that the packing says."""
+"""The engine `trees`: packed to the optimum, and as many rounds of them as come near it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from synth.bounds.prove import prove
 from synth.bounds.search import DEFAULT
 from synth.bounds.worst_cut import worst_cuts
 from synth.engines.request import Candidate, Options, Request
-from synth.engines.trees.packing import Tree
-from synth.engines.trees.pipeline import offsets_us, one_round
+from synth.engines.trees.pipeline import listed
 from synth.engines.trees.rooted import RootedTrees
 from synth.engines.trees.search import accepts, solve
 from synth.engines.trees.tuning import TUNING
@@ -111,26 +110,18 @@ def test_small_messages_are_cut_into_fewer_chunks() -> None:
     assert small.problem.collective.chunks < large.problem.collective.chunks
 
 
-def test_sends_of_a_round_keep_their_slots_in_every_period() -> None:
-    """On no link do two sends of any two rounds meet."""
-    net = make_problem(load("dgx1"), "broadcast").network
-    arcs: list[int] = []
-    reached = {0}
-    for link in range(net.nlinks):  # a tree of links from 0
-        if int(net.src[link]) in reached and int(net.dst[link]) not in reached:
-            arcs.append(link)
-            reached.add(int(net.dst[link]))
-    one = one_round([Tree(0, 3, tuple(arcs))], net.src, net.dst, None)
-    hold_us = 5.0 / net.bandwidth_gbs
-    period_us = float((np.bincount(one.link, minlength=net.nlinks) * hold_us).max())
-    for urgent_first in (False, True):
-        start = offsets_us(one, hold_us, net.alpha_us, period_us, urgent_first=urgent_first)
-        ends = start + hold_us[one.link] + net.alpha_us[one.link]
-        assert (start[one.after] >= ends[one.before] - 1e-9).all()
-        for link in set(one.link.tolist()):
-            at = np.sort(start[one.link == link] % period_us)
-            apart = np.diff(np.append(at, at[0] + period_us))
-            assert (apart >= hold_us[link] - 1e-9).all()
+def test_rounds_together_take_hardly_longer_than_one_after_another() -> None:
+    """Two rounds overlap: what is left idle by one alone is lost once, not twice."""
+    problem = make_problem(load("dgx1"), "broadcast")
+    graph = RootedTrees(problem, worst_cuts(problem, DEFAULT.max_flow_work).found[-1].us_per_byte)
+    one = graph.packed(6, graph.least, np.inf)
+    took = {r: listed(problem, one, 6, r, r * SIZE, 0.0, 8, np.inf) for r in (1, 4, 16)}
+    period_us = float(graph.least) * SIZE
+    for rounds, (took_us, schedule) in took.items():
+        assert len(schedule) == rounds * len(one.link)
+        assert took_us <= took[1][0] + (rounds - 1) * period_us * 1.01
+        replayed = Algorithm(problem.with_chunks(6 * rounds), schedule, "trees", size_bytes=rounds * SIZE)
+        assert replayed.time_us(rounds * SIZE) == pytest.approx(took_us)
 
 
 @pytest.mark.parametrize(
