@@ -27,6 +27,7 @@ from emit.program import COLLECTIVES, CUSTOM, Gpu, Program
 from emit.targets import LL_MOST_BYTES, Limits, target_named
 from emit.timing.predict import Predictor
 from synth.model.collective import Collective, Ints
+from synth.model.collective import named as named_collective
 from synth.model.common_chunk import CommonChunk, common_chunk
 from synth.model.pairs import ordinary
 from synth.model.problem import LARGEST, SMALLEST, Problem
@@ -199,7 +200,7 @@ def lower_to_instructions(
         raise InputError(f"{collective.name}: has no form in place; it must be out of place")
     ranks = [_Rank(common, rank, inplace) for rank in range(problem.nranks)]
     sizes = [Gpu(*rank.sizes, 0, ()) for rank in ranks]
-    per_loop = collective.nchunks
+    per_loop = collective.chunks if collective.is_one_shot else collective.nchunks
     if kind.blocks_at_root and named:
         per_loop = collective.chunks
     elif kind.unit == PAIR and named:
@@ -219,12 +220,18 @@ def lower_to_instructions(
         max_bytes=max_bytes,
         root=collective.root if named else 0,
     )
-    goal = None if named else Goal.from_arrays(problem.nranks, **goal_columns(collective))
+    goal = None if named else Goal.from_arrays(problem.nranks, **goal_columns(_stated(collective)))
     ir = Instructions(header, goal)
     schedule = algorithm.schedule
     if max_bytes and min_bytes < max_bytes <= LL_MOST_BYTES:  # what is sent at once in small messages is not in large
         schedule = timed(problem, schedule, float(max(min_bytes, SMALLEST)))
     return in_time(ir, *_fill(ir, problem.network, schedule, ranks, common.count.tolist()))
+
+
+def _stated(collective: Collective) -> Collective:
+    """What is asked of it, however it is summed up."""
+    one = collective
+    return named_collective(one.name, one.nranks, one.chunks) if one.is_one_shot else one
 
 
 def goal_columns(collective: Collective) -> dict[str, Any]:
@@ -267,9 +274,11 @@ class _Rank:
         if inplace:
             # in place a chunk has one cell only, in the buffer that holds all blocks
             side = BUFFER if collective.kind.whole == "o" else 0
-            self.home = {c: side + first[c] for c in held}
-            self.goal = {c: side + first[c] for c in wanted}
-            self.sizes = (0, collective.nchunks) if side else (collective.nchunks, 0)
+            shared = collective.is_one_shot  # all sums begin with what is in the same cell
+            self.home = dict(held) if shared else {c: side + first[c] for c in held}
+            self.goal = dict(wanted) if shared else {c: side + first[c] for c in wanted}
+            count = collective.chunks if shared else collective.nchunks
+            self.sizes = (0, count) if side else (count, 0)
         else:
             self.home = dict(held)
             self.goal = {c: BUFFER + at for c, at in wanted.items()}
@@ -280,12 +289,13 @@ class _Rank:
                 full = collective.nchunks if kind.rooted else max(self.sizes)
                 self.sizes = (full, full)
         # whoever is not the root has no output, and keeps its input
-        self.works_in_input = inplace and not collective.kind.rooted
+        self.works_in_input = inplace and not collective.kind.rooted and not collective.is_one_shot
+        self.goal_is_input = inplace and collective.is_one_shot  # others' sums still begin with what is there
         self.scratch = SCRATCH
 
     def target(self, chunk: int) -> int:
         """The (first) cell in which an arriving chunk is put: its last place, or scratch."""
-        if chunk in self.goal:
+        if chunk in self.goal and not self.goal_is_input:
             return self.goal[chunk]
         home = self.home.get(chunk)
         if home is not None and (self.works_in_input or home >= SCRATCH):

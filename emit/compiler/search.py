@@ -258,7 +258,8 @@ class Search:
         size = len(self.variants.ir)
         if size >= TUNING.unfused_from:
             plain = [v for v in usable if v in (("pair",), ("pair", "turn"), _PLAIN, _IN_ORDER)]
-            return [plain] if self.variants.has_room(_PLAIN) else [[v for v in usable if v == ("fuse",)]]
+            fused: list[Variant] = [v for v in usable if v == ("fuse",)]  # none on a target that cannot
+            return [plain] if self.variants.has_room(_PLAIN) or not fused else [fused]
         if self._is_large():
             first = [[v for v in usable if "aggregate" in v]] if level == 1 else []
             plain = [v for v in usable if "aggregate" not in v]

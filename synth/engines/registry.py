@@ -80,6 +80,7 @@ ENGINES: dict[str, Engine] = {
                 ("dissemination", "Bruck's partners at powers of two"),
             )
         ),
+        Engine("one-shot", "allreduce with a sum for every rank, short messages", "synth.engines.one_shot"),
         Engine("two-hops", "broadcast and reduce where all ranks are linked", "synth.engines.two_hops"),
         Engine("levels", "across nodes and inside them, composed and overlapped", "synth.engines.levels.search"),
         Engine("trees", "spanning trees at the throughput optimum, pipelined", "synth.engines.trees.search"),

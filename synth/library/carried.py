@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from synth.model.collective import Ints
+from synth.model.collective import Ints, one_shot
 from synth.model.problem import Problem
 from synth.symmetry.canonical import links_in_order
 from synth.symmetry.relabelling import chunk_image
@@ -25,6 +25,8 @@ def carried(known: Algorithm, onto: Problem, order: Ints) -> Algorithm:
         ScheduleRefused: the networks are not the same.
     """
     problem, schedule = known.problem, known.schedule
+    if problem.collective.is_one_shot:
+        onto = replace(onto, collective=one_shot(onto.collective))
     into = onto.with_chunks(problem.collective.nchunks // onto.collective.nchunks)
     image = chunk_image(problem.collective, index_among(problem.nranks, order), into.collective)
     if image is None or problem.network.nlinks != into.network.nlinks:

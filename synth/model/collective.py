@@ -96,6 +96,11 @@ class Collective:
         return find_kind(self.name)
 
     @property
+    def is_one_shot(self) -> bool:
+        """Whether it is an all-reduce with a sum of its own for every rank; see `one_shot`."""
+        return self.kind.in_shares and self.nchunks > self.chunks
+
+    @property
     def reducing(self) -> bool:
         return bool(self.reduces.any())
 
@@ -164,6 +169,27 @@ def subdivided(whole: Collective, chunks: int) -> Collective:
         post=cut(whole.post),
         in_index=(whole.in_index[:, None] * chunks + part).ravel(),
         out_index=(whole.out_index[:, None] * chunks + part).ravel(),
+    )
+
+
+def one_shot(whole: Collective) -> Collective:
+    """The same all-reduce with a sum of its own for every rank that wants one, all of the same data.
+
+    Chunk g · chunks + c is chunk c as rank g sums it, so that `subdivided` and the blocks' cells stay what they are.
+    """
+    k, each = whole.nranks, np.arange(whole.nranks)[:, None] * whole.nchunks
+    held = np.broadcast_to(each[:, None], (k, len(whole.pre), 1)) + whole.pre[:, 1, None]
+    pre = np.column_stack([np.tile(whole.pre[:, 0], k), held.ravel()])
+    post = np.column_stack([whole.post[:, 0], whole.post[:, 0] * whole.nchunks + whole.post[:, 1]])
+    order = np.lexsort(pre.T[::-1])
+    return replace(
+        whole,
+        nchunks=k * whole.nchunks,
+        reduces=np.tile(whole.reduces, k),
+        fraction=np.tile(whole.fraction, k),
+        pre=pre[order],
+        post=post,
+        in_index=np.tile(whole.in_index, k)[order],
     )
 
 

@@ -155,7 +155,7 @@ def _taken_over(
             continue
         for name in able:
             if name != first:
-                problem = problems[name].with_chunks(algorithm.problem.collective.chunks)
+                problem = replace(problems[name], collective=algorithm.problem.collective)
                 made.append(
                     Contender(Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes))
                 )

@@ -39,6 +39,7 @@ class Tuning:
         Turn("baseline", most_sends=15_000, always=True),
         Turn("switch"),
         Turn("two-hops", most_sends=15_000),
+        Turn("one-shot", share=0.15, gap=1.02),
         Turn("levels", share=0.2, gap=1.005),
         Turn("trees", share=0.2, gap=1.005),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from synth.model.collective import MAX_ENTRIES, Collective, Floats, Ints, named
+from synth.model.collective import MAX_ENTRIES, Collective, Floats, Ints, named, one_shot
 from synth.model.problem import Problem, check_ranks, make_problem
 from synth.model.registry import KINDS, find_kind
 from synth.storage.columns import ColumnFile
@@ -34,7 +34,7 @@ MAX_CHUNKS = 1 << 40
 # a limit that this crosses, a row of a switch's table; and what a file may state: so much, and so much a byte of it.
 _ENTRY_BYTES, _PATH_BYTES, _CROSSED_BYTES, _ROW_BYTES = 160, 350, 160, 100
 _SMALL_BYTES, _BYTES_A_BYTE = 800 << 20, 40
-_COLLECTIVE = ("name", "ranks", "chunks", "nchunks", "root", "columns")
+_COLLECTIVE = ("name", "ranks", "chunks", "nchunks", "root", "columns", "one_shot")
 _OWN = ("reduces", "fraction", "pre", "post", "in_index", "out_index")
 
 
@@ -59,6 +59,7 @@ def describe_problem(problem: Problem) -> tuple[dict[str, Any], dict[str, NDArra
             "nchunks": collective.nchunks,
             "root": collective.root,
             "columns": whole,
+            **({"one_shot": True} if collective.is_one_shot and not whole else {}),
         },
         "group": list(problem.group),
         "relays": list(problem.relays),
@@ -100,7 +101,8 @@ def _by_name(problem: Problem) -> bool:
         owners = representatives(problem.quotient.translations, k)
         return collective.equals(representative_chunks(name, k, _share(name, k, chunks), owners))
     try:
-        return collective.equals(named(name, k, chunks, collective.root))
+        plain = named(name, k, chunks, collective.root)
+        return collective.equals(one_shot(plain) if collective.is_one_shot else plain)
     except InputError:
         return False
 
@@ -164,7 +166,7 @@ def _check_weight(
     name, chunks, k = about.string("name"), about.integer("chunks", 1, MAX_CHUNKS), len(members)
     entries = 0
     if not about.boolean("columns", False):
-        entries = chunks * find_kind(name).entries(k)
+        entries = chunks * find_kind(name).entries(k) * (k if about.boolean("one_shot", False) else 1)
         if translations is not None:
             entries = max(1, k // math.prod(extent for _, extent in translations)) * k * max(1, _share(name, k, chunks))
     needed = entries * _ENTRY_BYTES + _estimate_network(topology, members)
@@ -253,7 +255,12 @@ def _rebuild_collective(file: ColumnFile, about: Fields, nranks: int) -> Collect
         if not find_kind(name).by_name:
             able = [kind.name for kind in KINDS.values() if kind.by_name]
             about.fail("name", f"{shown(name)} has no columns that state it; it must be one of {', '.join(able)}")
-        return named(name, nranks, chunks, root)
+        plain = named(name, nranks, chunks, root)
+        if not about.boolean("one_shot", False):
+            return plain
+        if not plain.kind.in_shares:
+            about.fail("one_shot", f"it must be false of {name}, or the collective an allreduce")
+        return one_shot(plain)
     if not name.isprintable() or not 1 <= len(name) <= 40:
         about.fail("name", f"{shown(name)} is no name; it must be 1 to 40 printable characters")
     if root >= nranks:

@@ -6,7 +6,8 @@ The file is a zip of columns (`synth.storage.columns`). `header.json` holds
     software, engine    what wrote the file and what found the schedule
     topology    the topology's text form, whole
     collective  name, ranks, chunks (a block), nchunks, root (position in the group); columns: whether the file
-                states it in full (members collective/…) because it is not what the name alone means
+                states it in full (members collective/…) because it is not what the name alone means;
+                one_shot, where true: an allreduce with a sum of its own for every rank
     group, relays       ranks of the topology
     fold        null, or the translations of a quotient problem: (stride, extent) pairs (`synth.symmetry.quotient`)
     size_bytes  the message size that the times are for

@@ -119,6 +119,7 @@ def test_every_engine_claims_the_time_that_its_schedule_takes(
     apart = {
         "switch": ("dgx-h100", "broadcast"),
         "two-hops": ("full:4", "reduce"),
+        "one-shot": ("line:3", "allreduce"),
         "levels": ("fattree:2x2x2", "reduce"),
     }
     where, what = apart.get(name, (topo, "allgather"))

@@ -156,7 +156,8 @@ def test_the_same_question_gets_the_same_bytes(workers: Workers, tmp_path: Path)
 def test_every_engine_through_every_target(workers: Workers, tmp_path: Path, engine: str) -> None:
     # elsewhere the library's own answers stand in for an engine's
     where = {"switch": "dgx-h100", "levels": "fattree:2x2x2"}.get(engine, "dgx1")
-    collective, chunks = ("broadcast", 8) if engine == "two-hops" else ("allgather", None)
+    collective = {"two-hops": "broadcast", "one-shot": "allreduce"}.get(engine, "allgather")
+    chunks = 8 if engine == "two-hops" else None
     answer = synthesize(collective, where, [0, 1, 2, 3], engine=engine, chunks=chunks, budget=1.5, workers=workers)
     assert answer.found.ranges
     for target in TARGETS:

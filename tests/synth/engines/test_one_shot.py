@@ -1,0 +1,97 @@
+"""All-reduce with a sum of its own for every rank: right, stored, lowered and carried as what it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from emit.check.program import check
+from emit.compiler.lower import forms, lower
+from synth.bounds.prove import prove
+from synth.engines.one_shot import NAME, accepts
+from synth.engines.request import Options
+from synth.library.carried import carried
+from synth.model.collective import named, one_shot, subdivided
+from synth.model.problem import Problem, make_problem
+from synth.storage.schedule_file import load_schedule
+from synth.synthesis import synthesize
+from synth.timing.simulate import timed
+from synth.verify.algorithm import Algorithm
+from tests.random_problems import answered
+from tests.synth.storage.stored_files import members, rewritten, written
+from tests.synth.symmetry.test_canonical import DGX1, form
+from topologies.errors import InputError
+from topologies.load import load
+
+
+def made(problem: Problem, chunks: int = 1) -> Algorithm:
+    whole = replace(problem, collective=one_shot(problem.collective)).with_chunks(chunks)
+    return Algorithm(whole, timed(whole, answered(whole, 1e3), 1e3), NAME)  # replayed
+
+
+def test_a_sum_for_every_rank_is_numbered_by_rank_then_chunk() -> None:
+    whole, parts = one_shot(named("allreduce", 3, 2)), subdivided(one_shot(named("allreduce", 3, 1)), 2)
+    assert whole.equals(parts)
+    assert whole.post.tolist() == [[0, 0], [0, 1], [1, 2], [1, 3], [2, 4], [2, 5]]
+    assert (whole.is_one_shot, named("allreduce", 3, 2).is_one_shot) == (True, False)
+
+
+def test_no_contribution_goes_further_than_the_longest_shortest_path() -> None:
+    """A cube without a corner: three steps, where sums that meet and are spread need four."""
+    problem = make_problem(load("hypercube:3"), "allreduce", (0, *range(2, 8)))
+    algorithm = made(problem)
+    assert algorithm.steps == 3
+    assert algorithm.time_us(1024) < 1.05 * prove(problem).at(1024)[0]
+
+
+def test_it_can_be_asked_for_by_name() -> None:
+    found = synthesize("allreduce", "line:3", engine=NAME, size="1K", target="none", budget=10).found
+    assert found.ranges[0].algorithm.engine == NAME
+    assert found.ranges[0].algorithm.steps == 2
+
+
+@pytest.mark.parametrize(("group", "relays"), [((0, 1, 2, 4), ()), ((0, 1, 6, 7), (2, 3, 4, 5))])
+def test_it_becomes_programs_of_each_form(group: tuple[int, ...], relays: tuple[int, ...]) -> None:
+    """In place, what others' sums begin with stays until they have it."""
+    for chunks in (1, 3):
+        algorithm = made(make_problem(DGX1, "allreduce", group, relays), chunks)
+        for inplace in forms(algorithm.problem):
+            program, goal = lower(algorithm, "x", target="msccl", inplace=inplace)
+            assert program.nchunks_per_loop == chunks
+            report = check(program, goal, target="msccl")
+            assert report.ok
+            assert report.judged
+
+
+def test_a_file_says_so(tmp_path: Path) -> None:
+    path = written(tmp_path, made(make_problem(load("line:4"), "allreduce"), 2).problem)
+    stored = load_schedule(path)
+    assert stored.as_named
+    assert stored.asked.collective.equals(named("allreduce", 4, 1))  # what bounds speak of
+
+
+def test_a_file_that_says_so_of_another_collective_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, make_problem(load("line:4"), "allgather"))
+    inside = members(path)
+    inside["header.json"] = inside["header.json"].replace(b'"columns":', b'"one_shot": true, "columns":', 1)
+    rewritten(path, inside)
+    with pytest.raises(InputError, match="one_shot: it must be false of allgather"):
+        load_schedule(path)
+
+
+def test_it_is_carried_to_another_group_of_the_same_network() -> None:
+    one, other = make_problem(DGX1, "allreduce", (0, 1, 2, 4)), (4, 0, 6, 5)
+    order = next(np.array(o) for o in permutations(range(4)) if form(tuple(one.group[i] for i in o)) == form(other))
+    known = made(one, 2)
+    found = carried(known, make_problem(DGX1, "allreduce", other), order)
+    assert found.problem.collective.equals(known.problem.collective)
+    assert found.time_us(1024) == known.time_us(1024)
+
+
+def test_it_is_for_all_reduce_of_one_group() -> None:
+    assert accepts(make_problem(load("ring:5"), "broadcast"), Options()) == "one-shot is for allreduce"
+    assert "takes no shape" in accepts(make_problem(load("ring:5"), "allreduce"), Options(chunks=2))
