@@ -84,6 +84,7 @@ ENGINES: dict[str, Engine] = {
         Engine("two-hops", "broadcast and reduce where all ranks are linked", "synth.engines.two_hops"),
         Engine("levels", "across nodes and inside them, composed and overlapped", "synth.engines.levels.search"),
         Engine("trees", "spanning trees at the throughput optimum, pipelined", "synth.engines.trees.search"),
+        Engine("steiner", "trees through relays at the throughput optimum, pipelined", "synth.engines.steiner.search"),
         Engine("flow", "routing and scheduling for any number of ranks", "synth.engines.flow.search"),
         Engine("lns", "large neighbourhood search, routes and times together", "synth.engines.lns.search"),
         Engine("ksync", "CP-SAT and Z3 in steps and rounds", _KSYNC, ("cpsat", "smt"), _EXACT, constructive=False),

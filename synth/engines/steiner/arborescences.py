@@ -1,0 +1,113 @@
+"""Cheapest trees from any rank to any set of ends within any latency; loops.
+
+Dreyfus and Wagner's table (1971) with a dimension for the latency, in levels: the cheapest tree from v to a set of ends
+within a level is one within the level before, or a link from v and, from its far end, a tree within what the link's
+latency leaves, or two from v that share out the ends. The last level is without limit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from synth.model.collective import Floats, Ints
+from synth.model.compiled import Runner
+
+BEYOND = 1e299  # no tree costs so much
+_END, _BEFORE, _SPLIT = -1, -2, -3  # how a tree goes on where it does not by a link; _SPLIT - s: into s and the rest
+
+
+class Arborescences:
+    """The cheapest out-trees of a network.
+
+    Attributes:
+        cost: float, shape (levels, sets, ranks): of the cheapest tree within a level from rank v to all of set s of the
+            ends (bit i: ends[i]); BEYOND and more where there is none.
+    """
+
+    def __init__(self, nranks: int, src: Ints, dst: Ints, level: Ints, ends: list[int], levels: int) -> None:
+        """Over links src→dst that take so many levels each, 1 or more; no costs are known yet."""
+        self.src, self.dst, self.level = (np.array(column, dtype=np.int64) for column in (src, dst, level))
+        self._own = np.zeros(nranks, dtype=np.int64)
+        self._own[ends] = 1 << np.arange(len(ends))
+        shape = levels, 1 << len(ends), nranks
+        self.cost, self._how = np.zeros(shape), np.zeros(shape, dtype=np.int32)
+
+    def find(self, run: Runner, length: Floats) -> None:
+        """Fill the table for lengths ≥ 0 of the links."""
+        length = np.asarray(length, dtype=np.float64)
+        run(_fill, self.src, self.dst, self.level, length, self._own, self.cost, self._how)
+
+    def set_of(self, ranks: Ints | list[int]) -> int:
+        """The set of some ends as a number."""
+        return int(self._own[np.asarray(ranks, dtype=np.int64)].sum())
+
+    def tree(self, root: int, ends: int, within: int) -> tuple[int, ...]:
+        """The links of a cheapest tree within a level, each behind the one that leads to it, none of no use."""
+        links: set[int] = set()
+        waiting, last, count = [(within, ends, root)], len(self.cost) - 1, len(self.src)
+        while waiting:
+            h, s, v = waiting.pop()
+            how = int(self._how[h, s, v])
+            if how == _BEFORE:
+                waiting.append((h - 1, s, v))
+            elif how >= 0:
+                links.add(how % count)
+                waiting.append((last if how >= count else h - int(self.level[how]), s, int(self.dst[how % count])))
+            elif how <= _SPLIT:
+                waiting += [(h, _SPLIT - how, v), (h, s ^ (_SPLIT - how), v)]
+        return self._pruned(root, ends, sorted(links))
+
+    def _pruned(self, root: int, ends: int, links: list[int]) -> tuple[int, ...]:
+        """Where the parts of a tree meet again by chance, one way to each rank is enough: the least latency's."""
+        far, by, left = {root: 0}, dict[int, int](), {root}
+        order: list[int] = []
+        while left:
+            v = min(left, key=lambda rank: (far[rank], rank))
+            left.remove(v)
+            order.append(v)
+            for link in links:
+                w, there = int(self.dst[link]), far[v] + int(self.level[link])
+                if self.src[link] == v and there < far.get(w, 1 << 60):
+                    far[w], by[w] = there, link
+                    left.add(w)
+        needed = {v for v in order if int(self._own[v]) & ends}
+        for v in order[::-1]:
+            if v in needed and v != root:
+                needed.add(int(self.src[by[v]]))
+        return tuple(by[v] for v in order if v in needed and v != root)
+
+
+def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how: Any) -> None:
+    levels, sets, n = cost.shape
+    count = len(src)
+    for h in range(levels):
+        for s in range(1, sets):
+            for v in range(n):
+                if own[v] == s:
+                    cost[h, s, v], how[h, s, v] = 0.0, _END
+                elif h > 0:
+                    cost[h, s, v], how[h, s, v] = cost[h - 1, s, v], _BEFORE
+                else:
+                    cost[h, s, v], how[h, s, v] = 2 * BEYOND, _END
+            for link in range(count):
+                if level[link] <= h:
+                    through = length[link] + cost[h - level[link], s, dst[link]]
+                    if through < cost[h, s, src[link]]:
+                        cost[h, s, src[link]], how[h, s, src[link]] = through, link
+            part = (s - 1) & s
+            while part > s ^ part:  # each two parts once
+                for v in range(n):
+                    both = cost[h, part, v] + cost[h, s ^ part, v]
+                    if both < cost[h, s, v]:
+                        cost[h, s, v], how[h, s, v] = both, _SPLIT - part
+                part = (part - 1) & s
+            better = h == levels - 1
+            while better:  # any number of links more
+                better = False
+                for link in range(count):
+                    through = length[link] + cost[h, s, dst[link]]
+                    if through < cost[h, s, src[link]]:
+                        cost[h, s, src[link]], how[h, s, src[link]] = through, count + link
+                        better = True

@@ -1,0 +1,290 @@
+"""Trees that share the resources best, as fractions: a linear program whose columns are found where they are needed.
+
+Chunks with the same ends are one demand. Each byte of it goes over a tree: from a holder to all goals, from all
+contributors to a goal, or up one tree and down another that meet at any rank. The least load of the busiest resource
+over all fractions of all such trees is a linear program with a column a tree; the cheapest trees under its prices are
+the columns that it still wants (Gilmore and Gomory, 1961), and say how far it is from its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from synth.bounds.window_limit import alike_chunks
+from synth.engines.steiner.arborescences import BEYOND, Arborescences
+from synth.engines.steiner.tuning import Tuning
+from synth.model.collective import Floats, Ints
+from synth.model.compiled import Runner
+from synth.model.deadline import now
+from synth.model.problem import Problem
+from synth.solvers.linear_program import ProgramBuilder
+from synth.solvers.workers import Workers
+
+
+@dataclass(frozen=True)
+class Trees:
+    """How a byte goes: up one tree, and down another.
+
+    Attributes:
+        demand: whose byte it is.
+        root: the rank at which both meet.
+        up, down: links, each behind all that it waits for.
+    """
+
+    demand: int
+    root: int
+    up: tuple[int, ...]
+    down: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """Chunks with the same ends.
+
+    Attributes:
+        chunks: these. amount: of all together, as a part of the message.
+        sums: whether contributions come up. holders, goals: ranks. roots: at which the trees may begin or meet.
+    """
+
+    chunks: Ints
+    amount: float
+    sums: bool
+    holders: Ints
+    goals: Ints
+    roots: Ints
+
+    @property
+    def rises(self) -> bool:
+        """Whether there is a tree up to the root."""
+        return self.sums
+
+    @property
+    def falls(self) -> bool:
+        """Whether there is a tree down from the root."""
+        return not self.sums or len(self.goals) > 1
+
+
+def demands(problem: Problem) -> list[Demand]:
+    """What has to move."""
+    collective = problem.collective
+    (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
+    ends: dict[tuple[bytes, bytes, bool], list[int]] = {}
+    for chunk, reduces in enumerate(collective.reduces.tolist()):
+        key = (
+            hold[hold_ptr[chunk] : hold_ptr[chunk + 1]].tobytes(),
+            goal[goal_ptr[chunk] : goal_ptr[chunk + 1]].tobytes(),
+        )
+        ends.setdefault((*key, reduces), []).append(chunk)
+    firsts = {one.chunk for one in alike_chunks(problem)}  # those that move
+    found = []
+    for (held, wanted, reduces), chunks in ends.items():
+        if chunks[0] not in firsts:
+            continue
+        holders, goals = np.frombuffer(held, dtype=np.int64), np.frombuffer(wanted, dtype=np.int64)
+        if not reduces:
+            goals = np.setdiff1d(goals, holders)
+        roots = holders if not reduces else goals if len(goals) == 1 else np.arange(problem.nranks)
+        amount = float(problem.collective.fraction[chunks].sum())
+        found.append(Demand(np.array(chunks), amount, reduces, holders, goals, roots))
+    return found
+
+
+class Packing:
+    """The linear program of a problem, for a message size and a time.
+
+    What goes over trees of latency L has T - L of a time T to begin: at a steady rate a resource carries so much of it
+    (temporally repeated flows: Ford and Fulkerson, 1958). Trees of much latency pay where T is long: they spread the
+    load.
+
+    Attributes:
+        demands: what has to move.
+        trees: the columns so far. loads: float, shape (trees, resources): µs a byte of each on each resource.
+        latency_us: float, shape (trees,): of each.
+        part: float, shape (trees,): the fraction of the message that each takes.
+        filled: how full the busiest resource is in the time; over 1: the time does not suffice.
+    """
+
+    def __init__(self, problem: Problem, run: Runner, workers: Workers, tuning: Tuning, bulk: bool = False) -> None:
+        """bulk: whether latencies count so little that all trees are taken for as long."""
+        net = self.net = problem.network
+        self.bulk = bulk
+        self.run, self.workers, self.tuning = run, workers, tuning
+        self.demands = demands(problem)
+        ptr, used, gbs = net.uses_and_links()
+        self.capacity = np.asarray(gbs) * 1e3  # bytes a µs
+        self.uses = np.zeros((net.nlinks, len(gbs)))
+        self.uses[np.repeat(np.arange(net.nlinks), np.diff(ptr)), used] = 1.0
+        self.trees: list[Trees] = []
+        self.loads = np.zeros((0, len(gbs)))
+        self.latency_us, self.part = np.zeros(0), np.zeros(0)
+        self.filled = np.inf
+        self._known: set[Trees] = set()
+        self._prices = 1.0 / self.capacity
+        self.ends = ends_of(self.demands)
+        most = 2 if bulk else tuning.most_levels
+        self.levels = max(2, min(most, tuning.work // (net.nranks * 3 ** len(self.ends))))
+        self.lasts_us = np.zeros(net.nlinks)
+
+    def retime(self, lasts_us: Floats) -> None:
+        """Take other latencies: of every link µs from a chunk's start to its arrival."""
+        if self.bulk and np.isfinite(self.filled):
+            return  # the same trees
+        net, tuning, self.lasts_us = self.net, self.tuning, lasts_us
+        self.unit_us = max(float(lasts_us.min()), float(lasts_us.max()) / tuning.unlike, 1e-9)
+        level = np.maximum(1, np.ceil(lasts_us / self.unit_us - 1e-6)).astype(np.int64)
+        self.down = Arborescences(net.nranks, net.src, net.dst, level, self.ends, self.levels)
+        self.up = Arborescences(net.nranks, net.dst, net.src, level, self.ends, self.levels)
+        self.latency_us = np.array([self._latency(trees) for trees in self.trees])
+        # of trees that cost the same the fastest
+        self._ties = 1e-6 * float(self._prices.mean()) * (1 + lasts_us / max(float(lasts_us.mean()), 1e-9))
+
+    def least_us(self, size_bytes: float, from_us: float, deadline: float) -> float:
+        """The least time in µs in which the message fits, about; `part` is for it then. inf: there are no trees."""
+        if self.bulk and np.isfinite(self.filled):
+            return from_us
+        time_us = max(from_us, 1e-6)
+        for _ in range(self.tuning.times):
+            if not self.solve(size_bytes, time_us, deadline):
+                time_us *= 2
+                continue
+            mean_us = float(self.part @ self.latency_us) / max(float(self.part.sum()), 1e-12)
+            if abs(self.filled - 1) <= self.tuning.fits or now() >= deadline:
+                break
+            time_us = mean_us + self.filled * (time_us - mean_us)
+        return time_us if np.isfinite(self.filled) else np.inf
+
+    def solve(self, size_bytes: float, time_us: float, deadline: float) -> bool:
+        """Find the best fractions of trees for a time; whether all can be reached in it."""
+        best, least = self._prices, 0.0
+        prices, dual = best, best
+        smooth = False
+        for step in range(self.tuning.steps):
+            proved, added = self._cheapest(prices, size_bytes, time_us)
+            if not np.isfinite(proved):
+                return False
+            if proved > least:
+                least, best = proved, prices
+            if added or not step:
+                found = self._relaxed(size_bytes, time_us, deadline)
+                if found is None:
+                    return bool(np.isfinite(self.filled))
+                dual = found
+            elif not smooth:
+                break  # no tree is cheaper than those at hand
+            if self.filled <= least * self.tuning.near or now() >= deadline:
+                break
+            smooth = added > 0
+            prices = self.tuning.smoothing * best + (1 - self.tuning.smoothing) * dual if smooth else dual
+        self._prices = best
+        self.part = np.append(self.part, np.zeros(len(self.trees) - len(self.part)))
+        return True
+
+    def _cheapest(self, prices: Floats, size_bytes: float, time_us: float) -> tuple[float, int]:
+        """How full prices say that the busiest resource is at least, and how many new trees came."""
+        length = self.uses @ prices + self._ties
+        if any(d.falls for d in self.demands):
+            self.down.find(self.run, length)
+        if any(d.rises for d in self.demands):
+            self.up.find(self.run, length)
+        proved, added = 0.0, 0
+        for number, demand in enumerate(self.demands):
+            cost, found = self._cheapest_of(number, demand, time_us)
+            if not found:
+                return np.inf, 0
+            proved += demand.amount * cost
+            for trees in found:
+                if trees not in self._known:
+                    self._known.add(trees)
+                    self.trees.append(trees)
+                    links = [*trees.up, *trees.down]
+                    self.loads = np.vstack([self.loads, self.uses[links].sum(axis=0) / self.capacity])
+                    self.latency_us = np.append(self.latency_us, self._latency(trees))
+                    added += 1
+        return proved * size_bytes / float(prices @ self.capacity), added
+
+    def _cheapest_of(self, number: int, demand: Demand, time_us: float) -> tuple[float, list[Trees]]:
+        """The least cost by the time that is left of a demand's trees, and the best of some roots; none in time."""
+        rise = self.up.cost[:, self.up.set_of(demand.holders), :] if demand.rises else None
+        fall = self.down.cost[:, self.down.set_of(demand.goals), :] if demand.falls else None
+        if rise is None or fall is None:
+            one = rise if rise is not None else fall
+            assert one is not None
+            cost, first = one[:, demand.roots], np.arange(len(one))[:, None].repeat(len(demand.roots), axis=1)
+        else:
+            cost, first = _both(rise[:, demand.roots], fall[:, demand.roots])
+        left_us = time_us - np.arange(len(cost)) * self.unit_us
+        worth = np.where(left_us > 0, cost.T / np.where(left_us > 0, left_us, 1.0), np.inf).T
+        level = worth.argmin(axis=0)
+        each = worth[level, np.arange(worth.shape[1])]
+        least = float(each.min())
+        if not least < BEYOND * 1e-30:
+            return np.inf, []
+        found = []
+        order = np.argsort(each, kind="stable")[: self.tuning.roots]
+        for place in order[each[order] <= least * self.tuning.dearer].tolist():
+            h, root = int(level[place]), int(demand.roots[place])
+            begin = int(first[h, place])
+            last = len(self.up.cost) - 1
+            end = h - begin if h < last else last
+            ups = self.up.tree(root, self.up.set_of(demand.holders), begin)[::-1] if rise is not None else ()
+            downs = (
+                self.down.tree(root, self.down.set_of(demand.goals), end if rise is not None else h)
+                if fall is not None
+                else ()
+            )
+            found.append(Trees(number, root, ups, downs))
+        return least, found
+
+    def _latency(self, trees: Trees) -> float:
+        net, rise, fall = self.net, {trees.root: 0.0}, {trees.root: 0.0}
+        for link in trees.up[::-1]:
+            rise[int(net.src[link])] = rise[int(net.dst[link])] + float(self.lasts_us[link])
+        for link in trees.down:
+            fall[int(net.dst[link])] = fall[int(net.src[link])] + float(self.lasts_us[link])
+        return max(rise.values()) + max(fall.values())
+
+    def _relaxed(self, size_bytes: float, time_us: float, deadline: float) -> Floats | None:
+        """Solve the program with the trees at hand; its prices, whose sum of price · capacity is 1."""
+        usable = np.flatnonzero(self.latency_us < time_us * (1 - 1e-9))
+        number = len(self.capacity)
+        loads = self.loads[usable] * (size_bytes / (time_us - self.latency_us[usable]))[:, None]
+        builder = ProgramBuilder()
+        part = builder.add_variables(len(usable), np.inf)
+        (most,) = builder.add_variables(1, np.inf, cost=1.0)
+        tree, resource = np.nonzero(loads)
+        every = np.arange(number)
+        builder.add_rows(
+            np.zeros(number),
+            (every, np.full(number, most), 1.0),
+            (resource, part[tree], -loads[tree, resource]),
+        )
+        owner = np.array([self.trees[i].demand for i in usable.tolist()], dtype=np.int64)
+        builder.add_rows(np.array([d.amount for d in self.demands]), (owner, part, 1.0))
+        left = max(0.05, deadline - now())
+        result = self.workers.answer(now() + left, "linear", builder.build(), left)
+        if result is None or result.solution is None:
+            return None
+        self.part = np.zeros(len(self.trees))
+        self.part[usable] = np.maximum(result.solution.values[:-1], 0.0)
+        self.filled = float(result.solution.values[-1])
+        return np.maximum(result.solution.dual_prices[:number], 0.0) / self.capacity
+
+
+def ends_of(wanted: list[Demand]) -> list[int]:
+    """The ranks that trees must reach."""
+    ends = [np.concatenate([d.holders, d.goals]) if d.sums else d.goals for d in wanted]
+    found: list[int] = np.unique(np.concatenate([*ends, np.zeros(0, dtype=np.int64)])).tolist()
+    return found
+
+
+def _both(rise: Floats, fall: Floats) -> tuple[Floats, Ints]:
+    """The least cost of a tree up and one down within each level together, and the level of that up; last: any."""
+    cost, first = np.empty_like(rise), np.empty(rise.shape, dtype=np.int64)
+    for h in range(len(rise) - 1):
+        sums = rise[: h + 1] + fall[h::-1]
+        first[h] = sums.argmin(axis=0)
+        cost[h] = sums.min(axis=0)
+    cost[-1], first[-1] = rise[-1] + fall[-1], len(rise) - 1
+    return cost, first

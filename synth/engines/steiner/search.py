@@ -1,0 +1,87 @@
+"""The engine `steiner`: trees through relays and over shared links at the throughput optimum, pipelined.
+
+Bytes go over trees of links, through relays too where these help (Steiner trees), sums up a tree and from where it ends
+down another. How to share the message out among all trees of some depth is a linear program (`packing`); shallow trees
+have less latency, deep ones spread the load better. Fractions become whole chunks (`whole_trees`), as many as the size
+wants, and all their sends one list schedule, so that what goes up and down different trees at a time shares the links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.engines.steiner.packing import Packing, demands
+from synth.engines.steiner.tuning import TUNING, Tuning
+from synth.engines.steiner.whole_trees import sends_of, shared_out
+from synth.model.compiled import Runner
+from synth.model.deadline import now
+from synth.model.problem import Problem
+
+STEINER = "steiner"
+_MET = 1.0005  # time / bound that is not improved
+_ROUND_OFF = 1e-9
+
+
+def accepts(problem: Problem, options: Options) -> str:
+    """Collectives of which chunks go to several ranks or come from several, for groups of few; no shape."""
+    if options.pinned:
+        return "steiner pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
+    if problem.quotient is not None or problem.allowed is not None or problem.protocols or len(problem.network.gap_us):
+        return "it knows no quotients, no shared networks and no executor's costs"
+    if problem.nranks > TUNING.most_ranks:
+        return f"it is for {TUNING.most_ranks} ranks at most, relays too; there are {problem.nranks}"
+    wanted = demands(problem) if problem.collective.nchunks <= TUNING.most_chunks else []
+    if not 0 < len(wanted) <= TUNING.most_demands or all(len(d.goals) * len(d.holders) == 1 for d in wanted):
+        return f"it is for up to {TUNING.most_demands} chunks that go to several ranks or come from several"
+    ends = {*np.concatenate([[*d.goals, *(d.holders if d.sums else ())] for d in wanted]).tolist()}
+    if len(ends) > TUNING.most_ends:
+        return f"it looks at all sets of {TUNING.most_ends} ranks at most; here {len(ends)} send or receive"
+    return ""
+
+
+def solve(problem: Problem, request: Request, tuning: Tuning = TUNING, run: Runner | None = None) -> Iterator[Outcome]:
+    """Schedules of more and more chunks for each size, as long as they gain."""
+    for size in request.sizes:
+        bulk = request.bound.at(size)[0] > tuning.bulk * request.bound.at(0)[0]
+        packing = Packing(problem, run or Runner(interpreted=False), request.workers, tuning, bulk)
+        yield from _refined(problem, packing, request, size, tuning)
+
+
+def _refined(problem: Problem, packing: Packing, request: Request, size: int, tuning: Tuning) -> Iterator[Outcome]:
+    """Of one size; times are without what a call takes before it sends."""
+    net, starts_us = problem.network, problem.network.start_us
+    largest_kb = float(problem.collective.fraction.max()) * size * 1e-3
+    best_us, time_us, idle = np.inf, request.bound.at(size)[0] - starts_us, 0
+    each = sum(len(d.chunks) * (len(d.goals) + len(d.holders)) for d in packing.demands)
+    for parts in tuning.counts:
+        known_us, least_us = request.known.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
+        sends = parts * each
+        too_many = sends > (request.most_sends or tuning.most_sends)
+        late = now() + sends * tuning.s_a_send > request.deadline
+        if known_us <= _MET * least_us or (parts > 1 and (too_many or late)):
+            return
+        if tuning.hops * largest_kb / parts / float(net.bandwidth_gbs.max()) > known_us:
+            continue  # what comes last is too long under way
+        as_cut = tuning.counts[-1] if packing.bulk else parts
+        packing.retime(net.alpha_us + largest_kb / as_cut / net.bandwidth_gbs)
+        until = min(request.deadline, now() + tuning.patience * request.options.budget_s)
+        time_us = packing.least_us(size, min(time_us, 2 * known_us), until)
+        if not np.isfinite(time_us):
+            return
+        yield Progress(f"Steiner trees: {parts} chunks, {time_us / max(least_us, 1e-9):.4f} × the bound as flows")
+        if time_us > tuning.hopeful * known_us:
+            continue
+        cut = problem.with_chunks(parts)
+        planned = sends_of(packing, cut, parts, size, shared_out(packing, parts, tuning.exchanges))
+        if planned.busiest_us >= known_us:
+            continue
+        took_us, schedule = planned.ordered(least_us, tuning.orders, request.deadline)
+        if took_us < known_us * (1 - _ROUND_OFF):
+            yield Candidate(cut, schedule, STEINER, size, True)
+        idle = 0 if took_us < best_us / tuning.near_count else idle + 1
+        best_us = min(best_us, took_us)
+        if idle > tuning.idle:
+            return

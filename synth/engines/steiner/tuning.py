@@ -1,0 +1,58 @@
+"""What the engine `steiner` is set to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How much is tried.
+
+    Attributes:
+        most_ranks: up to which the engine is asked. most_ends: ranks that begin or end chunks, of which all subsets are
+            looked at. most_demands: sets of chunks with the same ends. most_chunks: of a problem, one a block.
+        bulk: times the bound of an empty message from which on latencies do not tell trees apart.
+        work: ranks × levels of latency × 3 to the power of ends of a table of cheapest trees: a second for each 10⁹.
+        most_levels: of these. unlike: parts of the longest latency of a link that a level is at least.
+        near: how full the busiest resource is / what is proved of it up to which trees are looked for. steps: linear
+            programs at most for a time. times: that are tried. fits: how nearly full one is that is taken.
+        patience: the part of the budget that these may take together, for a number of chunks.
+        smoothing: the part of the best prices so far in those by which the next trees are cheapest (Wentges, 1997).
+        roots: whose trees are taken at a time. dearer: how many times the cheapest these may cost.
+        counts: numbers of chunks a block. hops: links one after another in a tree, about: fewer chunks are under way
+            for longer than the best time. hopeful: what flows take / the best time, over which no schedule is made.
+        near_count: what more chunks must gain, or idle: so many times they need not.
+        exchanges: of trees among the chunks, at most, for even loads.
+        orders: list schedules of each. most_sends: of a schedule. s_a_send: seconds that making and replaying one send
+            takes.
+    """
+
+    most_ranks: int = 32
+    most_ends: int = 12
+    most_demands: int = 32
+    most_chunks: int = 1_000
+    bulk: float = 200.0
+    work: int = 100_000_000
+    most_levels: int = 24
+    unlike: float = 4.0
+    near: float = 1.002
+    steps: int = 100
+    times: int = 8
+    fits: float = 0.003
+    patience: float = 0.2
+    smoothing: float = 0.5
+    roots: int = 4
+    dearer: float = 1.02
+    counts: tuple[int, ...] = (1, 3, 8, 24, 64, 192, 512, 1_536)
+    hopeful: float = 1.1
+    hops: float = 10.0
+    near_count: float = 1.002
+    idle: int = 1
+    exchanges: int = 400
+    orders: int = 4
+    most_sends: int = 60_000
+    s_a_send: float = 1e-5
+
+
+TUNING = Tuning()

@@ -1,0 +1,166 @@
+"""The engine `steiner`: cheapest trees, their packing as fractions, and the schedules of whole ones."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from synth.bounds.prove import prove
+from synth.engines.request import Candidate, Options, Request
+from synth.engines.steiner.arborescences import BEYOND, Arborescences
+from synth.engines.steiner.packing import Packing, demands
+from synth.engines.steiner.search import accepts, solve
+from synth.engines.steiner.tuning import TUNING
+from synth.engines.steiner.whole_trees import shared_out
+from synth.model.compiled import Runner
+from synth.model.deadline import now
+from synth.model.problem import Problem, make_problem
+from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
+from topologies.load import load
+
+SLOWLY = Runner(interpreted=True)
+FEW = replace(TUNING, counts=(8, 96))
+
+
+@dataclass
+class Known:
+    """What a search would tell the engine."""
+
+    best: dict[float, float] = field(default_factory=dict)
+
+    def best_us(self, size_bytes: float) -> float:
+        return self.best.get(size_bytes, np.inf)
+
+    def time_us(self, candidate: Candidate) -> float:
+        raise NotImplementedError
+
+    def fewest_steps(self) -> int | None:
+        raise NotImplementedError
+
+    def shown_bytes(self) -> list[int]:
+        raise NotImplementedError
+
+
+def with_relays(spec: str, kind: str, group: tuple[int, ...]) -> Problem:
+    topology = load(spec)
+    return make_problem(topology, kind, group, [r for r in range(topology.nranks) if r not in group])
+
+
+def found(problem: Problem, size: int, known: float = np.inf) -> list[Algorithm]:
+    """All that the engine finds for a size, replayed."""
+    with Workers() as workers:
+        request = Request(
+            Options(size=size, budget_s=60.0), (size,), now() + 60, workers, Known({size: known}), prove(problem)
+        )
+        candidates = [c for c in solve(problem, request, FEW, SLOWLY) if isinstance(c, Candidate)]
+    return [Algorithm(c.problem, c.schedule, c.engine, size_bytes=c.size_bytes) for c in candidates]
+
+
+def by_all_sets(n: int, links: list[tuple[int, int, int, float]], root: int, goals: set[int], levels: int) -> float:
+    """The least cost over all sets of links by which all goals are reached within the levels."""
+    best = np.inf
+    for count in range(len(links) + 1):
+        for chosen in itertools.combinations(links, count):
+            far = [0 if v == root else 1 << 30 for v in range(n)]
+            for _ in range(n):
+                for u, v, level, _cost in chosen:
+                    far[v] = min(far[v], far[u] + level)
+            if all(far[g] <= levels for g in goals):
+                best = min(best, sum(cost for *_, cost in chosen))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cheapest_trees_are_the_cheapest_of_all_sets_of_links(seed: int) -> None:
+    rng = random.Random(seed)
+    pairs = rng.sample([(u, v) for u in range(5) for v in range(5) if u != v], 9)
+    links = [(u, v, rng.randint(1, 3), rng.choice((1.0, 2.0, 3.5))) for u, v in pairs]
+    src, dst, level, cost = (np.array(column) for column in zip(*links, strict=True))
+    trees = Arborescences(5, src, dst, level, [1, 3, 4], 9)
+    trees.find(SLOWLY, cost)
+    for root, within in itertools.product(range(5), (2, 4, 8)):
+        goals = trees.set_of([1, 3, 4])
+        allowed = within if within < 8 else 1 << 20  # the last level is without limit
+        least = by_all_sets(5, links, root, {1, 3, 4}, allowed)
+        assert trees.cost[within, goals, root] == least or (
+            trees.cost[within, goals, root] > BEYOND and least == np.inf
+        )
+        if least < np.inf:
+            tree = trees.tree(root, goals, within)
+            reached = {root}
+            for link in tree:
+                assert src[link] in reached
+                reached.add(int(dst[link]))
+            assert {1, 3, 4} <= reached
+            assert cost[list(tree)].sum() <= least + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "group", "gbs"),
+    [
+        ("ring:5", "broadcast", (0, 1, 2, 3, 4), 100.0),  # both ways round
+        ("ring:6", "broadcast", (0, 3), 100.0),  # through relays on both sides
+        ("hypercube:3", "reduce", (0, 7, 3), 150.0),  # all links into the root
+        ("ring:5", "allreduce", (0, 1, 2, 3, 4), 62.5),  # 8 sends a byte over 10 links of 50 GB/s
+    ],
+)
+def test_fractions_of_trees_attain_the_optimum_that_is_known(
+    spec: str, kind: str, group: tuple[int, ...], gbs: float
+) -> None:
+    problem = with_relays(spec, kind, group)
+    with Workers() as workers:
+        packing = Packing(problem, SLOWLY, workers, TUNING, bulk=True)
+        packing.retime(np.asarray(problem.network.alpha_us))
+        time_us = packing.least_us(1 << 30, 1.0, now() + 60)
+    assert time_us == pytest.approx((1 << 30) / gbs / 1e3, rel=0.01)
+    parts = shared_out(packing, 7, 10)
+    assert [len(of) for of in parts] == [7 * len(d.chunks) for d in demands(problem)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "group", "near"),
+    [
+        ("hypercube:3", "reduce", (0, 1, 3, 4), 1.1),
+        ("ring:6", "broadcast", (0, 2, 3), 1.1),
+        ("mesh:2x3", "allgather", (0, 2, 4), 1.1),
+        ("mi250", "reducescatter", (0, 3, 5), 1.2),
+        ("ring:5", "allreduce", (0, 1, 3), 1.4),
+    ],
+)
+def test_schedules_come_near_the_bound_of_large_messages(
+    spec: str, kind: str, group: tuple[int, ...], near: float
+) -> None:
+    problem, size = with_relays(spec, kind, group), 1 << 30
+    least_us = prove(problem).at(size)[0]
+    times = [algorithm.time_us(size) for algorithm in found(problem, size)]
+    assert least_us * (1 - 1e-9) <= min(times) <= near * least_us
+
+
+def test_middle_sizes_go_over_trees_of_less_latency() -> None:
+    """Half round a ring from both sides, where all round would take most of the time."""
+    problem, size = with_relays("ring:5", "broadcast", tuple(range(5))), 64 << 10
+    best = min(algorithm.time_us(size) for algorithm in found(problem, size))
+    assert best < 4 * 0.7 + size / 100e3
+
+
+def test_nothing_slower_than_what_is_known_is_handed_out() -> None:
+    problem, size = with_relays("ring:6", "broadcast", (0, 2, 3)), 1 << 30
+    assert found(problem, size, known=prove(problem).at(size)[0] * 0.99) == []
+
+
+@pytest.mark.parametrize(
+    ("problem", "options", "why"),
+    [
+        (with_relays("ring:4", "alltoall", (0, 1, 2)), Options(), "several"),
+        (with_relays("torus:4x4", "allgather", tuple(range(14))), Options(), "12 ranks at most"),
+        (with_relays("torus:6x6", "broadcast", (0, 1)), Options(), "32 ranks at most"),
+        (with_relays("ring:4", "broadcast", (0, 1)), Options(chunks=2), "leave --chunks"),
+    ],
+)
+def test_what_it_does_not_accept_is_said(problem: Problem, options: Options, why: str) -> None:
+    assert why in accepts(problem, options)
