@@ -72,7 +72,7 @@ def _held(served: Range) -> list[Range]:
     if limits.scratch_bytes:
         reason = f"{limits.name} allocates its scratch at the communicator's start, for larger messages more than "
         reason += f"--scratch-limit {format_size(limits.scratch_bytes)}"
-    beyond = Contender(served.algorithm, refused=reason)
+    beyond = Contender(served.algorithm, refused=reason, found_s=served.contender.found_s)
     rest = replace(served, contender=beyond, low=max(served.low, most + 1), shown=max(served.shown, most + 1))
     held = replace(served, high=most, shown=min(served.shown, most))
     return [*([held] if served.low <= most else []), *([rest] if most < last else [])]
@@ -111,4 +111,4 @@ def _does_as_well(large: Lowered, small: Lowered, size: int) -> bool:
 
 
 def _serve(served: Range, by: Lowered) -> Range:
-    return replace(served, contender=Contender(served.contender.algorithm, by))
+    return replace(served, contender=Contender(served.contender.algorithm, by, found_s=served.contender.found_s))

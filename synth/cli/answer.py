@@ -25,8 +25,8 @@ from synth.model.deadline import now
 from synth.model.pattern import collective_of
 from synth.model.problem import parse_ranks
 from synth.model.sizes import parse_size
-from synth.present.statement import statement
-from synth.present.table import heading, table
+from synth.present.statement import next_minute, statement
+from synth.present.table import format_next_minute, heading, table
 from synth.present.text import format_count
 from synth.search.result import Report, SearchResult
 from synth.solvers.workers import Workers
@@ -159,6 +159,7 @@ def _say_known(document: dict[str, Any], parts: list[str], nranks: int, asked: A
         print_json(document)
     else:
         click.echo(table(document, nranks) + "\n\n" + "   ".join([*parts, *ending("", asked.begun)]))
+        click.echo(format_next_minute(document["next_minute"]))
     _warn_unsaved(document["unsaved"], asked)
 
 
@@ -189,6 +190,7 @@ def _report(found: SearchResult, asked: Asked, keeping: tuple[Cache, str] | None
     document["algorithms"] = _rows(written)
     if written.other_form is not None:
         document["other_form"] = _rows(written.other_form)
+    document["next_minute"] = next_minute(written.found, document["algorithms"])
     document["unsaved"] = written.refused
     document["remarks"] = list(written.remarks)
     document["cached"] = False
@@ -202,6 +204,8 @@ def _report(found: SearchResult, asked: Asked, keeping: tuple[Cache, str] | None
         nothing = f"{heading(document, nranks)}\n\n"
         click.echo(table(document, nranks) if found.ranges else nothing + _why_nothing(found, asked))
         click.echo("\n" + _closing(found, written, asked.begun))
+        if found.ranges:
+            click.echo(format_next_minute(document["next_minute"]))
     if found.ended == "interrupted":
         raise SystemExit(130)
     if not found.ranges:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +26,7 @@ _SPREAD = 5
 
 TimeAt = Callable[[int], float]
 OverSizes = dict[str, Any]
+Row = dict[str, Any]
 
 
 def row(found: SearchResult, served: Range) -> dict[str, Any]:
@@ -132,14 +133,16 @@ def statement(found: SearchResult) -> dict[str, Any]:
     time_slots (what dual bounds prove for a number of chunks: bytes, chunks, bound_us, solver); out_of_reach (faster
     schedules of which the executor can hold no program: bytes, chunks, time_us, gap, refused); engine (that was named;
     auto), other_engines (that found some of the algorithms though another was named); impossible, switch_ops (the
-    switches that may multicast or reduce among the ranks), unsaid (why none may though some can), ended, seconds.
+    switches that may multicast or reduce among the ranks), unsaid (why none may though some can), next_minute (see
+    there), ended, seconds.
     """
     problem = found.problem
+    rows = [row(found, s) | {"refused": s.contender.refused} for s in found.ranges]
     return {
         **question(problem),
         "summary": problem.topology.summary,
         "alpha": describe_alpha(problem),
-        "algorithms": [row(found, s) | {"refused": s.contender.refused} for s in found.ranges],
+        "algorithms": rows,
         "baselines": sorted({a.engine for a in found.baselines}),
         "nccl": {
             "version": VERSION,
@@ -157,9 +160,35 @@ def statement(found: SearchResult) -> dict[str, Any]:
         "impossible": found.impossible,
         "switch_ops": _switches(found),
         "unsaid": found.unsaid,
+        "next_minute": next_minute(found, rows),
         "ended": found.ended,
         "seconds": round(found.seconds, 3),
     }
+
+
+def next_minute(found: SearchResult, rows: Sequence[Row]) -> dict[str, Any]:
+    """What a minute more would be spent on, and where the largest gap of these rows is.
+
+    Keys: engines (those that have not ended, the first to go on first), window_bytes (the size for which bounds by
+    windows of time would be looked for, None: for none), bytes and gap (of the worst size; None without rows), time_s
+    and bound_s (when its algorithm and its bound were found, in seconds since the search began; None: not known),
+    moved (which of "algorithm" and "bound" was found last, "" where that is not known), one_size (whether a size was
+    asked for).
+    """
+    one_size = any(row["min_bytes"] == row["max_bytes"] for row in rows)
+    told: dict[str, Any] = {"engines": list(found.queue), "window_bytes": found.refutable, "one_size": one_size}
+    told |= {"bytes": None, "gap": None, "time_s": None, "bound_s": None, "moved": ""}
+    if rows:
+        worst = max((row["worst"] for row in rows), key=lambda worst: worst["gap"])
+        told |= {"bytes": worst["bytes"], "gap": worst["gap"]}
+    if found.ranges and rows:
+        served, (_, witness) = found.fastest(told["bytes"]), found.bound.at(told["bytes"])
+        if np.isclose(served.time_us(told["bytes"]), worst["time_us"]):  # else it was found before
+            time_s, bound_s = served.contender.found_s, found.bound_s.get(witness)
+            told |= {"time_s": time_s, "bound_s": bound_s}
+            if time_s is not None and bound_s is not None:
+                told["moved"] = "algorithm" if time_s > bound_s else "bound"
+    return told
 
 
 def _not_modelled(found: SearchResult) -> str:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from synth.bounds.prove import OPTIMAL
 from synth.present.text import format_count, format_ranks, format_served, format_size, format_table, format_time
 
 _LINES = 32  # groups that the table shows one by one
+_NEXT = 2  # engines that are named
 
 
 def heading(document: dict[str, Any], nranks: int) -> str:
@@ -57,6 +59,23 @@ def table(document: dict[str, Any], nranks: int) -> str:
     proved = [*_elsewhere(document), *_in_switches(document), *_nccl(document), *_proved(document)]
     text = [heading(document, nranks), "", *format_table(lines, (0, -2, -1)), *([""] if proved else []), *proved]
     return "\n".join(text)
+
+
+def format_next_minute(told: dict[str, Any]) -> str:
+    """The last line: what a minute more would be spent on, of a statement's `next_minute`."""
+    tasks = [f"engine {' then '.join(told['engines'][:_NEXT])}"] if told["engines"] else []
+    if told["window_bytes"] is not None:
+        tasks.append(f"bounds by windows of time for {_short(told['window_bytes'])}")
+    where = ""
+    if told["gap"] is not None and told["gap"] > OPTIMAL:
+        found = f", {told['moved']} moved last" if told["moved"] else ""
+        where = f" · largest gap {told['gap']:.3f} at {_short(told['bytes'])}{found}"
+    nothing = "nothing, all is proved optimal"
+    if where:
+        nothing = "nothing, every engine has ended"
+        if not told["one_size"]:  # engines are asked about a few sizes of all
+            nothing += f" (more: --size {_short(told['bytes'])})"
+    return f"next minute: {' and '.join(tasks) or nothing}{where}"
 
 
 def _worst(row: dict[str, Any]) -> str:

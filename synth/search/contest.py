@@ -103,7 +103,7 @@ class Contest:
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Contender:
         """One more; lowered at once if it is the fastest at a size."""
-        self.contenders.append(one := Contender(algorithm))
+        self.contenders.append(one := Contender(algorithm, found_s=now() - self.begun))
         self.best(size_bytes)
         return one
 

@@ -16,7 +16,7 @@ from synth.verify.algorithm import Algorithm
 _WORTH = 0.02  # an algorithm that is never better than the others by this part is left out
 _QUICK = 200_000  # sends of all algorithms whose times at all sizes take a moment
 _ENDS = 20.0  # at the smallest and the largest size even a twentieth of that counts
-_SIZES = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
+POWERS = [1 << e for e in range(SMALLEST.bit_length() - 1, LARGEST.bit_length())]
 
 
 class Execution(Protocol):
@@ -33,12 +33,14 @@ class Execution(Protocol):
 class Contender:
     """An algorithm with its time: its schedule's, or that of its execution, where there is one.
 
-    refused: why the executor can hold no program for it, where that was tried.
+    refused: why the executor can hold no program for it, where that was tried. found_s: when it was found, in seconds
+    since the search began.
     """
 
     algorithm: Algorithm
     execution: Execution | None = None
     refused: str = ""
+    found_s: float | None = None
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -102,7 +104,7 @@ def winners(contenders: Sequence[Contender]) -> list[tuple[Contender, list[int]]
     if not contenders:
         return []
     kept = sorted(_worth_looking_at(contenders), key=lambda c: c.order)
-    times = _times(kept, _SIZES)
+    times = _times(kept, POWERS)
     while len(kept) > 1:
         losses = _losses(times)
         least = losses.min()
@@ -112,8 +114,8 @@ def winners(contenders: Sequence[Contender]) -> list[tuple[Contender, list[int]]
         kept.pop(last)
         times = np.delete(times, last, axis=0)
     winner = times.argmin(axis=0)
-    starts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), len(_SIZES)]
-    return [(kept[winner[first]], _SIZES[first:after]) for first, after in pairwise(starts)]
+    starts = [0, *(np.flatnonzero(np.diff(winner)) + 1).tolist(), len(POWERS)]
+    return [(kept[winner[first]], POWERS[first:after]) for first, after in pairwise(starts)]
 
 
 def _times(contenders: Sequence[Contender], sizes: Sequence[int]) -> Floats:
@@ -126,7 +128,7 @@ def _times(contenders: Sequence[Contender], sizes: Sequence[int]) -> Floats:
 def _worth_looking_at(contenders: Sequence[Contender]) -> list[Contender]:
     """Without those that are clearly slower than others at a few sizes spread over the whole range."""
     every = 1 if sum(len(c.algorithm.schedule) for c in contenders) < _QUICK else 4
-    times = _times(contenders, _SIZES[::every])
+    times = _times(contenders, POWERS[::every])
     return list(compress(contenders, (times <= 1.2 * times.min(axis=0)).any(axis=1)))
 
 

@@ -60,6 +60,10 @@ class Ledger(Protocol):
     def answered(self) -> bool:
         """Whether there is an answer already."""
 
+    @property
+    def proved(self) -> bool:
+        """Whether nothing can be gained any more."""
+
     def take(self, answer: Outcome, source: str) -> float:
         """Replay and keep an answer; what it gained (0: nothing)."""
 
@@ -68,13 +72,14 @@ class Ledger(Protocol):
 class Run:
     """An engine at work on a problem; its first turn may take `turn_s`, and `once`: it has no second.
 
-    `gained`: what it gained lately, less and less of what was long ago.
+    `always`: it has its turn though all is proved. `gained`: what it gained lately, less and less of what was long ago.
     """
 
     engine: str
     answers: Iterator[Outcome]
     turn_s: float
     once: bool = False
+    always: bool = False
     gained: float = 0.0
 
     def step(self, ledger: Ledger) -> bool:
@@ -105,19 +110,30 @@ def compiled_interrupts() -> Iterator[None]:
 
 
 @compiled_interrupts()
-def race(runs: Iterable[Run], ledger: Ledger, deadline: float) -> None:
-    """Let every run have its turn; then the others go on, the one that gained most first, until the deadline."""
-    waiting: list[Run] = []
+def race(runs: Iterable[Run], ledger: Ledger, deadline: float, waiting: list[Run] | None = None) -> None:
+    """Let every run have its turn; then the others go on, the one that gained most first, until the deadline.
+
+    Once all is proved nobody goes on. waiting: kept up to date with the runs that have not ended, also where this is
+    interrupted.
+    """
+    waiting = [] if waiting is None else waiting
     for run in runs:
         until = min(deadline, now() + run.turn_s)
-        while run.step(ledger):
-            if now() >= until:
-                waiting += [] if run.once else [run]
+        waiting.append(run)
+        while goes_on := run.step(ledger):
+            if now() >= until or (ledger.proved and not run.always):
                 break
-    while waiting and now() < deadline:
-        best = max(waiting, key=lambda run: run.gained)
+        if run.once or not goes_on:
+            waiting.remove(run)
+    while waiting and now() < deadline and not ledger.proved:
+        best = in_order(waiting)[0]
         if not best.step(ledger):
             waiting.remove(best)
+
+
+def in_order(waiting: Iterable[Run]) -> list[Run]:
+    """The runs as they are to go on."""
+    return sorted(waiting, key=lambda run: -run.gained)
 
 
 def _interrupt(error: BaseException) -> KeyboardInterrupt | None:

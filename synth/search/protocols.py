@@ -191,6 +191,7 @@ def _merged(
         impossible=next((one.impossible for one in found.values() if one.impossible), ""),
         refused=contest.refused,
         engine=first.engine,
+        queue=tuple(dict.fromkeys(name for one in found.values() for name in one.queue)),
         other_engines=tuple(dict.fromkeys(name for one in found.values() for name in one.other_engines)),
         ended=next((why for why in ("interrupted", "budget") if why in ended), ""),
     )

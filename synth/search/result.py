@@ -8,6 +8,7 @@ from functools import cached_property
 
 from synth.baselines.nccl.model import Choice, NcclModel, nccl_model
 from synth.bounds.prove import Bound
+from synth.bounds.witness import Witness
 from synth.engines.registry import AUTO
 from synth.engines.request import SlotClaim, StepClaim
 from synth.model.problem import Problem
@@ -35,7 +36,9 @@ class SearchResult:
         healthy: the same for the healthy network, where this one has dead or slow parts.
         engine: that was named (`auto`: none); other_engines: what else found algorithms of the ranges, if one was.
         unsaid: why the problem's switches only forward though the topology's can do more.
-        moved: what last closed a gap: "algorithm" or "bound".
+        bound_s: when each witness was found, in seconds since the search began.
+        queue: engines that have not ended, the one first that would go on first.
+        refutable: a size in bytes for which bounds by windows of time would be looked for; None: for none.
         ended: "" or why the search stopped early ("budget", "interrupted").
         seconds: that it took.
     """
@@ -53,9 +56,17 @@ class SearchResult:
     engine: str = AUTO
     other_engines: tuple[str, ...] = ()
     unsaid: str = ""
-    moved: str = ""
+    bound_s: dict[Witness, float] = field(default_factory=dict)
+    queue: tuple[str, ...] = ()
+    refutable: int | None = None
     ended: str = ""
     seconds: float = 0.0
+
+    def raise_bound(self, bound: Bound, at_s: float) -> None:
+        """Take a bound with further witnesses, found so many seconds after the search began."""
+        for witness in bound.witnesses:
+            self.bound_s.setdefault(witness, at_s)
+        self.bound = bound
 
     @cached_property
     def _nccl(self) -> NcclModel | NotModelled:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from synth.bounds.lengths import from_loads
-from synth.bounds.prove import prove, tighten
+from synth.bounds.prove import OPTIMAL, Bound, prove, tighten
 from synth.bounds.search import DEFAULT as BOUNDS
 from synth.engines.estimates import estimated_sends
 from synth.engines.flow.tuning import SEARCH as FLOW
@@ -19,9 +19,9 @@ from synth.model.collective import Floats
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.problem import LARGEST, Problem
 from synth.search.contest import Contest, Executor
-from synth.search.frontier import Contender
+from synth.search.frontier import POWERS, Contender
 from synth.search.least_budget import GRACE_S, check_budget, too_short
-from synth.search.portfolio import Run, Turn, compiled_interrupts, race
+from synth.search.portfolio import Run, Turn, compiled_interrupts, in_order, race
 from synth.search.result import Report, SearchResult
 from synth.search.tuning import TUNING, Tuning
 from synth.search.windows import Windows
@@ -84,6 +84,8 @@ class _Search:
         self.load_us: Floats | None = None
         self.latest: Algorithm | None = None
         self.windows = Windows(self, self.sizes, tuning.windows_gap)
+        self.turns = list(tuning.turns)  # that engines did not have yet
+        self.waiting: list[Run] = []  # engines that have not ended
 
     def run(self) -> SearchResult:
         result, options = self.result, self.options
@@ -115,6 +117,14 @@ class _Search:
             result.ended = "interrupted"
             self.contest.stop()
             self._conclude()
+        if not self.proved:
+            running = [run.engine for run in self.waiting[-1:] if result.ended and self.turns]
+            unasked = [turn.engine for turn in self.turns if self._is_asked(turn, asked) and self._sizes_for(turn)]
+            unasked = [name for name in unasked if not ENGINES[name].accepts(self.problem, options)]
+            later = [run.engine for run in in_order(self.waiting)]
+            result.queue = tuple(dict.fromkeys([*running, *unasked, *later]))
+            small = self.problem.nranks <= BOUNDS.window_ranks and not options.pinned
+            result.refutable = self.windows.farthest() if small else None
         shown = {served.algorithm for served in result.ranges}
         result.others = [one for one in self.contest.contenders if one.algorithm not in shown]
         result.refused = self.contest.refused
@@ -128,8 +138,8 @@ class _Search:
         """Bounds, engines, and bounds again."""
         self.contest.racing = True
         self.report("bounds", None)
-        self.result.bound = prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks)
-        race(self._runs(asked), self, self._engines_until)
+        self._raise_bound(prove(self.problem, max_flow=self.problem.nranks <= self.tuning.max_flow_ranks))
+        race(self._runs(asked), self, self._engines_until, self.waiting)
         if not self.done:
             raise InputError(ENGINES["ksync"].accepts(self.problem, self.options))
         with compiled_interrupts():
@@ -148,11 +158,14 @@ class _Search:
             return self.contest.until()
         return np.inf if self.tuning.patient else self.deadline + GRACE_S
 
+    def _raise_bound(self, bound: Bound) -> None:
+        self.result.raise_bound(bound, now() - self.begun)
+
     def _conclude(self) -> None:
         """The ranges of what was found, and a bound if there is none yet."""
         self.contest.racing = False
         if not self.result.bound.witnesses:
-            self.result.bound = prove(self.problem, max_flow=False)
+            self._raise_bound(prove(self.problem, max_flow=False))
         self.result.ranges = self.contest.files(self.options.size)
 
     def _most_sends(self, executor: Executor | None) -> int:
@@ -170,6 +183,21 @@ class _Search:
     def best_us(self, size_bytes: float) -> float:
         """The best time so far for messages of `size_bytes`, in µs; inf where there is none."""
         return self.contest.best_us(size_bytes)
+
+    @property
+    def proved(self) -> bool:
+        """Whether what is found for every size is proved optimal, so that nothing is left to do.
+
+        Not where a shape or an engine is asked for: then more is asked than the fastest.
+        """
+        if self.options.pinned or self.options.engine != AUTO or not self.answered:
+            return False
+        sizes = (*self.sizes, *(() if self.options.size else POWERS))
+        return all(
+            time_us(size) <= self.result.bound.at(size)[0] * OPTIMAL
+            for time_us in (self.scheduled_us, self.best_us)  # programs are made for the second
+            for size in sizes
+        )
 
     def scheduled_us(self, size_bytes: float) -> float:
         """The same of schedules: nothing is lowered for it."""
@@ -193,7 +221,9 @@ class _Search:
         """The engines that are to be asked, each when its turn has come."""
         planned = {turn.engine for turn in self.tuning.turns}
         last = [Turn(engine.name) for engine in asked if engine.name not in planned and self.tuning.others]
-        for turn in (*self.tuning.turns, *last):
+        self.turns += last
+        while self.turns:
+            turn = self.turns.pop(0)
             sizes = self._sizes_for(turn) if self._is_asked(turn, asked) else ()
             # last, since it loads the engine
             if not sizes or ENGINES[turn.engine].accepts(self.problem, self.options):
@@ -211,7 +241,7 @@ class _Search:
             )
             self.done.add(turn.engine)
             answers = ENGINES[turn.engine].solve(self.problem, request)
-            yield Run(turn.engine, answers, turn.share * self.options.budget_s, turn.once)
+            yield Run(turn.engine, answers, turn.share * self.options.budget_s, turn.once, turn.always)
 
     def _is_asked(self, turn: Turn, asked: list[Engine]) -> bool:
         """Whether an engine is asked now."""
@@ -225,7 +255,8 @@ class _Search:
         fits &= turn.in_shares in (None, problem.collective.kind.in_shares)
         fits &= (not turn.bulk or self._is_bulk()) and (not turn.unlike or self._is_unlike())
         late = turn.once and self.answered and now() >= self.deadline
-        return (engine in asked or turn.always) and few_enough and fits and not late
+        wanted = turn.always or (engine in asked and not self.proved)
+        return wanted and few_enough and fits and not late
 
     def _is_bulk(self) -> bool:
         """Whether one size is asked for whose bytes take far longer than the latencies, as far as bounds say."""
@@ -311,8 +342,7 @@ class _Search:
         self.latest = algorithm
         one = self.contest.add(algorithm, size)
         time_us = self.contest.time_us(one, size)
-        if time_us < self.made_us.get(size, np.inf):
-            self.made_us[size], self.result.moved = time_us, "algorithm"
+        self.made_us[size] = min(time_us, self.made_us.get(size, np.inf))
         return one, time_us
 
     # after the race
@@ -331,7 +361,7 @@ class _Search:
             made = self.contest.contenders or self.contest.refused
             best = min((c.algorithm for c in made), key=lambda a: (a.time_us(size), len(a.schedule)))
             loads = partial(resource_loads_us, best.problem, timed(best.problem, best.schedule, size))
-            result.bound = result.bound.merged([from_loads(self.problem, loads())])
+            self._raise_bound(result.bound.merged([from_loads(self.problem, loads())]))
         elif self.load_us is not None:
             loads = partial(np.asarray, self.load_us)
         effort = replace(self.tuning.effort, max_flow=not self.options.pinned)
@@ -339,9 +369,7 @@ class _Search:
             self.problem, result.bound, loads, size, best_us / met, self.workers, self.deadline,
             lambda text: self.report(text, self.latest), effort,
         ):  # fmt: skip
-            if better.at(size)[0] > result.bound.at(size)[0]:
-                result.moved = "bound"
-            result.bound = better
+            self._raise_bound(better)
 
     def _refute(self) -> None:
         """Bounds by windows of time, as long as their part of the budget lasts, or half of what engines left."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from synth.bounds.prove import refute
 from synth.bounds.search import DEFAULT
+from synth.model.deadline import now
 from synth.model.problem import Problem
 from synth.search.result import SearchResult
 from synth.solvers.workers import Workers
@@ -23,6 +24,7 @@ class Asking(Protocol):
     problem: Problem
     workers: Workers
     result: SearchResult
+    begun: float
     deadline: float
 
     def scheduled_us(self, size_bytes: float) -> float:
@@ -58,19 +60,19 @@ class Windows:
         asking = self._asking
         if asking.problem.nranks > DEFAULT.window_ranks:
             return
-        while (size := self._farthest()) is not None:
+        while (size := self.farthest()) is not None:
             reached_us = asking.scheduled_us(size)
             self._done[size] = reached_us
             before = asking.result.bound
             for bound in refute(asking.problem, before, size, reached_us, asking.workers, asking.deadline):
                 if bound is not before:
-                    before, asking.result.bound = bound, asking.result.bound.merged(bound.witnesses)
-                    asking.result.moved = "bound"
+                    before = bound
+                    asking.result.raise_bound(asking.result.bound.merged(bound.witnesses), now() - asking.begun)
                 yield
                 if asking.scheduled_us(size) <= asking.result.bound.at(size)[0] * _MET:
                     break
 
-    def _farthest(self) -> int | None:
+    def farthest(self) -> int | None:
         """The size whose gap is largest, of those that are worth it and for which not all was tried.
 
         A time that has come down since says better which ends to try.

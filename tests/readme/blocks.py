@@ -80,8 +80,8 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def without_seconds(text: str) -> str:
-    """The output but for how long it took, which stands at the end."""
-    return re.sub(r" +[0-9.]+ s$", "", text.rstrip())
+    """The output but for how long it took, which stands at the end of its last line or of the one before."""
+    return re.sub(r" +[0-9.]+ s(?=$|\nnext minute: )", "", text.rstrip())
 
 
 def _renewed(match: re.Match[str]) -> str:

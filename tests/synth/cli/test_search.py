@@ -137,7 +137,7 @@ def test_table_and_files(synth: Call, here: Path) -> None:
     lines = answer.out.splitlines()
     assert lines[0].startswith("allreduce · dgx-a100 · group 0 2 4 6 (4 of 8 ")
     assert lines[2].split("  ")[0] == "message size"
-    files = re.findall(r"out/\S+\.xml", lines[-1])
+    files = re.findall(r"out/\S+\.xml", lines[-2])
     assert sorted(files) == sorted(str(p.relative_to(here)) for p in (here / "out" / "msccl").iterdir())
     for file in files:
         assert synth("verify", file).code == 0

@@ -12,7 +12,7 @@ from synth.engines.registry import chosen
 from synth.engines.request import Options, Outcome, Progress
 from synth.model.deadline import now
 from synth.model.problem import make_problem
-from synth.search.portfolio import Run, Turn, race
+from synth.search.portfolio import Run, Turn, in_order, race
 from synth.search.search import _Search
 from synth.search.tuning import TUNING
 from synth.solvers.workers import Workers
@@ -28,6 +28,7 @@ class Ledger:
     def __init__(self, answered: bool = True) -> None:
         self.answered = answered
         self.order: list[str] = []
+        self.proved = False
 
     def take(self, answer: Outcome, source: str) -> float:
         assert isinstance(answer, Progress)
@@ -69,6 +70,23 @@ def test_late_everybody_still_answers_once() -> None:
     ledger = Ledger()
     race([Run("a", gains(0, 0), 60), Run("b", gains(0, 0), 60)], ledger, now() - 1)
     assert ledger.order == ["a", "b"]
+
+
+def test_proved_nobody_goes_on_but_who_always_answers() -> None:
+    ledger = Ledger()
+    ledger.proved = True
+    waiting: list[Run] = []
+    race([Run("a", gains(0, 0), 60), Run("b", gains(0, 0), 60, always=True)], ledger, LATER, waiting)
+    assert ledger.order == ["a", "b", "b"]
+    assert [run.engine for run in waiting] == ["a"]
+
+
+def test_who_has_not_ended_is_known_when_the_race_is_interrupted() -> None:
+    ledger, waiting = Ledger(), list[Run]()
+    runs = [Run("past", gains(0.4, 0, 0), 0), Run("ended", gains(1), 60), Run("rich", gains(0.5, 0.5), 0)]
+    with pytest.raises(KeyboardInterrupt):
+        race([*runs, Run("loop", interrupted_in_compiled_code(), 60)], ledger, LATER, waiting)
+    assert [run.engine for run in in_order(waiting)] == ["rich", "past", "loop"]
 
 
 def unable() -> Iterator[Outcome]:

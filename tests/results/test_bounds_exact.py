@@ -1,0 +1,78 @@
+"""Bounds against small problems solved exactly: a bound that is too high is found, and the exact times are exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from results.scripts import bounds_exact
+from synth.bounds.registry import KINDS
+from synth.bounds.witness import Limit, Witness
+from synth.model.problem import Problem, make_problem
+from synth.solvers.workers import Workers
+from synth.verify.algorithm import Algorithm
+from tests.oracles.exact_times import NotWhole, exact
+from tests.oracles.exhaustive import fastest
+from tests.oracles.tree_packing import packed_us_per_byte
+from topologies.load import load
+
+FEW = (2, 5, 9, 11, 15, 17, 20, 21)  # that take milliseconds
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Workers]:
+    with Workers() as pool:
+        yield pool
+
+
+def counted(workers: Workers, planted: str = "") -> bounds_exact.Count:
+    total = bounds_exact.Count()
+    for number in FEW:
+        total.add(bounds_exact.solved(3, number, workers, planted))
+    return total
+
+
+def test_no_claim_is_refuted_and_the_page_says_so(workers: Workers) -> None:
+    total = counted(workers)
+    assert total.refuted == []
+    assert sum(total.sorts.values()) + total.skipped == len(FEW)
+    assert total.seen["cut"] > 0
+    assert total.slopes_met > 0
+    assert "No claim refuted" in bounds_exact.text(total, 3)
+
+
+def test_a_check_that_proves_one_per_cent_too_much_is_found(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = KINDS["cut"]
+
+    def too_high(problem: Problem, witness: Witness) -> Limit:
+        base, per_byte, cap = kind.limit(problem, witness)
+        return base * 1.01, per_byte * 1.01, cap
+
+    monkeypatch.setitem(KINDS, "cut", replace(kind, limit=too_high))
+    found = counted(workers).refuted
+    assert any("cut claims" in line for line in found)
+    assert any("a byte claimed" in line for line in found)
+
+
+@pytest.mark.parametrize(("spec", "name"), [("full:3,bw=2,alpha=1", "broadcast"), ("line:3,bw=1,alpha=2", "allgather")])
+def test_exact_times_are_those_of_trying_all(spec: str, name: str) -> None:
+    problem = make_problem(load(spec), name)
+    size = 12e3 / float(problem.collective.fraction.min())
+    best = exact(problem, size)
+    assert best is not None
+    assert best.proved
+    assert best.time_us == pytest.approx(fastest(problem, size, 6))
+    assert Algorithm(problem, best.schedule, "exact").time_us(size) == pytest.approx(best.time_us)
+
+
+def test_trees_of_a_ring_take_what_leaves_a_rank() -> None:
+    problem = make_problem(load("ring:4,bw=2"), "allgather")
+    assert packed_us_per_byte(problem) == pytest.approx(0.75 * 1e-3 / 4)
+    assert packed_us_per_byte(make_problem(load("star:4"), "allgather")) is None
+
+
+def test_times_that_are_not_whole_are_said() -> None:
+    with pytest.raises(NotWhole, match="no whole number"):
+        exact(make_problem(load("ring:4,bw=7"), "allgather"), 1000.0)

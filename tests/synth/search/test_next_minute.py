@@ -1,0 +1,36 @@
+"""What a search says of the next minute: nothing once all is proved, else who goes on and where the gap is."""
+
+from __future__ import annotations
+
+from synth.engines.request import Options
+from synth.model.problem import make_problem
+from synth.present.statement import statement
+from synth.present.table import format_next_minute
+from synth.search.portfolio import Turn
+from synth.search.search import search
+from synth.search.tuning import Tuning
+from synth.solvers.workers import Workers
+from topologies.load import load
+
+PLAIN = Tuning((Turn("route"), Turn("baseline", always=True), Turn("ksync")), others=False, windows=0)
+
+
+def test_what_is_proved_ends_the_search(workers: Workers) -> None:
+    found = search(make_problem(load("full:4"), "alltoall"), Options(size=1 << 20), workers, tuning=PLAIN)
+    assert (found.ended, found.queue, found.refutable, found.claims) == ("", (), None, [])
+    assert found.baselines  # what stands beside the answer is there nevertheless
+    assert format_next_minute(statement(found)["next_minute"]) == "next minute: nothing, all is proved optimal"
+
+
+def test_the_largest_gap_is_named(workers: Workers) -> None:
+    tuning = Tuning(PLAIN.turns[:2], others=False, windows=0)
+    found = search(make_problem(load("ring:4"), "broadcast"), Options(), workers, tuning=tuning)
+    document = statement(found)
+    told, worst = document["next_minute"], max(row["worst"]["gap"] for row in document["algorithms"])
+    assert told["gap"] == worst > 1
+    assert told["time_s"] > told["bound_s"]
+    line = format_next_minute(told)
+    assert f"largest gap {worst:.3f} at " in line
+    assert line.endswith(", algorithm moved last")
+    assert "every engine has ended (more: --size " in line
+    assert format_next_minute(told | {"engines": ["lns", "flow"]}).startswith("next minute: engine lns then flow ·")
