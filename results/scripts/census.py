@@ -4,7 +4,7 @@
 
 makes census.md. Machines, clusters of two nodes, tori, meshes, hypercubes and random irregular networks; random groups,
 half of them with all other ranks as relays; six collectives, five sizes. `--dgx1-groups` asks, instead of what a seed
-draws, for all groups of a DGX-1 up to its symmetry with relays (census-dgx1.md).
+draws, for all groups of a DGX-1 up to its symmetry with relays (census-dgx1.md); each fourth of these takes some ten minutes.
 """
 
 from __future__ import annotations
@@ -113,13 +113,18 @@ def _others(topology: Topology, group: Sequence[int]) -> list[int]:
 
 
 def dgx1_questions() -> list[Question]:
-    """All groups of a DGX-1 up to its symmetry, with relays, the collectives in turn, at every size."""
+    """All groups of a DGX-1 up to its symmetry, with relays, the collectives in turn, at every size; shuffled.
+
+    In order, each fourth would be of every second collective only.
+    """
     groups = groups_up_to_symmetry("dgx1")
     asked = [(group, size) for group in groups for size in SIZES]
-    return [
+    found = [
         Question(number, 0, "dgx1", group, "all" if len(group) < 8 else "none", COLLECTIVES[number % 6], size)
         for number, (group, size) in enumerate(asked)
     ]
+    random.Random(0).shuffle(found)
+    return found
 
 
 def answered(asked: Question, budget_s: float, workers: Workers) -> Answered:
