@@ -4,7 +4,7 @@
 
 makes census.md. Machines, clusters of two nodes, tori, meshes, hypercubes and random irregular networks; random groups,
 half of them with all other ranks as relays; six collectives, five sizes. `--dgx1-groups` asks, instead of what a seed
-draws, for all groups of a DGX-1 up to its symmetry with relays (census-dgx1.md); each fourth of these takes some ten minutes.
+draws, for all groups of a DGX-1 up to its symmetry with relays (census-dgx1.md); each fourth takes some ten minutes.
 """
 
 from __future__ import annotations

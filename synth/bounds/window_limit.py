@@ -4,8 +4,9 @@ Cut the time up to T into slots. Whatever ends by T sends every byte of a chunk 
 over link after link, each at a time; at the far end of a link it is α later. So its path in slots goes from a slot to
 the one in which that has come, or a later one. With a price for each resource in each slot, a byte pays for what it
 uses; of what several goals need of a chunk, or of the contributions to one sum, a send that serves all is paid once, in
-shares. Bytes × (the least that each can pay) must not exceed Σ price × capacity × length of slot: if it does, T is
-refuted (flow over time: Ford and Fulkerson, 1958; the dual of its relaxation in slots).
+shares (over a switch that multicasts or reduces it goes between several ranks at once). Bytes × (the least that each
+can pay) must not exceed Σ price × capacity × length of slot: if it does, T is refuted (flow over time: Ford and
+Fulkerson, 1958; the dual of its relaxation in slots).
 
 A schedule for a message of s bytes is one for fewer bytes too, and one for c · s with every time c times as long. So
 the message of s bytes needs T at least, each larger one too, and each smaller one its part of T.
@@ -17,10 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from synth.bounds.metric import latencies, link_lengths
+from synth.bounds.metric import carrier_lengths, latencies
 from synth.bounds.witness import Limit, Witness, refused
 from synth.model.collective import Bools, Floats, Ints
 from synth.model.problem import Problem
+from topologies.arrays import row_of_entry
 from topologies.errors import BadWitness
 from topologies.network import Network
 
@@ -36,9 +38,9 @@ class Slots:
 
     Attributes:
         edges: µs, shape (slots + 1,): from 0 to the end.
-        lands: int, shape (nlinks, slots): the slot from which on what was sent may be at the far end (the number of
-            slots: at the very end).
-        in_time: bool, shape (nlinks, slots): whether what begins to be sent there can come before the end at all.
+        lands: int, shape (carriers, slots): of links and then hyperlinks, the slot from which on what was sent may be
+            at the far end (the number of slots: at the very end).
+        in_time: bool, shape (carriers, slots): whether what begins to be sent there can come before the end at all.
     """
 
     edges: Floats
@@ -55,7 +57,7 @@ class Slots:
 
 def slots_of(net: Network, edges: Floats) -> Slots:
     """The slots between these times of a network."""
-    comes = edges[None, :-1] + net.alpha_us[:, None]
+    comes = edges[None, :-1] + net.carriers.alpha_us[:, None]
     lands = np.searchsorted(edges, comes.ravel(), side="right").reshape(comes.shape) - 1
     return Slots(edges, lands, comes <= edges[-1] * (1 + _ROUNDING))
 
@@ -119,8 +121,6 @@ def window_limit(problem: Problem, witness: Witness) -> Limit:
     """
     net = problem.network
     slots = slots_of(net, _edges(witness))
-    if net.hyperlinks is not None:
-        raise refused(witness, "switches multicast or reduce: one send may serve flows over several links; none may")
     if not problem.nranks <= MOST_RANKS:
         raise refused(witness, f"{problem.nranks} ranks are too many; it must be at most {MOST_RANKS}")
     price = np.zeros((net.nresources + net.nlinks, len(slots)))
@@ -134,7 +134,7 @@ def window_limit(problem: Problem, witness: Witness) -> Limit:
     budget = float(capacity @ price @ np.diff(slots.edges))
     if not 0 < budget < np.inf or not 0 < witness.at_bytes < np.inf:
         return _NOTHING
-    link_price = np.stack([link_lengths(problem, column) for column in price.T], axis=1)
+    link_price = np.stack([carrier_lengths(problem, column) for column in price.T], axis=1)
     alike = alike_chunks(problem)
     shares = _shares(problem, witness, alike, len(slots))
     paid = sum(one.amount * _least_paid(problem, one, slots, link_price, shares) for one in alike)
@@ -147,19 +147,21 @@ def least_cost(net: Network, slots: Slots, price: Floats, starts: list[Ints], go
     """The least that a byte pays on its way from its start at time 0 to its goal at the end, shape (flows,).
 
     Args:
-        price: of each flow on each link in each slot, shape (flows, nlinks, slots).
+        price: of each flow on each link and hyperlink in each slot, shape (flows, carriers, slots).
         starts, goals: of each flow; one start of several.
     """
     count = len(goals)
     ahead = np.full((len(slots) + 1, count, net.nranks), np.inf)  # what is still to pay from each rank and slot on
     ahead[:, np.arange(count), goals] = 0.0
     within = slots.lands == np.arange(len(slots))
+    carrier = row_of_entry(net.pairs.ptr)
     for slot in range(len(slots) - 1, -1, -1):
         here = ahead[slot]
         np.minimum(here, ahead[slot + 1], out=here)
-        usable = np.flatnonzero(slots.in_time[:, slot])
+        pairs = np.flatnonzero(slots.in_time[carrier, slot])
+        usable = carrier[pairs]
         pay, lands = price[:, usable, slot], slots.lands[usable, slot]
-        src, dst = net.src[usable], net.dst[usable]
+        src, dst = net.pairs.src[pairs], net.pairs.dst[pairs]
         for _ in range(net.nranks):
             before = here.copy()
             np.minimum.at(here.T, src, pay.T + ahead[lands, :, dst])
@@ -172,13 +174,13 @@ def first_whole(problem: Problem, one: Alike, slots: Slots, price: Floats) -> fl
     """The least that a byte of a sum pays, by the first rank that has all of it.
 
     Until then each other holder has sent (what it sends must reach that rank), and after it each other goal still
-    receives. These are different sends.
+    receives. These are different sends, unless switches multicast or reduce: nothing is said of such networks.
 
     Args:
         price: on each link in each slot, shape (nlinks, slots).
     """
     net = problem.network
-    if not (net.alpha_us > 0).all():
+    if net.hyperlinks is not None or not (net.alpha_us > 0).all():
         return 0.0  # what comes could be sent on at the same moment
     begins, ends = slots.edges[:-1], slots.edges[1:]
     away = latencies(net).rows(np.arange(net.nranks))
@@ -227,15 +229,15 @@ def _shares(
     problem: Problem, witness: Witness, alike: list[Alike], nslots: int
 ) -> dict[int, dict[tuple[int, int], Floats]]:
     """By chunk and flow its prices, shape (nlinks, slots)."""
-    nlinks = problem.network.nlinks
+    count = len(problem.network.carriers.alpha_us)
     first = {one.chunk for one in alike}
     found: dict[int, dict[tuple[int, int], Floats]] = {}
     for chunk, source, goal, link, slot, value in witness.shares:
-        if not (chunk in first and 0 <= link < nlinks and 0 <= slot < nslots and 0 <= value < np.inf):
+        if not (chunk in first and 0 <= link < count and 0 <= slot < nslots and 0 <= value < np.inf):
             raise refused(
                 witness, f"the share {value} of chunk {chunk} on link {link} in slot {slot}; it must be of all"
             )
-        flow = found.setdefault(chunk, {}).setdefault((source, goal), np.zeros((nlinks, nslots)))
+        flow = found.setdefault(chunk, {}).setdefault((source, goal), np.zeros((count, nslots)))
         flow[link, slot] = value
     return found
 

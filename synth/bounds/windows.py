@@ -21,6 +21,7 @@ from synth.model.deadline import now
 from synth.model.problem import Problem, least_latency
 from synth.solvers.linear_program import ProgramBuilder
 from synth.solvers.workers import Workers
+from topologies.arrays import row_of_entry
 from topologies.network import Network
 
 _KEPT = 1e-7  # of the highest price: what is less is not worth a place in the witness
@@ -38,7 +39,7 @@ def refutations(search: Search) -> Iterator[Witness | None]:
     With few slots first, then with more. None while the solver's process is at work.
     """
     problem, tuning = search.problem, search.tuning
-    if search.workers is None or problem.quotient is not None or problem.network.hyperlinks is not None:
+    if search.workers is None or problem.quotient is not None:
         return
     if problem.nranks > tuning.window_ranks:
         return
@@ -103,7 +104,7 @@ def _shapes(problem: Problem, size_bytes: float, tuning: Tuning) -> list[_Shape]
     few = max(1, 2 * tuning.window_slots // 5)
     found: list[_Shape] = []
     for count, at, wholes in kinds:
-        most = tuning.window_variables // max(1, (count + 1) * (net.nlinks + net.nranks))
+        most = tuning.window_variables // max(1, (count + 1) * (len(net.pairs.src) + net.nranks))
         wanted = min(tuning.window_slots, most)
         slots = [] if wanted < few else [few] if wanted < 1.5 * few else [few, wanted]
         found += [_Shape(number, at, wholes) for number in slots]
@@ -188,12 +189,12 @@ class _Program:
         gbs = np.concatenate([net.capacity_gbs, net.bandwidth_gbs])[[row.resource for row in self.rows]]
         room = np.outer(gbs * 1e3, np.diff(self.edges)) / self.size_bytes  # as parts of the message
         self._row(-1.0, (self.price.ravel(), -room.ravel()))
-        self.link_price = self.builder.add_variables(net.nlinks * count, np.inf).reshape(net.nlinks, count)
-        links = np.concatenate([row.links for row in self.rows])
-        owner = np.repeat(np.arange(number), [len(row.links) for row in self.rows])
-        here = np.arange(net.nlinks * count).reshape(net.nlinks, count)
+        carriers = len(net.carriers.alpha_us)
+        self.link_price = self.builder.add_variables(carriers * count, np.inf).reshape(carriers, count)
+        links, owner = self._uses()
+        here = np.arange(carriers * count).reshape(carriers, count)
         self.builder.add_rows(
-            np.zeros(net.nlinks * count),
+            np.zeros(carriers * count),
             (here[links].ravel(), self.price[owner].ravel(), 1.0),
             (here.ravel(), self.link_price.ravel(), -1.0),
         )
@@ -240,6 +241,22 @@ class _Program:
             np.array([least]), *((np.zeros(len(c), dtype=np.int64), c, np.broadcast_to(v, c.shape)) for c, v in terms)
         )
 
+    def _uses(self) -> tuple[Ints, Ints]:
+        """Links and hyperlinks, and for each the rows that it takes some of."""
+        net = self.problem.network
+        links = [row.links for row in self.rows]
+        owner = [np.full(len(row.links), at) for at, row in enumerate(self.rows)]
+        if net.hyperlinks is not None:
+            row_of = np.full(net.nresources, -1)
+            for at, row in enumerate(self.rows):
+                if row.resource < net.nresources:
+                    row_of[row.resource] = at
+            h = net.hyperlinks
+            kept = row_of[h.uses_idx] >= 0
+            links.append(net.nlinks + row_of_entry(h.uses_ptr)[kept])
+            owner.append(row_of[h.uses_idx][kept])
+        return np.concatenate(links), np.concatenate(owner)
+
     def _add(self, one: Alike) -> None:
         """What a byte of such chunks pays, counted by their amount."""
         net, flows = self.problem.network, _flows(one, self.centre)
@@ -248,7 +265,7 @@ class _Program:
             return
         if len(one.flows()) > 1 or one.reduces:
             many = [self.builder.add_variables(left.size, np.inf).reshape(left.shape) for _ in flows]
-            wholes = one.reduces and self.wholes and bool((net.alpha_us > 0).all())
+            wholes = one.reduces and self.wholes and bool((net.alpha_us > 0).all()) and net.hyperlinks is None
             rest = self.builder.add_variables(left.size, np.inf).reshape(left.shape) if wholes else None
             each = np.arange(left.size)
             parts = [*many, *([] if rest is None else [rest])]
@@ -278,11 +295,13 @@ class _Program:
         now_, later = ahead[:-1, others].ravel(), ahead[1:, others].ravel()
         each = np.arange(len(now_))
         self.builder.add_rows(np.zeros(len(each)), (each, later, 1.0), (each, now_, -1.0))
-        link, slot = np.nonzero(slots.in_time & (net.src != goal)[:, None])
-        there = ahead[slots.lands[link, slot], net.dst[link]]
+        carrier, (_, src, dst) = row_of_entry(net.pairs.ptr), net.pairs
+        pair, slot = np.nonzero(slots.in_time[carrier] & (src != goal)[:, None])
+        link = carrier[pair]
+        there = ahead[slots.lands[link, slot], dst[pair]]
         each = np.arange(len(link))
-        terms = [(each, share[link, slot], 1.0), (each, ahead[slot, net.src[link]], -1.0)]
-        further = net.dst[link] != goal
+        terms = [(each, share[link, slot], 1.0), (each, ahead[slot, src[pair]], -1.0)]
+        further = dst[pair] != goal
         terms.append((each[further], there[further], 1.0))
         self.builder.add_rows(np.zeros(len(each)), *terms)
 

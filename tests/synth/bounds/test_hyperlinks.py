@@ -13,8 +13,10 @@ from synth.bounds.prove import Bound, prove
 from synth.bounds.registry import check
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
+from synth.solvers.workers import Workers
 from synth.timing.simulate import predict_us, timed
 from synth.verify.replay import replay
+from tests.synth.bounds.test_windows import refuted
 from tests.synth.timing.test_hyperlinks import by_switch, node
 from topologies.errors import BadWitness, ScheduleError, ScheduleRefused
 from topologies.topology import SwitchOps, Topology
@@ -100,6 +102,27 @@ def test_no_schedule_of_a_small_star_beats_the_bound(name: str, seed: int) -> No
     least, count = times(problem, prove(problem), 2)
     assert count > 0
     assert least >= 1 / ROUND_OFF
+
+
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "allreduce"])
+@pytest.mark.parametrize("seed", [2])
+def test_windows_of_time_refute_no_schedule_of_a_small_star(seed: int, name: str, workers: Workers) -> None:
+    problem, size = make_problem(star(random.Random(seed)), name), 3e4
+    best_us = min(predict_us(problem, schedule, size) for schedule in every_schedule(problem, 2))
+    assert refuted(problem, size, best_us, workers).at(size)[0] <= best_us * ROUND_OFF
+
+
+def test_windows_of_time_know_what_a_switch_sums_up(workers: Workers) -> None:
+    """One that counts what only forwards is refused, and would prove more than the time that is reached."""
+    problem = make_problem(node(), "reduce", range(4))
+    forwarding = replace(problem, network=replace(problem.network, hyperlinks=None))
+    best_us = min(predict_us(problem, schedule, 4e5) for schedule in every_schedule(problem, 1))
+    assert refuted(problem, 4e5, best_us, workers).at(4e5)[0] <= best_us * ROUND_OFF
+    limit_us, plain = refuted(forwarding, 4e5, 3.0, workers).at(4e5)
+    assert plain.kind == "window"
+    assert limit_us > best_us
+    with pytest.raises(BadWitness, match="claims"):
+        check(problem, plain)
 
 
 def test_exhaustion_finds_a_bound_that_forgets_the_switch() -> None:
