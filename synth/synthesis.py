@@ -28,6 +28,7 @@ from synth.search.result import Report, SearchResult
 from synth.search.search import search
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
+from topologies.costed import figures_of
 from topologies.costs import Costs
 from topologies.errors import InputError, did_you_mean
 from topologies.faults.apply import degraded
@@ -195,7 +196,7 @@ def ask(
     # whether it can express the question is said now
     executor = executor_for(problem, target, sms, groups_overlap, scratch_limit)
     unsaid = ""
-    if topology.switch_ops and topology.protocol:
+    if topology.switch_ops and (figures := figures_of(topology)) is not None and figures.switch_ops is None:
         unsaid = "no costs of what switches multicast and reduce are stated (with it: --costs none)"
     if problem.network.hyperlinks is not None and executor is not None and not executor.target.switch_ops:
         what = "what switches multicast and reduce (with it: --target none)"

@@ -6,7 +6,8 @@ after the bytes and the protocol's latency. The latency is that of a whole step 
 message crosses, wire and switches included: where costs are on it stands **in place of** the links' own α, so that
 nothing is counted twice. A kind without one keeps its α. The gap is not in the arrival, so that a bound of the network
 without it holds with it. Nothing is sent before the start; one threadblock moves no more than its bandwidth, whatever
-the link has.
+the link has. What switches multicast and reduce has a latency and an efficiency of its own, where a protocol states
+them; under others switches only forward.
 
 Costs are off until `topologies.costed.with_costs` puts them on.
 """
@@ -30,6 +31,19 @@ MIN_EFFICIENCY = 1e-3
 
 
 @dataclass(frozen=True)
+class SwitchCosts:
+    """What a multicast or a reduction by a switch costs under a protocol.
+
+    Attributes:
+        latency_us: of one, in place of its links' α.
+        efficiency: bytes of data in a byte on the link, of all that go through a port together one way.
+    """
+
+    latency_us: float = 0.0
+    efficiency: float = 1.0
+
+
+@dataclass(frozen=True)
 class Protocol:
     """What one protocol costs; by kind of link where mappings.
 
@@ -40,6 +54,7 @@ class Protocol:
         efficiency: bytes of data in a byte on the link, of the bandwidth that the topology states.
         gap_us: that a message occupies its link for besides its bytes.
         links: kinds on which the protocol is right.
+        switch_ops: of switches that multicast and reduce; None: under it they do not.
     """
 
     start_us: float = 0.0
@@ -48,15 +63,20 @@ class Protocol:
     efficiency: Mapping[str, float] = field(default_factory=dict)
     gap_us: Mapping[str, float] = field(default_factory=dict)
     links: tuple[str, ...] = KINDS
+    switch_ops: SwitchCosts | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Figures:
-    """By the number of a kind of link, each shape (len(KINDS),); latency NaN where the links' own α holds."""
+    """By the number of a kind of link, each shape (len(KINDS),); latency NaN where the links' own α holds.
+
+    switch_ops: see `Protocol`.
+    """
 
     latency_us: Floats
     efficiency: Floats
     gap_us: Floats
+    switch_ops: SwitchCosts | None
 
 
 @dataclass(frozen=True)
@@ -82,6 +102,9 @@ class Costs:
             _check_kinds(where, "gap_us", one.gap_us, 0, MAX_COST_US)
             for kind in one.links:
                 known(kind, KINDS, f"{where}: links", "kind of link")
+            if one.switch_ops is not None:
+                _check(f"{where}: switch_ops", "latency_us", one.switch_ops.latency_us, 0, MAX_COST_US)
+                _check(f"{where}: switch_ops", "efficiency", one.switch_ops.efficiency, MIN_EFFICIENCY, 1)
         object.__setattr__(self, "protocols", {n: self.protocols[n] for n in PROTOCOLS if n in self.protocols})
 
     def usable(self, kinds: Collection[str]) -> list[str]:
@@ -97,7 +120,9 @@ class Costs:
 
         # an α that one of them leaves alone may be less than what others put in its place: it is not touched
         latency = table("latency_us", math.nan).min(axis=0)
-        return Figures(latency, table("efficiency", 1.0).max(axis=0), table("gap_us", 0.0).min(axis=0))
+        ops = [one.switch_ops for one in those if one.switch_ops is not None]
+        best = SwitchCosts(min(x.latency_us for x in ops), max(x.efficiency for x in ops)) if ops else None
+        return Figures(latency, table("efficiency", 1.0).max(axis=0), table("gap_us", 0.0).min(axis=0), best)
 
 
 def known(name: str, names: Collection[str], where: str, what: str) -> None:

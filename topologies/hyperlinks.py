@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from topologies.arrays import Bools, Floats, Ints, index_among, pointers, row_of_entry
+from topologies.costs import Figures, SwitchCosts
 from topologies.topology import Topology
 
 FEWEST_MEMBERS = 3  # of two, a send from one to the other does as well
@@ -63,7 +64,7 @@ class Crossing(NamedTuple):
     """Hyperlinks before their resources are numbered: what each crosses, and how fast.
 
     link: physical links. cap: the rows of `caps` that it uses. caps: (name, GB/s) of what holds
-    all multicasts, or reductions, through a port to a part of its rate.
+    all multicasts, or reductions, through a port to a part of its rate, or both together.
     """
 
     multicast: list[bool]
@@ -79,7 +80,10 @@ class Crossing(NamedTuple):
 
 
 class _Switch(NamedTuple):
-    """number: of its group; up, down: physical links by local rank; gbs: what each physical link carries."""
+    """number: of its group; up, down: physical links by local rank; gbs: what operations get of each physical link.
+
+    together: the row of `Crossing.caps` of a physical link, where that holds all of them to less than it carries.
+    """
 
     number: int
     name: str
@@ -87,17 +91,21 @@ class _Switch(NamedTuple):
     up: dict[int, int]
     down: dict[int, int]
     gbs: Floats
+    together: dict[int, int]
+    costs: SwitchCosts | None
 
 
-def crossings(topology: Topology, ranks: Ints, link_gbs: Floats) -> Crossing:
+def crossings(topology: Topology, ranks: Ints, link_gbs: Floats, figures: Figures | None = None) -> Crossing:
     """The hyperlinks among `ranks` of a topology (local rank → rank), without the limits that their links are in.
 
-    link_gbs: what each physical link carries. None of a switch whose ports share a limit with each other; none where an
-    executor's costs are on, which say nothing of such operations.
+    link_gbs: what each physical link carries. figures: of an executor's costs, where these are on. None of a switch
+    whose ports share a limit with each other; none where the costs say nothing of such operations.
     """
     made = Crossing([], [], [], [], [], [], [], [], [], [])
-    if topology.protocol:
+    costs = None if figures is None else figures.switch_ops
+    if figures is not None and costs is None:
         return made
+    ops_gbs = link_gbs if costs is None else np.minimum(link_gbs, topology.bandwidth_gbs * costs.efficiency)
     local = index_among(topology.nranks, ranks)
     for number, ops in enumerate(topology.switch_ops):
         vertex = topology.nranks + topology.switches.index(ops.switch)
@@ -106,11 +114,22 @@ def crossings(topology: Topology, ranks: Ints, link_gbs: Floats) -> Crossing:
         ports = [way[rank] for way in (up, down) for rank in members.tolist()]
         if not FEWEST_MEMBERS <= len(members) <= MOST_MEMBERS or _share_a_limit(topology, ports):
             continue
-        switch = _Switch(number, ops.switch, members, up, down, link_gbs)
+        together = _held_together(made, topology, ops.switch, [p for p in ports if ops_gbs[p] < link_gbs[p]], ops_gbs)
+        switch = _Switch(number, ops.switch, members, up, down, ops_gbs, together, costs)
         for multicast, part in ((True, ops.multicast), (False, ops.reduce)):
             if part:
                 _add(made, topology, switch, multicast=multicast, part=part)
     return made
+
+
+def _held_together(made: Crossing, topology: Topology, name: str, ports: list[int], gbs: Floats) -> dict[int, int]:
+    """Caps of all operations of a switch through each of these physical links, by it."""
+    first = len(made.caps)
+    for port in ports:
+        up = topology.link_src[port] < topology.nranks
+        rank = topology.link_src[port] if up else topology.link_dst[port]
+        made.caps.append((f"{rank} {name} operations {'up' if up else 'down'}", float(gbs[port])))
+    return {port: first + place for place, port in enumerate(ports)}
 
 
 def _share_a_limit(topology: Topology, ports: list[int]) -> bool:
@@ -141,8 +160,9 @@ def _add(made: Crossing, topology: Topology, switch: _Switch, *, multicast: bool
     if part < 1:
         word = "multicast" if multicast else "reduce"
         names = (topology.link_dst if multicast else topology.link_src)[ports].tolist()
-        caps = (part * gbs[ports]).tolist()
-        made.caps.extend((f"{rank} {switch.name} {word}", cap) for rank, cap in zip(names, caps, strict=True))
+        gbs_of_ports = (part * gbs[ports]).tolist()
+        made.caps.extend((f"{rank} {switch.name} {word}", cap) for rank, cap in zip(names, gbs_of_ports, strict=True))
+    caps = len(made.caps) - first
     for paced in (False, True):
         for rank in members.tolist():
             rate = min(all_gbs, float(gbs[lone[rank]]))
@@ -151,11 +171,14 @@ def _add(made: Crossing, topology: Topology, switch: _Switch, *, multicast: bool
             made.one.append(rank)
             made.group.append(switch.number)
             made.others.append(members[members != rank])
-            made.alpha_us.append(round(float(alpha[lone[rank]] + alpha[ports].max()), 9))
+            own_us = round(float(alpha[lone[rank]] + alpha[ports].max()), 9)
+            made.alpha_us.append(own_us if switch.costs is None else switch.costs.latency_us)
             # of n members' operations of both kinds n + 1 cross each port one way, n of them of one kind
             made.gbs.append(min(rate / (len(members) + 1), part * rate / len(members)) if paced else part * rate)
-            made.link.append(np.append(ports, lone[rank]))
-            made.cap.append(list(range(first, len(made.caps))))
+            crossed = np.append(ports, lone[rank])
+            made.link.append(crossed)
+            together = [switch.together[port] for port in crossed.tolist() if port in switch.together]
+            made.cap.append([*range(first, first + caps), *together])
 
 
 def pairs_of(made: Crossing) -> tuple[Ints, Ints, Ints]:

@@ -83,7 +83,7 @@ class Network:
             np.concatenate([own.bandwidth_gbs, h.bandwidth_gbs]),
             np.concatenate([own.uses_ptr, h.uses_ptr[1:] + own.uses_ptr[-1]]),
             np.concatenate([own.uses_idx, h.uses_idx]),
-            own.gap_us,  # there are no costs where there are hyperlinks
+            np.append(own.gap_us, np.zeros(len(h))) if len(own.gap_us) else own.gap_us,
         )
 
     @cached_property
@@ -236,16 +236,17 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         link_gbs = link_gbs * factor
         # of links of several kinds a limit carries no more than of the best of them
         limit_gbs = limit_gbs * np.array([factor[x.links].max() for x in topology.limits])
-    made = crossings(topology, members, link_gbs)
+    made = crossings(topology, members, link_gbs, figures)
     rates = np.append(np.where(used, link_gbs[crossed], np.inf).min(axis=1, initial=np.inf), made.gbs)
     alpha = np.where(used, topology.alpha_us[crossed], 0.0).sum(axis=1)
     # Through switches the sum is rounded to 1e-9 µs: 0.1+0.2 in another order is still the same latency.
     alpha = np.where(used.sum(axis=1) > 1, np.round(alpha, 9), alpha)
-    gap, alpha = np.zeros(0), np.append(alpha, made.alpha_us)
-    if figures is not None:  # then there are links only
+    gap = np.zeros(0)
+    if figures is not None:
         kind = np.where(used, topology.link_kind[crossed], 0).max(axis=1, initial=0)
         alpha = np.where(np.isnan(figures.latency_us[kind]), alpha, figures.latency_us[kind])
         gap = figures.gap_us[kind] if figures.gap_us[kind].any() else gap
+    alpha = np.append(alpha, made.alpha_us)
     link, where = np.nonzero(used)
     resource = crossed[link, where]
     if made.one:

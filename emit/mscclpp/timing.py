@@ -2,11 +2,11 @@
 
 What a threadblock moves to or from another rank's memory holds the link between the two for its bytes / bandwidth, and
 the block with it; it is there α after it has left. What a switch sums or multicasts takes every member's port once
-(`topologies.hyperlinks`); a sum in the switch is there before it is multicast. A signal takes α and holds nothing. A
-port channel moves data on its own time, in the order in which it was told. Whoever reads a packet waits for it to
-arrive; copies and sums within a rank take no time, nor do semaphores, barriers and nops. There is no FIFO: what a plan
-waits for stands in it. Flags of packets take no time of the link (as for programs of protocol LL). A pipeline is as
-many iterations as its check unrolls, whatever the size of the message.
+(`topologies.hyperlinks`); what it has summed is multicast while more is summed, in slices. A signal takes α and holds
+nothing. A port channel moves data on its own time, in the order in which it was told. Whoever reads a packet waits for
+it to arrive; copies and sums within a rank take no time, nor do semaphores, barriers and nops. There is no FIFO: what a
+plan waits for stands in it. Flags of packets take no time of the link (as for programs of protocol LL). A pipeline is
+as many iterations as its check unrolls, whatever the size of the message.
 
 A threadblock uses the widest link of a pair of ranks; equally wide ones serve threadblocks in turn. Where several
 threadblocks release one semaphore, or several signal on one channel, they are taken in the order of one execution.
@@ -36,6 +36,7 @@ from topologies.network import Network, network
 from topologies.topology import Topology
 
 _NONE = -1
+_SLICES = 16  # of what a switch sums and multicasts, as the kernel does element by element
 _FREE = 1 << 20  # transmissions in flight: no slots to run out of
 
 
@@ -150,12 +151,13 @@ class _Steps:
         self.dep: list[int] = []
         self.sends: list[int] = []
         self.receives: list[int] = []
-        self.cells: list[int] = []
+        self.cells: list[float] = []
         self.lane: list[tuple[int, int, int]] = []
         self.signal: list[bool] = []
         self.over: list[int] = []
         self._signals: list[deque[int]] = [deque() for _ in made.ends]
         self._held: list[deque[int]] = [deque([_NONE] * held) for _, _, held in made.semaphores]
+        self._storing: dict[int, int] = {}  # of threadblocks, by number, what multicasts beside what it sums
         self._packets: dict[int, int] = {}  # cell → the step with which its packet is there
         self._met: dict[int, list[int]] = defaultdict(list)
         for block, act in execution_order(made):
@@ -194,7 +196,7 @@ class _Steps:
     def _last(self, block: int) -> int:
         return self.blocks[block][-1] if self.blocks[block] else _NONE
 
-    def _add(self, block: int, dep: int = _NONE, sends: int = _NONE, receives: int = _NONE, cells: int = 0) -> None:
+    def _add(self, block: int, dep: int = _NONE, sends: int = _NONE, receives: int = _NONE, cells: float = 0) -> None:
         """A step at the end of a block; none where it would only wait for nothing."""
         if (dep, sends, receives) == (_NONE, _NONE, _NONE):
             return
@@ -205,7 +207,7 @@ class _Steps:
             column.append(value)
 
     def _send(
-        self, block: int, source: int, target: int, cells: int, *, signal: bool = False, over: int = _NONE
+        self, block: int, source: int, target: int, cells: float, *, signal: bool = False, over: int = _NONE
     ) -> int:
         """A message by a step of the block; the step with which it is there."""
         number = len(self.lane)
@@ -247,19 +249,30 @@ class _Steps:
                     self._say(block, act.ports[n + k])
 
     def _in_switch(self, block: int, move: Move) -> None:
-        """What the switch sums for this rank, then what it multicasts."""
+        """What the switch sums for this rank and multicasts: what it has summed while it sums what comes next."""
         rank = self.made.rank[block]
-        for forth, runs in ((False, move.sources), (True, move.targets)):
-            members = frozenset(run.rank for run in runs)
-            if forth or len(members) > 1:
-                if (forth, rank, members) not in self.switches:
-                    word = "multicasts to" if forth else "reduces over"
-                    where = ", ".join(map(str, sorted(members)))
-                    raise InputError(f"no switch of the topology {word} ranks {where}, and no others, for rank {rank}")
-                over = self.switches[forth, rank, members]
-                there = self._send(block, rank, rank, move.length, over=over)
-                if not forth:
-                    self._add(block, there)
+        back = self._over(rank, move.sources, forth=False) if len(move.sources) > 1 else _NONE
+        forth = self._over(rank, move.targets, forth=True)
+        if back == _NONE:
+            self._send(block, rank, rank, move.length, over=forth)
+            return
+        if block not in self._storing:
+            self._storing[block] = len(self.blocks)
+            self.blocks.append([])
+        stores = self._storing[block]
+        for _ in range(_SLICES):
+            summed = self._send(block, rank, rank, move.length / _SLICES, over=back)
+            self._add(stores, summed)
+            self._send(stores, rank, rank, move.length / _SLICES, over=forth)
+        self._add(block, self._last(stores))
+
+    def _over(self, rank: int, runs: Sequence[Run], *, forth: bool) -> int:
+        """The hyperlink for a rank that multicasts to these, or reads their sum; InputError where there is none."""
+        members = frozenset(run.rank for run in runs)
+        if (forth, rank, members) not in self.switches:
+            word, where = "multicasts to" if forth else "reduces over", ", ".join(map(str, sorted(members)))
+            raise InputError(f"no switch of the topology {word} ranks {where}, and no others, for rank {rank}")
+        return self.switches[forth, rank, members]
 
     def _move(self, actor: int, block: int, move: Move, targets: Sequence[Run]) -> None:
         rank = self.made.rank[block]
@@ -294,13 +307,13 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     lengths = np.array([len(block) for block in steps.blocks], dtype=np.int64)
     start = pointers(lengths)
     block = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
-    columns = (np.array(x, dtype=np.int64)[order] for x in (steps.dep, steps.sends, steps.receives, steps.cells))
-    dep, sends, receives, cells = columns
+    dep, sends, receives = (np.array(x, dtype=np.int64)[order] for x in (steps.dep, steps.sends, steps.receives))
+    cells = np.array(steps.cells, dtype=np.float64)[order]
     lanes = np.array(steps.lane, dtype=np.int64).reshape(-1, 3)
     signal = np.array(steps.signal, dtype=bool)
     link, alpha, rate = _links(lanes, signal, np.array(steps.over, dtype=np.int64), net, topology)
     link_gbs, rate = rate, block_rates(topology, rate)
-    gap = np.append(net.gap_us, np.zeros(len(alpha) - net.ncarriers)) if len(net.gap_us) else None
+    gap = np.append(net.carriers.gap_us, np.zeros(len(alpha) - net.ncarriers)) if len(net.gap_us) else None
     sending = sends >= 0
     hold_us = np.zeros(len(order))
     moved = cells[sending] * weight[lanes[sends[sending], 0]]

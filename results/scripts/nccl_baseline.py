@@ -198,7 +198,9 @@ def ours(budget_s: float, every: int) -> Iterator[tuple[object, ...]]:
             assert isinstance(nccl, Choice), nccl
             time_us, bound_us = found.fastest(size).time_us(size), found.bound.at(size)[0]
             cells.append(f"{nccl.time_us / time_us:.2f} ({nccl.time_us / bound_us:.2f})")
-        kind = "programs, costs on" if costs != "none" else "schedules, costs off, switches reduce"
+        kind = "schedules, costs off, switches reduce"
+        if costs != "none":
+            kind = "plans, costs on, switches reduce" if target == "mscclpp" else "programs, costs on"
         yield machine, kind, collective, *cells, format_time(nccl.time_us)
 
 
@@ -238,9 +240,9 @@ def main() -> None:
     if given.budget:
         parts += [
             "## Ours beside it\n"
-            "NCCL's time over ours; in brackets over the bound. *Costs on*: both count protocols and starts, switches"
-            " only forward (no costs of what they reduce are stated), so that NCCL, which has them reduce on H100, may"
-            " beat the bound. *Costs off*: ours counts α and bandwidth alone, so that only large messages compare."
+            "NCCL's time over ours; in brackets over the bound. *Costs on*: both count protocols and starts; MSCCL's"
+            " files cannot say what switches reduce, so that NCCL, which has them reduce on H100, may beat the bound of"
+            " those; plans of MSCCL++ can. *Costs off*: ours counts α and bandwidth alone, so that only large messages compare."
             f" {given.budget:g} s a search, one in {given.every} of the questions. A broadcast's latency is to NCCL's"
             " model one step around the whole ring, less than any schedule needs.",
             grid(

@@ -154,7 +154,8 @@ def _taken_over(
         if algorithm.problem.quotient is not None or len(algorithm.schedule) > chosen.taken_over:
             continue
         for name in able:
-            if name != first:
+            # what switches sum or multicast may be no part of its network
+            if name != first and max(algorithm.schedule.link, default=0) < problems[name].network.ncarriers:
                 problem = replace(problems[name], collective=algorithm.problem.collective)
                 made.append(
                     Contender(Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from topologies.costed import protocols_of, under, with_costs, without_costs
-from topologies.costs import ANY, KINDS, PROTOCOLS, Costs, Protocol
+from topologies.costs import ANY, KINDS, PROTOCOLS, Costs, Protocol, SwitchCosts
 from topologies.errors import InputError
 from topologies.load import load, machines
 from topologies.network import network, subnetwork
@@ -106,8 +106,25 @@ def test_machines_that_state_costs_say_where_from(name: str) -> None:
             assert t.costs.protocols[protocol].latency_us["nvlink"] == us
 
 
+def test_what_switches_sum_and_multicast_costs_what_a_protocol_says() -> None:
+    t, costs = load("dgx-h100"), Protocol(switch_ops=SwitchCosts(5, 0.5))
+    net = network(under(with_costs(t, Costs({"LL": Protocol(), "Simple": costs})), "Simple"), range(8))
+    h = net.hyperlinks
+    assert h is not None
+    assert set(h.alpha_us) == {5}
+    assert set(h.bandwidth_gbs[~h.paced]) == {225}
+    assert set(net.bandwidth_gbs) == {450}
+    # through each port all of them together, each way
+    held = [name for name, gbs in zip(net.resource_names, net.capacity_gbs, strict=True) if gbs == 225]
+    assert held == [f"{rank} nvswitch operations {way}" for way in ("up", "down") for rank in range(8)]
+    crossed = [net.resource_names[use] for use in h.uses_idx[h.ptr[0] :][: h.uses_ptr[1]]]
+    assert sum(name in held for name in crossed) == 9  # of a multicast: up from the one, down to all, it too
+    one, other = (network(under(with_costs(t, Costs(c)), "LL"), range(8)) for c in ({"LL": costs}, {"LL": Protocol()}))
+    assert (one.hyperlinks is None, other.hyperlinks is None) == (False, True)
+
+
 def test_costs_round_trip() -> None:
-    for spec in ("dgx-a100:2", "star:4,threadblock_gbs=20,gap_us=0.25"):
+    for spec in ("dgx-a100:2", "dgx-h100", "star:4,threadblock_gbs=20,gap_us=0.25"):
         t = load(spec)
         again = read_machine(to_toml(t), "x").topology
         assert again.costs == t.costs
@@ -133,6 +150,9 @@ def test_a_file_of_costs_alone(tmp_path_factory: pytest.TempPathFactory) -> None
         ("{nvlink = 0.25}", "{nvlnk = 0.25}", r"\[costs.LL.latency_us\]: 'nvlnk': unknown key"),
         ("{nvlink = 0.5}", "{nvlink = 1.5}", r"\[costs.LL.efficiency\]: nvlink: 1.5 is out of range"),
         ("{nvlink = 0.5}", "0.5", r"pair.toml:8: \[costs.LL\]: efficiency: 0.5 is no table"),
+        ("start_us = 2", "switch_ops = {latency_us = 1}", r"\[costs.LL.switch_ops\]: efficiency: missing"),
+        ("start_us = 2", "switch_ops = {latency_us = 1, efficiency = 2}", "efficiency: 2 is out of range"),
+        ("start_us = 2", "switch_ops = {latency = 1}", r"\[costs.LL.switch_ops\]: 'latency': unknown key"),
         ("threadblock_gbs = 4", "threadblock_gbs = nan", "threadblock_gbs: nan is out of range"),
         ('["nvlink"]', '["nv"]', r"\[costs.LL128\]: links: holds 'nv', which is no kind of link"),
         ("costs.LL128]", "costs.LL256]", r"\[costs\]: 'LL256': unknown key"),

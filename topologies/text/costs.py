@@ -6,7 +6,7 @@ import json
 import math
 from pathlib import Path
 
-from topologies.costs import KINDS, MAX_COST_US, MIN_EFFICIENCY, PROTOCOLS, Costs, Protocol
+from topologies.costs import KINDS, MAX_COST_US, MIN_EFFICIENCY, PROTOCOLS, Costs, Protocol, SwitchCosts
 from topologies.text.fields import Fields, parse_toml
 from topologies.text.files import origin_of, read_text
 from topologies.topology import MAX_GBS, MIN_GBS
@@ -17,6 +17,7 @@ _BY_KIND = (
     ("efficiency", MIN_EFFICIENCY, 1.0, ""),
     ("gap_us", 0.0, MAX_COST_US, "µs"),
 )
+_OF_SWITCHES = _BY_KIND[:2]  # of their operations, in the order of `SwitchCosts`
 
 
 def read_costs_file(path: str | Path) -> Costs:
@@ -42,7 +43,7 @@ def read_costs(top: Fields) -> Costs | None:
 
 
 def _protocol(table: Fields) -> Protocol:
-    table.only(("start_us", "threadblock_gbs", *(key for key, *_ in _BY_KIND), "links", "note"))
+    table.only(("start_us", "threadblock_gbs", *(key for key, *_ in _BY_KIND), "links", "switch_ops", "note"))
     table.string("note", "")
     by_kind: dict[str, dict[str, float]] = {}
     for key, low, high, unit in _BY_KIND:
@@ -61,8 +62,16 @@ def _protocol(table: Fields) -> Protocol:
         if "threadblock_gbs" in table.values
         else math.inf,
         links=tuple(kind for kind in KINDS if kind in links),
+        switch_ops=_switch_ops(table.sub("switch_ops")),
         **by_kind,
     )
+
+
+def _switch_ops(table: Fields | None) -> SwitchCosts | None:
+    if table is None:
+        return None
+    table.only([key for key, *_ in _OF_SWITCHES])
+    return SwitchCosts(*(table.number(*figure) for figure in _OF_SWITCHES))
 
 
 def costs_lines(costs: Costs) -> list[str]:
@@ -81,6 +90,9 @@ def costs_lines(costs: Costs) -> list[str]:
             if by_kind:
                 items = ", ".join(f"{kind} = {format_number(by_kind[kind])}" for kind in KINDS if kind in by_kind)
                 lines.append(f"{key} = {{{items}}}")
+        if one.switch_ops is not None:
+            latency, efficiency = map(format_number, (one.switch_ops.latency_us, one.switch_ops.efficiency))
+            lines.append(f"switch_ops = {{latency_us = {latency}, efficiency = {efficiency}}}")
         if one.links != KINDS:
             lines.append(f"links = [{', '.join(map(quoted, one.links))}]")
     return lines
