@@ -40,6 +40,8 @@ OURS = (
     ("dgx1", "machine", "auto"),
     ("dgx-a100", "machine", "auto"),
     ("dgx-h100", "machine", "auto"),
+    ("dgx-h100", "machine", "mscclpp"),
+    ("gb200-nvl72", "machine", "mscclpp"),
     ("dgx-h100", "none", "none"),
     ("gb200-nvl72", "none", "none"),
 )
