@@ -201,10 +201,9 @@ class _Steps:
         if (dep, sends, receives) == (_NONE, _NONE, _NONE):
             return
         self.blocks[block].append(len(self.dep))
-        for column, value in zip(
-            (self.dep, self.sends, self.receives, self.cells), (dep, sends, receives, cells), strict=True
-        ):
+        for column, value in zip((self.dep, self.sends, self.receives), (dep, sends, receives), strict=True):
             column.append(value)
+        self.cells.append(cells)
 
     def _send(
         self, block: int, source: int, target: int, cells: float, *, signal: bool = False, over: int = _NONE
