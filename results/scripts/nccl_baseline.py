@@ -245,8 +245,8 @@ def main() -> None:
             "NCCL's time over ours; in brackets over the bound. *Costs on*: both count protocols and starts; MSCCL's"
             " files cannot say what switches reduce, so that NCCL, which has them reduce on H100, may beat the bound of"
             " those; plans of MSCCL++ can. *Costs off*: ours counts α and bandwidth alone, so that only large"
-            f" messages compare. {given.budget:g} s a search, one in {given.every} of the questions. A broadcast's latency is to NCCL's"
-            " model one step around the whole ring, less than any schedule needs.",
+            f" messages compare. {given.budget:g} s a search, one in {given.every} of the questions. A broadcast's"
+            " latency is to NCCL's model one step around the whole ring, less than any schedule needs.",
             grid(
                 ("machine", "ours", "collective", *(format_size(s) for s in SIZES), f"NCCL @ {format_size(SIZES[-1])}"),
                 ours(given.budget, given.every),
