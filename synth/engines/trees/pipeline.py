@@ -20,7 +20,7 @@ from synth.model.compiled import choose_runner
 from synth.model.problem import Problem
 from synth.model.schedule import Schedule, untimed
 
-_SLACK = 0.75  # of what a round takes: by so much later chunks of the next one are asked for
+_SLACK = 0.7  # of what a round takes: by so much later chunks of the next one are asked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,33 +89,37 @@ def listed(
 ) -> tuple[float, Schedule]:
     """(µs, the schedule, not timed) of so many rounds: the best of some list schedules; `orders` are made at most.
 
-    Two rules: rounds one after another, each in the order that is best for one alone; and the least slack.
+    Two rules: rounds one after another, each in the order that is best for one alone; and the least slack, which comes
+    first where sums go up trees before they come down, as links then have much of other rounds to do beside.
 
     Args:
         problem: one chunk a block. one: of k trees a root.
     """
-    sends, period_us = _repeated(problem, one, k, rounds, size_bytes)
+    sends, period_us = _repeated(problem, one, k, rounds, size_bytes, orders)
     turn = np.repeat(np.arange(rounds), len(one.link)) * period_us
 
     def urgent() -> Iterator[Floats]:
+        if one.reduces.any():
+            yield sends.chains_us() - _SLACK * turn
         if rounds > 1:
-            alone, _ = _repeated(problem, one, k, 1, size_bytes / rounds)
+            alone, _ = _repeated(problem, one, k, 1, size_bytes / rounds, orders)
             _, rows, start_us = alone.listed([alone.chains_us()], 0.0, deadline=deadline)
             begin_us = np.empty(len(rows))
             begin_us[rows] = start_us
             yield -np.tile(begin_us, rounds) - turn
-        yield sends.chains_us() - _SLACK * turn
+        if not one.reduces.any():
+            yield sends.chains_us() - _SLACK * turn
 
     took_us, rows, _ = sends.listed(urgent(), enough_us, orders, deadline)
     return took_us, untimed(sends.chunk[rows], sends.link[rows], sends.step[rows], sends.reduces[rows])
 
 
-def _repeated(problem: Problem, one: Round, k: int, rounds: int, size_bytes: float) -> tuple[Sends, float]:
+def _repeated(problem: Problem, one: Round, k: int, rounds: int, size_bytes: float, orders: int) -> tuple[Sends, float]:
     """The sends of so many rounds, each round's after those of the one before; and what a round takes among others."""
     cut, net = problem.with_chunks(k * rounds), csr_network(problem.network)
     many, turn, kilobytes = len(one.link), np.arange(rounds)[:, None], cut.collective.chunk_bytes(size_bytes) * 1e-3
     root, tree = np.divmod(one.tree, k)
-    run = choose_runner(1e-5 * many * rounds)
+    run = choose_runner(1e-5 * many * rounds * orders)
     uses = np.bincount(one.link, minlength=problem.network.nlinks)
     period_us = float((uses / problem.network.bandwidth_gbs).max() * kilobytes[0])
     chunk = ((root * rounds + turn) * k + tree).ravel()

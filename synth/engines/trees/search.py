@@ -8,6 +8,7 @@ goes up each of its trees and down again, where links run both ways.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Protocol
@@ -17,6 +18,7 @@ import numpy as np
 from synth.bounds.search import DEFAULT as BOUNDS
 from synth.bounds.worst_cut import worst_cuts
 from synth.engines.request import Candidate, Options, Outcome, Progress, Request
+from synth.engines.trees.combs import Combs, is_mesh
 from synth.engines.trees.mirrored import MirroredTrees
 from synth.engines.trees.packing import TooLate
 from synth.engines.trees.pipeline import Round, listed
@@ -78,13 +80,21 @@ class Trees(Protocol):
 
 def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterator[Outcome]:
     """As many trees as attain the optimum first, then fewer, as long as they are of use for some size."""
+    if problem.collective.name == "allreduce":
+        if is_mesh(problem):
+            yield from _solve(problem, combs := Combs(problem, request.bound.per_byte_us), request, tuning)
+            if combs.nearest <= _MET * combs.least:
+                return
+        yield from _solve(problem, MirroredTrees(problem, request.bound.per_byte_us, tuning), request, tuning)
+    else:
+        copying = reverse(problem) if reversible(problem.collective) else problem
+        least = worst_cuts(problem, BOUNDS.max_flow_work).found[-1].us_per_byte
+        yield from _solve(problem, RootedTrees(copying, least), request, tuning)
+
+
+def _solve(problem: Problem, trees: Trees, request: Request, tuning: Tuning) -> Iterator[Outcome]:
     reduces = reversible(problem.collective)
     copying = reverse(problem) if reduces else problem
-    trees: Trees
-    if problem.collective.name == "allreduce":
-        trees = MirroredTrees(problem, request.bound.per_byte_us, tuning)
-    else:
-        trees = RootedTrees(copying, worst_cuts(problem, BOUNDS.max_flow_work).found[-1].us_per_byte)
     counts = trees.counts(tuning)
     for k in counts:
         best_us = [request.known.best_us(size) for size in request.sizes]
@@ -105,23 +115,25 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING) -> Iterat
         most = tuning.most_sends if k == max(counts) else tuning.most_sends_of_fewer
         most = min(most, request.most_sends or most)
         for size in request.sizes:
-            for rounds, found in _repeated(copying, one, k, size, request, most, tuning):
+            at_least_us = max(request.bound.at(size)[0], float(us_per_byte) * size)
+            for rounds, found in _repeated(copying, one, k, size, request, at_least_us, most, tuning):
                 cut = problem.with_chunks(k * rounds)
                 yield Candidate(cut, backwards(cut, found) if reduces else found, TREES, size)
         yield Progress(f"trees: {k} a root, {float(us_per_byte / trees.least):.4f} × the optimum")
 
 
 def _repeated(
-    problem: Problem, one: Round, k: int, size: int, request: Request, most_sends: int, tuning: Tuning
+    problem: Problem, one: Round, k: int, size: int, request: Request, least_us: float, most_sends: int, tuning: Tuning
 ) -> Iterator[tuple[int, Schedule]]:
     """Numbers of rounds with their schedules, each worth its sends: of few sends first, which files can hold.
 
-    problem: the copying one, one chunk a block.
+    problem: the copying one, one chunk a block. least_us: what any number of rounds takes.
     """
-    least_us = request.bound.at(size)[0]
     best_us = shown_us = np.inf
-    rounds, each = 1, len(one.link)
-    while rounds * each <= most_sends and now() + tuning.s_a_send * rounds * each <= request.deadline:
+    rounds, before, each = 1, 0, len(one.link)
+    while before < rounds <= most_sends // each:
+        if now() + tuning.s_a_send * rounds * each > request.deadline:
+            return
         orders = tuning.orders if rounds * each <= tuning.sends_of_many_orders else 1
         took_us, schedule = listed(problem, one, k, rounds, size, least_us * _MET, orders, request.deadline)
         if took_us > best_us * 1.1:  # latency counts more from here on
@@ -133,5 +145,8 @@ def _repeated(
             yield rounds, schedule
         if is_near:
             return
-        far = rounds * each > tuning.sends_of_many_orders and 4 * rounds * each <= most_sends
-        rounds *= 4 if far else 2
+        before, rounds = rounds, 2 * rounds
+        if rounds * each > tuning.most_sends_of_fewer:  # no file holds more: at once as many as are of use, or in time
+            left_s = tuning.share_of_time * (request.deadline - now())
+            enough = math.ceil(before * (took_us / least_us - 1) / (tuning.worth - 1))
+            rounds = min(max(rounds, enough), most_sends // each, int(left_s / tuning.s_a_send) // each)

@@ -15,10 +15,11 @@ class Tuning:
         restarts: packings of an all-reduce, of which the shallowest is taken, at `restart_ranks` ranks or fewer; of
             more ranks fewer. waits: times at which it is tried to
             pack so many trees, since where they cannot be packed is only known when it has been tried.
+        most_combs: mixtures of the trees of a mesh that are tried.
         round_sends: sends of a round, up to which more trees a root are tried.
         most_arcs: that all trees of a problem have if each root had one: packing takes some ms for each.
         most_sends: of a schedule. most_sends_of_fewer: of one of fewer trees than are tried at most.
-        s_a_send: seconds that making and replaying one takes.
+        s_a_send: seconds that making and replaying one takes. share_of_time: that is left, which a schedule may take.
         orders: list schedules made at most, for `sends_of_many_orders` sends or fewer; for more sends one.
         worth: of the time: what a longer one must gain.
     """
@@ -29,12 +30,14 @@ class Tuning:
     restarts: int = 40
     restart_ranks: int = 128
     waits: int = 12
+    most_combs: int = 100
     round_sends: int = 100_000
     most_arcs: int = 4_000
     most_sends: int = 4_000_000
     most_sends_of_fewer: int = 200_000
-    s_a_send: float = 2.5e-6
-    orders: int = 8
+    s_a_send: float = 2e-6
+    share_of_time: float = 0.9
+    orders: int = 4
     sends_of_many_orders: int = 50_000
     worth: float = 1.003
 
