@@ -22,6 +22,8 @@ from synth.model.problem import Problem
 from synth.solvers.linear_program import ProgramBuilder
 from synth.solvers.workers import Workers
 
+_LEAST = 1e-3  # of the time, that a tree has to begin
+
 
 @dataclass(frozen=True)
 class Trees:
@@ -103,7 +105,7 @@ class Packing:
         trees: the columns so far. loads: float, shape (trees, resources): µs a byte of each on each resource.
         latency_us: float, shape (trees,): of each.
         part: float, shape (trees,): the fraction of the message that each takes.
-        filled: how full the busiest resource is in the time; over 1: the time does not suffice.
+        time_us: for which these are; filled: how full the busiest resource is in it (over 1: it does not suffice).
     """
 
     def __init__(self, problem: Problem, run: Runner, workers: Workers, tuning: Tuning, bulk: bool = False) -> None:
@@ -119,13 +121,18 @@ class Packing:
         self.trees: list[Trees] = []
         self.loads = np.zeros((0, len(gbs)))
         self.latency_us, self.part = np.zeros(0), np.zeros(0)
-        self.filled = np.inf
+        self.filled = self.time_us = np.inf
         self._known: set[Trees] = set()
         self._prices = 1.0 / self.capacity
         self.ends = ends_of(self.demands)
         most = 2 if bulk else tuning.most_levels
         self.levels = max(2, min(most, tuning.work // (net.nranks * 3 ** len(self.ends))))
         self.lasts_us = np.zeros(net.nlinks)
+
+    def rates(self, used: Ints) -> Floats:
+        """µs a byte of some trees on each resource, more where latency leaves less of the time: shape as `loads`."""
+        left = 1 - self.latency_us[used] / self.time_us
+        return np.asarray(self.loads[used] / np.maximum(left, _LEAST)[:, None])
 
     def retime(self, lasts_us: Floats) -> None:
         """Take other latencies: of every link µs from a chunk's start to its arrival."""
@@ -179,6 +186,7 @@ class Packing:
             prices = self.tuning.smoothing * best + (1 - self.tuning.smoothing) * dual if smooth else dual
         self._prices = best
         self.part = np.append(self.part, np.zeros(len(self.trees) - len(self.part)))
+        self.time_us = time_us
         return True
 
     def _cheapest(self, prices: Floats, size_bytes: float, time_us: float) -> tuple[float, int]:

@@ -44,13 +44,13 @@ class Tuning:
     smoothing: float = 0.5
     roots: int = 4
     dearer: float = 1.02
-    counts: tuple[int, ...] = (1, 3, 8, 24, 64, 192, 512, 1_536)
+    counts: tuple[int, ...] = (1, 3, 8, 24, 64, 192, 512, 1_536, 4_096)
     hopeful: float = 1.1
     hops: float = 10.0
     near_count: float = 1.002
     idle: int = 1
     exchanges: int = 400
-    orders: int = 4
+    orders: int = 12
     most_sends: int = 60_000
     s_a_send: float = 1e-5
 

@@ -13,7 +13,7 @@ from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 from topologies.network import Network
 
-_STEEP = 16  # the power of loads whose sum is made small: the busiest count, and how many there are
+_STEEP = 256  # the power of loads whose sum is made small: the busiest count, and how many there are
 _GAIN = 1 - 1e-9
 
 
@@ -27,7 +27,7 @@ def shared_out(packing: Packing, parts: int, exchanges: int) -> list[Ints]:
     owner = np.array([packing.trees[i].demand for i in used.tolist()])
     units = np.array([len(d.chunks) * parts for d in packing.demands])
     weight = np.array([d.amount for d in packing.demands]) / units  # of a chunk of each demand
-    loads = packing.loads[used] * weight[owner][:, None]
+    loads = packing.rates(used) * weight[owner][:, None]
     count = np.floor(packing.part[used] / weight[owner] + 1e-9).astype(np.int64)
     total = count @ loads
     for demand in range(len(units)):
