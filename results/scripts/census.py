@@ -22,6 +22,7 @@ from results.measuring.measure import TABLES, grid, page, save, write
 from results.scripts.groups import groups_up_to_symmetry
 from synth.engines.registry import AUTO, processes
 from synth.model.problem import make_problem
+from synth.present.statement import next_minute
 from synth.present.text import format_size
 from synth.solvers.workers import Workers
 from synth.synthesis import synthesize
@@ -142,8 +143,8 @@ def answered(asked: Question, budget_s: float, workers: Workers) -> Answered:
     found = answer.found
     (served,) = found.ranges
     row = answer.algorithms[0]
-    proof = found.bound.at(asked.size)[1].kind
-    return Answered(asked, row["gap"], served.algorithm.engine, proof, time.monotonic() - begun, found.moved)
+    proof, moved = found.bound.at(asked.size)[1].kind, next_minute(found, answer.algorithms)["moved"]
+    return Answered(asked, row["gap"], served.algorithm.engine, proof, time.monotonic() - begun, moved)
 
 
 def summary(name: str, answers: Sequence[Answered]) -> tuple[str, ...]:
