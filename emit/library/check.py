@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from emit.formats import FORMATS
 from emit.library.index import SCHEDULES, Entry
@@ -26,6 +27,7 @@ from synth.present.text import format_listed, format_size, format_time
 from synth.storage.check import Checked, check_stored
 from synth.storage.proof import EQUAL
 from synth.storage.schedule_file import Stored, load_schedule
+from topologies.costs import ANY
 from topologies.errors import InputError
 from topologies.load import load
 from topologies.text.files import origin_of
@@ -150,19 +152,37 @@ def _faults(
     if topology is None:
         report.remarks[f"the network {entry.topology} is not known: give it as --topo for times"] += 1
         return
-    if problem is not None and entry.values.get("network", "") not in ("", network_digest(problem)):
+    stated, now = entry.values.get("network"), "" if problem is None else _network(entry, problem)
+    if stated and now and stated != now:
         yield f"is for another network than {topology.name} now is"
-        return
-    if "costs" in entry.values or entry.values.get("padding") or "groups" in entry.values:
-        report.remarks["times with an executor's costs, of unequal chunks or beside other groups are not checked"] += 1
         return
     predict = FORMATS[TARGETS[entry.target].format].predictor
     try:
-        yield from _other_times(entry, predict(text, program, topology, entry.communicator).time_us, None)
+        own = predict(text, program, topology, entry.communicator)
+        if "costs" in entry.values or entry.values.get("padding") or "groups" in entry.values:
+            what = "times with an executor's costs, of unequal chunks or beside other groups are not checked"
+            report.remarks[what] += 1
+            timed = replace(entry, values={**entry.values, **_as_timed(entry, own.time_us)})
+        else:
+            timed = entry
+            yield from _other_times(entry, own.time_us, None)
         for group in entry.isomorphic_groups:
-            yield from _other_times(entry, predict(text, program, topology, group).time_us, group)
+            yield from _other_times(timed, predict(text, program, topology, group).time_us, group)
     except InputError as error:
         yield str(error).removeprefix(f"{entry.file}: ")
+
+
+def _network(entry: Entry, problem: Problem) -> str:
+    """The digest of a problem's network as its entry has it: with costs on, of all protocols; empty: not known."""
+    if "costs" not in entry.values:
+        return network_digest(problem)
+    return network_digest(problem.under(ANY)) if problem.topology.protocol else ""
+
+
+def _as_timed(entry: Entry, time_us: Callable[[float], float]) -> dict[str, Any]:
+    """The times that an entry would state by its file's program alone, for other groups to be compared with."""
+    size = entry.values.get("shown_bytes")
+    return {"curve": [], "time_us": time_us(size)} if isinstance(size, int) else {"curve": []}
 
 
 def _problem(entry: Entry, topology: Topology | None) -> Problem | None:

@@ -8,7 +8,7 @@ so what ended before still ends.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from math import isqrt
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from emit.program import BUFFERS, OPS, READS_DST, READS_SRC, WRITES_DST, Program
 from topologies.errors import InputError
 
 _REACH = 1 << 40  # more than any buffer has chunks
+_KEPT = 4096  # rows, before those that nobody can ask for any more are looked for
 _SCAN = 16  # slots looked at for one that is free again
 
 
@@ -92,13 +93,16 @@ class Placer:
         plain = plain_scratch_ranks(c, self.from_packets)
         self.scratch = [gpu.s_chunks if rank in plain else 0 for rank, gpu in enumerate(program.gpus)]
         self.in_packets: dict[Step, _Message] = {}  # of receives that stay in packets
+        # what is known at the end of steps that others wait for, as long as somebody may: a row is of all threadblocks
         self.kept: dict[Step, tuple[Row, Row, int]] = {}
+        self._most_kept = _KEPT
 
     def placement(self) -> Placement:
         """Follow the program's order of execution to its end."""
         c = self.c
         dep, sends, receives = c.dep.tolist(), self.sends, c.receives.tolist()
-        awaited = {d for d in dep if d >= 0}
+        awaited = Counter(d for d in dep if d >= 0)
+        unread = Counter(receive for found in self.from_packets.values() for receive in dict(found))
         in_flight: list[deque[_Message]] = [deque() for _ in c.connections]
         for step in self.order:
             block = self.block_of[step]
@@ -106,6 +110,9 @@ class Placer:
             placed = self.steps[step]
             if dep[step] >= 0 and not self.packets:
                 self._after(step, dep[step])
+                awaited[dep[step]] -= 1
+                if not awaited[dep[step]]:
+                    del self.kept[dep[step]]
             message: _Message | None = None
             if receives[step] >= 0:
                 message = in_flight[receives[step]].popleft()
@@ -116,6 +123,9 @@ class Placer:
                     self._hear(block, message)
             for receive in dict.fromkeys(receive for receive, _ in self.from_packets.get(step, ())):
                 self._hear(block, self.in_packets[receive])
+                unread[receive] -= 1
+                if not unread[receive]:
+                    del self.in_packets[receive]
             if self.names[step] != "nop":
                 self._place(step, message)
             if sends[step] >= 0:
@@ -126,8 +136,17 @@ class Placer:
                 in_flight[sends[step]].append(_Message(step, row.copy(), self.started[block]))
             row[block] = local[block] = self.position[step] + 1
             if step in awaited:
-                self.kept[step] = (row.copy(), local.copy(), self.started[block])
+                known = row.copy()
+                self.kept[step] = (known, local.copy() if local is not row else known, self.started[block])
+                if self.packets and len(self.kept) > self._most_kept:
+                    self._forget()
         return self._finished()
+
+    def _forget(self) -> None:
+        """Keep what is known at the end of those steps alone that a later one can still have to wait for."""
+        asked = {*self.written.values(), *(step for steps in self.readers.values() for step in steps.values())}
+        self.kept = {step: known for step, known in self.kept.items() if step in asked}
+        self._most_kept = max(_KEPT, 2 * len(self.kept))
 
     def _hear(self, block: int, message: _Message) -> None:
         self.clocks.learn(block, message.known)

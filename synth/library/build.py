@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from synth.library.local import Pool
 from synth.library.placing import Placing
 from synth.library.plan import Plan, Share, estimated_s
-from synth.library.task import Answer, Task, unpacked
+from synth.library.task import Task, unpacked
 from synth.model.deadline import now
 from synth.storage.cache import Cache
 
@@ -104,10 +103,9 @@ class _Build:
                 self.shares.setdefault(share.task.key, []).append(number)
         sources = {share.task.key: share.source for share in self.plan.shares if share.source is not None}
         for key in list(self.shares):
-            answer = self._cached(key)
-            if answer is not None:
+            packed = self.cache.get(key)
+            if packed is not None and self._place(key, packed):
                 self.built.progress.cached += len(self.shares[key])
-                self._place(key, answer)
                 continue
             share = self.plan.shares[self.shares[key][0]]
             source = sources.get(key)
@@ -115,7 +113,7 @@ class _Build:
                 self.open[key] = share.task
                 continue
             self.open[key] = share.task
-            packed = self._packed(source.key)
+            packed = self.cache.get(source.key)
             if packed is None:
                 self.open.setdefault(source.key, source)
                 self.after.setdefault(source.key, []).append(share.task)
@@ -124,10 +122,8 @@ class _Build:
         self._tell()
 
     def _solved(self, task: Task, packed: bytes) -> None:
-        try:
-            answer = unpacked(packed)
-        except ValueError as error:
-            self._leave_out(task, f"its answer cannot be read: {error}")
+        if not self._place(task.key, packed):
+            self._leave_out(task, "its answer cannot be read")
             return
         try:
             self.cache.put(task.key, packed)
@@ -135,18 +131,23 @@ class _Build:
             self._remark(f"the cache {self.cache.folder} cannot be written ({error.strerror or error})")
         self.open.pop(task.key, None)
         self.built.progress.solved += 1
-        self._place(task.key, answer)
         for waiting in self.after.pop(task.key, ()):
             self.pool.submit(replace(waiting, known=packed))
         self._tell()
 
-    def _place(self, key: str, answer: Answer) -> None:
+    def _place(self, key: str, packed: bytes) -> bool:
+        """Whether it is an answer; which has its place then in all shares that wait for it."""
+        try:
+            answer = unpacked(packed)
+        except ValueError:
+            return False
         for number in self.shares.get(key, ()):
-            self.placing.add(number, answer)
+            self.placing.add(number, answer, packed)
             self.built.progress.done += 1
             self._gap(answer.gap)
             if answer.cut:
                 self._remark("the clock ended some problems: on another run their answers may differ")
+        return True
 
     def _leave_out(self, task: Task, why: str) -> None:
         """Of a search that has no answer the relabellings have none either."""
@@ -159,15 +160,6 @@ class _Build:
                 self.built.left_out.append((share, why))
                 self.built.progress.done += 1
         self._tell()
-
-    def _cached(self, key: str) -> Answer | None:
-        packed = self._packed(key)
-        with suppress(ValueError):
-            return None if packed is None else unpacked(packed)
-        return None
-
-    def _packed(self, key: str) -> bytes | None:
-        return self.cache.get(key)
 
     def _gap(self, gap: float) -> None:
         self.built.progress.worst = max(self.built.progress.worst, gap)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from synth.model.collective import Ints, one_shot
 from synth.model.problem import Problem
 from synth.symmetry.canonical import links_in_order
@@ -29,8 +31,10 @@ def carried(known: Algorithm, onto: Problem, order: Ints) -> Algorithm:
         onto = replace(onto, collective=one_shot(onto.collective))
     into = onto.with_chunks(problem.collective.nchunks // onto.collective.nchunks)
     image = chunk_image(problem.collective, index_among(problem.nranks, order), into.collective)
-    if image is None or problem.network.nlinks != into.network.nlinks:
+    net, there = problem.network, into.network
+    if image is None or (net.nlinks, net.ncarriers) != (there.nlinks, there.ncarriers):
         raise InputError(f"{problem.collective.name}: the groups are not of the same network")
-    link = index_among(problem.network.nlinks, links_in_order(problem.network, order))[schedule.link]
-    moved = replace(schedule, chunk=image[schedule.chunk], link=link)
+    links = index_among(net.nlinks, links_in_order(net, order))
+    place = np.append(links, np.arange(net.nlinks, net.ncarriers))  # what switches do is carried in the same order only
+    moved = replace(schedule, chunk=image[schedule.chunk], link=place[schedule.link])
     return Algorithm(into, moved, known.engine, size_bytes=schedule.size_bytes)

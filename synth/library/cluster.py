@@ -11,6 +11,7 @@
     degrade = ["rank:3=50%"]
     costs = "none"                              # of an executor: "machine", or a FILE with [costs], as --costs takes it
     relays = "none"                             # ranks outside a group that may forward: "all", or ranks
+    switch_ops = false                          # whether switches multicast and reduce, for targets that can say it
     seed = 0
 
 Of `groups`, a text with = names axes from the fastest to the slowest, and stands for the groups along each of them;
@@ -54,7 +55,7 @@ MAX_GROUPS = 100_000
 ALL, NO_RELAYS = "all", "none"
 _FIELDS = (
     "topology", "groups", "collectives", "sizes", "targets", "budget", "roots", "without", "degrade", "costs", "relays",
-    "seed",
+    "seed", "switch_ops",
 )  # fmt: skip
 _SUBSETS = re.compile(
     r"all(?:\s+groups)?(?:\s+of)?\s+(\d{1,4})(?:\s*\.\.\s*(\d{1,4}))?\s+in\s+(?:a|each|one|every)\s+node"
@@ -85,6 +86,7 @@ class Cluster:
         all_roots: whether every rank of a group is a root of rooted collectives.
         without, degrade: the parts, as written. costs: likewise, on both topologies.
         relays: who may forward where it is in no group: "none", "all", or ranks that live.
+        switch_ops: whether answers may use what switches multicast and reduce, where a target's files can say it.
     """
 
     topology: Topology
@@ -101,6 +103,7 @@ class Cluster:
     seed: int = 0
     costs: str = NO_COSTS
     relays: str | tuple[int, ...] = NO_RELAYS
+    switch_ops: bool = False
 
     def relays_of(self, group: Sequence[int]) -> tuple[int, ...]:
         """Ranks outside a group that forward for it, ascending."""
@@ -130,6 +133,7 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
     roots = top.string("roots", "first")
     if roots not in ("first", ALL):
         top.fail("roots", f'{shown(roots)} is not known; it must be "first" or "all"')
+    targets = _named(top, "targets", list(TARGETS), str, empty=NONE)
     return Cluster(
         topology,
         healthy,
@@ -137,7 +141,7 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
         collectives,
         low,
         high,
-        _named(top, "targets", list(TARGETS), str, empty=NONE),
+        targets,
         _stated(top, "budget", lambda: parse_seconds(top.string("budget", "5m"), "")),
         roots == ALL,
         missing,
@@ -145,6 +149,7 @@ def read_cluster(path: str | Path, without: Sequence[str] = ()) -> Cluster:
         top.integer("seed", 0, _SEEDS - 1) if "seed" in top.values else 0,
         costs,
         _relays(top, healthy, dead),
+        _switch_ops(top, topology, targets),
     )
 
 
@@ -162,6 +167,16 @@ def _relays(top: Fields, topology: Topology, dead: Sequence[int]) -> str | tuple
         top.fail("relays", f'{shown(text)} is not known; it must be "{NO_RELAYS}", "{ALL}" or ranks such as "4-7"')
     ranks = _stated(top, "relays", lambda: parse_ranks(text, "", topology.nranks))
     return _stated(top, "relays", lambda: live_ranks(topology, dead, ranks, "relays"))
+
+
+def _switch_ops(top: Fields, topology: Topology, targets: Sequence[str]) -> bool:
+    if not top.boolean("switch_ops", False):
+        return False
+    if topology.protocol:
+        top.fail("switch_ops", 'costs say nothing of what switches do; it must be false, or costs = "none"')
+    if targets and not any(TARGETS[name].switch_ops for name in targets):
+        top.fail("switch_ops", f'files for {", ".join(targets)} cannot say it; it must be false, or targets = "none"')
+    return bool(topology.switch_ops)
 
 
 def _stated(top: Fields, key: str, read: Callable[[], Value]) -> Value:

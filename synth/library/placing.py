@@ -39,7 +39,7 @@ from synth.bounds.witness import Witness
 from synth.library.carried import carried
 from synth.library.cluster import Cluster
 from synth.library.plan import Plan, Question, Share
-from synth.library.task import Answer
+from synth.library.task import Answer, unpacked
 from synth.model.collective import Ints
 from synth.model.problem import Problem, question
 from synth.storage.proof import load_proof, save_proof
@@ -60,7 +60,7 @@ class Placing:
         self.folder, self.plan = folder, plan
         self.shares: dict[int, dict[str, Any]] = {}  # records, by the share's place in the plan
         self.left_out: list[dict[str, Any]] = []
-        self._waiting: list[tuple[Share, Answer]] = []
+        self._waiting: list[tuple[Share, bytes]] = []  # packed: files of all take GBs
         self._recorded = (0, 0)
         self._record = f"{RECORDS}/{_plain(plan.cluster.topology.name)}-{cluster_digest(plan.cluster)}.json"
 
@@ -81,10 +81,10 @@ class Placing:
         )
         return set(self.shares)
 
-    def add(self, number: int, answer: Answer) -> None:
-        """Take the answer of a share; it is written with the next `commit`."""
+    def add(self, number: int, answer: Answer, packed: bytes) -> None:
+        """Take the answer of a share, and its bytes; it is written with the next `commit`."""
         share = self.plan.shares[number]
-        self._waiting.append((share, answer))
+        self._waiting.append((share, packed))
         self.shares[number] = {
             "collective": share.first.collective,
             "root": None if share.first.root is None else share.first.group.index(share.first.root),
@@ -118,8 +118,8 @@ class Placing:
                 served.setdefault((entry.question[:-1], entry.values.get("network")), []).extend(
                     entry.isomorphic_groups
                 )
-            for share, answer in waiting:
-                named = _in_its_name(share, answer, library)
+            for share, packed in waiting:
+                named = _in_its_name(share, unpacked(packed), library)
                 for name, data in named.files.items():
                     library.write(name, data)
                 rows[_place_of(share)] = []
@@ -128,7 +128,7 @@ class Placing:
                     known_groups = served.get((asked, row["network"]), ())
                     groups = dict.fromkeys([*(one.group for one in share.questions), *known_groups])
                     others = [list(ranks) for ranks in groups if ranks != share.first.group]
-                    more = {"answer": answer.key} | ({ISOMORPHIC: others} if others else {})
+                    more = {"answer": named.key} | ({ISOMORPHIC: others} if others else {})
                     rows[_place_of(share)].append({**row, **more})
                 self.shares[numbers[id(share)]] |= {
                     "files": {name: hashlib.sha256(data).hexdigest() for name, data in named.files.items()},
@@ -265,6 +265,6 @@ def _moved(witness: Witness, place: Ints) -> Witness:
 def _resource_map(old: Problem, new: Problem) -> Ints:
     """The new number of each resource of an equal network, and of each link as a resource of its own."""
     net = old.network
-    place = np.arange(net.nresources + net.nlinks)
+    place = np.arange(net.nresources + net.ncarriers)
     place[resource_order(net)] = resource_order(new.network)
     return place

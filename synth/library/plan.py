@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from emit.library.programs import NONE
-from synth.library.cluster import Cluster
+from emit.targets import TARGETS
+from synth.baselines.nccl.communicator import communicator
+from synth.library.cluster import Cluster, Group
 from synth.library.task import Task
 from synth.model.problem import make_problem
 from synth.model.registry import AHEAD, KINDS, NEXT, ROOT
@@ -23,8 +24,8 @@ from synth.storage.cache import engines_version
 from synth.symmetry.canonical import canonical_order, network_form
 from topologies.costed import protocols_of
 from topologies.costs import ANY
-from topologies.errors import InputError
-from topologies.network import network
+from topologies.errors import InputError, NotModelled
+from topologies.network import Network, network
 from topologies.topology import Topology, without_switch_ops
 
 WORKS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 100.0)  # budget classes: seconds of work that engines count
@@ -36,7 +37,8 @@ _STARTED_S, _SEARCHED, _LINKED_S, _FILED_S, _RELABELLED = 0.5, 3.0, 2e-4, 4e-3, 
 _PROCESS_BYTES, _LINK_BYTES = 240 << 20, 110_000  # the latter: all targets, 128 ranks
 
 
-Same = tuple[str, bytes, int | None]  # what questions with the same files have: collective, network, the root's place
+# what questions with the same files have: collective, network, the root's place, targets
+Same = tuple[str, bytes, int | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,8 @@ class Plan:
 
     @property
     def questions(self) -> int:
-        """How many there are."""
-        return sum(len(share.questions) for share in self.shares) + len(self.impossible)
+        """How many there are; one counts once where targets that can say what switches do have their own answer."""
+        return len({one for share in self.shares for one in share.questions}) + len(self.impossible)
 
     def tasks(self) -> Iterator[Task]:
         """All that is to be done, searches before what is relabelled."""
@@ -123,7 +125,7 @@ def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> Plan
 
     Raises InputError where no question has an answer.
     """
-    plan = _Planner(cluster).plan(cores)
+    plan = _planned(cluster, cores)
     if not plan.shares:
         question, why = plan.impossible[0]
         raise InputError(f"groups: no question has an answer; {question.collective}: {why}")
@@ -135,6 +137,32 @@ def make_plan(cluster: Cluster, cores: int, work_s: float | None = None) -> Plan
         if whole_s <= _USED * cluster.budget_s:
             break
     return _with_work(plan, one_s)
+
+
+def _planned(cluster: Cluster, cores: int) -> Plan:
+    """The plan without budget and keys.
+
+    Where switches' operations are asked for, groups that have some get answers of two networks: with them, for the
+    targets whose files can say them, and without, for the others.
+    """
+    plain = without_switch_ops(cluster.topology)
+    if not cluster.switch_ops:
+        return _Planner(cluster, plain, dict.fromkeys(cluster.groups, cluster.targets)).plan(cores)
+    able = tuple(name for name in cluster.targets if TARGETS[name].switch_ops)
+    others = tuple(name for name in cluster.targets if name not in able)
+    within = {one for one in cluster.groups if _network(cluster.topology, cluster, one.ranks).hyperlinks is not None}
+    rest = {one: others if one in within else cluster.targets for one in cluster.groups}
+    if not others:
+        rest = {one: targets for one, targets in rest.items() if one not in within}
+    first = _Planner(cluster, cluster.topology, {one: able for one in cluster.groups if one in within}).plan(cores)
+    second = _Planner(cluster, plain, rest).plan(cores)
+    impossible = dict([*second.impossible, *first.impossible])
+    return Plan(cluster, [*first.shares, *second.shares], cores, list(impossible.items()))
+
+
+def _network(topology: Topology, cluster: Cluster, group: tuple[int, ...]) -> Network:
+    """Of a group and its relays."""
+    return network(topology, (*group, *cluster.relays_of(group)), len(group))
 
 
 def _with_work(plan: Plan, work_s: float) -> Plan:
@@ -181,12 +209,19 @@ def task_key(task: Task, form: str) -> str:
 
 
 def _form(topology: Topology, group: tuple[int, ...], relays: tuple[int, ...] = ()) -> bytes:
-    """Of the network of a group; with costs on, of those of all their protocols."""
+    """Of all that answers of a group follow from but names: its network, and what NCCL's model sees of it.
+
+    With costs on, of the networks of all their protocols.
+    """
     ranks = (*group, *relays)
     names = protocols_of(topology) if topology.protocol == ANY else [topology.protocol]
     each = [network(replace(topology, protocol=name), ranks, len(group)) for name in names]
     forms = [network_form(net, topology.nodes[list(ranks)]) for net in each]
-    return forms[0] if len(forms) == 1 else hashlib.sha256(repr([*zip(names, forms, strict=True)]).encode()).digest()
+    try:
+        seen = repr(communicator(topology, group))
+    except NotModelled:
+        seen = ""
+    return hashlib.sha256(repr([*zip(names, forms, strict=True), seen]).encode()).digest()
 
 
 def _why_apart(topology: Topology, ranks: tuple[int, ...], relays: tuple[int, ...]) -> str:
@@ -200,19 +235,22 @@ def _why_apart(topology: Topology, ranks: tuple[int, ...], relays: tuple[int, ..
 
 
 class _Planner:
-    """Groups by the form of their network, in their own order and in a canonical one."""
+    """Groups by the form of their network, in their own order and in a canonical one.
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self.topology: Topology = without_switch_ops(cluster.topology)
+    topology: with or without what its switches do. asked: the groups, and the targets that each is answered for.
+    """
+
+    def __init__(self, cluster: Cluster, topology: Topology, asked: Mapping[Group, tuple[str, ...]]) -> None:
+        self.cluster, self.topology = cluster, topology
+        self.targets_of = {one.ranks: targets for one, targets in asked.items()}
         self.form_of: dict[tuple[int, ...], bytes] = {}
         self.order_of: dict[tuple[bytes, int | None], tuple[int, ...]] = {}
         self.refused: dict[bytes, str] = {}  # why ranks cannot reach each other, empty where they can
-        for group in cluster.groups:
-            relays = cluster.relays_of(group.ranks)
-            form = self.form_of[group.ranks] = _form(self.topology, group.ranks, relays)
+        for group in self.targets_of:
+            relays = cluster.relays_of(group)
+            form = self.form_of[group] = _form(self.topology, group, relays)
             if form not in self.refused:
-                self.refused[form] = _why_apart(self.topology, group.ranks, relays)
+                self.refused[form] = _why_apart(self.topology, group, relays)
 
     def plan(self, cores: int) -> Plan:
         """The plan, its tasks without keys yet."""
@@ -221,14 +259,14 @@ class _Planner:
         sources: dict[Same, Task] = {}
         impossible: list[tuple[Question, str]] = []
         for name in self.cluster.collectives:
-            for group in (one.ranks for one in self.cluster.groups):
+            for group in self.targets_of:
                 for root in self._roots(name, group):
                     question = Question(name, group, root)
                     if self.refused[self.form_of[group]]:
                         impossible.append((question, self.refused[self.form_of[group]]))
                         continue
                     place = None if root is None else group.index(root)
-                    what = name, self.form_of[group], place
+                    what = name, self.form_of[group], place, self.targets_of[group]
                     if what in shares and not shares[what].task.relays:  # whose files are for one group each
                         shares[what].questions.append(question)
                     else:
@@ -248,19 +286,18 @@ class _Planner:
         asked_so = {kind.before, kind.after} & {NEXT, AHEAD}
         if not (asked_so or self.topology.protocol or self.cluster.relays_of(group)):
             order = self._order(group, place)
-        ranks = tuple(group[i] for i in order)
+        ranks, targets = tuple(group[i] for i in order), self.targets_of[group]
         task = self._task(question, ranks)
         if ranks == group:
-            sources.setdefault((question.collective, self.form_of[group], place), task)
+            sources.setdefault((question.collective, self.form_of[group], place, targets), task)
             return Share([question], task)
         solved = None if place is None else 0
-        source = sources.setdefault((question.collective, _form(self.topology, ranks), solved), task)
+        source = sources.setdefault((question.collective, _form(self.topology, ranks), solved, targets), task)
         there = index_of(ranks)
         return Share([question], self._task(question, group, tuple(there[rank] for rank in group)), source)
 
     def _task(self, question: Question, ranks: tuple[int, ...], order: tuple[int, ...] = ()) -> Task:
-        c = self.cluster
-        targets = c.targets if c.targets != (NONE,) else ()
+        c, targets = self.cluster, self.targets_of[question.group]
         return Task(
             "", self.topology, question.collective, ranks, question.root, c.low, c.high, targets, c.seed, 0.0, 0.0,
             None, order, c.relays_of(ranks),

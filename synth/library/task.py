@@ -7,12 +7,14 @@ it is the same whoever solves it. The clock only ends what takes far longer than
 
 from __future__ import annotations
 
+import gzip
 import json
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ from synth.verify.algorithm import Algorithm
 from topologies.errors import InputError
 from topologies.topology import Topology
 
-FORMAT = "synth-answer-1"
+FORMAT = "synth-answer-2"
 _LINEAR_RANKS = 32  # up to which the linear program of bounds is small
 _BASELINE_SENDS = 15_000  # of queues that run no longer than the search beside them
 _RANK_SENDS = ((0.2, 64), (0.4, 96), (0.8, 160), (1.5, 256), (4.0, 512))  # seconds of work below which, sends
@@ -52,7 +54,7 @@ class Task:
 
     Attributes:
         key: what tells its answer from all others (hexadecimal).
-        topology: whose switches only forward: no file says more.
+        topology: whose switches only forward, unless its targets' files can say more.
         group: ranks of the topology, in order; root: one of them, None where the collective has none.
         low, high: message sizes in bytes, both inclusive.
         targets: names of executors; none: schedules alone.
@@ -114,30 +116,31 @@ class Answer:
         about = {name: getattr(self, name) for name in ("key", "instance", "stem", "rows", "unfiled", "gap", "cut")}
         lengths = {name: len(data) for name, data in sorted(self.files.items())}
         head = json.dumps({"format": FORMAT, **about, "files": lengths}, ensure_ascii=False).encode()
-        body = b"".join(self.files[name] for name in lengths)
-        return zlib.compress(head + b"\n" + body, 6)
+        whole = BytesIO()
+        with gzip.GzipFile(fileobj=whole, mode="wb", compresslevel=6, mtime=0) as stream:
+            for data in (head, b"\n", *(self.files[name] for name in lengths)):
+                stream.write(data)
+        return whole.getvalue()
 
 
 def unpacked(data: bytes) -> Answer:
     """The answer of its bytes. Raises ValueError for what are none."""
     try:
-        head, _, body = zlib.decompress(data).partition(b"\n")
-        about = json.loads(head)
-        if about.pop("format") != FORMAT:
-            raise ValueError("another format")
-        files, at = {}, 0
-        for name, length in about.pop("files").items():
-            files[name] = body[at : at + length]
-            at += length
+        with gzip.GzipFile(fileobj=BytesIO(data)) as stream:  # file by file: all take hundreds of MB
+            about = json.loads(stream.readline())
+            if about.pop("format") != FORMAT:
+                raise ValueError("another format")
+            files = {name: stream.read(length) for name, length in about.pop("files").items()}
+            if stream.read(1):  # its sum is checked at the end
+                raise ValueError("more than its files")
         return Answer(**about, files=files)
-    except (zlib.error, KeyError, TypeError, AttributeError) as error:
+    except (zlib.error, OSError, EOFError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(str(error)) from None
 
 
 def solve(task: Task) -> bytes:
     """The packed answer of a task. Raises InputError where it has none."""
-    found = _searched(task) if task.known is None else _carried(task, unpacked(task.known))
-    return _written(task, found).packed()
+    return _written(task, _found(task)).packed()  # what was found is freed before its files are packed
 
 
 def tuning(task: Task, ranks: int) -> Tuning:
@@ -146,6 +149,7 @@ def tuning(task: Task, ranks: int) -> Tuning:
     middle = 1 << ((task.low.bit_length() + task.high.bit_length()) // 2)
     return Tuning(
         turns=(
+            Turn("switch"),
             Turn("baseline", most_sends=_BASELINE_SENDS, always=True),
             Turn("route", most_ranks=16),
             Turn("flow", gap=1.001),
@@ -164,6 +168,10 @@ def tuning(task: Task, ranks: int) -> Tuning:
 def rank_sends(work_s: float) -> int | None:
     """To how many sends of a rank chunks are refined in a budget class: lowering more takes longer than the search."""
     return next((sends for least_s, sends in _RANK_SENDS if work_s < least_s), None)
+
+
+def _found(task: Task) -> SearchResult:
+    return _searched(task) if task.known is None else _carried(task, unpacked(task.known))
 
 
 def _searched(task: Task) -> SearchResult:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from synth.model.collective import Ints
-from topologies.arrays import index_among, pointers, row_entries
+from topologies.arrays import index_among, pointers, row_entries, row_of_entry
 from topologies.network import Network
 from topologies.symmetry.refinement import Colours, Structure, mark
 
@@ -26,26 +26,36 @@ def network_form(net: Network, nodes: Ints) -> bytes:
 
     The same for networks that differ only in the topology's ranks and in the numbers of resources and nodes.
     """
-    order = resource_order(net)
-    used = index_among(net.nresources, order)[net.uses_idx]
-    user = net.link_of_use
+    order, each = resource_order(net), net.carriers
+    used = index_among(net.nresources, order)[each.uses_idx]
+    user = row_of_entry(each.uses_ptr)
     by_number = np.lexsort((used, user))
-    seen = np.unique(nodes, return_index=True, return_inverse=True)
     digest = hashlib.sha256(str(net.nranks).encode())
-    for column in (
-        net.src, net.dst, net.alpha_us, net.bandwidth_gbs, net.gap_us, np.array([net.start_us]),
-        user[by_number], used[by_number], net.capacity_gbs[order], seen[1][seen[2].reshape(-1)],
-    ):  # fmt: skip
+    columns = [
+        net.src, net.dst, each.alpha_us, each.bandwidth_gbs, net.gap_us, np.array([net.start_us]),
+        user[by_number], used[by_number], net.capacity_gbs[order], _by_first(nodes),
+    ]  # fmt: skip
+    if (h := net.hyperlinks) is not None:
+        columns += [h.multicast, h.paced, h.one, _by_first(h.group), h.ptr, h.src, h.dst]
+    for column in columns:
         digest.update(str(column.shape).encode() + np.ascontiguousarray(column).tobytes())
     return digest.digest()
 
 
+def _by_first(numbers: Ints) -> Ints:
+    """The place of the first that has the same number, of each."""
+    seen = np.unique(numbers, return_index=True, return_inverse=True)
+    return seen[1][seen[2].reshape(-1)]
+
+
 def resource_order(net: Network) -> Ints:
     """The resources in an order that follows from the links that use them, and from their capacities, alone."""
-    weights = np.random.default_rng(1).integers(1 << 62, size=net.nlinks, dtype=np.int64)
-    users, first = np.zeros(net.nresources, dtype=np.int64), np.full(net.nresources, net.nlinks)
-    np.add.at(users, net.uses_idx, weights[net.link_of_use])
-    np.minimum.at(first, net.uses_idx, net.link_of_use)
+    each = net.carriers
+    user = row_of_entry(each.uses_ptr)
+    weights = np.random.default_rng(1).integers(1 << 62, size=net.ncarriers, dtype=np.int64)
+    users, first = np.zeros(net.nresources, dtype=np.int64), np.full(net.nresources, net.ncarriers)
+    np.add.at(users, each.uses_idx, weights[user])
+    np.minimum.at(first, each.uses_idx, user)
     return np.lexsort((net.capacity_gbs, users, first))
 
 

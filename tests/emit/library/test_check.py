@@ -169,3 +169,12 @@ def test_a_network_that_nobody_knows(library: Path) -> None:
     found = check_library(library, load_index(library), slower)
     assert found.wrong
     assert all("another network" in why for _, why in found.wrong)
+
+
+def test_a_group_on_slower_links_is_not_the_same_whatever_costs_are_on(tmp_path: Path) -> None:
+    found = synthesize("broadcast", "dgx-a100:2", (0, 1), engine="baseline", size=1 << 20, costs="machine").found
+    save(run_by(found, Programs(found.problem, size=1 << 20)), tmp_path, "executor-nccl", proof=True)
+    edit(tmp_path, lambda rows: [row.update(isomorphic_groups=[[9, 8]]) for row in rows])
+    assert not checked(tmp_path).wrong
+    edit(tmp_path, lambda rows: [row.update(isomorphic_groups=[[0, 8]]) for row in rows])
+    assert any("for group 0,8" in why for _, why in checked(tmp_path).wrong)

@@ -61,6 +61,9 @@ def test_dead_ranks_are_left_out_of_groups(tmp_path: Path) -> None:
         ('groups = ["tp=8"]\ncosts = 3', "3: costs: 3 is no text"),
         ('groups = ["tp=8"]\nrelays = "some"', "3: relays: 'some' is not known; it must be"),
         ('groups = ["tp=4"]\nrelays = "7-9"', "3: relays: "),
+        ('groups = ["tp=4"]\nswitch_ops = "no"', "3: switch_ops: 'no' is neither true nor false"),
+        ('groups = ["tp=4"]\ntargets = "msccl"\nswitch_ops = true', "4: switch_ops: files for msccl cannot say it"),
+        ('groups = ["tp=4"]\ncosts = "machine"\nswitch_ops = true', "4: switch_ops: costs say nothing of"),
         ('grops = ["tp=8"]', "2: 'grops': unknown key; did you mean groups"),
     ],
 )
