@@ -18,13 +18,16 @@ from emit.program import Program
 from emit.targets import Limits
 from emit.timing.predict import Predictor
 from synth.model.deadline import now
+from topologies.arrays import row_of_entry
 from topologies.costed import protocol_costs
 from topologies.errors import InputError
+from topologies.network import Network
 
 _GAIN = 0.99  # of the best score, that more instances must come to
 _MOST = 16  # instances
 _SIZES = (1 << 20, 16 << 20, 256 << 20)  # bytes; below, latencies are what a time is made of
 _TELLING = 3  # of the sizes that are asked for, the ends among them
+_WAITING = 1.5  # times its latency, that a message has its slot: it also waits for its turn
 
 
 def filled(
@@ -84,3 +87,21 @@ def filled(
                 break
             last, instances = made_score, 2 * instances
     return number, best
+
+
+def least_bytes(net: Network, limits: Limits, slots: int) -> int:
+    """Of a chunk, so that the slots of their FIFOs are enough for all connections of a rank to be busy at once.
+
+    Each message has one of `slots` of a channel for its latency at least. There are as many channels as a rank has
+    threadblocks for, one to send to each of its peers and one to receive. What several of its links share they have
+    between them.
+    """
+    pairs = np.unique(net.src * net.nranks + net.dst)
+    peers = int(np.bincount(pairs // net.nranks).max(initial=1))
+    channels = max(1, min(limits.channels, (limits.sms or limits.tbs_per_gpu) // (2 * peers)))
+    uses_ptr, uses, capacity_gbs = net.uses_and_links()
+    link = row_of_entry(uses_ptr)
+    _, shared, many = np.unique(net.src[link] * len(capacity_gbs) + uses, return_inverse=True, return_counts=True)
+    gbs = np.full(net.nlinks, np.inf)
+    np.minimum.at(gbs, link, capacity_gbs[uses] / many[shared])
+    return int(float((net.alpha_us * gbs).max(initial=0.0)) * 1e3 * _WAITING / (channels * slots))

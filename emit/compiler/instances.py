@@ -50,6 +50,8 @@ def side_by_side(one: Program, ir: Instructions, limits: Limits) -> Program:
     Raises InputError: together they do not fit the target, do not end, or cannot lie as `ir.interleaved` says.
     """
     manual = max(ir.threadblock, default=NONE) != NONE  # then all is where it was
+    if few := _too_few(one, ir.instances, limits):  # before they are laid out
+        raise InputError(f"{one.name}: {ir.instances} instances of {describe_size(one)}: {few}")
     many = repeat(instructions_of(one, ir.goal, manual), ir.instances, ir.interleaved)
     prepared = Prepared(many)
     fits: list[Program] = []
@@ -69,6 +71,17 @@ def side_by_side(one: Program, ir: Instructions, limits: Limits) -> Program:
     if fits:
         return min(fits, key=lambda made: made.nsteps)
     raise InputError(f"{one.name}: {ir.instances} instances of {describe_size(one)}: {fault}")
+
+
+def _too_few(one: Program, number: int, limits: Limits) -> str:
+    """What a rank has not enough of for so many instances; empty where that is not known.
+
+    A threadblock sends to one connection and receives from one, and instances have no connection in common.
+    """
+    sides = [([tb.send for tb in gpu.threadblocks], [tb.recv for tb in gpu.threadblocks]) for gpu in one.gpus]
+    needed = number * max(sum(peer >= 0 for peer in side) for both in sides for side in both)
+    most = min(limits.tbs_per_gpu, limits.sms or limits.tbs_per_gpu)
+    return f"{needed} threadblocks a rank; there is room for {most}" if needed > most else ""
 
 
 def repeat(ir: Instructions, number: int, interleaved: bool | None) -> Instructions:

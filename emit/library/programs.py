@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from emit.check.capacity import CAPACITY
 from emit.compiler.cuts import best_cut, cut_time_us
-from emit.compiler.fill import filled
+from emit.compiler.fill import filled, least_bytes
 from emit.compiler.lower import Lowering, forms, program_collective
 from emit.compiler.tuning import TUNING
 from emit.formats import FORMATS, write_program
 from emit.goal import Goal
 from emit.library.by_size import by_size
 from emit.library.lowered import ELEMENT_BYTES, Lowered, LoweredBySize, blocks_of
-from emit.program import Program
+from emit.program import FIFO_DEPTH, Program
 from emit.targets import (
     AUTO,
     LL_MOST_BYTES,
@@ -100,6 +100,10 @@ class Programs:
         """How many sends a rank may take part in, on average; of small schedules twice as many, as these are fused."""
         alike = self.target.limits.rank_sends(self.problem.nranks)
         return max(alike, min(2 * alike, TUNING.unfused_from // (2 * self.problem.nranks)))
+
+    def least_bytes(self, problem: Problem) -> int:
+        """Of a chunk of a problem under one protocol; see `synth.engines.request.Options`."""
+        return least_bytes(problem.network, self.target.limits, FIFO_DEPTH[problem.topology.protocol])
 
     def protocol(self, largest_bytes: int | None) -> str:
         """For messages of up to so many bytes, None: of any size."""

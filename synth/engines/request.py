@@ -24,6 +24,7 @@ class Options:
 
     begun: of `synth.model.deadline.now`, since when the budget counts; None: since the search began.
     rank_sends: how many sends a rank may take part in, on average; None: any number.
+    least_bytes: of a chunk, to which engines refine: an executor keeps no more of smaller ones under way; None: any.
     """
 
     size: int | None = None
@@ -34,6 +35,7 @@ class Options:
     budget_s: float = 30.0
     seed: int = 0
     rank_sends: int | None = None
+    least_bytes: int | None = None
     begun: float | None = None
 
     def check(self) -> None:

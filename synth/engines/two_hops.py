@@ -51,7 +51,8 @@ def solve(problem: Problem, request: Request) -> Iterator[Outcome]:
             whole = problem.with_chunks(pieces)
             schedule = _schedule(whole, size)
             time_us = predict_us(whole, schedule, size)
-            if time_us > best_us * (1 - _WORTH):
+            small = float(whole.collective.fraction[0]) * size < (request.options.least_bytes or 0)
+            if time_us > best_us * (1 - _WORTH) or (small and best_us < np.inf):
                 break
             best_us = time_us
             found = Candidate(whole, schedule, NAME, size, supersedes=True)

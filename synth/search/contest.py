@@ -14,6 +14,7 @@ from typing import Protocol
 
 from synth.model.deadline import TimeUp, limited, now
 from synth.model.numbers import format_seconds
+from synth.model.problem import Problem
 from synth.search.frontier import Contender, Execution, Range, frontier, winners
 from synth.search.least_budget import GRACE_S
 from synth.verify.algorithm import Algorithm
@@ -40,6 +41,9 @@ class Executor(Protocol):
 
     @property
     def rank_sends(self) -> int: ...
+
+    def least_bytes(self, problem: Problem) -> int:
+        """Of a chunk of a problem under one protocol; see `synth.engines.request.Options`."""
 
     def able(self, protocols: Sequence[str]) -> list[str]:
         """Those of these protocols that its files can have."""
@@ -71,6 +75,7 @@ class Contest:
         longest_s: that it took to find a best program. lowering: whether it is under way.
         racing: whether engines are still asked: what takes long to lower waits until they are not.
         postponed: what waits, with its schedule's time until then.
+        least_bytes: of a chunk; see `synth.engines.request.Options`.
         waiting: how many have the time that is left for their best programs between them.
     """
 
@@ -85,6 +90,7 @@ class Contest:
     lowering: bool = False
     racing: bool = False
     postponed: list[Contender] = field(default_factory=list)
+    least_bytes: int = 0
     waiting: int = 1
     begun: float = field(default_factory=now)
 
@@ -103,7 +109,9 @@ class Contest:
 
     def add(self, algorithm: Algorithm, size_bytes: float) -> Contender:
         """One more; lowered at once if it is the fastest at a size."""
-        self.contenders.append(one := Contender(algorithm, found_s=now() - self.begun))
+        one = contender(algorithm, self.least_bytes)
+        one.found_s = now() - self.begun
+        self.contenders.append(one)
         self.best(size_bytes)
         return one
 
@@ -229,3 +237,8 @@ class Contest:
         one.refused = why
         self.remove(one)
         self.refused.append(one)
+
+
+def contender(algorithm: Algorithm, least_bytes: int) -> Contender:
+    """An algorithm with its time, for messages in which its largest chunks are of so many bytes or more."""
+    return Contender(algorithm, least_size=least_bytes / float(algorithm.problem.collective.fraction.max()))

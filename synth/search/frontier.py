@@ -34,13 +34,15 @@ class Contender:
     """An algorithm with its time: its schedule's, or that of its execution, where there is one.
 
     refused: why the executor can hold no program for it, where that was tried. found_s: when it was found, in seconds
-    since the search began.
+    since the search began. least_size: of a message in bytes, below which its chunks are too small for the executor, as
+    far as is known before it is lowered.
     """
 
     algorithm: Algorithm
     execution: Execution | None = None
     refused: str = ""
     found_s: float | None = None
+    least_size: float = 0.0
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -53,7 +55,7 @@ class Contender:
 
     def serves(self, size_bytes: float) -> bool:
         """Whether it is of use for messages of about so many bytes."""
-        return self.execution is None or self.execution.serves(size_bytes)
+        return size_bytes >= self.least_size if self.execution is None else self.execution.serves(size_bytes)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from synth.engines.registry import AUTO
 from synth.engines.request import Options
 from synth.model.deadline import now
 from synth.model.problem import LARGEST, SMALLEST, Problem
-from synth.search.contest import Contest, Executor
+from synth.search.contest import Contest, Executor, contender
 from synth.search.frontier import Contender
 from synth.search.portfolio import Turn, compiled_interrupts
 from synth.search.result import Report, SearchResult
@@ -52,7 +52,7 @@ class ProtocolTuning:
     searching: float = 0.6
     first: float = 0.75
     exact: float = 0.8
-    others: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "flow")
+    others: tuple[str, ...] = ("route", "baseline", "switch", "closed", "two-hops", "flow", "lns")
     taken_over: int = 3_000
     ahead: Turn = _AHEAD
 
@@ -85,14 +85,17 @@ def search_protocols(
     bounds = {name: prove(one, max_flow=False) for name, one in problems.items()}
     until = begun + options.budget_s * (1.0 if executor is None else chosen.searching)
     most = None if executor is None else executor.rank_sends
+    least = {name: 0 if executor is None else executor.least_bytes(one) for name, one in problems.items()}
     asked = _sizes(bounds, able, chosen.sizes if options.size is None else (options.size,), chosen)
     found: dict[str, SearchResult] = {}
     for place, (name, sizes) in enumerate(asked.items()):
         if found and now() >= until:
             break
         part = 1.0 / (len(asked) - place) if found or len(asked) == 1 else chosen.first
-        share = replace(options, begun=now(), budget_s=max(until - now(), 0.05) * part, rank_sends=most)
-        its = _tuning(replace(tuning, sizes=sizes), options, bool(found), chosen)
+        share = replace(
+            options, begun=now(), budget_s=max(until - now(), 0.05) * part, rank_sends=most, least_bytes=least[name]
+        )
+        its = _tuning(replace(tuning, sizes=sizes, only_sizes=True), options, bool(found), chosen)
         try:
             found[name] = search(problems[name], share, workers, report, its)
         except (InputError, KeyboardInterrupt) as error:
@@ -104,7 +107,7 @@ def search_protocols(
             break
     contest = Contest(executor, lambda text: report and report(text, None), begun + options.budget_s)
     contest.contenders = [c for one in found.values() for c in _contenders(one)]
-    contest.contenders += _taken_over(problems, found, able, chosen)
+    contest.contenders += _taken_over(problems, found, able, chosen, least)
     contest.begun = begun
     result = _merged(problem, options, found, bounds, contest)
     result.seconds = now() - begun
@@ -144,7 +147,11 @@ def _contenders(found: SearchResult) -> list[Contender]:
 
 
 def _taken_over(
-    problems: dict[str, Problem], found: dict[str, SearchResult], able: Sequence[str], chosen: ProtocolTuning
+    problems: dict[str, Problem],
+    found: dict[str, SearchResult],
+    able: Sequence[str],
+    chosen: ProtocolTuning,
+    least_bytes: dict[str, int],
 ) -> list[Contender]:
     """What was found under the first protocol, under the others: the same sends at other times."""
     first = next(iter(found))
@@ -157,9 +164,8 @@ def _taken_over(
             # what switches sum or multicast may be no part of its network
             if name != first and max(algorithm.schedule.link, default=0) < problems[name].network.ncarriers:
                 problem = replace(problems[name], collective=algorithm.problem.collective)
-                made.append(
-                    Contender(Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes))
-                )
+                same = Algorithm(problem, algorithm.schedule, algorithm.engine, "", algorithm.size_bytes)
+                made.append(contender(same, least_bytes[name]))
     return made
 
 

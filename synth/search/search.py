@@ -74,7 +74,7 @@ class _Search:
         self.sizes = tuning.sizes if options.size is None else (options.size,)
         self.result = SearchResult(problem, engine=options.engine)
         self.contest = Contest(executor, lambda text: report(text, self.latest), self.deadline)
-        self.contest.begun = self.begun
+        self.contest.begun, self.contest.least_bytes = self.begun, options.least_bytes or 0
         self.done: set[str] = set()  # engines that had a turn
         # the best of an engine that made many for one size
         self.at_size: dict[tuple[str, int], Contender] = {}
@@ -212,7 +212,9 @@ class _Search:
         return min((c.algorithm.steps for c in self.contest.contenders + self.contest.refused), default=None)
 
     def shown_bytes(self) -> list[int]:
-        """The message sizes at which the answers so far would be shown."""
+        """The message sizes at which the answers so far would be shown, or that are asked for."""
+        if self.tuning.only_sizes:
+            return list(self.sizes)
         return [served.shown for served in self.contest.frontier()] or [LARGEST]
 
     # the race

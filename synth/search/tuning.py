@@ -23,6 +23,7 @@ class Tuning:
         work_share: that part.
         met: time / bound up to which a bound is left as it is.
         sizes: message sizes in bytes to find schedules for where none is pinned, the most important first.
+        only_sizes: whether engines and bounds look at no others.
         effort: of the bounds.
         max_flow_ranks: up to which the worst cuts are looked for before there is an answer.
         quick_bounds: whether the loads of the best answer, whatever it came from, are tried as prices first.
@@ -62,6 +63,7 @@ class Tuning:
     work_share: float = 0.1
     met: float = 1.001
     sizes: tuple[int, ...] = (LARGEST, 1 << 20, SMALLEST)
+    only_sizes: bool = False
     effort: TighteningEffort = _THOROUGH
     max_flow_ranks: int = 128
     quick_bounds: bool = False

@@ -117,7 +117,8 @@ class _Search:
                     break
         near = [2 * at, at, max(1, at // 2)] if self.chunks is None else [at] if lists else []
         for chunks in dict.fromkeys(near):
-            if self.sends * chunks <= tuning.most_sends:
+            fits = self._bytes_each(size) / chunks >= (self.request.options.least_bytes or 0)
+            if self.sends * chunks <= tuning.most_sends and (fits or chunks == at):
                 for variant in self._variants(size):
                     yield replace(variant, chunks=chunks, passes=tuning.passes_at_last)
 
@@ -148,19 +149,21 @@ class _Search:
             whole, rest = divmod(self.chunks, self.problem.collective.chunks)
             return [] if rest else [[whole]]
         # a chunk that is over in no time beside its latency need not be refined
-        net, collective = self.problem.network, self.problem.collective
+        net, bytes_each = self.problem.network, self._bytes_each(size)
         latency_bytes = float(net.alpha_us.min()) * float(net.bandwidth_gbs.max()) * 1e3
-        bytes_each = float(collective.fraction.max()) * size / self.unit
         counts = [1]
-        while self.sends * counts[-1] * 4 <= tuning.most_sends and (
-            bytes_each / (counts[-1] * 4) >= tuning.least_busy * latency_bytes
-        ):
+        least_bytes = max(tuning.least_busy * latency_bytes, self.request.options.least_bytes or 0)
+        while self.sends * counts[-1] * 4 <= tuning.most_sends and bytes_each / (counts[-1] * 4) >= least_bytes:
             counts.append(counts[-1] * 4)
         likely = sum(
             bytes_each / chunks >= tuning.bulk * latency_bytes and self.sends * chunks <= tuning.bulk_sends
             for chunks in counts[1:]
         )
         return [counts[likely:], counts[:likely][::-1]]
+
+    def _bytes_each(self, size: int) -> float:
+        """Of a chunk at a message size, where a block or share is one."""
+        return float(self.problem.collective.fraction.max()) * size / self.unit
 
     def _try(self, trial: Trial, best_us: float) -> Generator[Outcome, None, float]:
         tuning = self.tuning

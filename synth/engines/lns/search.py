@@ -46,6 +46,7 @@ class Tuning:
         busy: of the latency: what a chunk must hold a link for. beyond: numbers of chunks after that which may race.
         rate: links looked at in a second, about, by which work is counted.
         most_work_s: of the first race. rounds: races, each with twice the work of the one before.
+        kept: plans that the next race goes on with.
         worth: the part that a race must gain, and be the best of all engines, for another to follow.
         heat: how much worse, as a part, a plan may be that is gone on with.
     """
@@ -62,6 +63,7 @@ class Tuning:
     rounds: int = 4
     worth: float = 0.003
     heat: float = 0.003
+    kept: int = 4
 
 
 TUNING = Tuning()
@@ -75,18 +77,23 @@ def accepts(problem: Problem, options: Options) -> str:
 
 
 def solve(problem: Problem, request: Request, tuning: Tuning = TUNING, run: Runner | None = None) -> Iterator[Outcome]:
-    """Better and better schedules for each size, the most important first, then all again with more work."""
+    """Better and better schedules for each size, the most important first, then the best plans go on with more work."""
     run = run or Runner(interpreted=False)
     known = dict.fromkeys(request.sizes, np.inf)
     left = list(request.sizes)
+    kept: dict[int, list[_Planned]] = {size: [] for size in request.sizes}
     work = int(min(request.work_s / 2, tuning.most_work_s) * tuning.rate / len(left))
     for number in range(tuning.rounds):
+        # where most is to be gained first, as time may be short
+        left.sort(key=lambda size: request.bound.at(size)[0] / request.known.best_us(size))
         for size in tuple(left):
             before_us = known[size]
             if request.known.best_us(size) <= request.bound.at(size)[0] * tuning.near:
                 left.remove(size)
                 continue
-            for found in _raced(problem, size, request, work << number, tuning, run, number):
+            race = list(kept[size]) or _race(problem, size, request, tuning, run)
+            enough_us = request.bound.at(size)[0] * tuning.near
+            for found in _raced(race, enough_us, work << number, tuning, kept[size]):
                 if isinstance(found, Progress):
                     yield found
                 elif (time_us := predict_us(found.problem, found.schedule, size)) < known[size]:
@@ -100,26 +107,30 @@ def solve(problem: Problem, request: Request, tuning: Tuning = TUNING, run: Runn
 
 
 def _raced(
-    problem: Problem, size: int, request: Request, work: int, tuning: Tuning, run: Runner, number: int
+    race: list[_Planned], enough_us: float, work: int, tuning: Tuning, kept: list[_Planned]
 ) -> Iterator[Candidate | Progress]:
-    """What the numbers of chunks come to; of those that are behind the others each time half are given up."""
-    enough_us = request.bound.at(size)[0] * tuning.near
-    race = _race(problem, size, request, tuning, run, number)
+    """What plans come to; of those that are behind the others each time half are given up.
+
+    kept: becomes the best plans, to go on with.
+    """
     best_us = np.inf
     while race:
         share = work // (4 * len(race)) + 1
         for plan in race:
-            plan.improve(share, max(0.0, enough_us - problem.network.start_us), tuning.heat)
+            starts_us = plan.problem.network.start_us
+            plan.improve(share, max(0.0, enough_us - starts_us), tuning.heat)
             if plan.best_us < best_us * (1 - 1e-9):
                 best_us = plan.best_us
                 yield plan.candidate()
             yield Progress(f"large neighbourhoods: {plan.chunks} chunks")
+        race = sorted(race, key=lambda plan: (plan.best_us, plan.chunks))
+        kept[:] = [*race, *(plan for plan in kept if plan not in race)][: tuning.kept]
         if best_us <= enough_us or len(race) == 1:
             return
-        race = sorted(race, key=lambda plan: (plan.best_us, plan.chunks))[: (len(race) + 1) // 2]
+        race = race[: (len(race) + 1) // 2]
 
 
-def _race(problem: Problem, size: int, request: Request, tuning: Tuning, run: Runner, number: int) -> list[_Planned]:
+def _race(problem: Problem, size: int, request: Request, tuning: Tuning, run: Runner) -> list[_Planned]:
     """A plan for every number of chunks that is worth it."""
     single = reversible(problem.collective)
     (phase, *_) = phases(problem) if single else [Phase(problem)]
@@ -130,7 +141,9 @@ def _race(problem: Problem, size: int, request: Request, tuning: Tuning, run: Ru
     beyond = 0  # numbers of chunks too short for the fastest links; slower ones may want some of them
     for chunks in tuning.counts:
         beyond += largest_bytes / chunks < tuning.busy * latency_bytes
-        planned = _Planned(phase, chunks, size, run, request.options.seed + 1000 * number)
+        if found and largest_bytes / chunks < (request.options.least_bytes or 0):
+            break
+        planned = _Planned(phase, chunks, size, run, request.options.seed)
         if found and (beyond > tuning.beyond or planned.sends > tuning.most_sends):
             break
         if found and beyond % _EVERY:

@@ -131,6 +131,9 @@ def _repeated(
     """
     best_us = shown_us = np.inf
     rounds, before, each = 1, 0, len(one.link)
+    if request.options.least_bytes:
+        most_rounds = float(problem.collective.fraction[0]) * size / (k * request.options.least_bytes)
+        most_sends = min(most_sends, max(1, int(most_rounds)) * each)
     while before < rounds <= most_sends // each:
         if now() + tuning.s_a_send * rounds * each > request.deadline:
             return

@@ -14,7 +14,7 @@ import pytest
 from synth.baselines import baseline
 from synth.engines.request import Candidate, Options
 from synth.model.deadline import now
-from synth.model.problem import LARGEST, SMALLEST, make_problem
+from synth.model.problem import LARGEST, SMALLEST, Problem, make_problem
 from synth.search.contest import Contest
 from synth.search.frontier import _ENDS, Contender, Range, _losses, winners
 from synth.search.search import _Search
@@ -49,6 +49,9 @@ class Executor:
     first_s: float = 0.0
     lowered: list[str] = field(default_factory=list)
     never: tuple[str, ...] = ()
+
+    def least_bytes(self, _problem: Problem) -> int:
+        return 0
 
     def refusal(self, algorithm: Algorithm) -> str:
         return f"known to be no {algorithm.engine}" if algorithm.engine in self.never else ""
@@ -98,6 +101,23 @@ def test_what_cannot_win_is_not_lowered(algorithms: list[Algorithm]) -> None:
     made = contest(executor, algorithms)
     assert made.best(LARGEST) is not None
     assert executor.lowered == [algorithms[0].engine]
+
+
+def test_chunks_too_small_for_an_executor_are_not_lowered_for_that_size(algorithms: list[Algorithm]) -> None:
+    fine, size = algorithms[0], LARGEST // 2
+    chunk = float(fine.problem.collective.fraction.max())
+    coarse = next(one for one in algorithms if float(one.problem.collective.fraction.max()) > chunk)
+    assert fine.time_us(size) < coarse.time_us(size)
+    for least_bytes, best in ((int(chunk * size), fine), (int(chunk * size) + 1, coarse)):
+        executor = Executor()
+        made = Contest(executor, least_bytes=least_bytes)
+        for one in (coarse, fine):
+            made.add(one, size)
+        served = made.best(size)
+        assert served is not None
+        assert served.algorithm is best
+        assert executor.lowered[-1] == best.engine
+        assert made.best_us(2 * size) == fine.time_us(2 * size)  # there its chunks are large enough
 
 
 def test_what_is_refused_is_shown_only_where_everything_is(algorithms: list[Algorithm]) -> None:
