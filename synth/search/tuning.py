@@ -42,7 +42,7 @@ class Tuning:
         Turn("two-hops", most_sends=15_000),
         Turn("one-shot", share=0.15, gap=1.02),
         Turn("levels", share=0.2, gap=1.005),
-        Turn("trees", share=0.2, gap=1.005),
+        Turn("trees", share=0.35, gap=1.005),
         Turn("steiner", share=0.3, gap=1.01),
         # below so many ranks exact search ends, and compiled loops take longer to load than it takes
         Turn("flow", share=0.3, from_ranks=9),

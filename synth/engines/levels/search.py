@@ -95,7 +95,8 @@ class _Search:
                 if plan is None or len(plan.chunk) > self.most:
                     break
                 took_us, found = self._timed(plan)
-                if took_us < self.best_us * (1 - self.tuning.worth / 2):
+                last = took_us <= self.enough_us < self.best_us
+                if last or took_us < self.best_us * (1 - self.tuning.worth / 2):
                     self.best_us = took_us
                     yield found
                 yield Progress(f"levels: {shape}, {took_us / self.request.bound.at(self.size)[0]:.3f} × the bound")
