@@ -277,7 +277,7 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         capacity_gbs=capacity,
         resource_names=tuple(_resource_names(topology, made, kept)),
         gap_us=gap,
-        start_us=0.0 if (costs := protocol_costs(topology)) is None else costs.start_us,
+        start_us=0.0 if (costs := protocol_costs(topology)) is None else float(costs.start_us),
         hyperlinks=_hyperlinks(made, (alpha, rates, ptr, uses), count) if made.one else None,
     )
 

@@ -128,7 +128,8 @@ class GroupPrograms:
 
 def _lower_at(programs: Programs, algorithm: Algorithm, size_bytes: float) -> Lowered:
     size = max(1, round(size_bytes))
-    return programs.lower_once(algorithm, programs.protocol(size), size, size)
+    protocol = programs.problem.topology.protocol or programs.protocol(size)
+    return programs.lower_once(algorithm, protocol, size, size, sizes=(size,))
 
 
 def _concurrent_us(union: UnionProblem, parts: Sequence[GroupProgram]) -> float:

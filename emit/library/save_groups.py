@@ -30,6 +30,7 @@ from emit.library.standing import MOST_BYTES, File, read_again, schedule_again, 
 from emit.library.write import Library, writing
 from emit.targets import TARGETS
 from synth.concurrent.isolated import isolated_parts
+from synth.concurrent.protocols import over_protocols
 from synth.concurrent.result import ConcurrentResult
 from synth.model.deadline import TimeUp, limited
 from synth.search.frontier import Contender, Range
@@ -172,7 +173,8 @@ def _place_schedules(library: Library, found: ConcurrentResult, name: str, proof
     path = save_schedule(library.place(written[0]), found.algorithm, size)
     if proof:
         written.append(f"{name}.proof.json")
-        save_proof(path, found.problem, found.bound.witnesses, size, found.makespan_us, library.place(written[-1]))
+        asked = over_protocols(found.problem, found.bound, found.rivals)
+        save_proof(path, *asked, size, found.makespan_us, library.place(written[-1]))
     group = found.decisive[2]
     if proof and group is not None:
         own = found.isolated[group]
@@ -183,7 +185,8 @@ def _place_schedules(library: Library, found: ConcurrentResult, name: str, proof
         path = library.place(written[-2])
         write_schedule(path, problem, part, found.algorithm.engine)
         beside = library.place(written[-1])
-        save_proof(path, problem, own.bound.witnesses, part.size_bytes, time_us(problem, part), beside)
+        asked = over_protocols(problem, own.bound)
+        save_proof(path, *asked, part.size_bytes, time_us(problem, part), beside)
     return written
 
 

@@ -27,6 +27,7 @@ from synth.cli.answer import check_target, check_writable, clear_progress, endin
 from synth.cli.options import Asked, print_json
 from synth.cli.programs import scratch_bytes
 from synth.concurrent.plans import ConcurrentPlan
+from synth.concurrent.protocols import plan_protocols
 from synth.concurrent.result import ConcurrentResult, statement
 from synth.concurrent.search import plan
 from synth.concurrent.union import Member
@@ -43,7 +44,7 @@ from synth.solvers.workers import Workers
 from topologies.errors import InputError
 from topologies.faults.apply import degraded
 from topologies.faults.notation import dead_ranks
-from topologies.load import NO_COSTS, load
+from topologies.load import load, put_costs
 from topologies.text.fields import shown
 from topologies.topology import Topology, without_switch_ops
 
@@ -64,10 +65,8 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
     for option, why in _SINGLE.items():
         if getattr(asked, option) is not None:
             raise InputError(f"--{option}: does not go with --groups; {why}")
-    if asked.costs != NO_COSTS:
-        raise InputError(f"--costs {asked.costs}: does not go with --groups; a plan is of α and bandwidth alone")
     check_target(asked.target)
-    topology = load(asked.topo)
+    topology = put_costs(load(asked.topo), asked.costs)
     programs = GroupPrograms(asked.target, asked.sms, asked.groups_overlap, scratch_bytes(asked.scratch_limit))
     members = parse_members(
         str(asked.groups),
@@ -78,7 +77,7 @@ def answer(name: str, file: str | None, asked: Asked, workers: Workers) -> Calla
         sizes=asked.group_sizes,
     )
     relays = asked.relay if asked.relay in ("none", "all") else parse_ranks(asked.relay, "--relay", topology.nranks)
-    found = plan(
+    found = (plan_protocols if topology.protocol else plan)(
         topology,
         members,
         relays=relays,
@@ -106,7 +105,13 @@ def _programs(
     programs: GroupPrograms,
 ) -> list[ConcurrentPlan]:
     """Reduction programs for the groups, where nothing is asked that they do not know of."""
-    if asked.chunks is not None or asked.engine != "auto" or not isinstance(relays, str) or asked.without:
+    if (
+        topology.protocol
+        or asked.chunks is not None
+        or asked.engine != "auto"
+        or not isinstance(relays, str)
+        or asked.without
+    ):
         return []
     network = degraded(without_switch_ops(topology), (), asked.degrade)
     until, executor = asked.begun + PROGRAMS * asked.budget, None if asked.target == NONE else programs

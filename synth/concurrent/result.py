@@ -25,6 +25,7 @@ class ConcurrentResult(ConcurrentPlan):
         relay: the rule: none, all, or ranks.
         isolated: each group's best answer by itself, by the same rule for relays.
         bound: on the time of the union, sizes are the largest group's.
+        rivals: bounds of other protocols, where an executor's costs are on; `bound` and `isolated` are of the plan's.
         others: (makespan in µs, largest slowdown) of the best plan of every method, by that method.
         ended: "" or why the search stopped early ("budget", "interrupted").
         seconds: that it took.
@@ -37,6 +38,7 @@ class ConcurrentResult(ConcurrentPlan):
     others: dict[str, tuple[float, float]]
     ended: str = ""
     seconds: float = 0.0
+    rivals: tuple[Bound, ...] = ()
 
     @property
     def size_bytes(self) -> float:
@@ -64,9 +66,11 @@ class ConcurrentResult(ConcurrentPlan):
         bound_us, witness = self.bound.at(self.size_bytes)
         group = int(np.argmax(self.isolated_bound_us))
         own = self.isolated[group]
+        found: tuple[float, Witness, int | None] = bound_us, witness, None
         if own.bound_us > bound_us * (1 + 1e-9):
-            return own.bound_us, own.bound.at(own.size_bytes)[1], group
-        return bound_us, witness, None
+            found = own.bound_us, own.bound.at(own.size_bytes)[1], group
+        rivals = [(*bound.at(self.size_bytes), None) for bound in self.rivals]
+        return min([found, *rivals], key=lambda one: one[0])
 
     @property
     def bound_us(self) -> float:

@@ -124,7 +124,7 @@ def test_costs_of_a_file(synth: Call, tmp_path: Path) -> None:
     [
         (("--costs", "machine"), "'ring:4': states no [costs]; it must be a machine that does, or a file"),
         (("--costs", "nothing.toml"), "nothing.toml: no such file; it must be a .toml file with [costs]"),
-        (("--costs", "machine", "--groups", "0-1;2-3"), "--costs machine: does not go with --groups"),
+        (("--costs", "machine", "--groups", "0-1;2-3", "--size", "1M"), "'ring:4': states no [costs]"),
     ],
 )
 def test_refusals(synth: Call, more: tuple[str, ...], said: str, tmp_path: Path) -> None:

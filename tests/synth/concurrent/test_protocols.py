@@ -1,0 +1,74 @@
+"""Several groups with an executor's costs on: the protocol that is fastest, under the bound over all of them."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from emit.library.group_programs import GroupPrograms
+from emit.library.save_groups import save_groups
+from synth.bounds.prove import prove
+from synth.concurrent.protocols import plan_protocols
+from synth.concurrent.union import Member
+from synth.model.collective import named
+from synth.storage.check import check_stored
+from synth.storage.schedule_file import load_schedule
+from topologies.costed import with_costs
+from topologies.costs import Costs, Protocol
+from topologies.load import load
+from topologies.topology import Topology
+
+_COSTS = Costs(
+    {"LL": Protocol(1, efficiency={"other": 0.4}), "Simple": Protocol(6, latency_us={"other": 2})}, "made up"
+)
+
+
+def node() -> Topology:
+    return with_costs(load("full:4"), _COSTS)
+
+
+def members(size: int) -> list[Member]:
+    return [Member(ranks, named("allgather", 2, 1), size) for ranks in ((0, 1), (2, 3))]
+
+
+@pytest.mark.parametrize(("size", "protocol"), [(1 << 10, "LL"), (1 << 26, "Simple")])
+def test_the_fastest_protocol_is_taken(size: int, protocol: str, tmp_path: Path) -> None:
+    programs = GroupPrograms("auto")
+    found = plan_protocols(node(), members(size), budget=6.0, executor=programs)
+    assert found.problem.topology.protocol == protocol
+    each = {name: prove(found.problem.under(name)).at(found.size_bytes)[0] for name in ("LL", "Simple")}
+    assert min(each, key=lambda name: each[name]) == protocol
+    assert found.bound_us >= min(each.values()) * (1 - 1e-9)  # a group's own may be more than that of all together
+    assert 1 - 1e-9 <= found.gap < 1.05
+    saved = save_groups(found, tmp_path, programs, proof=True)
+    assert saved.time_us == pytest.approx(found.makespan_us, rel=1e-6)
+    path = next(path for path in saved.schedules if path.suffix == ".synth")
+    checked = check_stored(path, load_schedule(path))
+    assert (checked.wrong, checked.bound_us) == ("", pytest.approx(min(each.values())))
+
+
+def test_the_least_bound_of_all_protocols_counts() -> None:
+    found = plan_protocols(node(), members(1 << 10), budget=6.0)
+    (rival,) = found.rivals
+    less = replace(found, rivals=(replace(rival, witnesses=tuple(replace(w, base_us=0.1) for w in rival.witnesses)),))
+    assert less.bound_us < found.bound_us
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("start_us = 1", "start_us = 2"), ("efficiency = {other = 0.4}", "efficiency = {other = 0.2}")]
+)
+def test_a_cost_that_was_changed_is_found(old: str, new: str, tmp_path: Path) -> None:
+    found = plan_protocols(node(), members(1 << 10), budget=6.0)
+    saved = save_groups(found, tmp_path, GroupPrograms("none"), proof=True)
+    path = next(path for path in saved.schedules if path.suffix == ".synth")
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    header = parts["header.json"].decode()
+    assert header.count(old) == 1
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (parts | {"header.json": header.replace(old, new).encode()}).items():
+            archive.writestr(name, data)
+    assert check_stored(path, load_schedule(path)).wrong
