@@ -26,7 +26,7 @@ _ROUND_OFF = 1e-9
 
 
 def accepts(problem: Problem, options: Options) -> str:
-    """Collectives of which chunks go to several ranks or come from several, for groups of few; no shape."""
+    """Groups of few ranks with few sets of chunks that have the same ends; no shape."""
     if options.pinned:
         return "steiner pins no chunks, steps or rounds; leave --chunks, --steps and --rounds out"
     if problem.quotient is not None or problem.allowed is not None or problem.protocols or len(problem.network.gap_us):
@@ -34,8 +34,8 @@ def accepts(problem: Problem, options: Options) -> str:
     if problem.nranks > TUNING.most_ranks:
         return f"it is for {TUNING.most_ranks} ranks at most, relays too; there are {problem.nranks}"
     wanted = demands(problem) if problem.collective.nchunks <= TUNING.most_chunks else []
-    if not 0 < len(wanted) <= TUNING.most_demands or all(len(d.goals) * len(d.holders) == 1 for d in wanted):
-        return f"it is for up to {TUNING.most_demands} chunks that go to several ranks or come from several"
+    if not 0 < len(wanted) <= TUNING.most_demands:
+        return f"it is for up to {TUNING.most_demands} sets of chunks with the same ends; there are {len(wanted)}"
     ends = {*np.concatenate([[*d.goals, *(d.holders if d.sums else ())] for d in wanted]).tolist()}
     if len(ends) > TUNING.most_ends:
         return f"it looks at all sets of {TUNING.most_ends} ranks at most; here {len(ends)} send or receive"

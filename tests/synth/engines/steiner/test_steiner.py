@@ -153,10 +153,17 @@ def test_nothing_slower_than_what_is_known_is_handed_out() -> None:
     assert found(problem, size, known=prove(problem).at(size)[0] * 0.99) == []
 
 
+@pytest.mark.parametrize("collective", ["broadcast", "alltoall"])
+def test_what_goes_from_one_rank_to_one_takes_all_paths(collective: str) -> None:
+    """Two opposite GPUs of a DGX-1: over every link of both, by whichever ranks these lead."""
+    problem, size = with_relays("dgx1", collective, (0, 7)), 1 << 30
+    assert min(algorithm.time_us(size) for algorithm in found(problem, size)) < 1.1 * prove(problem).at(size)[0]
+
+
 @pytest.mark.parametrize(
     ("problem", "options", "why"),
     [
-        (with_relays("ring:4", "alltoall", (0, 1, 2)), Options(), "several"),
+        (with_relays("hypercube:3", "alltoall", tuple(range(7))), Options(), "chunks with the same ends"),
         (with_relays("torus:4x4", "allgather", tuple(range(14))), Options(), "12 ranks at most"),
         (with_relays("torus:6x6", "broadcast", (0, 1)), Options(), "32 ranks at most"),
         (with_relays("ring:4", "broadcast", (0, 1)), Options(chunks=2), "leave --chunks"),
