@@ -28,6 +28,7 @@ _KEPT = 1e-7  # of the highest price: what is less is not worth a place in the w
 _MOST = 50.0  # what a byte can pay, where 1 refutes: where nothing can arrive at all it has no end
 _JUST = 2e-3  # so much over 1, as its logarithm, a byte is to pay
 _LEAST = 0.1  # of a slot: the last one is no shorter
+_MORE_SLOTS = 1.5  # times as many as before: fewer are not worth a program
 _WAIT_S = 1e-3  # for a solver's process, before others go on
 _STRETCHES = 6  # ends that are tried with prices that refute one
 _BEFORE = 1 - 1e-9  # slots are that much shorter than a part of α, so that α is no less than so many
@@ -88,7 +89,7 @@ class _Shape:
 
 
 def _shapes(problem: Problem, size_bytes: float, tuning: Tuning) -> list[_Shape]:
-    """Few slots, then as many as wanted, or as there may be variables for; none where these are few.
+    """As many slots as wanted, few first, or as there may be variables for; none where these allow fewer.
 
     Where there are many flows, those from and to one rank first: they prove nearly as much, in a part of the time.
     """
@@ -101,12 +102,13 @@ def _shapes(problem: Problem, size_bytes: float, tuning: Tuning) -> list[_Shape]
         kinds.insert(0, (near, centre, False))
     elif sums:
         kinds.insert(0, (flows, None, False))
-    few = max(1, 2 * tuning.window_slots // 5)
+    wanted = tuning.window_slots
     found: list[_Shape] = []
     for count, at, wholes in kinds:
         most = tuning.window_variables // max(1, (count + 1) * (len(net.pairs.src) + net.nranks))
-        wanted = min(tuning.window_slots, most)
-        slots = [] if wanted < few else [few] if wanted < 1.5 * few else [few, wanted]
+        slots = [number for number in wanted if number <= most]
+        if slots and len(slots) < len(wanted) and most >= _MORE_SLOTS * slots[-1]:
+            slots.append(most)
         found += [_Shape(number, at, wholes) for number in slots]
     return found
 

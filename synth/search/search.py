@@ -379,5 +379,4 @@ class _Search:
         until = now() + min(left_s, max(self.tuning.windows * self.options.budget_s, left_s / 2))
         if not self.options.pinned:
             self.windows.sizes = self.sizes if self.options.size else self.shown_bytes()
-            while now() < until and self.windows.step():
-                pass
+            self.windows.finish(until)

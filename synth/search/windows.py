@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from synth.solvers.workers import Workers
 
 _MET = 1.01  # time / bound from which on a size is left
 _LOWER = 0.98  # of the time that was reached: all is tried again
+_FINER = (80, 160)  # slots of time, where it is still worth it when engines have ended
 
 
 class Asking(Protocol):
@@ -41,7 +43,7 @@ class Windows:
     def __init__(self, asking: Asking, sizes: Sequence[int], gap: float) -> None:
         """gap: time / bound from which on a size is looked at."""
         self.sizes = sizes
-        self._asking, self._gap = asking, gap
+        self._asking, self._gap, self._tuning = asking, gap, DEFAULT
         self._steps: Iterator[None] | None = None
         self._done: dict[int, float] = {}  # sizes for which all was tried, with the times reached then in µs
 
@@ -56,6 +58,15 @@ class Windows:
             return False
         return True
 
+    def finish(self, until: float) -> None:
+        """Steps until `until` of `now`, with more and more slots of time."""
+        for slots in (DEFAULT.window_slots, *((number,) for number in _FINER)):
+            if self._tuning.window_slots != slots:
+                self._tuning = replace(DEFAULT, window_slots=slots)
+                self._done.clear()
+            while now() < until and self.step():
+                pass
+
     def _run(self) -> Iterator[None]:
         asking = self._asking
         if asking.problem.nranks > DEFAULT.window_ranks:
@@ -64,7 +75,9 @@ class Windows:
             reached_us = asking.scheduled_us(size)
             self._done[size] = reached_us
             before = asking.result.bound
-            for bound in refute(asking.problem, before, size, reached_us, asking.workers, asking.deadline):
+            for bound in refute(
+                asking.problem, before, size, reached_us, asking.workers, asking.deadline, self._tuning
+            ):
                 if bound is not before:
                     before = bound
                     asking.result.raise_bound(asking.result.bound.merged(bound.witnesses), now() - asking.begun)
