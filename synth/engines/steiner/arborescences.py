@@ -82,6 +82,7 @@ class Arborescences:
 def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how: Any) -> None:
     levels, sets, n = cost.shape
     count = len(src)
+    low = np.empty(sets)  # by set, over all ranks: what cannot be undercut is not looked at
     for h in range(levels):
         for s in range(1, sets):
             for v in range(n):
@@ -96,12 +97,16 @@ def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how:
                     through = length[link] + cost[h - level[link], s, dst[link]]
                     if through < cost[h, s, src[link]]:
                         cost[h, s, src[link]], how[h, s, src[link]] = through, link
+            high = 0.0
+            for v in range(n):
+                high = max(high, cost[h, s, v])
             part = (s - 1) & s
             while part > s ^ part:  # each two parts once
-                for v in range(n):
-                    both = cost[h, part, v] + cost[h, s ^ part, v]
-                    if both < cost[h, s, v]:
-                        cost[h, s, v], how[h, s, v] = both, _SPLIT - part
+                if low[part] + low[s ^ part] < min(high, BEYOND):
+                    for v in range(n):
+                        both = cost[h, part, v] + cost[h, s ^ part, v]
+                        if both < cost[h, s, v]:
+                            cost[h, s, v], how[h, s, v] = both, _SPLIT - part
                 part = (part - 1) & s
             better = h == levels - 1
             while better:  # any number of links more
@@ -111,3 +116,6 @@ def _fill(src: Any, dst: Any, level: Any, length: Any, own: Any, cost: Any, how:
                     if through < cost[h, s, src[link]]:
                         cost[h, s, src[link]], how[h, s, src[link]] = through, count + link
                         better = True
+            low[s] = cost[h, s, 0]
+            for v in range(1, n):
+                low[s] = min(low[s], cost[h, s, v])

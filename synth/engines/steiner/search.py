@@ -55,6 +55,7 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
     net, starts_us = problem.network, problem.network.start_us
     largest_kb = float(problem.collective.fraction.max()) * size * 1e-3
     best_us, time_us, idle = np.inf, request.bound.at(size)[0] - starts_us, 0
+    hold = float((1 / net.bandwidth_gbs).mean())
     each = sum(len(d.chunks) * (len(d.goals) + len(d.holders)) for d in packing.demands)
     for parts in tuning.counts:
         known_us, least_us = request.known.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
@@ -63,7 +64,7 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
         late = now() + sends * tuning.s_a_send > request.deadline
         if known_us <= _MET * least_us or (parts > 1 and (too_many or late)):
             return
-        if tuning.hops * largest_kb / parts / float(net.bandwidth_gbs.max()) > known_us:
+        if tuning.hops * largest_kb / parts * hold > tuning.under_way * least_us:
             continue  # what comes last is too long under way
         as_cut = tuning.counts[-1] if packing.bulk else parts
         packing.retime(net.alpha_us + largest_kb / as_cut / net.bandwidth_gbs)

@@ -20,8 +20,9 @@ class Tuning:
         patience: the part of the budget that these may take together, for a number of chunks.
         smoothing: the part of the best prices so far in those by which the next trees are cheapest (Wentges, 1997).
         roots: whose trees are taken at a time. dearer: how many times the cheapest these may cost.
-        counts: numbers of chunks a block. hops: links one after another in a tree, about: fewer chunks are under way
-            for longer than the best time. hopeful: what flows take / the best time, over which no schedule is made.
+        counts: numbers of chunks a block. hops: links one after another in a tree, about. under_way: the
+            part of the bound that a chunk may be there. hopeful: what flows take / the best time, over which no
+            schedule is made.
         near_count: what more chunks must gain, or idle: so many times they need not.
         exchanges: of trees among the chunks, at most, for even loads.
         orders: list schedules of each. most_sends: of a schedule. s_a_send: seconds that making and replaying one send
@@ -33,7 +34,7 @@ class Tuning:
     most_demands: int = 32
     most_chunks: int = 1_000
     bulk: float = 200.0
-    work: int = 100_000_000
+    work: int = 40_000_000
     most_levels: int = 24
     unlike: float = 4.0
     near: float = 1.002
@@ -46,13 +47,14 @@ class Tuning:
     dearer: float = 1.02
     counts: tuple[int, ...] = (1, 3, 8, 24, 64, 192, 512, 1_536, 4_096)
     hopeful: float = 1.1
-    hops: float = 10.0
+    hops: float = 6.0
+    under_way: float = 0.5
     near_count: float = 1.002
     idle: int = 1
     exchanges: int = 400
     orders: int = 12
-    most_sends: int = 60_000
-    s_a_send: float = 1e-5
+    most_sends: int = 30_000
+    s_a_send: float = 5e-5
 
 
 TUNING = Tuning()
