@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from synth.bounds.cut_candidates import node_sets
 from synth.bounds.resource_cover import cover, single_uses
 from synth.bounds.search import Search
-from synth.bounds.witness import Witness
+from synth.bounds.witness import Witness, whole_network
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
 
@@ -35,6 +35,9 @@ def find_parts(search: Search) -> Iterator[Witness]:
     if not (same and collective.nranks > 1):
         return
     nodes = [np.flatnonzero(flags).tolist() for flags in node_sets(problem)]
+    if problem.quotient is not None:  # so many ranks that other divisions take long, and link lengths say the rest
+        yield from _parts(search, nodes)
+        return
     singles = [[rank] for rank in range(collective.nranks)]
     for parts in (nodes, *_joined_by_width(search), singles):
         yield from _parts(search, parts)
@@ -185,7 +188,7 @@ def _joined_by_width(search: Search) -> Iterator[list[list[int]]]:
 
 def _parts(search: Search, parts: list[list[int]]) -> Iterator[Witness]:
     """The claim of some parts; relays join the part of a member of their node, or the first."""
-    problem, net = search.problem, search.problem.network
+    problem, net = search.problem, whole_network(search.problem)
     parts = [list(part) for part in parts if min(part) < problem.collective.nranks]
     if len(parts) < 2:
         return

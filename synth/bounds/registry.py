@@ -62,7 +62,7 @@ for _row in (
     Kind(
         "cut", witness.cut_limit, _CUT, {Cost.QUICK: "find_cuts", Cost.MAX_FLOW: "find_worst_cuts"}, of_quotients=True
     ),
-    Kind("parts", witness.parts_limit, "synth.bounds.parts", {Cost.QUICK: "find_parts"}),
+    Kind("parts", witness.parts_limit, "synth.bounds.parts", {Cost.QUICK: "find_parts"}, of_quotients=True),
     Kind("arrivals", witness.ends_limit, _ENDS, {Cost.QUICK: "find_arrivals"}, of_quotients=True),
     Kind("departures", witness.ends_limit, _ENDS, {Cost.QUICK: "find_departures"}, of_quotients=True),
     Kind("lengths", witness.lengths_limit, "synth.bounds.lengths", _LENGTHS, of_quotients=True),

@@ -103,7 +103,7 @@ class Search:
         self, kind: str, text: str, resources: Ints, ranks: Ints | None = None, parts: tuple[tuple[int, ...], ...] = ()
     ) -> Witness:
         """A witness that claims nothing, of resources whose GB/s together end its text for the reader."""
-        net = whole_network(self.problem) if kind == "cut" else self.problem.network
+        net = whole_network(self.problem) if kind in ("cut", "parts") else self.problem.network
         gbs = float(net.capacity_gbs[resources].sum())
         members = () if ranks is None else tuple(ranks.tolist())
         return Witness(kind, members, parts, tuple(resources.tolist()), text=f"{text}, {gbs:.6g} GB/s")

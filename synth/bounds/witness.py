@@ -252,7 +252,7 @@ def parts_limit(problem: Problem, witness: Witness) -> Limit:
 
     Take the first part that has all contributions: each other one of the k has sent by then, and must still receive.
     """
-    net, collective = problem.network, problem.collective
+    net, collective = whole_network(problem), problem.collective
     part = np.full(problem.nranks, -1, dtype=np.int64)
     for i, ranks in enumerate(witness.parts):
         part[_members(problem, witness, ranks)] = i
@@ -268,7 +268,9 @@ def parts_limit(problem: Problem, witness: Witness) -> Limit:
     sends = 2 * (np.bincount(there, minlength=collective.nchunks) - 1)
     if not sends.any():
         raise refused(witness, "no chunk is in two parts; there must be one that has to be sent between them")
-    return float(net.carriers.alpha_us.min()), float(sends @ collective.fraction) / capacity / 1e3, np.inf
+    translates = 1 if problem.quotient is None else problem.quotient.order
+    share = float(sends @ collective.fraction) * translates
+    return float(net.carriers.alpha_us.min()), share / capacity / 1e3, np.inf
 
 
 def direct_limit(problem: Problem, witness: Witness) -> Limit:

@@ -16,9 +16,11 @@ from synth.concurrent.plans import direct
 from synth.concurrent.union import Member, union_problem
 from synth.model.collective import named
 from synth.model.problem import Problem, make_problem
+from synth.symmetry.quotient import quotient_problem
 from synth.timing.simulate import time_us, timed
 from topologies.errors import BadWitness
 from topologies.load import load
+from topologies.topology import without_switch_ops
 
 
 def test_parts_of_several_groups_add_up() -> None:
@@ -76,3 +78,21 @@ def test_the_steepest_of_all_divisions_is_found(spec: str, group: tuple[int, ...
     found = max(w.per_byte_us for w in prove(problem).witnesses if w.kind == "parts")
     every = [slope(problem, parts) for parts in divisions(topology.nranks)]
     assert found == pytest.approx(max(every))
+
+
+@pytest.mark.parametrize("spec", ["dgx-a100:4", "dgx-h100:8"])
+def test_parts_of_a_quotient_prove_what_the_whole_s_do(spec: str) -> None:
+    """Nodes as parts, of a network whose translations fold it."""
+    topology = without_switch_ops(load(spec))
+    quotient = quotient_problem(topology, "allreduce")
+    assert quotient is not None
+    assert quotient.quotient is not None
+    nodes = len(np.unique(topology.nodes))
+    folded, whole = (
+        next(w for w in prove(problem).witnesses if w.kind == "parts" and len(w.parts) == nodes)
+        for problem in (quotient, make_problem(topology, "allreduce"))
+    )
+    assert folded.per_byte_us == pytest.approx(whole.per_byte_us)
+    check(quotient, folded)
+    with pytest.raises(BadWitness, match="ranks out"):
+        recompute(quotient, replace(folded, parts=folded.parts[1:]))
