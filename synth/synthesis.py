@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from emit.library.programs import NONE, executor_for
 from emit.library.save import save
+from emit.targets import TARGETS
 from synth.engines.flow.quotients import quotient_question
 from synth.engines.registry import chosen, processes
 from synth.engines.request import Options
@@ -199,7 +200,8 @@ def ask(
     if topology.switch_ops and (figures := figures_of(topology)) is not None and figures.switch_ops is None:
         unsaid = "no costs of what switches multicast and reduce are stated (with it: --costs none)"
     if problem.network.hyperlinks is not None and executor is not None and not executor.target.switch_ops:
-        what = "what switches multicast and reduce (with it: --target none)"
+        able = " or ".join([*(name for name, one in TARGETS.items() if one.switch_ops), NONE])
+        what = f"what switches multicast and reduce (with it: --target {able})"
         unsaid = f"{executor.target.name}'s files cannot say {what}"
         healthy = without_switch_ops(healthy)
         problem = stated(without_switch_ops(topology))
@@ -267,7 +269,8 @@ def synthesize(
             scratch_limit: bytes of scratch a rank that the executor may allocate before it serves anything;
             `emit.targets.SCRATCH_LIMIT` when None. costs: of an executor: those that the machine states ("machine"), of
             a file's [costs], or Costs; "none": α and bandwidth alone. switch_ops: whether switches may multicast and
-            reduce where the topology says that they can and the target can say it, with costs "none".
+            reduce where the topology says that they can, the target can say it, and costs that are on say what it
+            costs.
     """
     known = list(inspect.signature(ask).parameters)[3:-1]
     for name in options:
