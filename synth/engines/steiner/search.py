@@ -61,8 +61,9 @@ def _refined(problem: Problem, packing: Packing, request: Request, size: int, tu
         known_us, least_us = request.known.best_us(size) - starts_us, request.bound.at(size)[0] - starts_us
         sends = parts * each
         too_many = sends > (request.most_sends or tuning.most_sends)
+        too_small = largest_kb * 1e3 / parts < (request.options.least_bytes or 0)
         late = now() + sends * tuning.s_a_send > request.deadline
-        if known_us <= _MET * least_us or (parts > 1 and (too_many or late)):
+        if known_us <= _MET * least_us or (parts > 1 and (too_many or too_small or late)):
             return
         if tuning.hops * largest_kb / parts * hold > tuning.under_way * least_us:
             continue  # what comes last is too long under way

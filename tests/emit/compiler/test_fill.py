@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from emit.compiler.fill import least_bytes
@@ -14,9 +13,6 @@ from emit.compiler.lower import lower
 from emit.program import FIFO_DEPTH
 from emit.targets import target_named
 from synth.baselines import baseline_named
-from synth.bounds.prove import prove
-from synth.engines.registry import ENGINES
-from synth.engines.request import Candidate, Options, Request
 from synth.model.problem import Problem, make_problem
 from topologies.costed import under, with_costs
 from topologies.errors import InputError
@@ -44,32 +40,6 @@ def test_what_links_share_they_have_between_them() -> None:
     net = costed("dgx-a100", "broadcast").network
     slots = (LIMITS.sms // 14) * 2
     assert least_bytes(net, LIMITS, 2) == pytest.approx(1.5 * 3.4 * 240e3 / 7 / slots, rel=1e-3)
-
-
-@dataclass
-class Nothing:
-    """What a search knows that has found nothing."""
-
-    made: float = np.inf
-
-    def best_us(self, _size: float) -> float:
-        return np.inf
-
-    def time_us(self, candidate: Candidate) -> float:
-        self.made = min(self.made, float(candidate.problem.collective.chunk_bytes(SIZE).max()))
-        return np.inf
-
-
-@pytest.mark.parametrize(("engine", "machine"), [("flow", "dgx1"), ("trees", "dgx1"), ("two-hops", "dgx-a100")])
-def test_engines_refine_no_further(engine: str, machine: str) -> None:
-    problem = costed(machine, "broadcast")
-    smallest = []
-    for least in (None, 1 << 17):
-        options = Options(least_bytes=least)
-        request = Request(options, (SIZE,), np.inf, None, Nothing(), prove(problem, max_flow=False), most_sends=200)  # type: ignore[arg-type]
-        found = [one for one in ENGINES[engine].solve(problem, request) if isinstance(one, Candidate)]
-        smallest.append(min(float(one.problem.collective.chunk_bytes(SIZE).max()) for one in found))
-    assert smallest[0] < 1 << 17 <= smallest[1]
 
 
 def test_more_instances_than_threadblocks_are_refused_before_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:

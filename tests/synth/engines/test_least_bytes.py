@@ -1,0 +1,46 @@
+"""Engines refine chunks no further than an executor can keep under way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from synth.bounds.prove import prove
+from synth.engines.registry import ENGINES
+from synth.engines.request import Candidate, Options, Request
+from synth.model.problem import make_problem
+from synth.solvers.workers import Workers
+from topologies.costed import under, with_costs
+from topologies.load import load
+
+SIZE = 1 << 20
+
+
+@dataclass
+class Nothing:
+    """What a search knows that has found nothing."""
+
+    made: float = np.inf
+
+    def best_us(self, _size: float) -> float:
+        return np.inf
+
+    def time_us(self, candidate: Candidate) -> float:
+        self.made = min(self.made, float(candidate.problem.collective.chunk_bytes(SIZE).max()))
+        return np.inf
+
+
+@pytest.mark.parametrize(
+    ("engine", "machine"), [("flow", "dgx1"), ("trees", "dgx1"), ("two-hops", "dgx-a100"), ("steiner", "dgx1")]
+)
+def test_engines_refine_no_further(engine: str, machine: str, workers: Workers) -> None:
+    problem = make_problem(under(with_costs(load(machine)), "Simple"), "broadcast")
+    smallest = []
+    for least in (None, 1 << 17):
+        options = Options(least_bytes=least)
+        request = Request(options, (SIZE,), np.inf, workers, Nothing(), prove(problem, max_flow=False), most_sends=200)  # type: ignore[arg-type]
+        found = [one for one in ENGINES[engine].solve(problem, request) if isinstance(one, Candidate)]
+        smallest.append(min(float(one.problem.collective.chunk_bytes(SIZE).max()) for one in found))
+    assert smallest[0] < 1 << 17 <= smallest[1]
