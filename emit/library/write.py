@@ -64,12 +64,12 @@ class Library:
             file.flush()
             os.fsync(file.fileno())
 
-    def commit(self, rows: Sequence[Mapping[str, Any]] = ()) -> list[Path]:
+    def commit(self, rows: Sequence[Mapping[str, Any]] = (), *, indexed: bool = False) -> list[Path]:
         """Move what was placed into the library, and replace the index's entries for the same question and target.
 
-        rows: the new entries. Files that only replaced entries name are removed. Returns what was placed, the index
-        last. Raises InputError, and changes nothing, where `load_index` would refuse the index; OSError: it cannot be
-        moved.
+        rows: the new entries. indexed: there is an index, whatever it holds. Files that only replaced entries name are
+        removed. Returns what was placed, the index last. Raises InputError, and changes nothing, where `load_index`
+        would refuse the index; OSError: it cannot be moved.
         """
         # a proof is for one schedule file to the byte
         unproved = {proof_path(name).as_posix() for name in self.placed if name.endswith(".synth")}
@@ -84,7 +84,7 @@ class Library:
         ]
         data = index_text([self._with_digests(row) for row in (*kept[:first], *rows, *kept[first:])])
         now = parse_index(data, origin, self.folder)
-        if rows or now != self.entries:
+        if rows or now != self.entries or (indexed and not (self.folder / INDEX).exists()):
             gone |= _files(self.entries) - _files(now)
             self.write(INDEX, data)
         fresh: list[Path] = []

@@ -12,9 +12,11 @@ from emit.library.compare import Difference, differences
 from emit.library.index import Entry
 from emit.library.overlay import folder_without, load_library
 from emit.library.pick import pick, why_none
+from emit.library.programs import NONE
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.cli.options import json_option, print_json
+from synth.library.placing import schedules_alone
 from synth.model.problem import parse_ranks
 from synth.model.registry import KINDS, find_kind, parse_name
 from synth.model.sizes import parse_size
@@ -66,18 +68,53 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         and target in (None, entry.target)
         and (ranks is None or any(sorted(one) == ranks for one in (entry.group, *entry.isomorphic_groups)))
     ]
+    alone = [
+        row
+        for row in schedules_alone(folder)
+        if wanted in (None, row["collective"])
+        and target in (None, row["target"])
+        and (ranks is None or any(sorted(one) == ranks for one in row["groups"]))
+    ]
     if as_json:
-        print_json({"entries": [dict(entry.values) for entry in left]})
+        print_json({"entries": [dict(entry.values) for entry in left], "schedules_alone": alone})
         return
-    if not left:
+    if not left and not alone:
         asked = {"--collective": collective, "--group": group, "--target": target}
         options = ", ".join(f"{option} {value}" for option, value in asked.items() if value is not None)
         raise InputError(f"{options or folder}: {folder} holds no such file; see synth library show {folder}")
     head = "collective", "group", "in place", "size", "algorithm", "target", "predicted", "bound", "gap", "vs NCCL"
-    order = sorted(left, key=lambda e: (e.collective, e.topology, e.nranks, e.group, e.target, e.inplace, e.min_bytes))
-    click.echo("\n".join(format_table([head, *(_row(entry) for entry in order)], (0, 1, 2, 3, 4, 5))))
+    rows = [_row(entry) for entry in sorted(left, key=_order)]
+    rows += [_row_alone(row) for row in alone]
+    click.echo("\n".join(format_table([head, *rows], (0, 1, 2, 3, 4, 5))))
     groups = len({(e.topology, one) for e in left for one in (e.group, *e.isomorphic_groups)})
     click.echo(f"\n{format_count(len({e.file for e in left}), 'file')} for {format_count(groups, 'group')}")
+    if alone:
+        names = {row["schedule"] for row in alone}
+        click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor runs")
+
+
+def _order(entry: Entry) -> tuple[object, ...]:
+    e = entry
+    return e.collective, e.topology, e.nranks, e.group, e.target, e.inplace, e.min_bytes
+
+
+def _row_alone(row: dict[str, Any]) -> tuple[str, ...]:
+    """A range of sizes for which there is a schedule and no file, as a line of the table."""
+    first, more = row["groups"][0], len(row["groups"]) - 1
+    root = "" if row["root"] is None else f" root {first[row['root']]}"
+    nccl = _number(row.get("vs_nccl"))
+    return (
+        row["collective"],
+        f"{format_ranks(first, 8)}{root}{f' +{more}' if more else ''}",
+        "–",
+        format_served(row["min_bytes"], row["max_bytes"]),
+        f"{row['engine']} {row['steps']}/{row['rounds']}/{row['chunks']}",
+        "–" if row["target"] == NONE else f"{row['target']}: no file",
+        f"{format_time(row['time_us'])} @ {format_size(row['shown_bytes'])}",
+        format_time(row["bound_us"]),
+        f"{row['gap']:.3f}",
+        "–" if nccl is None else f"{nccl:.2f} ×",
+    )
 
 
 def _row(entry: Entry) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from synth.model.deadline import now
 from synth.storage.cache import Cache
 
 _WRITTEN_S = 5.0  # between two times that answers are written
-_WRITING = 0.1  # of the time: what writing may take
+_WRITING = 0.02  # of the time: what writing may take, on cores that solve; what is not written is in the cache
 
 
 @dataclass

@@ -136,7 +136,7 @@ class Placing:
                 }
             library.write(self._record, self._text())
             # in the order of the plan, so that the index has the same bytes whatever was solved first
-            library.commit([row for share in self.plan.shares for row in rows.get(_place_of(share), ())])
+            library.commit([row for share in self.plan.shares for row in rows.get(_place_of(share), ())], indexed=True)
         self._recorded = (len(self.shares), len(self.left_out))
 
     def _text(self) -> bytes:
@@ -150,6 +150,20 @@ class Placing:
             "left_out": self.left_out,
         }
         return (json.dumps(about, ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def schedules_alone(folder: str | Path) -> list[dict[str, Any]]:
+    """What builds recorded of ranges of sizes for which a target can hold no file: the rows that have a schedule.
+
+    With the collective, the groups and the root (its place in the group) of each. A record that is none is left out.
+    """
+    found = []
+    for path in sorted((Path(folder) / RECORDS).glob("*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            for share in json.loads(path.read_bytes())["shares"]:
+                about = {key: share[key] for key in ("collective", "groups", "root")}
+                found += [{**about, **row} for row in share["unfiled"] if row.get("schedule")]
+    return found
 
 
 def cluster_digest(cluster: Cluster) -> str:

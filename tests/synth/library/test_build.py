@@ -7,14 +7,17 @@ import os
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from emit.formats import verify_file
 from emit.library.check import check_library
 from emit.library.index import load_index
 from emit.library.lookup import choose
+from synth.cli.library_questions import show
 from synth.library.build import build
 from synth.library.cluster import read_cluster
 from synth.library.local import Local
+from synth.library.placing import schedules_alone
 from synth.library.plan import Plan, make_plan
 from synth.library.task import Task, solve, unpacked
 from synth.storage.cache import Cache
@@ -185,3 +188,15 @@ def test_an_answer_is_what_was_packed(made: tuple[Path, Plan, Inline]) -> None:
     assert unpacked(packed).packed() == packed
     with pytest.raises(ValueError, match="ended before"):
         unpacked(packed[:-20])
+
+
+def test_a_library_of_schedules_alone_is_one(tmp_path: Path) -> None:
+    text = RING.replace('["executor-nccl"]', '"none"').replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1", "3,2"')
+    build(planned(tmp_path, text), tmp_path / "lib", Cache(None), Inline())
+    assert load_index(tmp_path / "lib") == []
+    [row] = schedules_alone(tmp_path / "lib")
+    assert (row["collective"], row["groups"], row["gap"]) == ("allgather", [[0, 1], [3, 2]], 1.0)
+    report = check_library(tmp_path / "lib", [])
+    assert (report.wrong, report.schedules, report.proofs) == ([], 1, 1)
+    shown = CliRunner().invoke(show, [str(tmp_path / "lib"), "--group", "2,3"])
+    assert "1 schedule without a file" in shown.output
