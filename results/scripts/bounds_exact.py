@@ -48,7 +48,7 @@ RATES = (1.0, 2.0, 3.0, 4.0, 6.0, 12.0)
 MOST_SENDS = 160  # chunks × carriers, with sums' second halves
 ROUND_OFF = 1 + 1e-9
 PLANTED = 1.01  # of a claim that is raised to see it refuted
-COARSE = replace(DEFAULT, window_slots=20, window_tries=2)  # a fault shows with few slots too
+COARSE = replace(DEFAULT, window_slots=(8, 20), window_tries=2)  # a fault shows with few slots too
 SEARCH_S = 5.0
 PRETENDED = 1.1
 ONE_OF = 2  # problems for which windows of time are looked for: they take longer than all others

@@ -83,7 +83,7 @@ class _Search:
         self.row_of: dict[str, str] = {}  # by what an algorithm says found it, the engine's row that was asked
         self.load_us: Floats | None = None
         self.latest: Algorithm | None = None
-        self.windows = Windows(self, self.sizes, tuning.windows_gap)
+        self.windows = Windows(self, self.sizes if tuning.windows else (), tuning.windows_gap)
         self.turns = list(tuning.turns)  # that engines did not have yet
         self.waiting: list[Run] = []  # engines that have not ended
 
@@ -377,6 +377,6 @@ class _Search:
         """Bounds by windows of time, as long as their part of the budget lasts, or half of what engines left."""
         left_s = self.deadline - now()
         until = now() + min(left_s, max(self.tuning.windows * self.options.budget_s, left_s / 2))
-        if not self.options.pinned:
+        if self.tuning.windows and not self.options.pinned:
             self.windows.sizes = self.sizes if self.options.size else self.shown_bytes()
-            self.windows.finish(until)
+            self.windows.finish(until, finer=self.options.size is not None)

@@ -28,7 +28,8 @@ class Tuning:
         max_flow_ranks: up to which the worst cuts are looked for before there is an answer.
         quick_bounds: whether the loads of the best answer, whatever it came from, are tried as prices first.
         others: whether engines without a turn come last.
-        windows: the part of the budget for bounds by windows of time, at the sizes whose gaps stay over `windows_gap`.
+        windows: the part of the budget for bounds by windows of time, at the sizes whose gaps stay over `windows_gap`;
+            0: none.
         patient: whether the first answer is waited for, however long the budget.
     """
 

@@ -58,9 +58,9 @@ class Windows:
             return False
         return True
 
-    def finish(self, until: float) -> None:
-        """Steps until `until` of `now`, with more and more slots of time."""
-        for slots in (DEFAULT.window_slots, *((number,) for number in _FINER)):
+    def finish(self, until: float, finer: bool) -> None:
+        """Steps until `until` of `now`; if `finer` with more and more slots of time."""
+        for slots in (DEFAULT.window_slots, *((number,) for number in _FINER if finer)):
             if self._tuning.window_slots != slots:
                 self._tuning = replace(DEFAULT, window_slots=slots)
                 self._done.clear()

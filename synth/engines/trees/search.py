@@ -116,6 +116,8 @@ def _solve(problem: Problem, trees: Trees, request: Request, tuning: Tuning) -> 
         most = min(most, request.most_sends or most)
         for size in request.sizes:
             at_least_us = max(request.bound.at(size)[0], float(us_per_byte) * size)
+            if request.known.best_us(size) <= at_least_us * _MET:
+                continue
             for rounds, found in _repeated(copying, one, k, size, request, at_least_us, most, tuning):
                 cut = problem.with_chunks(k * rounds)
                 yield Candidate(cut, backwards(cut, found) if reduces else found, TREES, size)
@@ -130,7 +132,7 @@ def _repeated(
     problem: the copying one, one chunk a block. least_us: what any number of rounds takes.
     """
     best_us = shown_us = np.inf
-    rounds, before, each = 1, 0, len(one.link)
+    rounds, before, each, idle = 1, 0, len(one.link), 0
     if request.options.least_bytes:
         most_rounds = float(problem.collective.fraction[0]) * size / (k * request.options.least_bytes)
         most_sends = min(most_sends, max(1, int(most_rounds)) * each)
@@ -139,7 +141,8 @@ def _repeated(
             return
         orders = tuning.orders if rounds * each <= tuning.sends_of_many_orders else 1
         took_us, schedule = listed(problem, one, k, rounds, size, least_us * _MET, orders, request.deadline)
-        if took_us > best_us * 1.1:  # latency counts more from here on
+        idle = 0 if took_us * tuning.worth < best_us else idle + 1
+        if took_us > best_us * 1.1 or idle > 1:  # latency counts more from here on, or all
             return
         best_us = min(best_us, took_us)
         is_near = took_us <= least_us * tuning.worth

@@ -31,7 +31,7 @@ SIZES = [base << e for e in range(9, 29, 2) for base in (2, 3)]
 def answer(target: str, engine: str, **options: object) -> SearchResult:
     """Reduce-scatter on a ring; `baseline` is the worse."""
     with Workers(()) as none:
-        asked = {"target": target, "engine": engine, "budget": 30, "workers": none, **options}
+        asked = {"target": target, "engine": engine, "budget": 6, "workers": none, **options}
         return synthesize("reducescatter", "ring:4", **asked).found  # type: ignore[arg-type]
 
 
