@@ -141,14 +141,17 @@ def _faults(
         yield f"names rank {_largest(entry)}, {topology.name} has {topology.nranks}"
         return
     try:
-        problem = stored[0].asked if stored is not None else _problem(entry, topology)
+        planned = "groups" in entry.values  # with other groups: the schedule is of all
+        problem = _problem(entry, topology) if stored is None or planned else stored[0].asked
         wanted = _wanted(entry, topology, problem)
         text, program = read_right(entry, wanted)
     except InputError as error:
         yield str(error).removeprefix(f"{entry.file}: ")
         return
     if stored is not None:
-        yield from _other_question(entry, stored[0].asked, stored[1])
+        yield from (
+            _other_plan(entry, stored[0].asked) if planned else _other_question(entry, stored[0].asked, stored[1])
+        )
     if topology is None:
         report.remarks[f"the network {entry.topology} is not known: give it as --topo for times"] += 1
         return
@@ -221,6 +224,18 @@ def _other_question(entry: Entry, asked: Problem, checked: Checked) -> Iterator[
     proved = checked.bound_at(size) if isinstance(size, int) else None
     if isinstance(bound, int | float) and proved is not None and bound > proved * (1 + EQUAL):
         yield f"states a bound of {format_time(bound)} at {format_size(size or 0)}, the proof {format_time(proved)}"
+
+
+def _other_plan(entry: Entry, asked: Problem) -> Iterator[str]:
+    """Where the stored schedule of several groups is not this one's too."""
+    if asked.topology.name != entry.topology:
+        yield f"{entry.schedule} is for topology {asked.topology.name}, its entry says {entry.topology}"
+    if missing := sorted(set(entry.group) - set(asked.group)):
+        yield f"{entry.schedule} is for ranks {format_listed(asked.group)}, its entry says {missing[0]}"
+    groups = entry.values["groups"]
+    own = {"ranks": list(entry.group), "collective": entry.collective}
+    if not any(isinstance(one, dict) and own.items() <= one.items() for one in groups):
+        yield f"is of {entry.collective} among {format_listed(entry.group)}, which its entry's groups do not name"
 
 
 def _other_times(entry: Entry, time_us: object, group: tuple[int, ...] | None) -> Iterator[str]:

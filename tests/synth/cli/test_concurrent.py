@@ -280,3 +280,19 @@ def test_a_reduction_program_is_what_a_library_takes_where_it_is_faster(synth: C
     assert said["time_us"] <= min(programs) * (1 + 1e-9)
     without = json.loads(synth(*asked, "--target", "none", "--json", "--out", "there", "--chunks", "1").out)
     assert not any(name.startswith("reduction program") for name in without["plans"])
+
+
+def test_a_library_of_groups_with_its_proof_is_checked(synth: Call, here: Path) -> None:
+    asked = ("--topo", "ring:4", "--groups", "0-1;2-3", "--size", "1M", "--engine", "flow", "--budget", "1s")
+    assert synth("allreduce", *asked, "--proof").code == 0
+    assert "1 schedule, 1 proof: all right" in synth("library", "check", "out").out
+    index = json.loads((here / "out" / "index.json").read_text())
+    for wrong, words in (
+        ({"groups": []}, "which its entry's groups do not name"),
+        ({"topology": "ring:5"}, "is for topology ring:4, its entry says ring:5"),
+    ):
+        rows = [index["algorithms"][0] | wrong, *index["algorithms"][1:]]
+        (here / "out" / "index.json").write_text(json.dumps(index | {"algorithms": rows}))
+        checked = synth("library", "check", "out")
+        assert checked.code == 1
+        assert words in checked.out
