@@ -379,4 +379,5 @@ class _Search:
         until = now() + min(left_s, max(self.tuning.windows * self.options.budget_s, left_s / 2))
         if self.tuning.windows and not self.options.pinned:
             self.windows.sizes = self.sizes if self.options.size else self.shown_bytes()
-            self.windows.finish(until, finer=self.options.size is not None)
+            one_size = self.options.size is not None
+            self.windows.finish(until, self.tuning.windows_finer * self.options.budget_s * one_size)

@@ -29,7 +29,7 @@ class Tuning:
         quick_bounds: whether the loads of the best answer, whatever it came from, are tried as prices first.
         others: whether engines without a turn come last.
         windows: the part of the budget for bounds by windows of time, at the sizes whose gaps stay over `windows_gap`;
-            0: none.
+            0: none. windows_finer: with finer ones, where one size is asked for.
         patient: whether the first answer is waited for, however long the budget.
     """
 
@@ -70,6 +70,7 @@ class Tuning:
     quick_bounds: bool = False
     others: bool = True
     windows: float = 0.12
+    windows_finer: float = 0.2
     windows_gap: float = 1.02
     patient: bool = False
 

@@ -58,12 +58,14 @@ class Windows:
             return False
         return True
 
-    def finish(self, until: float, finer: bool) -> None:
-        """Steps until `until` of `now`; if `finer` with more and more slots of time."""
-        for slots in (DEFAULT.window_slots, *((number,) for number in _FINER if finer)):
-            if self._tuning.window_slots != slots:
-                self._tuning = replace(DEFAULT, window_slots=slots)
-                self._done.clear()
+    def finish(self, until: float, finer_s: float) -> None:
+        """Steps until `until` of `now`, and for so many seconds of these with more and more slots of time."""
+        while now() < until and self.step():
+            pass
+        until = min(until, now() + finer_s)
+        for slots in _FINER:
+            self._tuning = replace(DEFAULT, window_slots=(slots,))
+            self._done.clear()
             while now() < until and self.step():
                 pass
 
