@@ -8,6 +8,7 @@ is lowered, until all winners are. The bound is the least of the protocols'.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -105,7 +106,8 @@ def search_protocols(
                 list(found.values())[-1].ended = "interrupted"
         if name in found and found[name].ended == "interrupted":
             break
-    contest = Contest(executor, lambda text: report and report(text, None), begun + options.budget_s)
+    deadline = math.inf if tuning.patient else begun + options.budget_s
+    contest = Contest(executor, lambda text: report and report(text, None), deadline)
     contest.contenders = [c for one in found.values() for c in _contenders(one)]
     contest.contenders += _taken_over(problems, found, able, chosen, least)
     contest.begun = begun

@@ -73,7 +73,9 @@ class _Search:
         self.deadline = self.begun + options.budget_s
         self.sizes = tuning.sizes if options.size is None else (options.size,)
         self.result = SearchResult(problem, engine=options.engine)
-        self.contest = Contest(executor, lambda text: report(text, self.latest), self.deadline)
+        # who waits for an answer, however long, lowers without a look at the clock: it must be the same each time
+        until = np.inf if tuning.patient else self.deadline
+        self.contest = Contest(executor, lambda text: report(text, self.latest), until)
         self.contest.begun, self.contest.least_bytes = self.begun, options.least_bytes or 0
         self.done: set[str] = set()  # engines that had a turn
         # the best of an engine that made many for one size
