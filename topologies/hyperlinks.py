@@ -64,7 +64,7 @@ class Crossing(NamedTuple):
     """Hyperlinks before their resources are numbered: what each crosses, and how fast.
 
     link: physical links. cap: the rows of `caps` that it uses. caps: (name, GB/s) of what holds
-    all multicasts, or reductions, through a port to a part of its rate, or both together.
+    all multicasts, or reductions, through a port to a part of its rate, or both.
     """
 
     multicast: list[bool]
@@ -82,7 +82,7 @@ class Crossing(NamedTuple):
 class _Switch(NamedTuple):
     """number: of its group; up, down: physical links by local rank; gbs: what operations get of each physical link.
 
-    together: the row of `Crossing.caps` of a physical link, where that holds all of them to less than it carries.
+    limited: the row of `Crossing.caps` of a physical link, where that holds all operations to less than it carries.
     """
 
     number: int
@@ -91,7 +91,7 @@ class _Switch(NamedTuple):
     up: dict[int, int]
     down: dict[int, int]
     gbs: Floats
-    together: dict[int, int]
+    limited: dict[int, int]
     costs: SwitchCosts | None
 
 
@@ -114,15 +114,17 @@ def crossings(topology: Topology, ranks: Ints, link_gbs: Floats, figures: Figure
         ports = [way[rank] for way in (up, down) for rank in members.tolist()]
         if not FEWEST_MEMBERS <= len(members) <= MOST_MEMBERS or _share_a_limit(topology, ports):
             continue
-        together = _held_together(made, topology, ops.switch, [p for p in ports if ops_gbs[p] < link_gbs[p]], ops_gbs)
-        switch = _Switch(number, ops.switch, members, up, down, ops_gbs, together, costs)
+        limited = _operations_limits(
+            made, topology, ops.switch, [p for p in ports if ops_gbs[p] < link_gbs[p]], ops_gbs
+        )
+        switch = _Switch(number, ops.switch, members, up, down, ops_gbs, limited, costs)
         for multicast, part in ((True, ops.multicast), (False, ops.reduce)):
             if part:
                 _add(made, topology, switch, multicast=multicast, part=part)
     return made
 
 
-def _held_together(made: Crossing, topology: Topology, name: str, ports: list[int], gbs: Floats) -> dict[int, int]:
+def _operations_limits(made: Crossing, topology: Topology, name: str, ports: list[int], gbs: Floats) -> dict[int, int]:
     """Caps of all operations of a switch through each of these physical links, by it."""
     first = len(made.caps)
     for port in ports:
@@ -177,8 +179,8 @@ def _add(made: Crossing, topology: Topology, switch: _Switch, *, multicast: bool
             made.gbs.append(min(rate / (len(members) + 1), part * rate / len(members)) if paced else part * rate)
             crossed = np.append(ports, lone[rank])
             made.link.append(crossed)
-            together = [switch.together[port] for port in crossed.tolist() if port in switch.together]
-            made.cap.append([*range(first, first + caps), *together])
+            limited = [switch.limited[port] for port in crossed.tolist() if port in switch.limited]
+            made.cap.append([*range(first, first + caps), *limited])
 
 
 def pairs_of(made: Crossing) -> tuple[Ints, Ints, Ints]:

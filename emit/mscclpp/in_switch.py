@@ -126,5 +126,5 @@ def _block(gpu: PlanGpu, peers: list[int], data: list[Op], blocks: int) -> PlanB
         for low in range(0, len(peers), MAX_OP_CHANNELS)
     ]
     # all threads of all threadblocks know then what one has heard, and have done what one says
-    together = Op("barrier", barrier=0, blocks=blocks) if blocks > 1 else Op("nop")
-    return PlanBlock([*meeting, together, *data, together, *meeting], channels)
+    joined = Op("barrier", barrier=0, blocks=blocks) if blocks > 1 else Op("nop")
+    return PlanBlock([*meeting, joined, *data, joined, *meeting], channels)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from synth.bounds.cut_candidates import node_sets
 from synth.bounds.resource_cover import cover, single_uses
@@ -19,6 +18,7 @@ from synth.bounds.search import Search
 from synth.bounds.witness import Witness, whole_network
 from synth.model.collective import Floats, Ints
 from synth.model.problem import Problem
+from topologies.arrays import components
 
 _KICKS = 12  # of a good division; more found nothing on random networks of up to 16 ranks
 _KICKED = 4  # ranks that one of these moves
@@ -42,7 +42,7 @@ def find_parts(search: Search) -> Iterator[Witness]:
     for parts in (nodes, *_joined_by_width(search), singles):
         yield from _parts(search, parts)
     if (steepest := _Steepness(problem).steepest(search.tuning.parts_work)) is not None:
-        yield from _parts(search, [np.flatnonzero(steepest == part).tolist() for part in np.unique(steepest)])
+        yield from _parts(search, _ranks_by_part(steepest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,7 +160,7 @@ class _Steepness:
         return division
 
 
-def _renamed(division: NDArray[np.int64]) -> Ints:
+def _renamed(division: Ints) -> Ints:
     """Each part by the lowest of its ranks."""
     _, first, part = np.unique(division, return_index=True, return_inverse=True)
     return np.asarray(first[part])
@@ -173,17 +173,13 @@ def _joined_by_width(search: Search) -> Iterator[list[list[int]]]:
     if len(widths) > search.tuning.widths:
         widths = widths[np.linspace(0, len(widths) - 1, search.tuning.widths).astype(np.int64)]
     for width in widths:
-        part = np.arange(net.nranks)
         wide = net.bandwidth_gbs >= width
-        while True:
-            low = part.copy()
-            np.minimum.at(low, net.dst[wide], part[net.src[wide]])
-            np.minimum.at(low, net.src[wide], part[net.dst[wide]])
-            if np.array_equal(low, part):
-                break
-            part = low
-        order = np.argsort(part, kind="stable")
-        yield [p.tolist() for p in np.split(order, np.flatnonzero(np.diff(part[order])) + 1)]
+        yield _ranks_by_part(components(net.nranks, net.src[wide], net.dst[wide]))
+
+
+def _ranks_by_part(division: Ints) -> list[list[int]]:
+    """The ranks of each part, given each rank's."""
+    return [np.flatnonzero(division == part).tolist() for part in np.unique(division)]
 
 
 def _parts(search: Search, parts: list[list[int]]) -> Iterator[Witness]:

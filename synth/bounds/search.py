@@ -50,10 +50,7 @@ class Tuning:
     mirror_rounds: int = 10  # of mirror ascent from a routing's loads; more gain less than 1 %
     program_variables: int = 400_000  # of a linear program: a minute
     window_ranks: int = 32
-    window_slots: tuple[int, ...] = (
-        16,
-        40,
-    )  # of time, few first; where there are more variables than these allow, fewer
+    window_slots: tuple[int, ...] = (16, 40)  # of time, few first; fewer where more variables than these allow
     window_variables: int = 250_000  # of their linear programs: some seconds
     window_tries: int = 5  # times that are tried with a number of slots
     window_near: float = 1.01  # time / bound up to which it is left

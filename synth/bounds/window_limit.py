@@ -67,15 +67,20 @@ class Alike:
     """Chunks with the same holders and goals, that are paid for alike.
 
     Attributes:
-        chunk: the first of them. amount: of all together, as a part of the message.
-        reduces: whether they are sums. holders, goals: local ranks.
+        chunks: these, ascending. amount: the sum of theirs, as a part of the message.
+        reduces: whether they are sums. holders, goals: local ranks, ascending.
     """
 
-    chunk: int
+    chunks: Ints
     amount: float
     reduces: bool
     holders: Ints
     goals: Ints
+
+    @property
+    def chunk(self) -> int:
+        """The first of them."""
+        return int(self.chunks[0])
 
     def flows(self) -> list[tuple[int, int]]:
         """(source, goal) of all that must come: of a sum each contribution to each goal, else a copy to each goal.
@@ -96,21 +101,17 @@ def alike_chunks(problem: Problem) -> list[Alike]:
     """The problem's chunks by their holders and goals, those that move."""
     collective = problem.collective
     (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
-    first: dict[tuple[bytes, bytes, bool], tuple[int, float]] = {}
-    for chunk, (fraction, reduces) in enumerate(
-        zip(collective.fraction.tolist(), collective.reduces.tolist(), strict=True)
-    ):
+    chunks_of: dict[tuple[bytes, bytes, bool], list[int]] = {}
+    for chunk, reduces in enumerate(collective.reduces.tolist()):
         ends = (
             np.sort(hold[hold_ptr[chunk] : hold_ptr[chunk + 1]]),
             np.sort(goal[goal_ptr[chunk] : goal_ptr[chunk + 1]]),
         )
-        key = (ends[0].tobytes(), ends[1].tobytes(), bool(reduces))
-        where, amount = first.get(key, (chunk, 0.0))
-        first[key] = where, amount + fraction
-    found = [
-        Alike(chunk, amount, reduces, np.frombuffer(holders, dtype=np.int64), np.frombuffer(goals, dtype=np.int64))
-        for (holders, goals, reduces), (chunk, amount) in first.items()
-    ]
+        chunks_of.setdefault((ends[0].tobytes(), ends[1].tobytes(), reduces), []).append(chunk)
+    found = []
+    for (held, wanted, reduces), chunks in chunks_of.items():
+        holders, goals = np.frombuffer(held, dtype=np.int64), np.frombuffer(wanted, dtype=np.int64)
+        found.append(Alike(np.array(chunks), sum(collective.fraction[chunks].tolist()), reduces, holders, goals))
     return [one for one in found if len(one.holders) and one.flows()]
 
 
@@ -229,7 +230,7 @@ def _shares(
     problem: Problem, witness: Witness, alike: list[Alike], nslots: int
 ) -> dict[int, dict[tuple[int, int], Floats]]:
     """By chunk and flow its prices, shape (nlinks, slots)."""
-    count = len(problem.network.carriers.alpha_us)
+    count = problem.network.ncarriers
     first = {one.chunk for one in alike}
     found: dict[int, dict[tuple[int, int], Floats]] = {}
     for chunk, source, goal, link, slot, value in witness.shares:

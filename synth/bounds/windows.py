@@ -191,7 +191,7 @@ class _Program:
         gbs = np.concatenate([net.capacity_gbs, net.bandwidth_gbs])[[row.resource for row in self.rows]]
         room = np.outer(gbs * 1e3, np.diff(self.edges)) / self.size_bytes  # as parts of the message
         self._row(-1.0, (self.price.ravel(), -room.ravel()))
-        carriers = len(net.carriers.alpha_us)
+        carriers = net.ncarriers
         self.link_price = self.builder.add_variables(carriers * count, np.inf).reshape(carriers, count)
         links, owner = self._uses()
         here = np.arange(carriers * count).reshape(carriers, count)

@@ -16,7 +16,7 @@ from emit.library.programs import NONE
 from emit.targets import target_named
 from runtime.dtypes import TYPES, parse_type
 from synth.cli.options import json_option, print_json
-from synth.library.placing import schedules_alone
+from synth.library.placing import unfiled_schedules
 from synth.model.problem import parse_ranks
 from synth.model.registry import KINDS, find_kind, parse_name
 from synth.model.sizes import parse_size
@@ -68,28 +68,28 @@ def show(folder: str, collective: str | None, group: str | None, target: str | N
         and target in (None, entry.target)
         and (ranks is None or any(sorted(one) == ranks for one in (entry.group, *entry.isomorphic_groups)))
     ]
-    alone = [
+    unfiled = [
         row
-        for row in schedules_alone(folder)
+        for row in unfiled_schedules(folder)
         if wanted in (None, row["collective"])
         and target in (None, row["target"])
         and (ranks is None or any(sorted(one) == ranks for one in row["groups"]))
     ]
     if as_json:
-        print_json({"entries": [dict(entry.values) for entry in left], "schedules_alone": alone})
+        print_json({"entries": [dict(entry.values) for entry in left], "schedules_without_file": unfiled})
         return
-    if not left and not alone:
+    if not left and not unfiled:
         asked = {"--collective": collective, "--group": group, "--target": target}
         options = ", ".join(f"{option} {value}" for option, value in asked.items() if value is not None)
         raise InputError(f"{options or folder}: {folder} holds no such file; see synth library show {folder}")
     head = "collective", "group", "in place", "size", "algorithm", "target", "predicted", "bound", "gap", "vs NCCL"
     rows = [_row(entry) for entry in sorted(left, key=_order)]
-    rows += [_row_alone(row) for row in alone]
+    rows += [_unfiled_row(row) for row in unfiled]
     click.echo("\n".join(format_table([head, *rows], (0, 1, 2, 3, 4, 5))))
     groups = len({(e.topology, one) for e in left for one in (e.group, *e.isomorphic_groups)})
     click.echo(f"\n{format_count(len({e.file for e in left}), 'file')} for {format_count(groups, 'group')}")
-    if alone:
-        names = {row["schedule"] for row in alone}
+    if unfiled:
+        names = {row["schedule"] for row in unfiled}
         click.echo(f"{format_count(len(names), 'schedule')} without a file, which no executor runs")
 
 
@@ -98,7 +98,7 @@ def _order(entry: Entry) -> tuple[object, ...]:
     return e.collective, e.topology, e.nranks, e.group, e.target, e.inplace, e.min_bytes
 
 
-def _row_alone(row: dict[str, Any]) -> tuple[str, ...]:
+def _unfiled_row(row: dict[str, Any]) -> tuple[str, ...]:
     """A range of sizes for which there is a schedule and no file, as a line of the table."""
     first, more = row["groups"][0], len(row["groups"]) - 1
     root = "" if row["root"] is None else f" root {first[row['root']]}"

@@ -67,10 +67,10 @@ def plan_protocols(
         asked = {**options, "budget": max(left_s, 0.05), "executor": executor}
         found[name] = plan(under(topology, name), members, begun=now(), **asked)
     best = min(found, key=lambda name: _time_us(found[name], executor))
-    others = tuple((found[name].bound if name in found else bounds[name]).of_protocol(name) for name in unions)
     ended = next((why for why in ("interrupted", "budget") if any(one.ended == why for one in found.values())), "")
-    others = tuple(bound for name, bound in zip(unions, others, strict=True) if name != best)
-    return replace(found[best], rivals=others, ended=ended, seconds=now() - begun)
+    rivals = (name for name in unions if name != best)
+    proved = tuple((found[name].bound if name in found else bounds[name]).of_protocol(name) for name in rivals)
+    return replace(found[best], rivals=proved, ended=ended, seconds=now() - begun)
 
 
 def over_protocols(problem: Problem, bound: Bound, rivals: Sequence[Bound] = ()) -> tuple[Problem, Sequence[Witness]]:

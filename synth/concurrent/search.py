@@ -118,9 +118,10 @@ class ConcurrentSearch:
 
     Attributes:
         isolated: each group's isolated run.
-        plans: every plan made.
-        bound: on the union's time.
+        plans: every plan made. bound: on the union's time.
     """
+
+    proved = False  # plans are shown beside each other, so that all are made
 
     def __init__(
         self,
@@ -143,8 +144,8 @@ class ConcurrentSearch:
         self.priced: ConcurrentPlan | None = None
         self.begun = now() if begun is None else begun
         self.end = self.begun + asked.budget_s
-        self.deadline = self.end - (self.tuning.lowering if executor else self.tuning.writing) * asked.budget_s
         self.size = problem.size_bytes
+        self.deadline = self.end - (self.tuning.lowering if executor else self.tuning.writing) * asked.budget_s
 
     def run(self) -> ConcurrentResult:
         """Make plans until one is near its bound, nothing more is to be tried, the budget ends or Ctrl-C."""
@@ -196,11 +197,6 @@ class ConcurrentSearch:
                 with suppress(InputError):  # more chunks than is held in memory; other plans are there
                     for answers in self._union():
                         yield Run(TOGETHER, answers, np.inf)
-
-    @property
-    def proved(self) -> bool:
-        """Never: plans are shown beside each other, so that all are made."""
-        return False
 
     def take(self, answer: Outcome, source: str) -> float:
         """Replay and keep a plan; what it gained: by how much of the best makespan it is faster."""
@@ -268,13 +264,12 @@ class ConcurrentSearch:
 
     def _learn_from(self, plan: ConcurrentPlan) -> bool:
         """Take over what a plan does better for a group than its isolated run did. Whether anything was."""
-        late = now() >= self.deadline
         own_plans = plan.method.removesuffix(REORDERED) in (AT_ONCE, IN_TURN)
         some = [
             group
             for group, own in enumerate(self.isolated)
             if plan.times_us[group] < own.time_us * (1 - 1e-9)
-            or not (late or own_plans or own.time_us <= own.bound_us * SEARCH.near)
+            or not (now() >= self.deadline or own_plans or own.time_us <= own.bound_us * SEARCH.near)
         ]
         faster = plans.faster_parts(plan, {group: self.isolated[group] for group in some})
         self.isolated = [faster.get(group, own) for group, own in enumerate(self.isolated)]

@@ -152,7 +152,7 @@ class Placing:
         return (json.dumps(about, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def schedules_alone(folder: str | Path) -> list[dict[str, Any]]:
+def unfiled_schedules(folder: str | Path) -> list[dict[str, Any]]:
     """What builds recorded of ranges of sizes for which a target can hold no file: the rows that have a schedule.
 
     With the collective, the groups and the root (its place in the group) of each. A record that is none is left out.

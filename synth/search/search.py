@@ -85,7 +85,7 @@ class _Search:
         self.row_of: dict[str, str] = {}  # by what an algorithm says found it, the engine's row that was asked
         self.load_us: Floats | None = None
         self.latest: Algorithm | None = None
-        self.windows = Windows(self, self.sizes if tuning.windows else (), tuning.windows_gap)
+        self.windows = Windows(self, self.sizes, tuning.windows_gap)
         self.turns = list(tuning.turns)  # that engines did not have yet
         self.waiting: list[Run] = []  # engines that have not ended
 
@@ -125,8 +125,7 @@ class _Search:
             unasked = [name for name in unasked if not ENGINES[name].accepts(self.problem, options)]
             later = [run.engine for run in in_order(self.waiting)]
             result.queue = tuple(dict.fromkeys([*running, *unasked, *later]))
-            small = self.problem.nranks <= BOUNDS.window_ranks and not options.pinned
-            result.refutable = self.windows.farthest() if small else None
+            result.refutable = self.windows.farthest() if self._refutes else None
         shown = {served.algorithm for served in result.ranges}
         result.others = [one for one in self.contest.contenders if one.algorithm not in shown]
         result.refused = self.contest.refused
@@ -151,8 +150,12 @@ class _Search:
     @property
     def _engines_until(self) -> float:
         """When engines must have ended, of `now`; what is left is for windows of time, where these are tried."""
-        few = self.problem.nranks <= BOUNDS.window_ranks and not self.options.pinned
-        return self.deadline - self.tuning.windows * self.options.budget_s * few
+        return self.deadline - self.tuning.windows * self.options.budget_s * self._refutes
+
+    @property
+    def _refutes(self) -> bool:
+        """Whether bounds by windows of time are looked for."""
+        return self.tuning.windows > 0 and self.problem.nranks <= BOUNDS.window_ranks and not self.options.pinned
 
     def _until(self) -> float:
         """When that is interrupted, of `now`."""
@@ -284,7 +287,7 @@ class _Search:
         """Replay and keep an answer; what it gained: by how much of the best time for its size it is faster."""
         gained = self._take(answer, source)
         # the first answers' gaps say little of where bounds are wanting
-        if self.done & _LATE and self.answered and not self.options.pinned:
+        if self.done & _LATE and self.answered and self._refutes:
             self.windows.step()
         return gained
 
@@ -377,9 +380,10 @@ class _Search:
 
     def _refute(self) -> None:
         """Bounds by windows of time, as long as their part of the budget lasts, or half of what engines left."""
+        if not self._refutes:
+            return
         left_s = self.deadline - now()
         until = now() + min(left_s, max(self.tuning.windows * self.options.budget_s, left_s / 2))
-        if self.tuning.windows and not self.options.pinned:
-            self.windows.sizes = self.sizes if self.options.size else self.shown_bytes()
-            one_size = self.options.size is not None
-            self.windows.finish(until, self.tuning.windows_finer * self.options.budget_s * one_size)
+        one_size = self.options.size is not None
+        self.windows.sizes = self.sizes if one_size else self.shown_bytes()
+        self.windows.finish(until, self.tuning.windows_finer * self.options.budget_s * one_size)

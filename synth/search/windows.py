@@ -71,8 +71,6 @@ class Windows:
 
     def _run(self) -> Iterator[None]:
         asking = self._asking
-        if asking.problem.nranks > DEFAULT.window_ranks:
-            return
         while (size := self.farthest()) is not None:
             reached_us = asking.scheduled_us(size)
             self._done[size] = reached_us

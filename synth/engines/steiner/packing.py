@@ -46,8 +46,9 @@ class Demand:
     """Chunks with the same ends.
 
     Attributes:
-        chunks: these. amount: of all together, as a part of the message.
-        sums: whether contributions come up. holders, goals: ranks. roots: at which the trees may begin or meet.
+        chunks: these. amount: the sum of theirs, as a part of the message.
+        sums: whether contributions come up, over a tree to the root.
+        holders, goals: ranks. roots: at which the trees may begin or meet.
     """
 
     chunks: Ints
@@ -58,11 +59,6 @@ class Demand:
     roots: Ints
 
     @property
-    def rises(self) -> bool:
-        """Whether there is a tree up to the root."""
-        return self.sums
-
-    @property
     def falls(self) -> bool:
         """Whether there is a tree down from the root."""
         return not self.sums or len(self.goals) > 1
@@ -70,26 +66,11 @@ class Demand:
 
 def demands(problem: Problem) -> list[Demand]:
     """What has to move."""
-    collective = problem.collective
-    (hold_ptr, hold), (goal_ptr, goal) = collective.holders, collective.goals
-    ends: dict[tuple[bytes, bytes, bool], list[int]] = {}
-    for chunk, reduces in enumerate(collective.reduces.tolist()):
-        key = (
-            hold[hold_ptr[chunk] : hold_ptr[chunk + 1]].tobytes(),
-            goal[goal_ptr[chunk] : goal_ptr[chunk + 1]].tobytes(),
-        )
-        ends.setdefault((*key, reduces), []).append(chunk)
-    firsts = {one.chunk for one in alike_chunks(problem)}  # those that move
     found = []
-    for (held, wanted, reduces), chunks in ends.items():
-        if chunks[0] not in firsts:
-            continue
-        holders, goals = np.frombuffer(held, dtype=np.int64), np.frombuffer(wanted, dtype=np.int64)
-        if not reduces:
-            goals = np.setdiff1d(goals, holders)
-        roots = holders if not reduces else goals if len(goals) == 1 else np.arange(problem.nranks)
-        amount = float(problem.collective.fraction[chunks].sum())
-        found.append(Demand(np.array(chunks), amount, reduces, holders, goals, roots))
+    for one in alike_chunks(problem):
+        goals = one.goals if one.reduces else np.setdiff1d(one.goals, one.holders)
+        roots = one.holders if not one.reduces else goals if len(goals) == 1 else np.arange(problem.nranks)
+        found.append(Demand(one.chunks, one.amount, one.reduces, one.holders, goals, roots))
     return found
 
 
@@ -194,7 +175,7 @@ class Packing:
         length = self.uses @ prices + self._ties
         if any(d.falls for d in self.demands):
             self.down.find(self.run, length)
-        if any(d.rises for d in self.demands):
+        if any(d.sums for d in self.demands):
             self.up.find(self.run, length)
         proved, added = 0.0, 0
         for number, demand in enumerate(self.demands):
@@ -214,7 +195,7 @@ class Packing:
 
     def _cheapest_of(self, number: int, demand: Demand, time_us: float) -> tuple[float, list[Trees]]:
         """The least cost by the time that is left of a demand's trees, and the best of some roots; none in time."""
-        rise = self.up.cost[:, self.up.set_of(demand.holders), :] if demand.rises else None
+        rise = self.up.cost[:, self.up.set_of(demand.holders), :] if demand.sums else None
         fall = self.down.cost[:, self.down.set_of(demand.goals), :] if demand.falls else None
         if rise is None or fall is None:
             one = rise if rise is not None else fall

@@ -29,23 +29,22 @@ def shared_out(packing: Packing, parts: int, exchanges: int) -> list[Ints]:
     weight = np.array([d.amount for d in packing.demands]) / units  # of a chunk of each demand
     loads = packing.rates(used) * weight[owner][:, None]
     count = np.floor(packing.part[used] / weight[owner] + 1e-9).astype(np.int64)
-    total = count @ loads
     for demand in range(len(units)):
         mine = np.flatnonzero(owner == demand)
         while count[mine].sum() > units[demand]:
             count[mine[count[mine].argmax()]] -= 1
         total = count @ loads
         for _ in range(int(units[demand] - count[mine].sum())):
-            one = mine[_steepness(total + loads[mine]).argmin()]
+            one = mine[_steepness(totals := total + loads[mine], totals.max()).argmin()]
             count[one] += 1
             total = total + loads[one]
     _exchange(count, owner, loads, exchanges)
     return [_interleaved(used[owner == demand], count[owner == demand]) for demand in range(len(units))]
 
 
-def _steepness(totals: Floats) -> Floats:
-    high = totals.max()
-    return np.asarray(((totals / high) ** _STEEP).sum(axis=-1))
+def _steepness(totals: Floats, high: float) -> Floats:
+    """How uneven loads are, relative to a high one: shape of `totals` without its last axis."""
+    return np.asarray(((np.maximum(totals, 0.0) / high) ** _STEEP).sum(axis=-1))
 
 
 def _exchange(count: Ints, owner: Ints, loads: Floats, most: int) -> None:
@@ -63,10 +62,9 @@ def _exchange(count: Ints, owner: Ints, loads: Floats, most: int) -> None:
             return
         one, other = np.array(pairs).T
         totals = total - loads[one] + loads[other]
-        high = total.max()
-        cost = ((np.maximum(totals, 0.0) / high) ** _STEEP).sum(axis=1)
+        cost = _steepness(totals, total.max())
         best = int(cost.argmin())
-        if not cost[best] < ((total / high) ** _STEEP).sum() * _GAIN:
+        if not cost[best] < _steepness(total, total.max()) * _GAIN:
             return
         count[one[best]] -= 1
         count[other[best]] += 1

@@ -95,14 +95,14 @@ def listed(
     Args:
         problem: one chunk a block. one: of k trees a root.
     """
-    sends, period_us = _repeated(problem, one, k, rounds, size_bytes, orders)
+    sends, period_us = _sends_of_rounds(problem, one, k, rounds, size_bytes, orders)
     turn = np.repeat(np.arange(rounds), len(one.link)) * period_us
 
     def urgent() -> Iterator[Floats]:
         if one.reduces.any():
             yield sends.chains_us() - _SLACK * turn
         if rounds > 1:
-            alone, _ = _repeated(problem, one, k, 1, size_bytes / rounds, orders)
+            alone, _ = _sends_of_rounds(problem, one, k, 1, size_bytes / rounds, orders)
             _, rows, start_us = alone.listed([alone.chains_us()], 0.0, deadline=deadline)
             begin_us = np.empty(len(rows))
             begin_us[rows] = start_us
@@ -114,7 +114,9 @@ def listed(
     return took_us, untimed(sends.chunk[rows], sends.link[rows], sends.step[rows], sends.reduces[rows])
 
 
-def _repeated(problem: Problem, one: Round, k: int, rounds: int, size_bytes: float, orders: int) -> tuple[Sends, float]:
+def _sends_of_rounds(
+    problem: Problem, one: Round, k: int, rounds: int, size_bytes: float, orders: int
+) -> tuple[Sends, float]:
     """The sends of so many rounds, each round's after those of the one before; and what a round takes among others."""
     cut, net = problem.with_chunks(k * rounds), csr_network(problem.network)
     many, turn, kilobytes = len(one.link), np.arange(rounds)[:, None], cut.collective.chunk_bytes(size_bytes) * 1e-3

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
@@ -12,24 +10,11 @@ from synth.engines.registry import ENGINES
 from synth.engines.request import Candidate, Options, Request
 from synth.model.problem import make_problem
 from synth.solvers.workers import Workers
+from tests.synth.engines.known import Known
 from topologies.costed import under, with_costs
 from topologies.load import load
 
 SIZE = 1 << 20
-
-
-@dataclass
-class Nothing:
-    """What a search knows that has found nothing."""
-
-    made: float = np.inf
-
-    def best_us(self, _size: float) -> float:
-        return np.inf
-
-    def time_us(self, candidate: Candidate) -> float:
-        self.made = min(self.made, float(candidate.problem.collective.chunk_bytes(SIZE).max()))
-        return np.inf
 
 
 @pytest.mark.parametrize(
@@ -40,7 +25,7 @@ def test_engines_refine_no_further(engine: str, machine: str, workers: Workers) 
     smallest = []
     for least in (None, 1 << 17):
         options = Options(least_bytes=least)
-        request = Request(options, (SIZE,), np.inf, workers, Nothing(), prove(problem, max_flow=False), most_sends=2000)  # type: ignore[arg-type]
+        request = Request(options, (SIZE,), np.inf, workers, Known(), prove(problem, max_flow=False), most_sends=2000)
         found = [one for one in ENGINES[engine].solve(problem, request) if isinstance(one, Candidate)]
         sizes = (float(one.problem.collective.chunk_bytes(SIZE).max()) for one in found)
         smallest.append(min(sizes, default=np.inf))  # all would be too small

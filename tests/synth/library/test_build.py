@@ -17,7 +17,7 @@ from synth.cli.library_questions import show
 from synth.library.build import build
 from synth.library.cluster import read_cluster
 from synth.library.local import Local
-from synth.library.placing import schedules_alone
+from synth.library.placing import unfiled_schedules
 from synth.library.plan import Plan, make_plan
 from synth.library.task import Task, solve, unpacked
 from synth.storage.cache import Cache
@@ -190,11 +190,11 @@ def test_an_answer_is_what_was_packed(made: tuple[Path, Plan, Inline]) -> None:
         unpacked(packed[:-20])
 
 
-def test_a_library_of_schedules_alone_is_one(tmp_path: Path) -> None:
+def test_a_library_of_unfiled_schedules_is_one(tmp_path: Path) -> None:
     text = RING.replace('["executor-nccl"]', '"none"').replace('"0,1,2", "0,1,3", "0,1", "1,2,3"', '"0,1", "3,2"')
     build(planned(tmp_path, text), tmp_path / "lib", Cache(None), Inline())
     assert load_index(tmp_path / "lib") == []
-    [row] = schedules_alone(tmp_path / "lib")
+    [row] = unfiled_schedules(tmp_path / "lib")
     assert (row["collective"], row["groups"], row["gap"]) == ("allgather", [[0, 1], [3, 2]], 1.0)
     report = check_library(tmp_path / "lib", [])
     assert (report.wrong, report.schedules, report.proofs) == ([], 1, 1)

@@ -17,25 +17,10 @@ from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.symmetry.quotient import expand
 from synth.verify.algorithm import Algorithm
+from tests.synth.engines.known import Known
 from topologies.load import load
 
 KINDS = ("allgather", "reducescatter", "allreduce", "broadcast", "reduce")
-
-
-class _Known:
-    """Nothing is known."""
-
-    def best_us(self, _size_bytes: float) -> float:
-        return np.inf
-
-    def time_us(self, _candidate: Candidate) -> float:
-        return np.inf
-
-    def fewest_steps(self) -> int | None:
-        return None
-
-    def shown_bytes(self) -> list[int]:
-        return []
 
 
 def _best(problem: Problem, size: int, workers: Workers, doublings: int) -> tuple[Algorithm, float]:
@@ -43,7 +28,7 @@ def _best(problem: Problem, size: int, workers: Workers, doublings: int) -> tupl
     assert not accepts(problem, Options())
     bound = prove(problem, max_flow=False)
     tuning = replace(TUNING, doublings=doublings, orders=2, passes=2, variants=2)
-    request = Request(Options(size=size), (size,), np.inf, workers, _Known(), bound)
+    request = Request(Options(size=size), (size,), np.inf, workers, Known(), bound)
     found = [one for one in levels_search.solve(problem, request, tuning) if isinstance(one, Candidate)][-1]
     folded = found.problem.quotient is not None
     whole, schedule = expand(found.problem, found.schedule) if folded else (found.problem, found.schedule)
@@ -84,7 +69,7 @@ def test_more_nodes_are_folded_by_their_symmetry() -> None:
 
 def test_of_a_grid_it_makes_nothing(workers: Workers) -> None:
     problem = make_problem(load("mesh:3x3"), "allgather")
-    request = Request(Options(), (1 << 20,), np.inf, workers, _Known(), prove(problem, max_flow=False))
+    request = Request(Options(), (1 << 20,), np.inf, workers, Known(), prove(problem, max_flow=False))
     (said,) = levels_search.solve(problem, request)
     assert isinstance(said, Progress)
     assert "grids" in said.text

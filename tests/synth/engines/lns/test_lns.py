@@ -19,27 +19,12 @@ from synth.phases.split import Phase
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import random_topology
+from tests.synth.engines.known import Known
 from topologies.load import load
 from topologies.network import Network
 
 INTERPRETED = Runner(interpreted=True)
 SMALL = Tuning(counts=(1, 3), starts=2, rate=2e3, rounds=1)
-
-
-class _Nothing:
-    """What is known before anything is."""
-
-    def best_us(self, _size: float) -> float:
-        return np.inf
-
-    def time_us(self, _candidate: Candidate) -> float:
-        return np.inf
-
-    def fewest_steps(self) -> None:
-        return None
-
-    def shown_bytes(self) -> list[int]:
-        return []
 
 
 def _fits(net: Network, booked: list[tuple[int, float, float]], link: int, start: float, busy: float) -> bool:
@@ -77,7 +62,7 @@ def test_calendars_give_the_first_and_the_last_time_that_fits(seed: int) -> None
 
 
 def _request(problem: Problem, size: int, workers: Workers) -> Request:
-    return Request(Options(size=size), (size,), np.inf, workers, _Nothing(), prove(problem), work_s=1.0)
+    return Request(Options(size=size), (size,), np.inf, workers, Known(), prove(problem), work_s=1.0)
 
 
 @pytest.mark.parametrize("name", ["allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce"])

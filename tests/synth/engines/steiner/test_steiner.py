@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,29 +21,11 @@ from synth.model.deadline import now
 from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
+from tests.synth.engines.known import Known
 from topologies.load import load
 
 SLOWLY = Runner(interpreted=True)
 FEW = replace(TUNING, counts=(8, 96))
-
-
-@dataclass
-class Known:
-    """What a search would tell the engine."""
-
-    best: dict[float, float] = field(default_factory=dict)
-
-    def best_us(self, size_bytes: float) -> float:
-        return self.best.get(size_bytes, np.inf)
-
-    def time_us(self, candidate: Candidate) -> float:
-        raise NotImplementedError
-
-    def fewest_steps(self) -> int | None:
-        raise NotImplementedError
-
-    def shown_bytes(self) -> list[int]:
-        raise NotImplementedError
 
 
 def with_relays(spec: str, kind: str, group: tuple[int, ...]) -> Problem:

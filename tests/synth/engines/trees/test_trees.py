@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -24,28 +24,10 @@ from synth.model.problem import Problem, make_problem
 from synth.solvers.workers import Workers
 from synth.verify.algorithm import Algorithm
 from tests.random_problems import random_topology
+from tests.synth.engines.known import Known
 from topologies.load import load
 
 SIZE = 1 << 32
-
-
-@dataclass
-class Known:
-    """What a search would tell the engine."""
-
-    best: dict[float, float] = field(default_factory=dict)
-
-    def best_us(self, size_bytes: float) -> float:
-        return self.best.get(size_bytes, np.inf)
-
-    def time_us(self, candidate: Candidate) -> float:
-        raise NotImplementedError
-
-    def fewest_steps(self) -> int | None:
-        raise NotImplementedError
-
-    def shown_bytes(self) -> list[int]:
-        raise NotImplementedError
 
 
 def answers(problem: Problem, size: int = SIZE, most_sends: int = 0) -> list[Algorithm]:
