@@ -98,6 +98,8 @@ def join(machine: Machine, count: int, name: str) -> Topology:
         nodes=np.repeat(np.arange(count, dtype=np.int64), n),
         sms=one.sms,
         compute_capability=one.compute_capability,
+        gcn=one.gcn,
+        platform=one.platform,
         summary=f"{count} nodes of {one.summary}; {many} a node, {nics.gbs:g} GB/s each way",
         source=one.source,
         link_kind=np.concatenate([np.tile(one.link_kind, count), kind_numbers(nics.kind, len(a))]),

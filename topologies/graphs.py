@@ -150,6 +150,8 @@ def _from_graph(graph: Graph[Any], origin: str) -> tuple[Topology, tuple[str, ..
         nodes=np.array(chassis if all(type(one) is int for one in chassis) else [], dtype=np.int64),
         sms=about["sms"] if type(about.get("sms")) is int else 0,
         compute_capability=about["compute_capability"] if type(about.get("compute_capability")) is int else 0,
+        gcn=str(about.get("gcn", "")),
+        platform=str(about.get("platform", "")),
         summary=" ".join(str(about.get("summary", "")).split()),
         source=" ".join(str(about.get("source", "")).split()),
         switch_ops=tuple(_switch_ops(data, switches, origin)),

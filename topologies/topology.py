@@ -26,6 +26,11 @@ MIN_GBS, MAX_GBS = 1e-9, 1e9
 MAX_ALPHA_US = 1e9
 MIN_CAPABILITY, MAX_CAPABILITY = 30, 999  # of a GPU that NCCL ever ran on; ten times the version
 MAX_SMS = 4096  # of a device; the largest has some three hundred
+GCN = r"gfx[0-9a-f]{3,4}"
+NAMED = (  # fields of a device or a machine, what they look like, and in words
+    ("gcn", GCN, "as in gfx942"),
+    ("platform", r"[a-z0-9][a-z0-9._-]{0,39}", "a cloud's name of a machine as in p5.48xlarge"),
+)
 SWITCH_NAME = r"[A-Za-z][A-Za-z0-9_.:/-]*"
 
 
@@ -84,6 +89,8 @@ class Topology:
     compute_capability: int = (
         0  # of NVIDIA GPUs, as CUDA writes it without the point (90: Hopper); 0: none or not known
     )
+    gcn: str = ""  # of AMD GPUs, the architecture (gfx942); "": none or not known
+    platform: str = ""  # what a cloud calls the machine (p5.48xlarge), by which its plug-ins of libraries go
     summary: str = ""  # short: "8 GPUs, NVSwitch, 300 GB/s each way"
     source: str = ""  # where the figures come from
     link_kind: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # (nlinks,), of `costs.KINDS`
@@ -147,7 +154,7 @@ class Topology:
         Raises InputError without networkx.
         """
         graph = load_networkx().DiGraph(name=self.name)
-        for key in ("summary", "source", "alpha_assumed", "sms", "compute_capability"):
+        for key in ("summary", "source", "alpha_assumed", "sms", "compute_capability", "gcn", "platform"):
             if getattr(self, key):
                 graph.graph[key] = getattr(self, key)
         chassis = self.nodes.tolist() if self.nodes.any() else None
@@ -197,6 +204,10 @@ class Topology:
                 f"compute_capability {capability!r}; must be {MIN_CAPABILITY} to {MAX_CAPABILITY} (90 for 9.0), or 0"
                 " where it is not known"
             )
+        for key, pattern, right in NAMED:
+            value = getattr(self, key)
+            if not isinstance(value, str) or (value and not re.fullmatch(pattern, value)):
+                raise self._error(f"{key} {str(value)[:40]!r}; it must be {right}")
         for switch in self.switches:
             if not isinstance(switch, str) or not is_switch_name(switch):
                 raise self._error(

@@ -131,7 +131,8 @@ def _topo_check(name: str, as_json: bool) -> None:
     )
     sms = f"{found['sms']} SMs a device" if found["sms"] else "SMs of a device not known (sms =)"
     capability = found["compute_capability"]
-    click.echo(f"  {sms}" + (f", compute capability {capability / 10:.1f}" if capability else ""))
+    named = [f", {found[key]}" for key in ("gcn", "platform") if found[key]]
+    click.echo(f"  {sms}" + (f", compute capability {capability / 10:.1f}" if capability else "") + "".join(named))
     assumed = " assumed" if found["alpha_assumed"] else ""
     if topology.nlinks:
         click.echo(f"  out of a rank {found['out_gbs']} GB/s, α {found['alpha_us']} µs{assumed}")
@@ -262,6 +263,8 @@ def _described(topology: Topology) -> dict[str, Any]:
         "limits": len(topology.limits),
         "sms": topology.sms or None,
         "compute_capability": topology.compute_capability or None,
+        "gcn": topology.gcn or None,
+        "platform": topology.platform or None,
         "out_gbs": _span(leaving),
         "alpha_us": _span(topology.alpha_us),
         "alpha_assumed": topology.alpha_assumed,

@@ -21,7 +21,7 @@ from synth.baselines.nccl.model import nccl_model
 from topologies.load import load
 
 RUNS: list[dict[str, Any]] = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))["run"]
-WHOLE = {"all", "all where NCCL itself chooses"}
+WHOLE = {"all"}
 
 
 def test_published_runs_have_an_address_and_no_point_twice() -> None:

@@ -22,6 +22,8 @@ from topologies.topology import Limit, Topology
         ({"nranks": 0}, "1 to"),
         ({"nranks": 2.0}, "whole"), ({"sms": -1}, "sms -1"), ({"sms": 5000}, "1 to 4096"),
         ({"compute_capability": 9}, "30 to 999"),
+        ({"gcn": "MI300X"}, "as in gfx942"),
+        ({"platform": "P5 48"}, "as in p5.48xlarge"),
         ({"name": ""}, "name"), ({"switches": ("a", "a")}, "two switches"),
         ({"switches": ("3",)}, "letter"), ({"link_src": [0, 0], "link_dst": [1, 1]}, "both go 0→1"),
         ({"nodes": [0]}, "nodes"),

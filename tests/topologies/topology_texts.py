@@ -40,7 +40,10 @@ def complaint(read: Callable[[], Topology]) -> str:
 
 
 def same(a: Topology, b: Topology) -> bool:
-    words = ("name", "nranks", "switches", "alpha_assumed", "sms", "compute_capability", "summary", "source")
+    words = (
+        "name", "nranks", "switches", "alpha_assumed", "sms", "compute_capability", "gcn", "platform", "summary",
+        "source",
+    )  # fmt: skip
     columns = ("link_src", "link_dst", "alpha_us", "bandwidth_gbs", "nodes")
     return (
         all(getattr(a, w) == getattr(b, w) for w in words)

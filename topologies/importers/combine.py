@@ -99,5 +99,6 @@ def _side_by_side(nodes: Sequence[tuple[Path, Machine]], name: str | None) -> Ma
 def _stated(machine: Machine) -> str:
     """All of a node but what it is called and what is known of its devices beside their links."""
     return to_toml(
-        replace(machine.topology, name="node", summary="", source="", sms=0, compute_capability=0), machine.nics
+        replace(machine.topology, name="node", summary="", source="", sms=0, compute_capability=0, gcn=""),
+        machine.nics,
     )

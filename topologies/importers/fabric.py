@@ -201,7 +201,7 @@ class Fabric:
         table = np.array(rows, dtype=np.float64).reshape(-1, 5)
         kinds = list(dict.fromkeys(node.topology.summary for node in placed))
         sms = {node.topology.sms for node in placed}
-        first_costs = placed[0].topology.costs
+        model = placed[0].topology
         topology = Topology(
             name=name,
             nranks=ranks,
@@ -215,11 +215,13 @@ class Fabric:
             nodes=np.repeat([node.chassis for node in placed], [node.topology.nranks for node in placed]),
             sms=min(sms),  # what all have; 0, not known, where it is not of one
             compute_capability=min(node.topology.compute_capability for node in placed),  # NCCL goes by the least
+            gcn=model.gcn if all(node.topology.gcn == model.gcn for node in placed) else "",
+            platform=model.platform if all(node.topology.platform == model.platform for node in placed) else "",
             summary=f"{placed[-1].chassis + 1} hosts ({'; '.join(kinds[:3])}) on {len(names)}"
             f" switch{'es' if len(names) > 1 else ''}",
             source=source,
             link_kind=table[:, 4].astype(np.int64),
-            costs=first_costs if all(node.topology.costs == first_costs for node in placed) else None,
+            costs=model.costs if all(node.topology.costs == model.costs for node in placed) else None,
             switch_ops=tuple(
                 SwitchOps(f"{x.switch}.{i}", x.multicast, x.reduce)
                 for i, node in enumerate(placed)

@@ -16,11 +16,12 @@ from topologies.clusters import Machine
 from topologies.errors import InputError
 from topologies.importers import rates
 from topologies.importers.node import MOST_DEVICES, Nic, Node, Vertex, distances
-from topologies.topology import MAX_CAPABILITY, MIN_CAPABILITY
+from topologies.topology import GCN, MAX_CAPABILITY, MIN_CAPABILITY
 
 _MOST_ELEMENTS, _DEEPEST = 20_000, 64  # a node has some 200, a rack some 2,000
 _SWITCH, _CPU = "0x068000", "0x068001"  # classes of what an NVLink leads to
 _FASTEST_NIC_GBS = 1000.0
+_GCN = {"910": "90a"}  # as RCCL writes it
 _VIRTUAL = re.compile(r"veth|br-|docker|virbr|vnet|tap|tun|cni|flannel|cali|lxc")  # begins what no wire leaves
 _RIGHT = "a topology as NCCL_TOPO_DUMP_FILE has it"
 
@@ -155,6 +156,7 @@ class _Reader:
             self.remarks.append(f"devices differ (sm {', '.join(f'{sm:g}' for sm in sorted(sms))}): SMs are not stated")
         else:
             (sm,) = sms
+            node.gcn = self._gcn() if amd else ""
             if not amd and MIN_CAPABILITY <= sm <= MAX_CAPABILITY:
                 node.compute_capability = int(sm)
             node.sms = 0 if parts else int(sm) if amd else rates.SMS.get(int(sm), 0)
@@ -162,6 +164,12 @@ class _Reader:
                 origin = "read" if amd else f"assumed for compute capability {sm / 10:.1f}"
                 self.remarks.append(f"{node.sms} {'compute units' if amd else 'SMs'} a device: {origin}")
         return node
+
+    def _gcn(self) -> str:
+        """The architecture that all devices state, as gfx and digits; "" where they differ or it is no such name."""
+        stated = {gpu.values.get("gcn", "").split(":")[0].removeprefix("gfx") for gpu in self.devices}
+        name = f"gfx{_GCN.get(one, one)}" if len(stated) == 1 and (one := stated.pop()) else ""
+        return name if re.fullmatch(GCN, name) else ""
 
     # PCIe and sockets
 

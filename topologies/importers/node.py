@@ -44,7 +44,7 @@ class Node:
         fast: GB/s of what goes from one vertex to another over NVLink or xGMI; switches by their names.
         pcie: GB/s, each way, of what joins two vertices over PCIe and between sockets.
         hosts: of each device the chassis, from 0; empty: one.
-        kind: of the fast links, for the summary. sms, compute_capability: of a device, 0: not known.
+        kind: of the fast links, for the summary. sms, compute_capability, gcn: of a device, 0 and "": not known.
         remarks, pcie_remarks: where its figures come from, a line each; those of PCIe by themselves.
     """
 
@@ -56,6 +56,7 @@ class Node:
     kind: str = "NVLink"
     sms: int = 0
     compute_capability: int = 0
+    gcn: str = ""
     remarks: list[str] = field(default_factory=list)
     pcie_remarks: list[str] = field(default_factory=list)
 
@@ -94,6 +95,7 @@ class Node:
             nodes=np.array(self.hosts, dtype=np.int64),
             sms=self.sms if self.sms <= MAX_SMS else 0,
             compute_capability=self.compute_capability,
+            gcn=self.gcn,
             summary=self._summary(switches, joined),
             source=source,
             link_kind=figures[:, 2].astype(np.int64),

@@ -79,6 +79,13 @@ class Fields:
             self.fail(key, f"{shown(value)} is no text; it must be one, in quotes")
         return value
 
+    def matching(self, key: str, pattern: str, right: str) -> str:
+        """Text of `key` that a regular expression matches, "" where it is missing; right: what it looks like."""
+        value = self.string(key, "")
+        if value and not re.fullmatch(pattern, value):
+            self.fail(key, f"{shown(value)}; it must be {right}")
+        return value
+
     def boolean(self, key: str, default: bool) -> bool:
         """true or false of `key`."""
         value = self._get(key, default, "true or false")

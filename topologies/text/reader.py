@@ -26,6 +26,7 @@ from topologies.topology import (
     MAX_SMS,
     MIN_CAPABILITY,
     MIN_GBS,
+    NAMED,
     Limit,
     SwitchOps,
     Topology,
@@ -34,7 +35,7 @@ from topologies.topology import (
 _KNOWN = 100_000  # of a list of pairs: sets remembered, pairs gathered
 _REMARKS = 100  # at most, lines
 _TOP = (
-    "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "compute_capability",
+    "name", "ranks", "switches", "summary", "source", "alpha_assumed", "sms", "compute_capability", "gcn", "platform",
     "nodes", "links", "limits", "switch_ops", "nic", "costs",
 )  # fmt: skip
 _LINKS = ("from", "to", "pairs", "matrix", "both", "gbs", "alpha_us", "kind", "assumed", "note")
@@ -75,6 +76,7 @@ def read_machine(text: str, origin: str) -> Machine:
             compute_capability=top.integer("compute_capability", MIN_CAPABILITY, MAX_CAPABILITY)
             if "compute_capability" in top.values
             else 0,
+            **{key: top.matching(key, pattern, right) for key, pattern, right in NAMED},
             summary=top.string("summary", ""),
             source=top.string("source", ""),
             link_kind=kind,

@@ -12,7 +12,7 @@ from topologies.clusters import Nics
 from topologies.costs import KINDS
 from topologies.text.costs import costs_lines, format_number, quoted
 from topologies.text.vertex_sets import format_names, format_set
-from topologies.topology import Topology
+from topologies.topology import NAMED, Topology
 
 
 def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str] = ()) -> str:
@@ -37,6 +37,7 @@ def to_toml(topology: Topology, nics: Nics | None = None, remarks: Sequence[str]
         lines.append(f"sms = {t.sms}")
     if t.compute_capability:
         lines.append(f"compute_capability = {t.compute_capability}")
+    lines += [f"{key} = {quoted(value)}" for key, _, _ in NAMED if (value := getattr(t, key))]
     if t.nodes.any():
         lines.append(f"nodes = {_array(_node_sets(t))}")
     for index in _groups(t):

@@ -64,12 +64,14 @@ class Communicator:
         kinds: the different nodes.
         sizes: GPUs of every node.
         cpu: "amd" or "" (Intel, or not known, which NCCL takes alike).
+        platform: what a cloud calls the machine, by which its plug-ins of NCCL go; "": there are none.
     """
 
     capability: int
     kinds: tuple[Node, ...]
     sizes: tuple[int, ...]
     cpu: str = ""
+    platform: str = ""
 
     @property
     def nranks(self) -> int:
@@ -99,7 +101,8 @@ def communicator(topology: Topology, group: Sequence[int]) -> Communicator:
     nodes = [ranks[part[ranks] == label] for label in dict.fromkeys(part[ranks].tolist())]
     seen = _Links(topology, part, generation(topology.compute_capability).nvlink)
     kinds = dict.fromkeys(seen.node(members, len(nodes) > 1) for members in nodes)
-    return Communicator(topology.compute_capability, tuple(kinds), tuple(len(members) for members in nodes))
+    sizes = tuple(len(members) for members in nodes)
+    return Communicator(topology.compute_capability, tuple(kinds), sizes, platform=topology.platform)
 
 
 class _Links:

@@ -2,7 +2,7 @@
 
 Source: NCCL's src/graph/tuning.cc, src/enqueue.cc and src/graph/connect.cc; the figures are in `figures`. Left out:
 CollNet and NVLS with SHARP between nodes, which are off unless a plug-in and NCCL_COLLNET_ENABLE turn them on;
-environment variables; tuner plug-ins; registered buffers; calls that are aggregated.
+environment variables; tuner plug-ins but those of `platforms`; registered buffers; calls that are aggregated.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import cached_property
 from synth.baselines.nccl import figures as f
 from synth.baselines.nccl.channels import Graph, find_channels, joint, ring_threads
 from synth.baselines.nccl.communicator import Communicator, communicator
+from synth.baselines.nccl.platforms import net_latency_us, tuned
 from topologies.errors import NotModelled
 from topologies.topology import Topology
 
@@ -57,7 +58,7 @@ class NcclModel:
     communicator: Communicator
 
     def choose(self, collective: str, size_bytes: float) -> Choice:
-        """What NCCL would take, the first of equals.
+        """What NCCL would take, the first of equals, or what a cloud's tuner would in its place.
 
         Args:
             collective: a name of COLLECTIVES.
@@ -65,7 +66,11 @@ class NcclModel:
 
         Raises NotModelled: its cost model has no such collective, or finds nothing for it.
         """
-        return min(self.candidates(collective, size_bytes), key=lambda one: one.time_us)
+        candidates = self.candidates(collective, size_bytes)
+        comm = self.communicator
+        those = {(one.algorithm, one.protocol): one for one in candidates}
+        by_tuner = tuned(comm.platform, comm.nranks, comm.nnodes, collective, size_bytes)
+        return next((those[one] for one in by_tuner if one in those), min(candidates, key=lambda one: one.time_us))
 
     def candidates(self, collective: str, size_bytes: float) -> list[Choice]:
         """All that NCCL would compare."""
@@ -212,7 +217,8 @@ class NcclModel:
         ppn = n / nodes
         inside = "nvlink" if graph.nvlink and max(comm.sizes) > 1 else "pcie"
         base, intra = f.BASE_US[algorithm][p], f.STEP_US[inside][algorithm][p]
-        inter = f.STEP_US["network"][f.TREE if ppn == 1 else algorithm][p]
+        flush = 2 if protocol == f.SIMPLE else 1  # what a NIC wrote is flushed with one more message
+        inter = f.STEP_US["network"][f.TREE if ppn == 1 else algorithm][p] + flush * net_latency_us(comm.platform)
         if algorithm == f.RING:
             where = inside if nodes == 1 else "network"
             if collective in ("broadcast", "reduce"):

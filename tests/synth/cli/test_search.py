@@ -94,7 +94,7 @@ def test_json_of_topo_commands(synth: Call) -> None:
     assert "dgx-a100" in said["machines"]
     keys = {
         "topology", "summary", "ranks", "switches", "links", "limits", "out_gbs", "alpha_us", "alpha_assumed",
-        "connected", "source", "sms", "compute_capability",
+        "connected", "source", "sms", "compute_capability", "gcn", "platform",
     }  # fmt: skip
     for command in ("show", "check"):
         said = json.loads(synth("topo", command, "dgx-a100:2", "--json").out)
