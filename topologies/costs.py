@@ -36,7 +36,8 @@ class SwitchCosts:
 
     Attributes:
         latency_us: of one, in place of its links' α.
-        efficiency: bytes of data in a byte on the link, of all that go through a port together one way.
+        efficiency: bytes of data in a byte on the link: one of b bytes holds each port that it crosses for
+            b / (bandwidth · efficiency), in which nothing else goes through.
     """
 
     latency_us: float = 0.0

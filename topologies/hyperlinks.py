@@ -38,6 +38,8 @@ class Hyperlinks:
     dst: Ints
     alpha_us: Floats  # (n,), the longest way through the switch
     bandwidth_gbs: Floats
+    # (n,), of each resource while it is in flight: more than its bandwidth where an executor wastes some of its ports
+    takes_gbs: Floats
     uses_ptr: Ints  # CSR into the network's resources, as of its links
     uses_idx: Ints
 
@@ -63,8 +65,9 @@ class Hyperlinks:
 class Crossing(NamedTuple):
     """Hyperlinks before their resources are numbered: what each crosses, and how fast.
 
-    link: physical links. cap: the rows of `caps` that it uses. caps: (name, GB/s) of what holds
-    all multicasts, or reductions, through a port to a part of its rate, or both.
+    holds: GB/s that it takes of what it crosses, for each GB/s that it moves. link: physical links. cap: the rows of
+    `caps` that it uses. caps: (name, GB/s) of what holds all multicasts, or reductions, through a port to a part of
+    its rate.
     """
 
     multicast: list[bool]
@@ -74,16 +77,15 @@ class Crossing(NamedTuple):
     others: list[Ints]
     alpha_us: list[float]
     gbs: list[float]
+    holds: list[float]
     link: list[Ints]
     cap: list[list[int]]
     caps: list[tuple[str, float]]
 
 
 class _Switch(NamedTuple):
-    """number: of its group; up, down: physical links by local rank; gbs: what operations get of each physical link.
-
-    limited: the row of `Crossing.caps` of a physical link, where that holds all operations to less than it carries.
-    """
+    """number: of its group; up, down: physical links by local rank; gbs: what each physical link carries, and ops_gbs
+    what it does of operations alone."""
 
     number: int
     name: str
@@ -91,7 +93,7 @@ class _Switch(NamedTuple):
     up: dict[int, int]
     down: dict[int, int]
     gbs: Floats
-    limited: dict[int, int]
+    ops_gbs: Floats
     costs: SwitchCosts | None
 
 
@@ -101,7 +103,7 @@ def crossings(topology: Topology, ranks: Ints, link_gbs: Floats, figures: Figure
     link_gbs: what each physical link carries. figures: of an executor's costs, where these are on. None of a switch
     whose ports share a limit with each other; none where the costs say nothing of such operations.
     """
-    made = Crossing([], [], [], [], [], [], [], [], [], [])
+    made = Crossing([], [], [], [], [], [], [], [], [], [], [])
     costs = None if figures is None else figures.switch_ops
     if figures is not None and costs is None:
         return made
@@ -114,24 +116,11 @@ def crossings(topology: Topology, ranks: Ints, link_gbs: Floats, figures: Figure
         ports = [way[rank] for way in (up, down) for rank in members.tolist()]
         if not FEWEST_MEMBERS <= len(members) <= MOST_MEMBERS or _share_a_limit(topology, ports):
             continue
-        limited = _operations_limits(
-            made, topology, ops.switch, [p for p in ports if ops_gbs[p] < link_gbs[p]], ops_gbs
-        )
-        switch = _Switch(number, ops.switch, members, up, down, ops_gbs, limited, costs)
+        switch = _Switch(number, ops.switch, members, up, down, link_gbs, ops_gbs, costs)
         for multicast, part in ((True, ops.multicast), (False, ops.reduce)):
             if part:
                 _add(made, topology, switch, multicast=multicast, part=part)
     return made
-
-
-def _operations_limits(made: Crossing, topology: Topology, name: str, ports: list[int], gbs: Floats) -> dict[int, int]:
-    """Caps of all operations of a switch through each of these physical links, by it."""
-    first = len(made.caps)
-    for port in ports:
-        up = topology.link_src[port] < topology.nranks
-        rank = topology.link_src[port] if up else topology.link_dst[port]
-        made.caps.append((f"{rank} {name} operations {'up' if up else 'down'}", float(gbs[port])))
-    return {port: first + place for place, port in enumerate(ports)}
 
 
 def _share_a_limit(topology: Topology, ports: list[int]) -> bool:
@@ -157,12 +146,12 @@ def _add(made: Crossing, topology: Topology, switch: _Switch, *, multicast: bool
     members, up, down = switch.members, switch.up, switch.down
     lone, shared = (up, down) if multicast else (down, up)  # by the one rank, by all
     ports = np.array([shared[rank] for rank in members.tolist()])
-    gbs, alpha = switch.gbs, topology.alpha_us
+    gbs, alpha = switch.ops_gbs, topology.alpha_us
     all_gbs, first = float(gbs[ports].min()), len(made.caps)
     if part < 1:
         word = "multicast" if multicast else "reduce"
         names = (topology.link_dst if multicast else topology.link_src)[ports].tolist()
-        gbs_of_ports = (part * gbs[ports]).tolist()
+        gbs_of_ports = (part * switch.gbs[ports]).tolist()
         made.caps.extend((f"{rank} {switch.name} {word}", cap) for rank, cap in zip(names, gbs_of_ports, strict=True))
     caps = len(made.caps) - first
     for paced in (False, True):
@@ -178,9 +167,9 @@ def _add(made: Crossing, topology: Topology, switch: _Switch, *, multicast: bool
             # of n members' operations of both kinds n + 1 cross each port one way, n of them of one kind
             made.gbs.append(min(rate / (len(members) + 1), part * rate / len(members)) if paced else part * rate)
             crossed = np.append(ports, lone[rank])
+            made.holds.append(float((switch.gbs / gbs)[crossed].min()))
             made.link.append(crossed)
-            limited = [switch.limited[port] for port in crossed.tolist() if port in switch.limited]
-            made.cap.append([*range(first, first + caps), *limited])
+            made.cap.append(list(range(first, first + caps)))
 
 
 def pairs_of(made: Crossing) -> tuple[Ints, Ints, Ints]:

@@ -18,13 +18,17 @@ from topologies.topology import Topology
 
 
 class Carriers(NamedTuple):
-    """What a schedule's rows can name: the links, then the hyperlinks; columns as those of `Network`."""
+    """What a schedule's rows can name: the links, then the hyperlinks; columns as those of `Network`.
+
+    takes_gbs: of each resource while it is in flight; of a link its bandwidth.
+    """
 
     alpha_us: Floats
     bandwidth_gbs: Floats
     uses_ptr: Ints
     uses_idx: Ints
     gap_us: Floats
+    takes_gbs: Floats
 
 
 class Pairs(NamedTuple):
@@ -70,7 +74,8 @@ class Network:
 
     @property
     def _links(self) -> Carriers:
-        return Carriers(self.alpha_us, self.bandwidth_gbs, self.uses_ptr, self.uses_idx, self.gap_us)
+        rate = self.bandwidth_gbs
+        return Carriers(self.alpha_us, rate, self.uses_ptr, self.uses_idx, self.gap_us, rate)
 
     @cached_property
     def carriers(self) -> Carriers:
@@ -84,6 +89,7 @@ class Network:
             np.concatenate([own.uses_ptr, h.uses_ptr[1:] + own.uses_ptr[-1]]),
             np.concatenate([own.uses_idx, h.uses_idx]),
             np.append(own.gap_us, np.zeros(len(h))) if len(own.gap_us) else own.gap_us,
+            np.concatenate([own.takes_gbs, h.takes_gbs]),
         )
 
     @cached_property
@@ -110,14 +116,14 @@ class Network:
         return row_of_entry(self.uses_ptr)
 
     def uses_and_links(self, hyperlinks: bool = False) -> tuple[Ints, Ints, Floats]:
-        """(uses_ptr, uses_idx, capacity_gbs) with every link as a resource too, nresources + link, of its bandwidth.
+        """(uses_ptr, uses_idx, capacity_gbs) with every link as a resource too, nresources + link, of what it takes.
 
         hyperlinks: also of these, after the links.
         """
         one = self.carriers if hyperlinks else self._links
         each = np.arange(len(one.uses_ptr))
         uses = np.insert(one.uses_idx, one.uses_ptr[1:], self.nresources + each[:-1])
-        return one.uses_ptr + each, uses, np.concatenate([self.capacity_gbs, one.bandwidth_gbs])
+        return one.uses_ptr + each, uses, np.concatenate([self.capacity_gbs, one.takes_gbs])
 
 
 def network(topology: Topology, ranks: Sequence[int], members: int | None = None) -> Network:
@@ -247,6 +253,7 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         alpha = np.where(np.isnan(figures.latency_us[kind]), alpha, figures.latency_us[kind])
         gap = figures.gap_us[kind] if figures.gap_us[kind].any() else gap
     alpha = np.append(alpha, made.alpha_us)
+    holds = np.append(np.ones(count), made.holds)
     link, where = np.nonzero(used)
     resource = crossed[link, where]
     if made.one:
@@ -254,7 +261,7 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         resource = np.concatenate([resource, *made.link])
     if topology.limits:
         holder, limit = _limits_crossed(topology, link, resource)
-        np.minimum.at(rates, holder, limit_gbs[limit])
+        np.minimum.at(rates, holder, limit_gbs[limit] / holds[holder])
         link = np.concatenate([link, holder])
         resource = np.concatenate([resource, topology.nlinks + limit])
     if made.caps:
@@ -278,13 +285,13 @@ def _assembled(topology: Topology, wanted: Ints, src: Ints, dst: Ints, crossed: 
         resource_names=tuple(_resource_names(topology, made, kept)),
         gap_us=gap,
         start_us=0.0 if (costs := protocol_costs(topology)) is None else float(costs.start_us),
-        hyperlinks=_hyperlinks(made, (alpha, rates, ptr, uses), count) if made.one else None,
+        hyperlinks=_hyperlinks(made, (alpha, rates, rates * holds, ptr, uses), count) if made.one else None,
     )
 
 
-def _hyperlinks(made: Crossing, columns: tuple[Floats, Floats, Ints, Ints], first: int) -> Hyperlinks:
-    """Of the columns (α, GB/s, uses_ptr, uses_idx) of all that can be sent over those from `first` on."""
-    alpha, rates, ptr, uses = columns
+def _hyperlinks(made: Crossing, columns: tuple[Floats, Floats, Floats, Ints, Ints], first: int) -> Hyperlinks:
+    """Of the columns (α, GB/s, GB/s taken, uses_ptr, uses_idx) of all that can be sent over those from `first` on."""
+    alpha, rates, takes, ptr, uses = columns
     return Hyperlinks(
         np.array(made.multicast),
         np.array(made.paced),
@@ -293,6 +300,7 @@ def _hyperlinks(made: Crossing, columns: tuple[Floats, Floats, Ints, Ints], firs
         *pairs_of(made),
         alpha[first:],
         rates[first:],
+        takes[first:],
         ptr[first:] - ptr[first],
         uses[ptr[first] :],
     )

@@ -312,6 +312,8 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
     signal = np.array(steps.signal, dtype=bool)
     link, alpha, rate = _links(lanes, signal, np.array(steps.over, dtype=np.int64), net, topology)
     link_gbs, rate = rate, block_rates(topology, rate)
+    one, holds = net.carriers, np.ones(len(rate))  # what is taken of limits, for each GB/s
+    holds[: net.ncarriers] = one.takes_gbs / one.bandwidth_gbs
     gap = np.append(net.carriers.gap_us, np.zeros(len(alpha) - net.ncarriers)) if len(net.gap_us) else None
     sending = sends >= 0
     hold_us = np.zeros(len(order))
@@ -332,7 +334,7 @@ def _clock_of(steps: _Steps, net: Network, topology: Topology, weight: Floats) -
         link=link,
         moves=np.arange(len(order) + 1, dtype=np.int64),
         alpha_us=alpha,
-        rate_gbs=rate,
+        rate_gbs=rate * holds,
         limits=(uses_ptr, uses, capacity),
         slots=_FREE,
         gap_us=gap,

@@ -4,12 +4,14 @@
 
 makes plans.md. The executor is that of `tests/oracles/plan_runs.py`: four launches in random order, with what each
 leaves in scratch, in semaphores and on channels; where offsets leave 32 bits is worked out apart from the package too.
-In each plan faults of the kinds that only a later launch, a large message or another plan shows are planted.
+In each plan faults of the kinds that only a later launch, a large message or another plan shows are planted. Plans on
+switch channels are of groups that overlap, and of messages of any size and of one that powers of two do not divide.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import random
 import re
@@ -23,14 +25,16 @@ from typing import Any
 import synth
 from emit.compiler.lower import goal_columns, lower
 from emit.formats import write_program
+from emit.library.lowered import Lowered
 from emit.library.programs import Programs
 from emit.mscclpp.format import check_plan, write_plan
+from emit.mscclpp.in_switch import is_in_switch
 from emit.targets import LL_MOST_BYTES
 from results.measuring.measure import grid, page, write
 from synth.model.problem import LARGEST
 from synth.model.registry import find_kind
 from synth.verify.algorithm import Algorithm
-from tests.emit.mscclpp.plan_faults import beyond_int, beyond_offsets, uneven_scratch
+from tests.emit.mscclpp.plan_faults import beyond_int, beyond_offsets, uneven_scratch, unordered
 from tests.emit.small_programs import alltoall
 from tests.oracles.plan_offsets import overflowing
 from tests.oracles.plan_results import ends_right
@@ -43,8 +47,11 @@ MACHINES = (
 )  # fmt: skip
 COLLECTIVES = ("allreduce", "allgather", "reducescatter", "alltoall", "broadcast", "reduce", "alltonext")
 GROUPS = range(2, 9)
+SWITCHED = ("dgx-h100", "gb200-nvl72")
+SWITCHED_COLLECTIVES = ("allreduce", "allgather", "broadcast")
 ALLOCATION = 1 << 40  # bytes in which a message lies, at most: the worst for the size of scratch
 RELAYED = (("dgx1", "allgather", (0, 7)), ("dgx1", "allreduce", (1, 6)), ("ring:8", "broadcast", (0, 2, 5)))
+IN_SWITCHES = "in switches"  # in place of which relays there are
 Json = dict[str, Any]
 
 
@@ -78,10 +85,34 @@ def groups(spec: str) -> Iterator[tuple[int, ...]]:
 
 
 def algorithms(spec: str, collective: str, group: Sequence[int], budget_s: float, relay: str) -> list[Algorithm]:
-    """What a search serves small messages with, and what large ones. InputError where there is no answer."""
-    root = group[-1] if find_kind(collective).rooted else None
-    ranges = synth.synthesize(collective, spec, group, budget=budget_s, relay=relay, root=root).found.ranges
+    """What a search serves small messages with, and what large ones. InputError where there is no answer.
+
+    relay: of the group; IN_SWITCHES: none, and what the switches sum or multicast alone.
+    """
+    asked: dict[str, Any] = {"budget": budget_s, "root": group[-1] if find_kind(collective).rooted else None}
+    asked |= {"engine": "switch", "target": "none"} if relay == IN_SWITCHES else {"relay": relay, "switch_ops": False}
+    ranges = synth.synthesize(collective, spec, group, **asked).found.ranges
     return list(dict.fromkeys([ranges[0].algorithm, ranges[-1].algorithm])) if ranges else []
+
+
+def overlapping_groups(spec: str) -> Iterator[tuple[int, ...]]:
+    """Groups of 3..8: the first ranks, and the last of the first eight in turn."""
+    count = min(load(spec).nranks, max(GROUPS))
+    for size in range(3, count + 1):
+        yield tuple(range(size))
+        yield tuple(range(count - 1, count - 1 - size, -1))
+
+
+def in_switches(algorithm: Algorithm) -> Iterator[tuple[str, str, Json | None]]:
+    """As `plans`, of what switches sum or multicast: for messages of any size, and of one whose blocks have 3 parts."""
+    for size in (None, 3 * algorithm.problem.nranks << 16):
+        for inplace in (True, False):
+            try:
+                made = Programs(algorithm.problem, "mscclpp", size=size, inplace=inplace).lower(algorithm)
+                text = made.text if isinstance(made, Lowered) else ""
+            except InputError as error:
+                text = str(error)
+            yield f"Simple {'in' if inplace else 'out of'} place{'' if size is None else f' of {size} B'}", text, None
 
 
 def plans(algorithm: Algorithm) -> Iterator[tuple[str, str, Json | None]]:
@@ -112,7 +143,8 @@ def planted(plan: Json) -> Iterator[Json]:
 
 
 def _shown(collective: str, relay: str) -> str:
-    return collective if relay == "none" else f"{collective} with relays"
+    words = {"none": "", "all": " with relays"}
+    return collective + words.get(relay, f" {relay}")
 
 
 def _reason(why: object) -> str:
@@ -121,12 +153,13 @@ def _reason(why: object) -> str:
 
 
 def examine(row: Row, algorithm: Algorithm, group: Sequence[int], runs: int, seen: dict[str, str]) -> None:
-    """Run all plans of an algorithm. seen: names of all plans, and the text of each."""
+    """Run all plans of an algorithm. seen: names of all plans, and the text of each (not of those in switches)."""
     problem = algorithm.problem
     root, n = problem.collective.root, problem.nranks
     nodes = problem.topology.nodes[list(problem.ranks)].tolist()
     between = json.loads(write_plan(alltoall(n, protocol="LL"), nodes=nodes))
-    for name, text, goal in plans(algorithm):
+    switched = is_in_switch(algorithm)
+    for name, text, goal in (in_switches if switched else plans)(algorithm):
         if not text.startswith("{"):
             row.reasons[_reason(text)] += 1
             continue
@@ -139,11 +172,15 @@ def examine(row: Row, algorithm: Algorithm, group: Sequence[int], runs: int, see
         )
         held = not overflowing(plan, plan["max_message_size"], ALLOCATION)
         row.counts.update(plans=1, LL=plan["protocol"] == "LL", right=right, offsets=held)
-        if not right or not held or seen.setdefault(plan["name"], text) != text:
+        twice = not switched and seen.setdefault(plan["name"], text) != text
+        if not right or not held or twice:
             row.wrong.append(f"{row.collective} {row.topology} {tuple(group)}: {name}")
         for spoilt in planted(plan):
             row.counts["planted"] += 1
             row.counts["found"] += len(check_plan(json.dumps(spoilt), root=root).findings) == 1
+        for spoilt in islice(unordered(plan), 2 if switched else 0):
+            row.counts["planted"] += 1
+            row.counts["found"] += bool(check_plan(json.dumps(spoilt), root=root).findings)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -155,6 +192,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", metavar="TOPOLOGY")
     given = parser.parse_args(arguments)
     asked = [(spec, c, g, "none") for spec in MACHINES for c in COLLECTIVES for g in groups(spec)]
+    both = itertools.product(SWITCHED, SWITCHED_COLLECTIVES)
+    asked += [(spec, c, g, IN_SWITCHES) for spec, c in both for g in overlapping_groups(spec)]
     asked = [one for one in [*asked, *((*question, "all") for question in RELAYED)] if one[0] in (given.only or one)]
     rows = {key: Row(*key) for key in dict.fromkeys((spec, _shown(c, relay)) for spec, c, _, relay in asked)}
     seen: dict[str, str] = {}
@@ -183,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "alone and in turns with an all-to-all of packets, one rank as slow as can be. "
         "*Offsets*: at the plan's largest message, in the largest allocation, nothing leaves 32 bits. *Found*: planted "
         "faults (scratch of another size on one rank; a largest message of 4 GiB; a smallest beyond an int) that "
-        "`verify` finds, with one finding."
+        "`verify` finds, with one finding; in switches also a rank that meets no others before or after the data."
     )
     summary = (
         f"**{total['plans']} plans, {total['right']} right over {LAUNCHES} launches, {total['offsets']} in 32 bits; "

@@ -76,11 +76,12 @@ def link_lengths(problem: Problem, price: Floats) -> Floats:
 
 
 def carrier_lengths(problem: Problem, price: Floats) -> Floats:
-    """`link_lengths`, and after these what the resources of every hyperlink cost together."""
+    """`link_lengths`, and after these what that which every hyperlink takes of its resources costs together."""
     length, h = link_lengths(problem, price), problem.network.hyperlinks
     if h is None:
         return length
-    return np.append(length, sum_by(row_of_entry(h.uses_ptr), price[h.uses_idx], len(h)))
+    used = sum_by(row_of_entry(h.uses_ptr), price[h.uses_idx], len(h))
+    return np.append(length, used * (h.takes_gbs / h.bandwidth_gbs))
 
 
 def resource_loads(net: Network, carried: Floats) -> Floats:

@@ -193,11 +193,11 @@ class _Program:
         self._row(-1.0, (self.price.ravel(), -room.ravel()))
         carriers = net.ncarriers
         self.link_price = self.builder.add_variables(carriers * count, np.inf).reshape(carriers, count)
-        links, owner = self._uses()
+        links, owner, holds = self._uses()
         here = np.arange(carriers * count).reshape(carriers, count)
         self.builder.add_rows(
             np.zeros(carriers * count),
-            (here[links].ravel(), self.price[owner].ravel(), 1.0),
+            (here[links].ravel(), self.price[owner].ravel(), np.repeat(holds, count)),
             (here.ravel(), self.link_price.ravel(), -1.0),
         )
         self.shares: list[tuple[Alike, tuple[int, int], Ints]] = []
@@ -243,8 +243,8 @@ class _Program:
             np.array([least]), *((np.zeros(len(c), dtype=np.int64), c, np.broadcast_to(v, c.shape)) for c, v in terms)
         )
 
-    def _uses(self) -> tuple[Ints, Ints]:
-        """Links and hyperlinks, and for each the rows that it takes some of."""
+    def _uses(self) -> tuple[Ints, Ints, Floats]:
+        """Links and hyperlinks, for each the rows that it takes some of, and how much of them by the byte."""
         net = self.problem.network
         links = [row.links for row in self.rows]
         owner = [np.full(len(row.links), at) for at, row in enumerate(self.rows)]
@@ -257,7 +257,8 @@ class _Program:
             kept = row_of[h.uses_idx] >= 0
             links.append(net.nlinks + row_of_entry(h.uses_ptr)[kept])
             owner.append(row_of[h.uses_idx][kept])
-        return np.concatenate(links), np.concatenate(owner)
+        chosen, each = np.concatenate(links), net.carriers
+        return chosen, np.concatenate(owner), (each.takes_gbs / each.bandwidth_gbs)[chosen]
 
     def _add(self, one: Alike) -> None:
         """What a byte of such chunks pays, counted by their amount."""

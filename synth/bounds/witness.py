@@ -153,7 +153,7 @@ def _capacity(net: Network, witness: Witness, times: Ints, name: Callable[[int],
     chosen = np.unique(np.array(witness.resources, dtype=np.int64))
     if not len(chosen) or chosen[0] < 0 or chosen[-1] >= net.nresources:
         raise refused(witness, "resources are missing or do not exist; they must be the network's")
-    _, _, uses_ptr, uses_idx, _ = net.carriers
+    _, _, uses_ptr, uses_idx, *_ = net.carriers
     taken = segment_sums(marked(net.nresources, chosen)[uses_idx], uses_ptr)
     beside = (times > 0) & (taken == 0)
     if beside[: net.nlinks].any():
@@ -282,7 +282,7 @@ def direct_limit(problem: Problem, witness: Witness) -> Limit:
     if k > MOST_DIRECT:
         raise refused(witness, f"{k} ranks are too many; it must be at most {MOST_DIRECT}")
     (resource,) = witness.resources
-    _, _, uses_ptr, uses_idx, _ = net.carriers
+    _, _, uses_ptr, uses_idx, *_ = net.carriers
     ptr, src, dst = net.pairs
     user = (segment_sums(uses_idx == resource, uses_ptr) > 0)[row_of_entry(ptr)]
     forced = np.zeros((k, k), dtype=bool)  # pairs whose links all use the resource

@@ -39,25 +39,24 @@ def step_peaks(problem: Problem, schedule: Schedule, tuning: Tuning = TUNING) ->
         order = sorted_rows(step)
         chunk, link, step = chunk[order], link[order], step[order]
     ptr, uses, capacity = net.uses_and_links(hyperlinks=True)
-    factor = unit / capacity
+    factor, each = unit / capacity, net.carriers
     first = np.append(np.flatnonzero(np.diff(step, prepend=-1)), len(step))
     run = Runner(interpreted=len(schedule) < tuning.compiled_from)
     weight = collective.fraction / collective.fraction.min()
-    columns = run.columns(
-        first, chunk, link, weight, ptr, uses, factor, np.zeros(len(factor)), np.zeros(len(first) - 1)
-    )
-    run(_add_steps, *columns)
-    return np.asarray(columns[-1])
+    columns = first, chunk, link, weight, each.takes_gbs / each.bandwidth_gbs, ptr, uses, factor, np.zeros(len(factor))
+    *given, peaks = run.columns(*columns, np.zeros(len(first) - 1))
+    run(_add_steps, *given, peaks)
+    return np.asarray(peaks)
 
 
 def _add_steps(
-    first: Any, chunk: Any, link: Any, weight: Any, ptr: Any, uses: Any, factor: Any, load: Any, peaks: Any
+    first: Any, chunk: Any, link: Any, weight: Any, holds: Any, ptr: Any, uses: Any, factor: Any, load: Any, peaks: Any
 ) -> None:
     """Fill in `peaks`; the sends of step i are the rows first[i]:first[i+1]. `load` is all 0, and is so again."""
     for at in range(len(peaks)):
         for row in range(first[at], first[at + 1]):
             for u in range(ptr[link[row]], ptr[link[row] + 1]):
-                load[uses[u]] += weight[chunk[row]]
+                load[uses[u]] += weight[chunk[row]] * holds[link[row]]
         peak = 0.0
         for row in range(first[at], first[at + 1]):
             for u in range(ptr[link[row]], ptr[link[row] + 1]):

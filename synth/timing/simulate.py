@@ -165,10 +165,11 @@ def predict_us(problem: Problem, schedule: Schedule, size_bytes: float) -> float
 def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
     """How long a timed schedule keeps each resource busy, in µs, shape (nresources,)."""
     net = problem.network
-    _, _, uses_ptr, uses_idx, _ = net.carriers
+    _, rate, uses_ptr, uses_idx, _, takes = net.carriers
     count = np.diff(uses_ptr)[schedule.link]
     used = uses_idx[row_entries(uses_ptr, schedule.link)]
     work = problem.collective.chunk_bytes(schedule.size_bytes)[schedule.chunk] * US_PER_BYTE_AT_1_GBS
+    work = work * (takes / rate)[schedule.link]
     return np.bincount(used, np.repeat(work, count), net.nresources) / net.capacity_gbs
 
 
@@ -176,13 +177,13 @@ def resource_loads_us(problem: Problem, schedule: Schedule) -> Floats:
 def _network_columns(net: Network, run: Runner) -> list[Any]:
     """A network as `_set_times` takes it.
 
-    α, bandwidth and gap of every link and hyperlink; as CSR the exclusive resources of each, then its shared ones (some
-    link through them is narrower); where the sends in flight through every resource are kept, never more than one a
-    link, in slots for twice as many; capacities.
+    α, bandwidth, gap and what it takes of every link and hyperlink; as CSR the exclusive resources of each, then its
+    shared ones (some link through them is narrower); where the sends in flight through every resource are kept, never
+    more than one a link, in slots for twice as many; capacities.
     """
-    alpha, rate, uses_ptr, uses, gap = net.carriers
+    alpha, rate, uses_ptr, uses, gap, takes = net.carriers
     carrier_of, count = row_of_entry(uses_ptr), len(alpha)
-    narrow = rate[carrier_of] < net.capacity_gbs[uses] * (1 - 1e-12)
+    narrow = takes[carrier_of] < net.capacity_gbs[uses] * (1 - 1e-12)
     is_shared = np.zeros(net.nresources, dtype=bool)
     is_shared[uses[narrow]] = True
     kept = is_shared[uses]
@@ -190,6 +191,7 @@ def _network_columns(net: Network, run: Runner) -> list[Any]:
         alpha,
         rate,
         gap if len(gap) else np.zeros(count),
+        takes,
         pointers(np.bincount(carrier_of[~kept], minlength=count)),
         uses[~kept],
         pointers(np.bincount(carrier_of[kept], minlength=count)),
@@ -284,8 +286,8 @@ def _arrival(
 
 def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a function a row
     chunk: Any, link: Any, step: Any, reduces: Any, adds: Any, waits: Any, joined: Any, alpha: Any, rate: Any, gap: Any,
-    own_ptr: Any, own: Any, shared_ptr: Any, shared: Any, slots: Any, capacity: Any, hold: Any, start: Any, end: Any,
-    begins: float,
+    takes: Any, own_ptr: Any, own: Any, shared_ptr: Any, shared: Any, slots: Any, capacity: Any, hold: Any, start: Any,
+    end: Any, begins: float,
 ) -> None:  # fmt: skip
     """Set `start` and `end` of every row. `hold`: µs that each chunk holds a link of 1 GB/s; `begins`: of the call.
 
@@ -296,7 +298,7 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
     width, nlinks, nresources = len(waits) // len(chunk), len(rate), len(capacity)
     so_far = [0.0] * len(chunk)  # first (of sums: last) arrival in this row's cell up to this row
     link_free, free = [0.0] * nlinks, [0.0] * nresources
-    # in flight through a shared resource, from first[r] on: (end, rate) ascending
+    # in flight through a shared resource, from first[r] on: (end, what it takes) ascending
     first, count = [slots[r] for r in range(nresources)], [0] * nresources
     ends, rates = [0.0] * slots[nresources], [0.0] * slots[nresources]
     used, latest = [0.0] * nresources, [0.0] * nresources
@@ -334,7 +336,7 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
                 then = max(then, latest[r])
                 busy, most = used[r], capacity[r] * SAME
                 for k in range(first[r], first[r] + count[r]):
-                    if ends[k] > then and busy + rate[l] <= most:
+                    if ends[k] > then and busy + takes[l] <= most:
                         break
                     then = max(then, ends[k])
                     busy -= rates[k]
@@ -350,17 +352,19 @@ def _set_times(  # over 60 lines: one pass, whose state is too much to hand to a
                 count[r] -= 1
             if count[r] == 0:
                 first[r], used[r] = slots[r], 0.0
-            used[r] += rate[l]
+            used[r] += takes[l]
             latest[r] = begin
             if first[r] + count[r] == slots[r + 1]:
                 for k in range(count[r]):
                     ends[slots[r] + k], rates[slots[r] + k] = ends[first[r] + k], rates[first[r] + k]
                 first[r] = slots[r]
             k = first[r] + count[r]
-            while k > first[r] and (ends[k - 1] > busy_until or (ends[k - 1] == busy_until and rates[k - 1] > rate[l])):
+            while k > first[r] and (
+                ends[k - 1] > busy_until or (ends[k - 1] == busy_until and rates[k - 1] > takes[l])
+            ):
                 ends[k], rates[k] = ends[k - 1], rates[k - 1]
                 k -= 1
-            ends[k], rates[k] = busy_until, rate[l]
+            ends[k], rates[k] = busy_until, takes[l]
             count[r] += 1
         link_free[l] = busy_until
         for i in range(own_ptr[l], own_ptr[l + 1]):

@@ -133,9 +133,9 @@ def _first_overlap(
         (_ON_LINK, row, row, 0), (_OVER, resource, row, GB/s), or (0, …).
     """
     net = problem.network
-    _, rates, uses_ptr, uses, gap = net.carriers
+    _, _, uses_ptr, uses, gap, takes = net.carriers
     link_of = row_of_entry(uses_ptr)
-    together = np.bincount(uses, weights=rates[link_of], minlength=net.nresources)
+    together = np.bincount(uses, weights=takes[link_of], minlength=net.nresources)
     # all links of a resource together may be no more than it carries: then it is never over capacity
     tight = (together > net.capacity_gbs * (1 + capacity_slack / 2))[uses]
     # what a link uses is busy for the gap too
@@ -144,8 +144,8 @@ def _first_overlap(
         schedule.link,
         schedule.start_us,
         busy_until,
-        rates,
-        pointers(np.bincount(link_of[tight], minlength=len(rates))),
+        takes,
+        pointers(np.bincount(link_of[tight], minlength=len(takes))),
         uses[tight],
         pointers(2 * np.bincount(uses[tight], minlength=net.nresources)),
         net.capacity_gbs * (1 + capacity_slack),

@@ -98,7 +98,7 @@ class _Model:
     def share(self) -> None:
         """No link carries two sends at once, nothing that is shared carries more than it can."""
         net, cp = self.problem.network, self.cp
-        _, rates, ptr, uses, _ = net.carriers
+        _, _, ptr, uses, _, rates = net.carriers
         through: dict[int, list[tuple[_Send, cp_model.IntervalVar, int]]] = {}
         for one in self.sends:
             busy = one.lasts + self.gap[one.carrier]

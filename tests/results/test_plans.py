@@ -23,6 +23,18 @@ def test_plans_of_a_question(collective: str, group: tuple[int, ...], relay: str
     assert len(seen) == counts["plans"]
 
 
+def test_plans_in_switches() -> None:
+    row = Row("dgx-h100", "allreduce")
+    (algorithm, *_) = algorithms("dgx-h100", "allreduce", (4, 1, 6), 0.2, plans.IN_SWITCHES)
+    examine(row, algorithm, (4, 1, 6), 1, {})
+    counts = row.counts
+    assert counts["right"] == counts["offsets"] == counts["plans"] == 4
+    assert counts["found"] == counts["planted"] >= 4 * counts["plans"]
+    assert not row.wrong
+    (one, other, *_) = plans.overlapping_groups("dgx-h100")
+    assert set(one) != set(other)
+
+
 def test_a_wrong_plan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "ends_right", lambda *_, **__: False)
     row = Row("ring:4", "alltoall")

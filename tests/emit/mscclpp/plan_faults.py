@@ -160,6 +160,20 @@ def unmet(plan: Json) -> Iterator[Json]:
     yield made
 
 
+def unordered(plan: Json) -> Iterator[Json]:
+    """A rank of a plan in switches meets no others before its data, or after it: they may run ahead or behind."""
+    for rank in range(len(plan["gpus"])):
+        for first in (True, False):
+            made = copy.deepcopy(plan)
+            blocks = made["gpus"][rank]["threadblocks"]
+            for block in blocks:
+                ops = block["ops"]
+                waits = [k for k, op in enumerate(ops) if op["name"] == "wait"]
+                half = [k for k in waits if (k < len(ops) // 2) == first]
+                block["ops"] = [op for k, op in enumerate(ops) if k not in half]
+            yield made
+
+
 # What the first launch, a small message or a single plan does not show.
 LATER_FAULTS: dict[str, Callable[[Json], Iterator[Json]]] = {
     "scratch of another size on one rank": uneven_scratch,

@@ -14,10 +14,12 @@ from synth.bounds.registry import check
 from synth.model.problem import Problem, make_problem
 from synth.model.schedule import Schedule, untimed
 from synth.solvers.workers import Workers
-from synth.timing.simulate import predict_us, timed
+from synth.timing.simulate import predict_us, resource_loads_us, time_us, timed
 from synth.verify.replay import replay
 from tests.synth.bounds.test_windows import refuted
 from tests.synth.timing.test_hyperlinks import by_switch, node
+from topologies.costed import with_costs
+from topologies.costs import Costs, Protocol, SwitchCosts
 from topologies.errors import BadWitness, ScheduleError, ScheduleRefused
 from topologies.topology import SwitchOps, Topology
 
@@ -36,6 +38,12 @@ def star(rng: random.Random, ranks: int = 3) -> Topology:
         "star", ranks, ("w",), columns[0][:, 0], columns[0][:, 1], columns[1][:, 1], columns[1][:, 0],
         switch_ops=(SwitchOps("w", *parts),),
     )  # fmt: skip
+
+
+def wasteful(topology: Topology, efficiency: float) -> Topology:
+    """The topology under a protocol whose switch operations hold ports longer than their bytes take."""
+    costs = Costs({"Simple": Protocol(switch_ops=SwitchCosts(0.5, efficiency))})
+    return replace(with_costs(topology, costs), protocol="Simple")
 
 
 def every_schedule(problem: Problem, most: int) -> Iterator[Schedule]:
@@ -96,9 +104,10 @@ def times(problem: Problem, bound: Bound, most: int) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("name", ["broadcast", "reduce", "allreduce"])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_no_schedule_of_a_small_star_beats_the_bound(name: str, seed: int) -> None:
-    problem = make_problem(star(random.Random(seed)), name)
+@pytest.mark.parametrize(("seed", "efficiency"), [(0, 1.0), (1, 1.0), (2, 1.0), (2, 0.6)])
+def test_no_schedule_of_a_small_star_beats_the_bound(name: str, seed: int, efficiency: float) -> None:
+    topology = star(random.Random(seed))
+    problem = make_problem(topology if efficiency == 1 else wasteful(topology, efficiency), name)
     least, count = times(problem, prove(problem), 2)
     assert count > 0
     assert least >= 1 / ROUND_OFF
@@ -148,6 +157,28 @@ def test_an_all_reduce_over_one_switch_needs_a_share_more_than_a_buffer(ranks: i
     assert bound.per_byte_us == pytest.approx(least, rel=1e-9)
     cut = problem.with_chunks(ranks)
     assert bound.at(1 << 30)[0] * ROUND_OFF <= predict_us(cut, by_switch(cut), 1 << 30)
+
+
+@pytest.mark.parametrize("efficiency", [0.85, 0.5])
+def test_what_operations_waste_of_their_ports_nothing_else_can_use(efficiency: float) -> None:
+    problem = make_problem(wasteful(node(), efficiency), "allreduce")
+    least = min(2 * 7 / 8, 9 / 8 / efficiency) / 450e3
+    assert prove(problem).per_byte_us == pytest.approx(least, rel=1e-9)
+    cut, size = problem.with_chunks(8), 1 << 30
+    schedule = timed(cut, by_switch(cut), size)
+    replay(cut, schedule)
+    assert resource_loads_us(cut, schedule) == pytest.approx(9 / 8 / efficiency / 450e3 * size, rel=1e-9)
+    assert prove(problem).at(size)[0] <= time_us(cut, schedule)
+    # beside a reduction at the full rate, which crosses all ports up, a link has to wait for its port
+    h, net = cut.network.hyperlinks, cut.network
+    assert h is not None
+    both = np.array([net.nlinks + h.find(0, multicast=False, paced=False), 0])
+    rows = untimed(np.zeros(2, dtype=np.int64), both, np.zeros(2, dtype=np.int64), np.array([True, True]))
+    late = timed(cut, rows, size)
+    assert late.start_us[1] >= late.end_us[0]
+    at_once = replace(late, start_us=late.start_us * 0, end_us=late.end_us - late.start_us)
+    with pytest.raises(ScheduleRefused, match="can carry 450"):
+        replay(cut, at_once)
 
 
 @pytest.mark.parametrize("name", ["allgather", "reducescatter", "broadcast", "reduce", "alltoall"])
