@@ -54,6 +54,15 @@ def test_it_can_be_asked_for_by_name() -> None:
     assert found.ranges[0].algorithm.steps == 2
 
 
+def test_of_many_ranks_too_all_are_reached_in_the_latency_of_the_longest_shortest_path() -> None:
+    """A torus of 6 by 6, folded by its translations; sums that meet and are spread take twice that."""
+    found = synthesize("allreduce", "torus:6x6", engine=NAME, size="1K", target="none", budget=10).found
+    best = found.ranges[0]
+    assert best.algorithm.engine == NAME
+    assert best.algorithm.steps == 6
+    assert best.time_us(1024) < 1.05 * found.bound.at(1024)[0]
+
+
 @pytest.mark.parametrize(("group", "relays"), [((0, 1, 2, 4), ()), ((0, 1, 6, 7), (2, 3, 4, 5))])
 def test_it_becomes_programs_of_each_form(group: tuple[int, ...], relays: tuple[int, ...]) -> None:
     """In place, what others' sums begin with stays until they have it."""
